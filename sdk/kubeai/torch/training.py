@@ -1,0 +1,253 @@
+"""A training loop that goes on in process when hosts leave or join, announced or not.
+
+    import kubeai.elastic as kubeai
+    from kubeai.torch.training import Replicated, train
+
+    def backward(module, batch):
+        loss = loss_of(module, [data[index] for index in batch.indices])
+        (loss * batch.weight).backward()
+
+    kubeai.init()
+    train(Replicated(model, optimizer, save, load), backward, samples=len(data), global_batch=64, steps=10_000)
+
+It is for jobs under torchrun with the rendezvous backend `kubeai`. Under another launcher it trains, but the processes
+of one run remain the same.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+from kubeai.elastic import regroup
+from kubeai.elastic.api import resumed
+from kubeai.elastic.loop import finish_step
+
+from . import process_group
+from .data_order import Batch, DataOrder
+from .decisions import NO_STATE, Move, is_newer, next_move
+from .round_file import RoundFile
+from .states import Replicated, Sharded, State
+
+if TYPE_CHECKING:
+    from .round_file import Round
+
+__all__ = ["Batch", "Limits", "Replicated", "Sharded", "train"]
+
+_LOOK_SECONDS = 0.005
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long processes wait, in seconds.
+
+    Attributes:
+        collective: For the others in a collective. A frozen host is noticed after this time only.
+        forming: For all processes of a new round.
+        holding: At an agreed step for the next round. Then training goes on.
+        lost: For the next round after a collective has failed. Then the process fails, and is restarted.
+    """
+
+    collective: float = 30.0
+    forming: float = 20.0
+    holding: float = 60.0
+    lost: float = 60.0
+
+
+def train(  # noqa: PLR0913 - what a training consists of
+    state: State,
+    backward: Callable[[Any, Batch], object],
+    *,
+    samples: int,
+    global_batch: int,
+    steps: int,
+    seed: int = 0,
+    every: int | None = None,
+    backend: str | None = None,
+    limits: Limits | None = None,
+) -> None:
+    """Train until `steps` steps are finished. The default process group remains initialised.
+
+    It makes the default process group itself. Each step calls `optimizer.zero_grad()`, `backward` and
+    `optimizer.step()`. A step that fails because a rank was lost is repeated in the next round.
+
+    Args:
+        state: `Replicated` or `Sharded`.
+        backward: Called as `backward(module, batch)`. It computes the gradients of `batch.weight` times the mean loss
+            of the samples `batch.indices`. It does not keep the module, which each round replaces.
+        samples: The size of the data set.
+        global_batch: The number of samples in each step, over all ranks; at least the number of ranks.
+        steps: The number of steps, counted from the beginning of the whole training.
+        seed: Of the order of the samples.
+        every: Also save each time so many steps are finished.
+        backend: Of the process group; nccl if there are GPUs, otherwise gloo.
+        limits: How long to wait.
+
+    Raises:
+        ValueError: There are no samples, or fewer in a step than ranks.
+        RuntimeError: `backward` has failed, or ranks were lost and there was no next round.
+    """
+    order = DataOrder(samples, global_batch, lambda epoch: _permutation(samples, seed, epoch))
+    backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    rounds = RoundFile.from_environment(os.environ)
+    training = _Training(state, backward, order, rounds, backend=backend, limits=limits or Limits())
+    training.run(steps, every)
+
+
+class _Training:
+    def __init__(  # noqa: PLR0913 - what a training consists of
+        self,
+        state: State,
+        backward: Callable[[Any, Batch], object],
+        order: DataOrder,
+        rounds: RoundFile | None,
+        *,
+        backend: str,
+        limits: Limits,
+    ) -> None:
+        self._state = state
+        self._backward = backward
+        self._order = order
+        self._rounds = rounds
+        self._backend = backend
+        self._limits = limits
+        self._step = NO_STATE
+        self._round = 0
+
+    def run(self, steps: int, every: int | None) -> None:
+        """Train to the end, in as many rounds as it takes."""
+        self._begin()
+        while True:
+            if self._is_overtaken():
+                self._change_round(process_group.NotFormed("a newer round has come"))
+                continue
+            is_last = self._step >= steps
+            failure = self._attempt(dist.barrier if is_last else lambda: self._train_step(every))
+            if failure is not None:
+                self._change_round(failure)
+            elif is_last:
+                return
+
+    def _begin(self) -> None:
+        if self._rounds is None:
+            process_group.form_from_environment(self._backend, self._limits.collective)
+            self._step = self._state.enter([NO_STATE] * dist.get_world_size())
+        elif self._rounds.joins:
+            import torch._dynamo  # noqa: F401, PLC0415  # The first step would import it while all others wait.
+
+            self._round = self._rounds.started_in
+            self._rounds.say(0, started=True)
+            self._enter_next(self._rounds, None)
+        else:
+            newest = self._rounds.newest()  # the agent writes it before it starts a process
+            failure = self._enter(newest, self._rounds) if newest else process_group.NotFormed("there is no round")
+            if failure is not None:
+                self._enter_next(self._rounds, failure)
+        resumed(self._step)
+
+    def _train_step(self, every: int | None) -> None:
+        batch = self._order.batch(self._step, dist.get_rank(), dist.get_world_size())
+        self._state.begin_step()
+        try:
+            self._state.optimizer.zero_grad()
+            self._backward(self._state.module, batch)
+            self._state.optimizer.step()
+        except RuntimeError:
+            self._state.undo_step()
+            raise
+        self._step += 1
+        finish_step(self._step, self._state.save, is_due=every is not None and self._step % every == 0)
+        if self._rounds is not None and regroup.should_regroup(self._step):
+            self._hold(self._rounds)
+
+    def _attempt(self, action: Callable[[], object]) -> RuntimeError | None:
+        """Carry out an action; returns why a collective has failed, without what the traceback refers to."""
+        try:
+            action()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if self._rounds is None:
+                raise
+            failure = error.with_traceback(None)
+            failure.__context__ = failure.__cause__ = None
+            return failure
+        return None
+
+    def _hold(self, rounds: RoundFile) -> None:
+        """Stand at the agreed step until the next round comes. The elastic agent ends a process that is not part."""
+        self._state.hold(self._step)
+        regroup.report_holding()
+        if self._wait(rounds, self._limits.holding, is_whole=True) is Move.GIVE_UP:
+            raise process_group.NotFormed(f"this process is not part of the round after {self._round}")
+
+    def _is_overtaken(self) -> bool:
+        return self._rounds is not None and is_newer(self._rounds.newest(), self._round)
+
+    def _change_round(self, failure: RuntimeError) -> None:
+        """Leave the process group at once, so that no rank waits for this one, and enter the next round."""
+        self._leave()
+        if self._rounds is not None:
+            self._enter_next(self._rounds, failure)
+
+    def _enter_next(self, rounds: RoundFile, failure: RuntimeError | None) -> None:
+        """Enter the next round that can be formed. After a failure it raises that if none comes."""
+        while True:
+            limit = None if failure is None else self._limits.lost
+            move = self._wait(rounds, limit, is_whole=False)
+            if move is Move.GIVE_UP and failure is not None:
+                raise failure
+            newest = rounds.newest()
+            failure = self._enter(newest, rounds) if newest is not None else failure
+            if failure is None:
+                return
+
+    def _wait(self, rounds: RoundFile, limit: float | None, *, is_whole: bool) -> Move:
+        end = None if limit is None else time.monotonic() + limit
+        while True:
+            expired = end is not None and time.monotonic() > end
+            move = next_move(rounds.newest(), self._round, expired=expired, is_whole=is_whole)
+            if move is not Move.WAIT:
+                return move
+            time.sleep(_LOOK_SECONDS)
+
+    def _enter(self, entered: Round, rounds: RoundFile) -> RuntimeError | None:
+        """Enter a round; returns why its process group was not formed, or ranks were lost before they were equal."""
+        self._round = entered.number
+        failure = self._attempt(lambda: self._form(entered, rounds))
+        if failure is None:
+            rounds.say(entered.number, started=True)
+        else:
+            sys.stderr.write(f"kubeai: {failure}\n")
+            self._leave()
+        return failure
+
+    def _form(self, entered: Round, rounds: RoundFile) -> None:
+        steps = process_group.form(
+            entered,
+            rounds.local_rank,
+            self._step,
+            backend=self._backend,
+            timeout=self._limits.collective,
+            seconds=self._limits.forming,
+            is_over=lambda: is_newer(rounds.newest(), entered.number),
+        )
+        if self._step < max(steps):
+            self._step = NO_STATE  # half a state, if its source is lost meanwhile
+        self._step = self._state.enter(steps)
+
+    def _leave(self) -> None:
+        self._state.leave()
+        process_group.leave()
+
+
+def _permutation(samples: int, seed: int, epoch: int) -> array[int]:
+    """Return the order of one epoch. The same seed gives the same order in every process."""
+    generator = torch.Generator().manual_seed(seed + (epoch << 32))
+    return array("q", torch.randperm(samples, generator=generator).tolist())

@@ -1,0 +1,194 @@
+"""Plays the elastic agents of a job that uses kubeai.torch: starts its processes, and writes the rounds they enter.
+
+with Rounds(frameworks, tmp_path, "exact", steps=60) as rounds:
+    rounds.start("a", "b")
+    rounds.form("a", "b")
+    rounds.regroup("a")
+    rounds.finish("a")
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+_CHECKOUT = Path(__file__).parents[2]
+_SCRIPT = Path(__file__).with_name("frameworks_elastic.py")
+_STORES = Path(__file__).with_name("frameworks_store.py")
+_AHEAD = 4
+"""Steps to the next pause."""
+SECONDS = 240.0
+
+
+@dataclass
+class Rounds:
+    """One job. Each member is one process, and its name is that of its directory.
+
+    Attributes:
+        home: The environment that has torch.
+        root: What the processes share.
+        kind: What they train.
+        steps: How many steps.
+        step_seconds: The shortest time for one.
+    """
+
+    home: Path
+    root: Path
+    kind: str
+    steps: int
+    step_seconds: float = 0.05
+    number: int = 0
+    members: tuple[str, ...] = ()
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _stores: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.root.mkdir(parents=True, exist_ok=True)
+        pipe = subprocess.PIPE
+        command = [self._python, str(_STORES)]
+        self._stores = subprocess.Popen(command, text=True, env=self._environment(), stdin=pipe, stdout=pipe)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (*self._processes.values(), self._stores):
+            if process is not None:
+                process.kill()
+                process.communicate()
+
+    def start(self, *names: str, joins: bool = False) -> None:
+        """Start a process for each member: in the next round, or to join a later one."""
+        for name in names:
+            (self.root / name).mkdir(exist_ok=True)
+            (self.root / name / "worker-0.json").unlink(missing_ok=True)
+        if not joins:
+            self._write_round(names, in_process=False)
+        for name in names:
+            directory = {"KUBEAI_RENDEZVOUS_DIR": str(self.root / name), "KUBEAI_RENDEZVOUS_ROUND": str(self.number)}
+            self._spawn(name, {**directory, "LOCAL_RANK": "0", **({"KUBEAI_RENDEZVOUS_JOINS": "1"} if joins else {})})
+        if joins:
+            self._until(lambda: all(self._said(name).get("started") for name in names), "started")
+
+    def run_alone(self) -> list[dict[str, Any]]:
+        """Train with one process, without rounds, as the reference; returns what it has recorded."""
+        place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port()}
+        self._spawn("alone", {**place, "TORCHELASTIC_USE_AGENT_STORE": "True"})
+        self.finish("alone")
+        return self.recorded("alone")
+
+    def form(self, *names: str) -> None:
+        """Write the next round, which the processes enter without a restart, and wait until all train in it."""
+        self._write_round(names, in_process=True)
+        self.until_ready()
+
+    def until_ready(self) -> None:
+        self._until(lambda: all(self._said(name).get("round") == self.number for name in self.members), "ready")
+
+    def regroup(self, *names: str) -> None:
+        """Let all ranks pause at one step; then form the next round, and end those that are no part of it."""
+        step = max(self.step_of(name) for name in self.members) + _AHEAD
+        draft = self.root / "agreed-draft"
+        draft.write_text(str(step), encoding="ascii")
+        draft.replace(self.root / "agreed")
+        holding = [self.root / f"holding-{step}-{name}" for name in self.members]
+        self._until(lambda: all(path.exists() for path in holding), f"holding at {step}")
+        left = set(self.members) - set(names)
+        self.form(*names)
+        for name in left:
+            self.send(name, signal.SIGTERM)
+            self._processes.pop(name).communicate()
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        self._processes[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        process = self._processes.pop(name)
+        process.kill()
+        process.communicate()
+
+    def finish(self, *names: str) -> None:
+        """Wait until these processes have trained to the end."""
+        for name in names:
+            assert self._processes[name].wait(SECONDS) == 0, self._tail(name)
+
+    def recorded(self, name: str) -> list[dict[str, Any]]:
+        path = self.root / f"steps-{name}.jsonl"
+        text = path.read_text(encoding="ascii") if path.exists() else ""
+        return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
+
+    def step_of(self, name: str) -> int:
+        return max((line["step"] for line in self.recorded(name) if "step" in line), default=-1)
+
+    def until_step(self, step: int) -> None:
+        self._until(lambda: all(self.step_of(name) >= step for name in self.members), f"at step {step}")
+
+    def parameters(self, name: str) -> dict[str, list[float]]:
+        found: dict[str, list[str]] = self.recorded(name)[-1]["parameters"]
+        return {key: [float.fromhex(each) for each in values] for key, values in found.items()}
+
+    @property
+    def _python(self) -> str:
+        return str(self.home / "bin" / "python")
+
+    def _environment(self) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("KUBEAI_")}
+        quiet = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "KUBEAI_DIR": os.devnull}
+        return {**inherited, **quiet, "PYTHONPATH": str(_CHECKOUT / "sdk")}
+
+    def _spawn(self, name: str, variables: dict[str, str]) -> None:
+        script = [str(_SCRIPT), self.kind, str(self.root), str(self.steps), str(self.step_seconds), name]
+        with (self.root / f"output-{name}").open("ab") as output:
+            self._processes[name] = subprocess.Popen(
+                [self._python, *script], stdout=output, stderr=output, env={**self._environment(), **variables}
+            )
+
+    def _write_round(self, names: tuple[str, ...], *, in_process: bool) -> None:
+        self.number += 1
+        self.members = names
+        store = {"address": "127.0.0.1", "port": int(self._port())}
+        for rank, name in enumerate(names):
+            content = {"number": self.number, "in_process": in_process, "node": rank, "base_rank": rank}
+            members = [{"host": each, "address": each, "processes": 1} for each in names]
+            draft = self.root / name / "draft"
+            draft.write_text(json.dumps({**content, "world_size": len(names), "members": members, "store": store}))
+            draft.replace(self.root / name / "round.json")
+
+    def _port(self) -> str:
+        assert self._stores is not None
+        assert self._stores.stdin is not None
+        assert self._stores.stdout is not None
+        self._stores.stdin.write("\n")
+        self._stores.stdin.flush()
+        return self._stores.stdout.readline().strip()
+
+    def _said(self, name: str) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            said: dict[str, Any] = json.loads((self.root / name / "worker-0.json").read_text(encoding="utf-8"))
+            return said
+        return {}
+
+    def _until(self, holds: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + SECONDS
+        while not holds():
+            for name, process in self._processes.items():
+                assert process.poll() in (None, 0), self._tail(name)
+            assert time.monotonic() < end, f"not {what}: " + "\n".join(self._tail(name) for name in self._processes)
+            time.sleep(0.01)
+
+    def _tail(self, name: str) -> str:
+        return name + ": " + (self.root / f"output-{name}").read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+def used(lines: list[list[dict[str, Any]]]) -> Iterator[tuple[int, list[int]]]:
+    """Each step with the samples that all ranks together have used in it, as far as the step was finished."""
+    ended: dict[int, int] = {}
+    for line in (line for each in lines for line in each if line["event"] == "end"):
+        ended[line["step"]] = line["world"]
+    for step, world in sorted(ended.items()):
+        attempts = [line for each in lines for line in each if line.get("step") == step and line["world"] == world]
+        yield step, sorted(index for line in attempts if line["event"] == "begin" for index in line["indices"])

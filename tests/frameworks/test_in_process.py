@@ -1,0 +1,108 @@
+"""kubeai.torch: processes enter one round after another without a restart, and train as one that was not disturbed."""
+
+import signal
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.frameworks_rounds import Rounds, used
+
+pytestmark = pytest.mark.timeout(600)
+_TOLERANCE = 1e-9
+"""Relative. Sums over other numbers of ranks are rounded differently, in numbers of 53 bits."""
+
+
+def _reference(frameworks: Path, root: Path, kind: str, steps: int) -> Rounds:
+    with Rounds(frameworks, root / "alone", kind, steps, step_seconds=0.0) as alone:
+        alone.run_alone()
+        return alone
+
+
+def _change_in_every_way(rounds: Rounds) -> None:
+    """Grow from 2 to 4, lose rank 0 and another one announced, then one without notice: 1 is left and finishes."""
+    rounds.start("a", "b")
+    rounds.until_ready()
+    rounds.start("c", "d", joins=True)
+    rounds.regroup("a", "b", "c", "d")
+    rounds.until_step(rounds.step_of("a") + 3)
+    rounds.regroup("b", "d")
+    rounds.until_step(rounds.step_of("b") + 3)
+    rounds.kill("d")
+    rounds.form("b")
+    rounds.finish("b")
+
+
+@pytest.mark.brief
+def test_parameters_are_bit_equal_after_every_kind_of_change(frameworks: Path, tmp_path: Path) -> None:
+    """Each use of a sample subtracts 1 from its parameter, so that sums are exact for 1, 2 and 4 ranks."""
+    with Rounds(frameworks, tmp_path / "elastic", "exact", 150) as rounds:
+        _change_in_every_way(rounds)
+    reference = _reference(frameworks, tmp_path, "exact", 150)
+    assert rounds.parameters("b") == reference.parameters("alone")
+    assert list(used([rounds.recorded(name) for name in "abcd"])) == list(used([reference.recorded("alone")]))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["replicated", "sharded"])
+def test_a_network_with_adamw_equals_the_reference(frameworks: Path, tmp_path: Path, kind: str) -> None:
+    """With FSDP2 the loss without notice goes back to the newest checkpoint, and the result is still the same."""
+    with Rounds(frameworks, tmp_path / "elastic", kind, 150) as rounds:
+        _change_in_every_way(rounds)
+    reference = _reference(frameworks, tmp_path, "replicated", 150).parameters("alone")
+    for name, values in rounds.parameters("b").items():
+        assert values == pytest.approx(reference[name], rel=_TOLERANCE)
+
+
+@pytest.mark.long
+def test_no_step_is_repeated_after_a_loss_without_notice(
+    frameworks: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Of three ranks one is killed. Those that wait for a living one are freed when that one leaves the group."""
+    with Rounds(frameworks, tmp_path / "elastic", "replicated", 120) as rounds:
+        rounds.start("a", "b", "c")
+        rounds.until_ready()
+        rounds.until_step(10)
+        rounds.kill("b")
+        rounds.form("a", "c")
+        rounds.finish("a", "c")
+    ended = [line for line in rounds.recorded("a") if line["event"] == "end"]
+    assert [line["step"] for line in ended] == list(range(120))
+    pauses = [after["at"] - before["at"] for before, after in pairwise(ended)]
+    record_property("pause in seconds", round(max(pauses), 2))
+
+
+@pytest.mark.long
+def test_twenty_rounds_leave_descriptors_threads_and_memory_flat(
+    frameworks: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    with Rounds(frameworks, tmp_path / "elastic", "replicated", 100_000, step_seconds=0.02) as rounds:
+        rounds.start("a", "b", "c")
+        rounds.until_ready()
+        seen = []
+        for _ in range(22):
+            rounds.until_step(rounds.step_of("a") + 3)
+            seen.append(rounds.recorded("a")[-2:][0])
+            rounds.regroup("a", "b", "c")
+        ended = [line for line in rounds.recorded("a") if line["event"] == "end"]
+    pauses = sorted(b["at"] - a["at"] for a, b in pairwise(ended))[-22:]
+    record_property("pause in seconds, median and worst", (round(pauses[11], 3), round(pauses[-1], 3)))
+    for name in ("descriptors", "threads"):
+        assert len({line[name] for line in ended[-40:]} | {max(line[name] for line in ended[20:40])}) == 1, name
+    grown = ended[-1]["resident"] - ended[30]["resident"]
+    record_property("memory grown in KiB", grown // 1024)
+    assert grown < 8 * 2**20
+
+
+@pytest.mark.long
+def test_a_frozen_rank_is_left_behind_after_the_time_limit_of_collectives(frameworks: Path, tmp_path: Path) -> None:
+    with Rounds(frameworks, tmp_path / "elastic", "replicated", 200) as rounds:
+        rounds.start("a", "b", "c")
+        rounds.until_ready()
+        rounds.until_step(5)
+        rounds.send("c", signal.SIGSTOP)
+        rounds.form("a", "b")
+        rounds.finish("a", "b")
+    ended = [line["step"] for line in rounds.recorded("a") if line["event"] == "end"]
+    assert ended == list(range(200))
