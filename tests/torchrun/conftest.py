@@ -12,13 +12,11 @@ from tests.frameworks.frameworks_installation import FRAMEWORKS, OLDER_TORCH, No
 from tests.torchrun.torchrun_job import HOSTS
 from tests.torchrun.torchrun_processes import BACKEND, PROCESSES, Torch
 from tests.torchrun.torchrun_records import Cost
+from tests.torchrun.torchrun_scenes import Row
 
 NEWER, OLDER = "2.15.0", "2.6.0"
 _ENVIRONMENTS = {NEWER: FRAMEWORKS, OLDER: OLDER_TORCH}
 _ROW = "what it cost"
-
-Row = Callable[[str, str, Cost], None]
-"""Notes what an event cost under a backend: `row("worker killed", "c10d", cost)`."""
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.torchrun.conftest import NEWER, OLDER, Row
+from tests.torchrun.conftest import NEWER, OLDER
 from tests.torchrun.torchrun_c10d import C10d, c10d
 from tests.torchrun.torchrun_processes import Torch, Training
+from tests.torchrun.torchrun_scenes import Row
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 

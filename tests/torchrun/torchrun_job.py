@@ -1,11 +1,14 @@
 """A job whose steps are recorded, under whatever rendezvous backend: what a test waits for and does to it."""
 
 import asyncio
+import json
 import signal
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import pytest
 
 from simulator.cloud.process import environment
 from tests.testkit.waiting import until
@@ -22,6 +25,9 @@ _STEPS = 15
 _LAST_STEPS = 40
 """No rank is so far ahead that it has begun the last step when it is told which one that is."""
 
+STEPS_IN_PROCESS = 1500
+"""Training in process has a fixed number of steps. It must be the script's: enough to the end of a test."""
+
 
 @dataclass(slots=True)
 class Job(ABC):
@@ -31,11 +37,13 @@ class Job(ABC):
         root: The mark of its processes.
         training: What is trained.
         since: When the last change began, in Unix seconds.
+        hit: The host to which it happened, if it was not announced.
     """
 
     root: Path
     training: Training
     since: float = 0.0
+    hit: str = ""
 
     @abstractmethod
     def check(self) -> None:
@@ -48,13 +56,13 @@ class Job(ABC):
     def records(self) -> list[Stepped]:
         return read(self.training.directory)
 
-    def begin(self) -> None:
+    def begin(self, hit: str = "") -> None:
         """Note that something happens to the job now."""
-        self.since = time.time()
+        self.since, self.hit = time.time(), hit
 
     def cost(self) -> Cost:
         """What it cost, once the job trains again."""
-        return cost(self.records(), self.since)
+        return cost(self.records(), self.since, self.hit)
 
     async def until_trains(self, hosts: int) -> Cost | None:
         """Wait until so many hosts have trained for a while since the last change; returns what the change cost."""
@@ -89,31 +97,31 @@ class Job(ABC):
 
     def terminate_agent(self, host: str) -> None:
         """End the elastic agent of a host as its pod would be ended."""
-        self._send(processes.agents(self.root, host), signal.SIGTERM)
+        self._send(host, processes.agents(self.root, host), signal.SIGTERM)
 
     def kill_agent(self, host: str) -> None:
         """Kill the elastic agent of a host, and nothing else."""
-        self._send(processes.agents(self.root, host), signal.SIGKILL)
+        self._send(host, processes.agents(self.root, host), signal.SIGKILL)
 
     def kill_host(self, host: str) -> None:
         """Kill all that the job has on a host."""
-        self._send(processes.everything(self.root, host), signal.SIGKILL)
+        self._send(host, processes.everything(self.root, host), signal.SIGKILL)
 
     def kill_worker(self, host: str) -> None:
         """Kill one worker of a host."""
-        self._send(processes.workers(self.root, host)[:1], signal.SIGKILL)
+        self._send(host, processes.workers(self.root, host)[:1], signal.SIGKILL)
 
     def freeze(self, host: str) -> None:
         """Stop all that the job has on a host."""
-        self._send(processes.everything(self.root, host), signal.SIGSTOP)
+        self._send(host, processes.everything(self.root, host), signal.SIGSTOP)
 
     def thaw(self, host: str) -> None:
         """Let it go on."""
-        self._send(processes.everything(self.root, host), signal.SIGCONT)
+        self._send(host, processes.everything(self.root, host), signal.SIGCONT)
 
     def end_soon(self) -> int:
         """Tell all ranks at which step training ends; returns it."""
-        last = self._step() + _LAST_STEPS
+        last = STEPS_IN_PROCESS if self.training.in_process else self._step() + _LAST_STEPS
         draft = self.training.directory / "end.draft"
         draft.write_text(str(last), encoding="ascii")
         draft.replace(self.training.directory / "end")
@@ -123,13 +131,28 @@ class Job(ABC):
         now = latest(self.records())
         return now.step if now else 0
 
-    def _send(self, pids: list[int], number: signal.Signals) -> None:
-        assert pids, f"nothing to send {number.name} to"
-        self.begin()
+    def _send(self, host: str, pids: list[int], number: signal.Signals) -> None:
+        assert pids, f"nothing to send {number.name} to on {host}"
+        self.begin(host)
         processes.send(pids, number)
 
 
-async def run_alone(root: Path, training: Training, steps: int) -> None:
+def parameters(training: Training) -> list[float]:
+    """All parameters that a training has ended with."""
+    saved = json.loads((training.directory / "parameters.json").read_text(encoding="ascii"))
+    return [number for parameter in saved for number in parameter]
+
+
+async def assert_as_alone(job: Job, root: Path, steps: int) -> None:
+    """Check that the parameters are those of a single process that trained the same steps."""
+    directory = root / "alone"
+    directory.mkdir()
+    alone = replace(job.training, directory=directory)
+    await _run_alone(root, alone, steps)
+    assert parameters(job.training) == pytest.approx(parameters(alone), rel=1e-9, abs=1e-12)
+
+
+async def _run_alone(root: Path, training: Training, steps: int) -> None:
     """Train so many steps in a single process, which writes its parameters."""
     (training.directory / "end").write_text(str(steps), encoding="ascii")
     variables = {**training.environment(), **processes.alone_environment(), "TORCHRUN_STEP_SECONDS": "0"}

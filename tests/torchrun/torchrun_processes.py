@@ -11,7 +11,7 @@ from pathlib import Path
 from simulator.cloud.process import MARK, end, leftovers
 
 CHECKOUT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).with_name("torchrun_training.py")
+_RESTART, _IN_PROCESS = (Path(__file__).with_name(f"torchrun_{name}.py") for name in ("training", "in_process"))
 PROCESSES = int(os.environ.get("TORCHRUN_PROCESSES", "2"))
 """Workers of each host."""
 BACKEND = os.environ.get("TORCHRUN_BACKEND", "gloo")
@@ -34,21 +34,27 @@ class Training:
         torch: The version.
         directory: Where the script writes; it exists.
         wrapping: `ddp` or `fsdp`.
+        in_process: Processes go on in the next round, instead of being restarted.
     """
 
     torch: Torch
     directory: Path
     wrapping: str = "ddp"
+    in_process: bool = False
 
     def torchrun(self, *options: str) -> list[str]:
         """The command of one host."""
         program = [str(self.torch.home / "bin" / "python"), "-m", "torch.distributed.run"]
         count = ("--nproc-per-node", str(PROCESSES), "--max-restarts", "9", "--local-addr", "127.0.0.1")
-        return [*program, *count, *options, str(SCRIPT), self.wrapping, str(self.directory)]
+        return [*program, *count, *options, str(self._script), self.wrapping, str(self.directory)]
 
     def alone(self) -> list[str]:
         """The command of a single process."""
-        return [str(self.torch.home / "bin" / "python"), str(SCRIPT), self.wrapping, str(self.directory)]
+        return [str(self.torch.home / "bin" / "python"), str(self._script), self.wrapping, str(self.directory)]
+
+    @property
+    def _script(self) -> Path:
+        return _IN_PROCESS if self.in_process else _RESTART
 
     def environment(self) -> dict[str, str]:
         gpus = {} if BACKEND == "nccl" else {"CUDA_VISIBLE_DEVICES": ""}
@@ -57,7 +63,7 @@ class Training:
             "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "sdk"), str(self._installed())]),
             "OMP_NUM_THREADS": "1",
             "TORCHRUN_BACKEND": BACKEND,
-            "TORCHRUN_STEP_SECONDS": "0.05",
+            "TORCHRUN_STEP_SECONDS": "0.1" if self.in_process else "0.05",
         }
 
     def _installed(self) -> Path:

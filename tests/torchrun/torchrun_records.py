@@ -37,7 +37,7 @@ class Cost:
     """What a change cost.
 
     Attributes:
-        burned: What it used up of `--max-restarts`, on the host that remained in the job and lost most.
+        burned: What it used up of `--max-restarts`, on the host that lost most of those to which nothing happened.
         redone: Steps that were trained twice.
         pause: Seconds from the last step before to the first step after it.
     """
@@ -52,8 +52,8 @@ def read(directory: Path) -> list[Stepped]:
     return sorted(_read(directory), key=lambda stepped: stepped.at)
 
 
-def cost(records: Sequence[Stepped], since: float) -> Cost:
-    """Return what the first change after an instant cost.
+def cost(records: Sequence[Stepped], since: float, hit: str = "") -> Cost:
+    """Return what the first change after an instant cost, if something happened to the host `hit`.
 
     Raises:
         ValueError: There was none.
@@ -62,7 +62,9 @@ def cost(records: Sequence[Stepped], since: float) -> Cost:
         if after[0].at > since:
             redone = max(0, max(one.step for one in before) + 1 - after[0].step)
             between = (before[-1].at + after[0].at) / 2
-            return Cost(_burned(records, between), redone, after[0].at - before[-1].at)
+            return Cost(
+                _burned([one for one in records if one.host != hit], between), redone, after[0].at - before[-1].at
+            )
     raise ValueError("nothing has changed")
 
 
