@@ -162,7 +162,8 @@ class RankStates:
             return
         if job.expected is None or job.expected.asked != agreement:
             present = {each.process for each in self._connected(worker.job) if each.run == worker.run}
-            job.expected = _Expected(agreement, present)
+            asked = {each for each in present if _can_answer(job.states.get(each), agreement)}
+            job.expected = _Expected(agreement, asked)
         job.expected.processes.discard(worker.process)
         if not job.expected.processes:
             self._on_complete(worker.job)
@@ -178,3 +179,8 @@ def _state(worker: Worker, said: RankState | None) -> RankState:
 def _estimated(before: Answer | None, now: Answer) -> float | None:
     """Seconds for each step between two answers, for a process that has not measured them yet."""
     return None if before is None or now.step <= before.step else (now.at - before.at) / (now.step - before.step)
+
+
+def _can_answer(state: RankState | None, agreement: Agreement) -> bool:
+    """Whether a process agrees to such steps; one that waits to join a later round of torchrun does not yet."""
+    return state is not None and agreement.purpose in state.purposes

@@ -54,6 +54,15 @@ def test_a_round_of_1024_answers_asks_for_one_decision(scene: _Scene) -> None:
         scene.asked = 0
 
 
+def test_a_process_that_cannot_answer_is_not_waited_for(scene: _Scene) -> None:
+    """It waits to join the next round, which is decided once the others have answered."""
+    scene.workers[SIZE] = Worker("joiner", JOB, 1, Host("n2"), 0)
+    scene.ranks.said(scene.workers[SIZE], Statement())
+    for number in range(SIZE):
+        scene.answers(number, AnswerKind.ACCEPTED)
+    assert scene.asked == 1
+
+
 def test_of_a_commit_only_the_end_asks_for_a_decision(scene: _Scene) -> None:
     """That a rank will act needs none; that all have acted does."""
     scene.agreement = replace(POLL, step=120, committed=True)
