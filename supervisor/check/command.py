@@ -15,8 +15,10 @@ _PREFIXES = frozenset({"exec", "env", "nohup", "time", "command"})
 _NESTING = frozenset({KUBEAI_RUN, "kubeai-each-host", "tini", "dumb-init"})
 """Programs that run the command after `--`."""
 
-_COMPUTED = re.compile(r"\$\(\([^\n]*?\)\)|\$\([^()]*\)|`[^`]*`")
-_PLACEHOLDER = "$COMPUTED"
+_COMPUTED = re.compile(r"\$\(\([^\n]{0,200}?\)\)|\$\([^()]*\)|`[^`]*`")
+"""The bound keeps a script of many `$((` without an end from taking minutes."""
+_PLACEHOLDER = "$_"
+"""Not longer than what it stands for, so that no script grows."""
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 _CONTINUED = re.compile(r"\\\r?\n")
 _SEPARATOR = re.compile(r"[;&|]+")

@@ -11,6 +11,7 @@ from supervisor.webhook.pods import NewPod
 
 API_VERSION = "admission.k8s.io/v1"
 _KIND = "AdmissionReview"
+_NAME = "job-supervisor: "
 _MAX_WARNING = 120
 """Characters of a warning: API servers truncate longer ones if there are many."""
 
@@ -36,8 +37,12 @@ class Request(Body, frozen=True):
     @property
     def makes_pod(self) -> bool:
         """Whether the request creates a pod; nothing else is changed."""
-        made = self.operation == "CREATE" and not self.sub_resource
-        return made and (self.kind.group, self.kind.kind) == ("", "Pod")
+        return self.creates and (self.kind.group, self.kind.kind) == ("", "Pod")
+
+    @property
+    def creates(self) -> bool:
+        """Whether the request creates an object."""
+        return self.operation == "CREATE" and not self.sub_resource
 
 
 class Review(Body, frozen=True):
@@ -83,9 +88,15 @@ def review_mutation(request: Request, injection: PodInjection) -> Mutation:
 
 def answer(uid: str, what: Mutation) -> bytes:
     """The response that allows the object with a mutation."""
-    warnings = tuple(f"job-supervisor: {said}"[:_MAX_WARNING] for said in what.warnings)
+    warnings = tuple(f"{_NAME}{said}"[:_MAX_WARNING] for said in what.warnings)
     response = _Response(uid, allowed=True, warnings=warnings)
     if what.patch:
         patch = base64.b64encode(msgspec.json.encode(what.patch)).decode()
         response = msgspec.structs.replace(response, patch_type="JSONPatch", patch=patch)
+    return msgspec.json.encode(_Answer(API_VERSION, _KIND, response))
+
+
+def answer_with_warnings(uid: str, warnings: Sequence[str]) -> bytes:
+    """The response that allows the object as it is; warnings of whole sentences are not cut."""
+    response = _Response(uid, allowed=True, warnings=tuple(f"{_NAME}{said}" for said in warnings))
     return msgspec.json.encode(_Answer(API_VERSION, _KIND, response))

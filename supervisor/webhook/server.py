@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -14,10 +14,12 @@ from servicekit.connections import Drop, GuardedSite, timed
 from servicekit.tls import ServerCertificate
 from supervisor.ingest.http import body, protocol_log, refusing
 from supervisor.refusals import Code, Refusals, Wire, readable
+from supervisor.webhook.checks import UncheckedError, warnings_for
 from supervisor.webhook.mutation import Mutation, PodInjection
-from supervisor.webhook.review import NotUnderstoodError, Review, answer, review_mutation
+from supervisor.webhook.review import NotUnderstoodError, Review, answer, answer_with_warnings, review_mutation
 
 PATH = "/mutate-pods"
+CHECK_PATH = "/check-jobs"
 
 _PATIENCE_SECONDS = 2.0
 """The time that an API server waits; after it, the pod is created unchanged."""
@@ -28,7 +30,8 @@ _MAX_BYTES = 4 * 1024 * 1024
 _STOP_SECONDS = 0.5
 
 Reviewed = Callable[[str, float], None]
-"""Called for each answer with `shaped`, `unchanged` or `not_understood`, and the seconds that it took."""
+"""Called for each answer and the seconds that it took: for a pod with `shaped`, `unchanged` or `not_understood`, for a
+job with `checked` or `unchecked`."""
 
 _log = structlog.get_logger()
 
@@ -66,6 +69,7 @@ class Webhook:
         """
         app = web.Application(middlewares=[timed, refusing(self.refusals, Wire.WEBHOOK)])
         app.router.add_post(PATH, self._mutate)
+        app.router.add_post(CHECK_PATH, self._check)
         log = protocol_log(self.refusals, Wire.WEBHOOK)
         runner = web.AppRunner(app, access_log=None, logger=log, auto_decompress=False, shutdown_timeout=_STOP_SECONDS)
         await runner.setup()
@@ -82,12 +86,26 @@ class Webhook:
         review = await body(request, Review, _MAX_BYTES)
         began = time.monotonic()
         mutated, outcome = self._mutation(review)
-        response = web.Response(body=answer(review.request.uid, mutated), content_type="application/json")
         self.on_review(outcome, time.monotonic() - began)
-        # A kept connection may lead to a replica that is gone when the next pod is created, which would then wait two
-        # seconds and stay unchanged; a new connection takes a millisecond.
-        response.force_close()
-        return response
+        return _response(answer(review.request.uid, mutated))
+
+    async def _check(self, request: web.Request) -> web.Response:
+        """Answers with warnings about a job. In a thread: pods do not wait for a long script that is read."""
+        review = await body(request, Review, _MAX_BYTES)
+        began = time.monotonic()
+        warnings, outcome = await asyncio.to_thread(self._warnings, review)
+        self.on_review(outcome, time.monotonic() - began)
+        return _response(answer_with_warnings(review.request.uid, warnings))
+
+    def _warnings(self, review: Review) -> tuple[Sequence[str], str]:
+        try:
+            return warnings_for(review.request), "checked"
+        except UncheckedError as error:
+            _log.info("webhook.job_unchecked", reason=readable(str(error)))
+        except Exception as error:  # noqa: BLE001 - a defect of a rule must not keep a job from being created
+            # Without a traceback: to format one has taken longer than the API server waits.
+            _log.error("webhook.check_failed", reason=readable(repr(error)))
+        return (), "unchecked"
 
     def _mutation(self, review: Review) -> tuple[Mutation, str]:
         try:
@@ -101,3 +119,11 @@ class Webhook:
         if why is not Drop.IDLE:
             code = Code.BAD_REQUEST if why is Drop.TOO_MANY else Code.TOO_SLOW
             self.refusals.add(Wire.WEBHOOK, code, why)
+
+
+def _response(answered: bytes) -> web.Response:
+    response = web.Response(body=answered, content_type="application/json")
+    # A kept connection may lead to a replica that is gone when the next pod is created, which would then wait two
+    # seconds and stay unchanged; a new connection takes a millisecond.
+    response.force_close()
+    return response

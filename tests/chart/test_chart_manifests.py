@@ -5,6 +5,8 @@ from typing import Any
 import kubernetes_validate  # type: ignore[import-untyped]  # It has none.
 import pytest
 
+from supervisor.check.kinds import SHAPES
+from supervisor.webhook.server import CHECK_PATH, PATH
 from tests.chart.chart_rendering import Helm, Manifest, Values, environment, one, pod_of
 from tests.controlplane.webhook.webhook_world import documented
 
@@ -197,37 +199,48 @@ def test_the_supervisors_own_certificate_has_the_names_that_agents_connect_to(he
     assert {agent["NODE_AGENT_SUPERVISOR"].partition(":")[0], "supervisor.example.com"} <= set(names)
 
 
-def test_the_webhook_asks_for_opted_in_pods_alone_and_stops_none(helm: Helm) -> None:
+def test_the_webhooks_ask_for_what_is_opted_in_alone_and_stop_none(helm: Helm) -> None:
     """Elsewhere than in the release's own namespace; its certificate has the Service's name."""
     objects = helm.render(_MANY)
-    [webhook] = one(objects, "MutatingWebhookConfiguration")["webhooks"]
-    assert (webhook["failurePolicy"], webhook["timeoutSeconds"]) == ("Ignore", 2)
-    assert webhook["matchConditions"]
-    [excluded] = webhook["namespaceSelector"]["matchExpressions"]
-    assert excluded["values"] == ["kube-system", "monitoring", "arena-system"]
-    service = webhook["clientConfig"]["service"]
+    webhooks = one(objects, "MutatingWebhookConfiguration")["webhooks"]
+    for webhook in webhooks:
+        assert (webhook["failurePolicy"], webhook["timeoutSeconds"]) == ("Ignore", 2)
+        assert webhook["matchConditions"] == webhooks[0]["matchConditions"]
+        [excluded] = webhook["namespaceSelector"]["matchExpressions"]
+        assert excluded["values"] == ["kube-system", "monitoring", "arena-system"]
+    paths = [webhook["clientConfig"]["service"].pop("path") for webhook in webhooks]
+    assert paths == [PATH, CHECK_PATH]
+    service = webhooks[0]["clientConfig"]["service"]
+    assert service == webhooks[1]["clientConfig"]["service"]
     assert one(objects, "Service", service["name"])["spec"]["ports"][0]["port"] == service["port"]
     assert f"{service['name']}.{service['namespace']}.svc" in one(objects, "Certificate")["spec"]["dnsNames"]
 
 
 def test_the_webhook_is_the_one_that_its_page_shows(helm: Helm) -> None:
     """But for the namespaces that are left out and for whom to trust, which an installation knows."""
-    [shown] = documented("MutatingWebhookConfiguration")["webhooks"]
-    [made] = one(helm.render(), "MutatingWebhookConfiguration")["webhooks"]
-    del made["namespaceSelector"], shown["clientConfig"]["caBundle"]
-    assert made == shown
+    shown = documented("MutatingWebhookConfiguration")["webhooks"]
+    made = one(helm.render(), "MutatingWebhookConfiguration")["webhooks"]
+    for rendered, written in zip(made, shown, strict=True):
+        del rendered["namespaceSelector"], written["clientConfig"]["caBundle"]
+        assert rendered == written
+
+
+def test_the_webhook_for_jobs_knows_every_kind_that_can_be_checked(helm: Helm) -> None:
+    rules = one(helm.render(), "MutatingWebhookConfiguration")["webhooks"][1]["rules"]
+    asked = {(group, plural) for rule in rules for group in rule["apiGroups"] for plural in rule["resources"]}
+    assert asked == {(shape.resource.group, shape.resource.plural) for shape in SHAPES.values()}
 
 
 def test_the_webhook_is_known_by_whoever_signed_its_certificate(helm: Helm) -> None:
     """The supervisor or cert-manager writes that into the configuration, else the chart does."""
     own = one(helm.render(), "MutatingWebhookConfiguration")
-    assert "caBundle" not in own["webhooks"][0]["clientConfig"]
+    assert not any("caBundle" in each["clientConfig"] for each in own["webhooks"])
     assert environment(one(helm.render(), "Deployment"))["JOB_SUPERVISOR_WEBHOOK_NAME"] == own["metadata"]["name"]
     managed = one(helm.render(_MANY), "MutatingWebhookConfiguration")
     injected = managed["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
     assert injected == f"arena-system/{one(helm.render(_MANY), 'Certificate')['metadata']['name']}"
-    [given] = one(helm.render(_OWN_SECRET), "MutatingWebhookConfiguration")["webhooks"]
-    assert base64.b64decode(given["clientConfig"]["caBundle"]).startswith(b"-----BEGIN CERTIFICATE-----")
+    for given in one(helm.render(_OWN_SECRET), "MutatingWebhookConfiguration")["webhooks"]:
+        assert base64.b64decode(given["clientConfig"]["caBundle"]).startswith(b"-----BEGIN CERTIFICATE-----")
 
 
 def test_pods_are_told_where_the_supervisor_is_and_whom_to_trust(helm: Helm) -> None:

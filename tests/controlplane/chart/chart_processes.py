@@ -109,15 +109,18 @@ async def node_agent(present: Installation, of: Supervisor, directory: Path) -> 
 async def whom_the_webhook_trusts(present: Installation) -> str:
     """The CA in the configuration, as PEM; nothing as long as nobody has said it."""
     configuration = await present.api.get(_CONFIGURATION)
-    [webhook] = configuration["webhooks"]
-    return base64.b64decode(webhook["clientConfig"].get("caBundle", "")).decode()
+    [trusted] = {each["clientConfig"].get("caBundle", "") for each in configuration["webhooks"]}
+    return base64.b64decode(trusted).decode()
 
 
 async def reach(present: Installation, address: str) -> None:
     """Have the API server ask there: no Service leads anywhere here. Everything else of the configuration stays."""
-    [webhook] = (await present.api.get(_CONFIGURATION))["webhooks"]
-    called = {"url": f"https://{address}/mutate-pods", "caBundle": webhook["clientConfig"]["caBundle"]}
-    await present.api.patch(_CONFIGURATION, {"webhooks": [{**webhook, "clientConfig": called}]})
+    webhooks = (await present.api.get(_CONFIGURATION))["webhooks"]
+    for webhook in webhooks:
+        called = webhook["clientConfig"]
+        path, bundle = called["service"]["path"], called["caBundle"]
+        webhook["clientConfig"] = {"url": f"https://{address}{path}", "caBundle": bundle}
+    await present.api.patch(_CONFIGURATION, {"webhooks": webhooks})
 
 
 async def _token(present: Installation, account: str, spec: Mapping[str, Any]) -> str:

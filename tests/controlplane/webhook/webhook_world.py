@@ -11,7 +11,6 @@ from typing import Any, Self
 import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
 from simulator.certificates import Authority
-from supervisor.webhook.server import PATH
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.supervisor.webhook.webhook_pods import Manifest, pod, volume
 from tests.testkit.controlplane.api import Api
@@ -85,10 +84,11 @@ class World:
     async def ask_at(self, where: str, name: str = "elastic-job-supervisor", ca: bytes | None = None) -> None:
         """Have whoever is at that address asked, as the page has it but for this namespace alone."""
         configuration = documented("MutatingWebhookConfiguration")
-        (webhook,) = configuration["webhooks"]
         bundle = base64.b64encode(self.authority.ca_pem if ca is None else ca).decode()
-        webhook["clientConfig"] = {"url": f"https://{where}{PATH}", "caBundle": bundle}
-        webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}}
+        for webhook in configuration["webhooks"]:
+            path = webhook["clientConfig"]["service"]["path"]
+            webhook["clientConfig"] = {"url": f"https://{where}{path}", "caBundle": bundle}
+            webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}}
         configuration["metadata"]["name"] = name
         await self.api.create(_CONFIGURATIONS, configuration)
         self.made.append(f"{_CONFIGURATIONS}/{name}")

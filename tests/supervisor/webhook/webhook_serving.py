@@ -38,12 +38,13 @@ class Asking:
     def url(self) -> str:
         return f"https://{self.address}{PATH}"
 
-    async def ask(self, review: object) -> Asked:
-        return await self.send(json.dumps(review).encode())
+    async def ask(self, review: object, path: str = PATH) -> Asked:
+        return await self.send(json.dumps(review).encode(), path)
 
-    async def send(self, body: bytes) -> Asked:
+    async def send(self, body: bytes, path: str = PATH) -> Asked:
         headers = {"Content-Type": "application/json"}
-        async with self.session.post(self.url, data=io.BytesIO(body), headers=headers) as answer:
+        url = f"https://{self.address}{path}"
+        async with self.session.post(url, data=io.BytesIO(body), headers=headers) as answer:
             text = await answer.read()
             if answer.status != 200:
                 return Asked(answer.status, json.loads(text), [])

@@ -1,0 +1,95 @@
+"""New jobs: whoever creates one is told what would go wrong at a reclaim, and creates it whatever that is."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from simulator.certificates import Authority
+from supervisor.check import checking
+from supervisor.check.finding import Facts, Problem, Rule, Severity
+from supervisor.check.job import CheckedJob, Kind
+from supervisor.refusals import Code, Wire
+from supervisor.webhook.checks import warnings_for
+from supervisor.webhook.review import Request
+from supervisor.webhook.server import CHECK_PATH
+from tests.supervisor.check.check_manifests import GOOD, Manifest, changed
+from tests.supervisor.webhook.webhook_pods import review
+from tests.supervisor.webhook.webhook_serving import Asking, asking
+
+_GOOD = GOOD[Kind.MPI_JOB]()
+_SCRIPT = "spec.mpiReplicaSpecs.Launcher.template.spec.containers.0.args"
+
+
+@pytest.fixture
+async def asked(tmp_path: Path) -> AsyncIterator[Asking]:
+    async with asking(Authority(tmp_path / "tls")) as server:
+        yield server
+
+
+async def _response(asked: Asking, made: object, **request: Any) -> Any:
+    answer = await asked.ask(review(made, **request), CHECK_PATH)
+    assert (answer.status, answer.response["allowed"], answer.patch) == (200, True, [])
+    return answer.response
+
+
+async def test_a_good_job_is_created_without_a_word(asked: Asking) -> None:
+    assert "warnings" not in await _response(asked, _GOOD)
+
+
+async def test_a_bad_job_is_created_with_warnings(asked: Asking) -> None:
+    """Errors first, with the fix, and no hints."""
+    made = changed(_GOOD, _SCRIPT, ["horovodrun -np 4 --host-discovery-script a python train.py || true"])
+    made["metadata"]["annotations"].pop("job-supervisor.kube-ai.io/min-workers")
+    first, second = (await _response(asked, made))["warnings"]
+    assert first.startswith("job-supervisor: `|| true` makes the exit code 0")
+    assert second.startswith("job-supervisor: horovodrun starts exactly 4 processes, so after a reclaim")
+    assert second.endswith("(fixed-processes) Compute it in the shell: -np $(wc -l </etc/mpi/hostfile).")
+
+
+async def test_many_warnings_are_counted(asked: Asking) -> None:
+    """Names that cannot stand in a header do not."""
+    task = {"replicas": 1, "template": {"spec": {"terminationGracePeriodSeconds": 1, "containers": []}}}
+    tasks = [{"name": f"a\n{number}", **task} for number in range(20)]
+    warnings = (await _response(asked, changed(GOOD[Kind.VOLCANO_JOB](), "spec.tasks", tasks)))["warnings"]
+    assert len(warnings) == 9
+    assert warnings[-1].endswith("and 33 more; `job-supervisor check` shows all")
+    assert all(each.isprintable() and len(each) <= 256 for each in warnings)
+
+
+async def test_only_creation_is_checked(asked: Asking) -> None:
+    made = changed(_GOOD, _SCRIPT, ["horovodrun -np 4 python train.py"])
+    assert "warnings" not in await _response(asked, made, operation="UPDATE")
+
+
+@pytest.mark.parametrize("made", [None, [], 7, {"kind": "Job"}, {**_GOOD, "spec": {"a": "b" * 100_000}}])
+async def test_a_job_that_is_not_understood_is_created(asked: Asking, made: Manifest | None) -> None:
+    assert "warnings" not in await _response(asked, made)
+    assert not asked.refusals.counts()
+
+
+async def test_a_job_is_created_if_a_rule_fails(asked: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(checking, "RULES", (Rule("broken", Severity.ERROR, "nothing", broken),))
+    assert "warnings" not in await _response(asked, _GOOD)
+
+
+async def test_what_is_no_review_is_refused(asked: Asking) -> None:
+    assert (await asked.send(b"{}", CHECK_PATH)).status == 400
+    assert asked.refusals.counts() == {(Wire.WEBHOOK, Code.MALFORMED): 1}
+
+
+@pytest.mark.parametrize("part", ["$((", "$(", "`", "'", "sh -c '", "trap '", "; exit ", "|| ", "--ckpt", "#"])
+def test_a_long_script_takes_no_long_time(part: str) -> None:
+    """The API server waits two seconds. Of the processor's time, as the machine may be busy."""
+    made = changed(_GOOD, _SCRIPT, [part * (60_000 // len(part))])
+    request = msgspec.json.decode(json.dumps(review(made)["request"]), type=Request)
+    begun = time.thread_time()
+    warnings_for(request)
+    assert time.thread_time() - begun < 1
