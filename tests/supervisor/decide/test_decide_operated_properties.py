@@ -11,10 +11,11 @@ from supervisor.decide.notices import deadline_of
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.registration import acknowledge
 from supervisor.decide.situation import JobFacts, RankZero
+from supervisor.decide.size import joining_workers, startable_workers, takes_any_size, usable_workers
 from supervisor.domain.capability import Capability
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, Phase, Result, SupervisedJob
+from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, OnLoss, Phase, Result, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.order import AddHosts, LeaveHosts, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, observing, spec, waiting_job
@@ -40,8 +41,12 @@ class World:
 
     def facts(self) -> JobFacts:
         notices = {host: each for host, each in self.notices.items() if host in self.job.own_hosts}
-        more = 0 if self.job.decision.growing else self.more
+        more = 0 if self.job.decision.growing else self._more(self.job)
         return JobFacts(notices=notices, granted=self.granted, more=more, rank_zero=self.rank_zero)
+
+    def _more(self, job: SupervisedJob) -> int:
+        """How many of those that could be added make another size."""
+        return joining_workers(len(job.decision.hosts), self.more, job.spec)
 
     def think(self) -> None:
         """Decides once, and checks that and that it would not decide otherwise a moment later."""
@@ -63,9 +68,9 @@ class World:
         if growth is not None and growth.workers and growth != was:
             assert was is None or not was.workers
             assert after.decision.phase is Phase.RUNNING
-            assert not after.decision.exclusions
+            assert not after.decision.exclusions & self.notices.keys()
             assert not after.decision.hosts & self.notices.keys()
-            assert growth.workers == len(after.decision.hosts) + self.more
+            assert growth.workers == len(after.decision.hosts) + self._more(after)
             assert was is None or self.now >= was.until
 
     def _check(self, before: SupervisedJob, after: SupervisedJob, planned: Plan) -> None:
@@ -75,7 +80,10 @@ class World:
             assert not observed.running or decision.hosts == observed.hosts
         assert decision.exclusions <= decision.hosts
         if decision.phase in (*LIVE, Phase.RESUMING):
-            assert decision.exclusions <= self.notices.keys()
+            assert decision.exclusions <= self.notices.keys() or not takes_any_size(after.spec)
+        if decision.phase in LIVE and observed.running and not self._too_few(after):
+            used = len(decision.hosts - decision.exclusions)
+            assert usable_workers(used, after.spec) == used, "every size is one that the job can have"
         self._stops_for_a_reason(before, after)
         if (before.decision.phase, decision.phase) == (Phase.WAITING, Phase.SUSPENDED):
             assert observed.launcher_lost_since is not None
@@ -87,18 +95,25 @@ class World:
             assert decision.run > max(before.decision.run, observed.run)
 
     def _stops_for_a_reason(self, before: SupervisedJob, after: SupervisedJob) -> None:
-        observed, least = before.observed, before.spec.min_workers
+        observed, spec = before.observed, before.spec
         resuming = before.decision.phase is Phase.RESUMING
         hosts = before.decision.hosts & observed.hosts if resuming and not observed.running else observed.hosts
-        healthy = len(hosts - self.notices.keys())
-        if after.decision.phase in (*LIVE, Phase.RESUMING) and healthy < least:
+        few = not usable_workers(len(hosts - self.notices.keys()), spec)
+        # None takes the place of one that leaves in the same change.
+        few = few or (not takes_any_size(spec) and self._too_few(before))
+        if after.decision.phase in (*LIVE, Phase.RESUMING) and self._too_few(after):
             self.below_since = self.below_since or self.now
         elif after.decision.phase is not Phase.STOPPING:
             self.below_since = None
         begun = after.decision.stop is not None and before.decision.stop is None
         if begun:
             lost = self.below_since is not None and self.now >= self.below_since + POLICY.lost_grace_seconds
-            assert LAUNCHER in self.notices or healthy < least or lost
+            assert LAUNCHER in self.notices or few or lost
+
+    def _too_few(self, job: SupervisedJob) -> bool:
+        """Whether the hosts that a decided job uses make no size that it could have."""
+        used = (job.decision.hosts & job.observed.hosts) - job.decision.exclusions - self.notices.keys()
+        return not usable_workers(len(used), job.spec)
 
     def _acts_for_a_reason(self, after: SupervisedJob, planned: Plan) -> None:
         decision, observed = after.decision, after.observed
@@ -184,7 +199,7 @@ class World:
 
     def grants(self, count: int) -> None:
         """There is room for so many, or none for as many as it needs."""
-        self.granted = first(count) if count >= self.job.spec.start_workers else frozenset()
+        self.granted = first(startable_workers(count, self.job.spec))
 
     def could_add(self, count: int) -> None:
         """The operator could add so many, and nobody else waits for the room."""
@@ -270,6 +285,8 @@ def _worlds(draw: st.DrawFn) -> World:
         capabilities=frozenset(Capability),
         launcher_host=LAUNCHER,
         least_to_start=draw(st.sampled_from([least, SIZE])),
+        on_loss=draw(st.sampled_from([OnLoss.SHRINK, OnLoss.SHRINK, OnLoss.HOLD])),
+        worker_multiple=draw(st.sampled_from([1, 1, 2, 3])),
     )
     return World(waiting_job(asked))
 

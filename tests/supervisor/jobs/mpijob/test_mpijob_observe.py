@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Phase, Result, SupervisedJob
+from supervisor.domain.job import OnLoss, Phase, Result, SupervisedJob
 from supervisor.jobs.kind import JobReference, JobState, Role
 from supervisor.jobs.mpijob.objects import MpiJob
 from tests.supervisor.jobs.mpijob.mpijob_objects import (
@@ -250,3 +250,10 @@ def test_a_run_asks_for_its_launcher_and_its_workers() -> None:
 def test_what_is_not_understood_is_a_job_all_the_same() -> None:
     assert job(asked={}).spec is None
     assert job(status={"conditions": "what"}).conditions == frozenset()
+
+
+def test_what_a_job_wants_on_a_loss_is_an_annotation() -> None:
+    """What is not understood is said, and the job is supervised without it."""
+    wants = {f"{PREFIX}on-loss": "wait", f"{PREFIX}worker-multiple": "2"}
+    value = observed(state(*workers(4), annotations={**OPTED_IN, **wants}))
+    assert (value.spec.on_loss, value.spec.worker_multiple, len(value.spec.ignored)) == (OnLoss.SHRINK, 2, 1)

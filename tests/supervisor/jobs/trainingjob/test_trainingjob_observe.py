@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Phase, Result, SupervisedJob
+from supervisor.domain.job import OnLoss, Phase, Result, SupervisedJob
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
 from supervisor.jobs.trainingjob.objects import JobPhase
 from supervisor.jobs.trainingjob.observe import State, supervised, worker_names
@@ -330,6 +330,14 @@ def test_a_job_that_was_resumed_smaller_still_asks_for_what_it_asked_for() -> No
 def test_the_longest_wait_is_a_number_of_seconds(text: str, seconds: float) -> None:
     value = taken(state(job(annotations={**OPTED_IN, f"{PREFIX}max-wait-time": text}), []))
     assert value.spec.max_wait_seconds == seconds
+
+
+def test_what_a_job_wants_on_a_loss_is_an_annotation() -> None:
+    """Of the job or of a template; what is not understood is said, and the job is supervised without it."""
+    asked = taken(state(job(annotations={**OPTED_IN, f"{PREFIX}on-loss": "hold"}), [])).spec
+    assert (asked.on_loss, asked.worker_multiple, asked.ignored) == (OnLoss.HOLD, 1, ())
+    asked = taken(state(job(annotations={**OPTED_IN, f"{PREFIX}worker-multiple": "3"}), [])).spec
+    assert (asked.worker_multiple, len(asked.ignored)) == (1, 1)
 
 
 def test_bounds_come_from_the_environment_where_the_spec_has_none() -> None:
