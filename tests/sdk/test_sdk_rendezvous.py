@@ -2,11 +2,17 @@
 
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kubeai.elastic import gates
+from kubeai.elastic.agreement import Agreement, Answer, Purpose
 from kubeai.elastic.elastic_agent import is_of_collective
+from kubeai.elastic.monitor import Monitor
+from kubeai.elastic.state import Line
 from kubeai.elastic.testing import FakeSupervisor
+from kubeai.elastic.values import Directive, DirectiveKind
 
 from tests.sdk.sdk_scripts import Script, Start
 from tests.testkit.waiting import wait_until
@@ -27,6 +33,7 @@ FAILING = """
     print("up.")
     raise RuntimeError({message!r})
 """
+LINE = Line(Directive(DirectiveKind.RUN, "job", 1, 1, "sent by a test"), 0.0, None, None, release=False)
 ROUND = {"KUBEAI_RENDEZVOUS_ROUND": "1"}
 
 
@@ -64,6 +71,43 @@ def test_a_held_rank_is_not_noted_as_stopped(supervisor: FakeSupervisor, start: 
     supervisor.agree(2, purpose="rendezvous")
     supervisor.wait_for(lambda: _held(supervisor) == {0, 1})
     assert not (tmp_path / "stopped").exists()
+
+
+def test_the_next_supervisor_learns_who_holds(supervisor: FakeSupervisor, start: Start) -> None:
+    """It was started between the commit and the next round."""
+    scripts = _ranks(supervisor, start, **ROUND)
+    step = supervisor.agree(2, purpose="rendezvous")
+    supervisor.wait_for(lambda: _held(supervisor) == {0, 1})
+    supervisor.stop()
+    supervisor.reports.clear()
+    supervisor.hellos.clear()
+    supervisor.start()
+    supervisor.wait_for(lambda: _held(supervisor) == {0, 1})
+    assert {hello.body["agreement"]["step"] for hello in supervisor.hellos} == {step}
+    assert all(script.process.poll() is None for script in scripts)
+
+
+def test_a_rank_holds_once_its_checkpoint_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With that answer its process may be ended, and the report with it."""
+    for name in ("_step", "_stop_gate", "_checkpoint_gate", "_regroup_gate"):
+        monkeypatch.setattr(gates, name, getattr(gates, name))
+    monkeypatch.setattr(gates, "_gates", dict(gates._gates))
+    monitor = Monitor()
+    gates._step = 4
+    monitor.join(Purpose.REGROUP)
+    monitor.receive(replace(LINE, agreement=Agreement(1, Purpose.REGROUP, 5, committed=True)))
+    position = monitor.wait_at(Purpose.REGROUP, 5, 0.0)
+    assert position is not None
+    assert monitor.settle(position, outcome=None)
+    monitor.checkpoint_saved(5, None)
+    monitor.hold(Purpose.REGROUP)
+    assert monitor.next_reply() == position  # it has committed itself, and says no more
+    saved = monitor.next_report()
+    assert saved is not None
+    monitor.confirm(saved)
+    reply = monitor.next_reply()
+    assert reply is not None
+    assert reply.answer is Answer.HELD
 
 
 def test_only_processes_of_a_round_agree_to_hold(supervisor: FakeSupervisor, start: Start) -> None:
