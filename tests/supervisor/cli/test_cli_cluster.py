@@ -70,6 +70,18 @@ class _Cluster:
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
 
 
+@dataclass
+class _Answering(_Cluster):
+    """Also with single objects, by path."""
+
+    objects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if request.path in self.objects:
+            return web.json_response(self.objects[request.path])
+        return await super().answer(request)
+
+
 @asynccontextmanager
 async def _served(cluster: _Cluster, directory: Path) -> AsyncIterator[Path]:
     """Serves it, and yields a kubeconfig with the contexts `here` and `nowhere`, of which none is current."""
@@ -194,3 +206,19 @@ async def test_the_real_kubectl_finds_its_plugin_which_asks_the_cluster(tmp_path
             64,
             "kubectl job-supervisor: unknown command 'statsu'. Did you mean 'status'?",
         )
+
+
+async def test_a_live_job_is_checked_as_the_cluster_has_it(tmp_path: Path) -> None:
+    """By its kind and name, or as a supervised job."""
+    object_path = "/apis/kai.alibabacloud.com/v1alpha1/namespaces/ml/trainingjobs/resnet"
+    job = {"apiVersion": "kai.alibabacloud.com/v1alpha1", "kind": "TrainingJob", "metadata": _metadata("resnet")}
+    async with _served(_Answering(_cluster().lists, objects={object_path: job}), tmp_path) as kubeconfig:
+        where = ("--kubeconfig", kubeconfig, "--context", "here")
+        for target in ("trainingjob/resnet", "resnet", "job/ml/trainingjob.resnet"):
+            namespace = () if target == "resnet" or "ml" in target else ("-n", "ml")
+            said = await run("check", target, *where, *namespace)
+            assert (said.code, "TrainingJob ml/resnet (the cluster): error not-opted-in" in said.out) == (65, True), (
+                said
+            )
+        missing = await run("check", "mpijobs/none", *where, "-n", "ml")
+        assert (missing.code, "There is no MPIJob none in the namespace ml." in missing.err) == (66, True), missing
