@@ -47,6 +47,7 @@ def live(s: Situation) -> Decision:
     why = _reason_to_stop(s, left)
     if why is not None:
         return stop_together(s, why)
+    left -= len((before.hosts - before.exclusions - s.noticed) & s.without_member)
     if not usable_workers(left, spec):
         return _lost(s, before, left)
     if before.below_min_since is not None:
@@ -103,9 +104,10 @@ def _surplus(s: Situation, before: Decision, hosts: frozenset[Host]) -> frozense
 
     Those in use stay in use where possible, those without a notice first. While the launcher has not confirmed yet
     that hosts have left, none is taken back: in one change of the list, leaving and joining can block the launcher.
+    Elastic agents of torchrun do not follow the list: their rounds have sizes of their own.
     """
     spec = s.job.spec
-    if takes_any_size(spec) or before.phase is Phase.RESUMING:
+    if takes_any_size(spec) or s.facts.members or before.phase is Phase.RESUMING:
         return frozenset()
     used = (before.hosts - before.exclusions) & hosts
     unused = hosts - used - s.unusable
@@ -223,7 +225,8 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
             return before  # Otherwise each notice of a group of twenty would cost a write without new information.
         return replace(before, window_until=until, reason=collecting(pending, s.facts.notices))
     remaining = before.hosts - before.exclusions - s.noticed
-    kept = s.facts.ranking.best(remaining, usable_workers(len(remaining), s.job.spec))
+    size = len(remaining) if s.facts.members else usable_workers(len(remaining), s.job.spec)
+    kept = s.facts.ranking.best(remaining, size)
     return replace(
         before,
         phase=Phase.SHRINKING,

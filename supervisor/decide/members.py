@@ -64,17 +64,14 @@ class Members:
     """The connected members of a run by host, from the streams alone.
 
     A member whose stream has just ended still counts for a moment, as it may only have lost its connection.
+    `have_ended`: training has ended normally, and no other round is formed.
     """
 
     by_host: Mapping[Host, Member] = field(default_factory=dict)
+    have_ended: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.by_host)
-
-    @property
-    def have_ended(self) -> bool:
-        """Whether training has ended normally: then no other round is formed."""
-        return any(each.ended for each in self.by_host.values())
 
 
 NO_MEMBERS = Members()

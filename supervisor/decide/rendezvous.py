@@ -9,11 +9,11 @@ when those are ready. Members never leave and join in one such round.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from supervisor.decide.agreement import NoAgreement, negotiated
 from supervisor.decide.members import Member
-from supervisor.decide.situation import Situation
+from supervisor.decide.situation import RETURN_SECONDS, Situation
 from supervisor.decide.size import usable_workers
 from supervisor.decide.stopping import with_agreement
 from supervisor.domain.agreement import Agreement, Purpose
@@ -21,8 +21,8 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision
 from supervisor.domain.rendezvous import Round
 
-RETURN_SECONDS = 5.0
-"""Members whose stream ended with a supervisor find the next one within this time."""
+Candidates = Sequence[tuple[Host, Member]]
+"""Members and their hosts in the order of their ranks."""
 
 READY_SECONDS = 20.0
 """Processes that have not entered a round in process after this time are restarted."""
@@ -32,6 +32,23 @@ _MEMBERSHIP = frozenset({Purpose.RENDEZVOUS, Purpose.REGROUP})
 
 _UNREACHABLE_SECONDS = 2.0
 """The shortest time between two rounds of which a member cannot reach the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The members of the next round; none while there are too few."""
+
+    members: Candidates
+    in_process: bool = False
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return tuple(host for host, _ in self.members)
+
+    @property
+    def purpose(self) -> Purpose:
+        """What the ranks agree to before."""
+        return Purpose.REGROUP if self.in_process else Purpose.RENDEZVOUS
 
 
 def with_round(s: Situation, decision: Decision) -> Decision:
@@ -48,7 +65,8 @@ def with_round(s: Situation, decision: Decision) -> Decision:
     if agreement is not None:
         is_due = s.facts.ranks.have_held(agreement) or s.now >= _hold_until(s, agreement, held)
         return _next(s, decision, held) if is_due else decision
-    if not _wanted(s, decision, held):
+    change = _change(s, decision, held)
+    if not change.members or change.hosts == held.hosts:
         return _without_agreement(decision)
     return _agreed(s, decision, held)
 
@@ -127,10 +145,10 @@ def _formed(s: Situation, decision: Decision) -> Decision:
     at = _forms_at(s, waiting)
     if not is_complete and (at is None or s.now < at):
         return decision
-    return _numbered(s, decision, waiting)
+    return _numbered(s, decision, _Change(_sized(s, waiting)))
 
 
-def _forms_at(s: Situation, waiting: Sequence[tuple[Host, Member]]) -> float | None:
+def _forms_at(s: Situation, waiting: Candidates) -> float | None:
     if not usable_workers(len(waiting), s.job.spec):
         return None
     return max(each.since for _, each in waiting) + s.policy.resume_delay_seconds
@@ -138,8 +156,8 @@ def _forms_at(s: Situation, waiting: Sequence[tuple[Host, Member]]) -> float | N
 
 def _agreed(s: Situation, decision: Decision, held: Round) -> Decision:
     """The decision to change the members, after the ranks have agreed on a step if they can."""
-    last, purpose = _last_moment(s, held), _purpose(s)
-    if purpose is None or (last is not None and s.now >= last):
+    last, purpose = _last_moment(s, held), _change(s, decision, held).purpose
+    if not s.facts.ranks.agree_to(purpose) or (last is not None and s.now >= last):
         return _next(s, decision, held)
     outcome = negotiated(s, purpose)
     if isinstance(outcome, NoAgreement):
@@ -147,16 +165,10 @@ def _agreed(s: Situation, decision: Decision, held: Round) -> Decision:
     return with_agreement(decision, outcome)
 
 
-def _purpose(s: Situation) -> Purpose | None:
-    """What the ranks can agree to before the members change; None: nothing."""
-    purposes = (Purpose.REGROUP, Purpose.RENDEZVOUS)
-    return next((purpose for purpose in purposes if s.facts.ranks.agree_to(purpose)), None)
-
-
 def _regroups(s: Situation, held: Round) -> bool:
     """Whether the processes enter the next round without a restart; not if they have just failed to."""
     has_failed = held.in_process and s.now >= held.since + READY_SECONDS and not _are_ready(s, held)
-    return _purpose(s) is Purpose.REGROUP and not has_failed
+    return s.facts.ranks.agree_to(Purpose.REGROUP) and not has_failed
 
 
 def _are_ready(s: Situation, held: Round) -> bool:
@@ -182,23 +194,19 @@ def _starts(host: Host, member: Member | None, held: Round) -> bool:
 
 def _next(s: Situation, decision: Decision, held: Round) -> Decision:
     """The decision with the next round; without one while too few members are left."""
-    return _numbered(s, decision, _candidates(s, decision, held), in_process=_regroups(s, held))
+    return _numbered(s, decision, _change(s, decision, held))
 
 
-def _numbered(
-    s: Situation, decision: Decision, candidates: Sequence[tuple[Host, Member]], *, in_process: bool = False
-) -> Decision:
-    size = usable_workers(len(candidates), s.job.spec)
-    if not size:
+def _numbered(s: Situation, decision: Decision, change: _Change) -> Decision:
+    if not change.members:
         return _without_agreement(decision)
-    chosen = candidates[:size]
     number = 0 if decision.round is None else decision.round.number
     following = Round(
         number=number + 1,
         run=s.job.observed.run,
-        members=tuple(each.member for _, each in chosen),
-        hosts=tuple(host for host, _ in chosen),
-        in_process=in_process,
+        members=tuple(each.member for _, each in change.members),
+        hosts=change.hosts,
+        in_process=change.in_process,
         since=round(s.now, 6),
     )
     return replace(_without_agreement(decision, committed=True), round=following)
@@ -211,30 +219,30 @@ def _without_agreement(decision: Decision, *, committed: bool = False) -> Decisi
     return replace(decision, agreement=None) if is_dropped else decision
 
 
-def _wanted(s: Situation, decision: Decision, held: Round) -> bool:
-    """Whether the next round would have other members than the present one."""
-    candidates = _candidates(s, decision, held)
-    size = usable_workers(len(candidates), s.job.spec)
-    return bool(size) and tuple(host for host, _ in candidates[:size]) != held.hosts
-
-
-def _candidates(s: Situation, decision: Decision, held: Round) -> Sequence[tuple[Host, Member]]:
-    """The members of the next round in order: those that stay, as they were ordered, and then those that wait."""
+def _change(s: Situation, decision: Decision, held: Round) -> _Change:
+    """The next round: without a restart if that is possible, as far as members that start and leave allow it."""
     allowed, members = decision.hosts - decision.exclusions, s.facts.members.by_host
     staying = [(host, members[host]) for host in held.hosts if host in allowed and host in members]
-    if not _regroups(s, held):
-        return [*staying, *_waiting(s, decision, held.hosts)]
-    unhurt = [(host, each) for host, each in staying if each.member in held.members and not _has_failed(each, held)]
-    if len(unhurt) < len(held.hosts):
-        return unhurt
-    return [*unhurt, *((host, each) for host, each in _outside(s, decision, held.hosts) if each.started)]
+    outside = _outside(s, decision, held.hosts)
+    if _regroups(s, held):
+        unhurt = [(host, each) for host, each in staying if each.member in held.members and not _has_failed(each, held)]
+        joining = [(host, each) for host, each in outside if each.started] if len(unhurt) == len(held.hosts) else []
+        regrouped = _Change(_sized(s, [*unhurt, *joining]), in_process=True)
+        if regrouped.members:
+            return regrouped
+    return _Change(_sized(s, [*staying, *((host, each) for host, each in outside if each.waits or each.started)]))
 
 
-def _waiting(s: Situation, decision: Decision, held: Iterable[Host]) -> Sequence[tuple[Host, Member]]:
+def _sized(s: Situation, candidates: Candidates) -> Candidates:
+    """The first candidates, as many as the job can use."""
+    return candidates[: usable_workers(len(candidates), s.job.spec)]
+
+
+def _waiting(s: Situation, decision: Decision, held: Iterable[Host]) -> Candidates:
     return [(host, each) for host, each in _outside(s, decision, held) if each.waits]
 
 
-def _outside(s: Situation, decision: Decision, held: Iterable[Host]) -> Sequence[tuple[Host, Member]]:
+def _outside(s: Situation, decision: Decision, held: Iterable[Host]) -> Candidates:
     """The members on hosts that the job may use and the round does not."""
     allowed, members = (decision.hosts - decision.exclusions).difference(held), s.facts.members.by_host
     return [(host, members[host]) for host in sorted(allowed) if host in members]

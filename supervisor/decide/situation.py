@@ -13,6 +13,9 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 
+RETURN_SECONDS = 5.0
+"""Elastic agents whose stream ended with a supervisor find the next one within this time."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankZero:
@@ -90,6 +93,15 @@ class Situation:
     def noticed(self) -> frozenset[Host]:
         """The job's present hosts that must not be used any more."""
         return self.present.intersection(self.facts.notices)
+
+    @property
+    def without_member(self) -> frozenset[Host]:
+        """The present hosts on which no elastic agent of torchrun is left, once the job has had some."""
+        members, held = self.facts.members, self.previous.round
+        is_known = held is not None and held.run == self.job.observed.run
+        if not is_known or not members or members.have_ended or self.now < self.facts.since + RETURN_SECONDS:
+            return frozenset()
+        return self.present.difference(members.by_host)
 
     @property
     def terminating(self) -> frozenset[Host]:

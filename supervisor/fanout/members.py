@@ -46,6 +46,8 @@ class _Connection:
 class _Job:
     run: int
     connections: dict[Host, _Connection] = field(default_factory=dict)
+    have_ended: bool = False
+    """Members that have ended are gone before the others say that they have."""
 
 
 class MemberStreams:
@@ -70,6 +72,7 @@ class MemberStreams:
         if before is not None:
             self._end(before, "replaced by a newer stream")
         connection = job.connections[sender.host] = _Connection(sender, state, stream)
+        job.have_ended |= state.ended
         if before is not None and before.id == sender:
             connection.revision = before.revision
         self._hear(connection)
@@ -93,6 +96,7 @@ class MemberStreams:
         self._hear(connection)
         if state != connection.state:
             connection.state = state
+            self._jobs[sender.job].have_ended |= state.ended
             self._on_change(sender.job)
             self.refresh([sender.job])
         return True
@@ -107,7 +111,7 @@ class MemberStreams:
         job = self._jobs.get(name)
         if job is None or job.run != run or not job.connections:
             return NO_MEMBERS
-        return Members({host: each.state for host, each in job.connections.items()})
+        return Members({host: each.state for host, each in job.connections.items()}, job.have_ended)
 
     def refresh(self, names: Iterable[JobName]) -> None:
         """Sends the members of these jobs their lines, if those have changed."""

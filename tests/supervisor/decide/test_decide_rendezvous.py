@@ -1,0 +1,271 @@
+"""Rounds of a torchrun job: members that do as they are told, and whatever happens to them in whatever order."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.decide.members import Member, Members
+from supervisor.decide.ranks import Ranks, RankState
+from supervisor.decide.situation import RETURN_SECONDS, JobFacts
+from supervisor.decide.size import usable_workers
+from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Framework, Phase, Spec, SupervisedJob
+from supervisor.domain.rendezvous import Round
+from tests.supervisor.decide.decide_builders import (
+    POLICY,
+    T0,
+    decide,
+    first,
+    notice,
+    noticed,
+    obeyed,
+    running_job,
+    seeing,
+)
+
+SIZE = 6
+HOSTS = sorted(first(SIZE))
+AGREE = {
+    "alone": frozenset[Purpose](),
+    "restart": frozenset({Purpose.RENDEZVOUS}),
+    "in process": frozenset({Purpose.RENDEZVOUS, Purpose.REGROUP}),
+}
+SPEC = Spec(framework=Framework.TORCHRUN, min_workers=2, max_workers=SIZE, requested_workers=SIZE, worker_multiple=2)
+
+
+class World:
+    """A job of six hosts that needs two and takes multiples of two; one rank on each host."""
+
+    def __init__(self, mode: str) -> None:
+        self.purposes = AGREE[mode]
+        self.now = 0.0
+        self.job: SupervisedJob = running_job(SPEC, SIZE)
+        self.notices = noticed()
+        self.members = {host: self._member(host) for host in HOSTS}
+        self.answers: dict[Host, Answer] = {}
+        self.rounds: list[Round] = []
+        self.are_ranks_silent = False
+        self.have_ended = False
+
+    @property
+    def phase(self) -> Phase:
+        return self.job.decision.phase
+
+    @property
+    def can_train(self) -> set[Host]:
+        return {host for host in self.members if host not in self.notices}
+
+    def notice(self, host: Host) -> None:
+        if len(self.can_train - {host}) >= SPEC.min_workers:
+            self.notices |= noticed(notice(int(host[1:]), seen=T0 + self.now))
+
+    def withdraw(self, host: Host) -> None:
+        self.notices.pop(host, None)
+
+    def lose(self, host: Host) -> None:
+        if len(self.can_train - {host}) >= SPEC.min_workers:
+            self.members.pop(host, None)
+
+    def replace(self, host: Host) -> None:
+        """Another agent on this host, whether its predecessor was lost or not."""
+        self.members[host] = self._member(host)
+
+    def fail(self, host: Host) -> None:
+        found = self.members.get(host)
+        if found is not None and found.round and not found.waits:
+            self.members[host] = replace(found, waits=True, failed=True, started=False)
+
+    def settle(self, seconds: float = 400.0) -> None:
+        """Lets everybody do as they are told until nothing changes any more."""
+        end = self.now + seconds
+        while self.now < end:
+            before = (self.job, dict(self.members), dict(self.answers))
+            planned = decide(self.job, self._facts(), self.now)
+            self.job = obeyed(planned.job)
+            self._note()
+            self._obey()
+            if before == (self.job, self.members, self.answers):
+                wake = planned.plan.wake_at
+                if wake is None or wake - T0 > end:
+                    return
+                self.now = max(wake - T0, self.now + 0.001)
+
+    @property
+    def held(self) -> Round:
+        assert self.job.decision.round is not None
+        return self.job.decision.round
+
+    def _facts(self) -> JobFacts:
+        held = self.job.decision.round
+        hosts = HOSTS if held is None else held.hosts
+        states = tuple(
+            RankState(
+                process=host,
+                rank=hosts.index(host),
+                purposes=self.purposes,
+                world_size=len(hosts),
+                answer=self.answers.get(host),
+                step_seconds=0.1,
+            )
+            for host in hosts
+            if host in self.members and not self.members[host].failed
+        )
+        facts = replace(seeing(self.notices), members=Members(self.members, self.have_ended), since=T0)
+        return replace(facts, ranks=Ranks(states)) if self.purposes else facts
+
+    def _obey(self) -> None:
+        held, agreement = self.job.decision.round, self.job.decision.agreement
+        for host, each in list(self.members.items()):
+            if held is not None:
+                self.members[host] = _told(each, held, host)
+            if agreement is not None and held is not None and host in held.hosts and not self.are_ranks_silent:
+                self.answers[host] = _answer(agreement, T0 + self.now)
+
+    def _note(self) -> None:
+        """Keeps each round, and checks that it may follow the one before."""
+        held = self.job.decision.round
+        if held is None or (self.rounds and self.rounds[-1].number == held.number):
+            assert held is None or self.rounds[-1].members == held.members
+            return
+        assert usable_workers(len(held.hosts), SPEC) == len(held.hosts)
+        assert len(set(held.hosts)) == len(held.hosts) == len(held.members)
+        if self.rounds:
+            before, after = set(self.rounds[-1].members), set(held.members)
+            assert held.number > self.rounds[-1].number
+            assert not held.in_process or before <= after or before >= after, "members leave and join at once"
+            staying = [each for each in self.rounds[-1].members if each in after]
+            assert [each for each in held.members if each in before] == staying, "members change places"
+        self.rounds.append(held)
+
+    def _member(self, host: Host) -> Member:
+        known = self.members.get(host) if hasattr(self, "members") else None
+        name = f"{host}-{0 if known is None else int(known.member.split('-')[1]) + 1}-{self.now}"
+        return Member(member=name, since=T0 + self.now, processes=1, address=f"{host}:0", waits=True)
+
+
+def _told(each: Member, held: Round, host: Host) -> Member:
+    """A member after it has done what it was told about that round."""
+    if each.member in held.members:
+        if each.round == held.number or (held.in_process and each.waits):
+            return each
+        return replace(each, round=held.number, waits=False, failed=False, started=False, ready=held.number)
+    if host in held.starting:
+        return replace(each, waits=False, failed=False, started=True)
+    return replace(each, waits=True, started=False)
+
+
+def _answer(agreement: Agreement, at: float) -> Answer:
+    if agreement.step is None:
+        kind = AnswerKind.DECLINED
+    elif not agreement.committed:
+        kind = AnswerKind.ACCEPTED
+    else:
+        kind = AnswerKind.HELD if agreement.purpose is Purpose.RENDEZVOUS else AnswerKind.REACHED
+    return Answer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=agreement.step or 100, at=at)
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from([World.notice, World.withdraw, World.lose, World.replace, World.fail]),
+        st.sampled_from(HOSTS),
+        st.sampled_from([0.0, 0.001, 0.5, 5.0, 60.0]),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("mode", AGREE)
+@given(events=EVENTS)
+def test_the_members_that_can_train_do_whatever_happens(
+    mode: str, events: list[tuple[Callable[[World, Host], None], Host, float]]
+) -> None:
+    """All rules for what may follow a round hold, and in the end nothing is left to be done."""
+    world = World(mode)
+    world.settle()
+    for event, host, seconds in events:
+        event(world, host)
+        world.settle(seconds)
+    world.settle()
+    assert world.phase is Phase.RUNNING
+    assert world.job.decision.agreement is None
+    assert set(world.held.hosts) <= world.can_train
+    assert len(world.held.hosts) == usable_workers(len(world.can_train), SPEC)
+    assert not any(world.members[host].waits for host in world.held.hosts)
+
+
+def _agreed(world: World) -> Mapping[Host, Answer]:
+    return {host: answer for host, answer in world.answers.items() if answer.kind is not AnswerKind.DECLINED}
+
+
+@pytest.mark.parametrize("mode", ["restart", "in process"])
+def test_an_announced_leave_waits_for_the_ranks(mode: str) -> None:
+    world = World(mode)
+    world.settle()
+    world.notice(HOSTS[1])
+    world.notice(HOSTS[4])
+    world.settle()
+    assert _agreed(world)
+    assert world.held.hosts == (HOSTS[0], HOSTS[2], HOSTS[3], HOSTS[5])
+    assert [each.in_process for each in world.rounds] == [False, mode == "in process"]
+
+
+def test_ranks_that_cannot_agree_are_not_waited_for() -> None:
+    world = World("alone")
+    world.settle()
+    world.notice(HOSTS[1])
+    world.notice(HOSTS[2])
+    world.settle(5.0)
+    assert world.held.hosts == (HOSTS[0], HOSTS[3], HOSTS[4], HOSTS[5])
+
+
+def test_silent_ranks_are_not_waited_for_longer_than_the_time_out() -> None:
+    world = World("restart")
+    world.settle()
+    world.are_ranks_silent = True
+    world.notice(HOSTS[1])
+    world.notice(HOSTS[2])
+    world.settle(5.0)
+    assert world.held.number == 1
+    world.settle(30.0)
+    assert world.held.number == 2
+
+
+def test_members_that_are_only_on_their_way_back_are_not_lost() -> None:
+    """A supervisor that was started just now has not heard of them yet."""
+    world = World("restart")
+    world.settle(0.5)
+    gone = world.members.pop(HOSTS[0])
+    world.now = RETURN_SECONDS - 1.0
+    world.settle(0.5)
+    assert world.held.number == 1
+    world.members[HOSTS[0]] = gone
+    world.settle()
+    assert world.held.number == 1
+
+
+def test_a_job_with_too_few_members_stops_after_a_while() -> None:
+    """Those that are left wait in a collective, or for a round, and keep their hosts for nothing."""
+    world = World("restart")
+    world.settle()
+    for host in HOSTS[1:]:
+        del world.members[host]
+    world.settle(POLICY.lost_grace_seconds / 2)
+    assert (world.phase, world.held.number) == (Phase.RUNNING, 1)
+    world.settle(POLICY.lost_grace_seconds * 2)
+    assert world.phase is Phase.STOPPING
+
+
+def test_members_that_end_one_after_another_form_no_other_round() -> None:
+    world = World("in process")
+    world.settle()
+    world.members[HOSTS[0]] = replace(world.members[HOSTS[0]], ended=True)
+    world.have_ended = True
+    world.settle(5.0)
+    for host in HOSTS[:5]:
+        del world.members[host]
+        world.settle(100.0)
+    assert (world.held.number, world.phase) == (1, Phase.RUNNING)
