@@ -139,12 +139,19 @@ class Replicated:
                 each.load_state_dict(states[0][name])
 
 
+class StaleRank(Exception):  # noqa: N818 - the name describes the rank
+    """This process had another rank among as many before. Its elastic agent has to start it again."""
+
+
 class Sharded:
     """Model and optimizer of which each rank has a part, as with `fully_shard` (FSDP2).
 
     The parts depend on the number of ranks, so each round builds both anew and loads the newest checkpoint. Before an
     announced change all ranks save one, and no step is repeated. A loss without notice takes parts with it: the job
     goes back to its newest checkpoint, still without a restart.
+
+    torch caches what a mesh of so many ranks means for this process. A process that had another rank among as many
+    before therefore fails with StaleRank, and is restarted.
 
     Args:
         directory: Of the checkpoints, on a file system that all hosts share.
@@ -159,9 +166,14 @@ class Sharded:
         self._build = build
         self._keep = keep
         self._checkpoints: ShardedCheckpoints | None = None
+        self._ranks: dict[int, int] = {}  # by the number of ranks
 
     def enter(self, steps: Sequence[int]) -> int:  # noqa: ARG002 - the checkpoint says it
-        """Build both and load the newest checkpoint."""
+        """Build both and load the newest checkpoint. Raises StaleRank."""
+        rank, size = dist.get_rank(), dist.get_world_size()
+        before = self._ranks.setdefault(size, rank)
+        if before != rank:
+            raise StaleRank(f"rank {rank} of {size} was rank {before} before")
         self.module, self.optimizer = self._build()
         self._checkpoints = ShardedCheckpoints(self._directory, self.module, self.optimizer, keep=self._keep)
         return self._checkpoints.load()
