@@ -81,6 +81,14 @@ def test_a_start_may_need_more_than_going_on_does() -> None:
     assert _workers(_shared(fixed, nodes=[room("n1", 4)])) == {A: 4}
 
 
+def test_a_job_takes_only_room_that_its_size_can_include() -> None:
+    """What is left over stays free for the next one."""
+    job, other = applicant("a", 2, 4), applicant("b", 1, 1, since=1)
+    pairs = replace(job, job=replace(job.job, spec=replace(job.job.spec, worker_multiple=2)))
+    assert _workers(_shared(pairs, other, nodes=[room("n1", 3)])) == {A: 2, B: 1}
+    assert _shared(pairs, nodes=[room("n1", 1)]) == {}
+
+
 def test_capacity_for_one_of_two_goes_to_the_longest_waiting() -> None:
     pair = applicant("a", 3, 4, since=2), applicant("b", 3, 4, since=1)
     assert _workers(_shared(*pair, nodes=[room("n1", 4)])) == {B: 4}
