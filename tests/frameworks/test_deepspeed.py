@@ -31,7 +31,6 @@ def whole(frameworks: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
     return asyncio.run(run_alone(root, deepspeed(frameworks, root)))
 
 
-@pytest.mark.brief
 async def test_all_ranks_stop_between_two_updates_and_resume_exactly(
     frameworks: Path, tmp_path: Path, whole: Curve
 ) -> None:

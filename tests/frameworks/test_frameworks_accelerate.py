@@ -13,7 +13,6 @@ _STEPS = 80
 """Ten epochs of eight."""
 
 
-@pytest.mark.brief
 async def test_a_stop_loses_and_repeats_no_step(frameworks: Path, tmp_path: Path) -> None:
     """All ranks stop at the same step, and the next run trains on the rest."""
     arguments = (str(tmp_path / "checkpoints"), str(_STEPS))

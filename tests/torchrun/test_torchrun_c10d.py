@@ -14,7 +14,6 @@ from tests.torchrun.torchrun_scenes import Row
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 
-@pytest.mark.brief
 async def test_an_announced_leave_costs_every_survivor_a_restart(torch: Torch, directory: Path, row: Row) -> None:
     """Nobody tells c10d of the announcement: the agent is ended at the deadline, as its pod would be."""
     async with c10d(directory.parent / "c10d", Training(torch, directory)) as job:
