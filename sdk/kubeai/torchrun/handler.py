@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _SLICE_SECONDS = 0.25  # between two looks at the round a signal is handled
 _PROGRESS_SECONDS = 0.05
 _SETTLE_SECONDS = 0.5
-_LINGER_SECONDS = 10.0
 _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
 
 
@@ -139,15 +138,8 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         with self._closing:
             self._membership.change(lambda state: replace(state, ended=self._has_ended))
             self._link.report_last()
-            if self._is_needed():
-                self._membership.wait_until(lambda line: line.release is not None, _LINGER_SECONDS)
             self._link.close()
             self._peers.close()
-
-    def _is_needed(self) -> bool:
-        """Return whether workers of other agents use a store of this agent, which waits for no exit barrier."""
-        state = self._membership.state
-        return state.ended and self._base is None and state.store is not None and not self._membership.absent_seconds
 
     def _enter(self, step: Enter) -> RendezvousInfo | None:
         """Enter a round with new workers. Returns None if its store cannot be reached."""

@@ -111,11 +111,6 @@ class Membership:
             self.version += 1
             self._changed.notify_all()
 
-    def wait_until(self, condition: Callable[[Line], bool], seconds: float) -> None:
-        """Wait until a line fulfils a condition, at most `seconds`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.line is not None and condition(self.line), seconds)
-
     def wait_beyond(self, version: int, seconds: float) -> None:
         """Wait until the version of the state differs from `version`, at most `seconds`."""
         with self._changed:
