@@ -38,6 +38,10 @@ class FakeCoordinator(FakeSupervisor):
         self._starting: set[str] = set()
         self._released: int | None = None
 
+    def __enter__(self) -> FakeCoordinator:  # noqa: PYI034 - typing.Self needs Python 3.11
+        super().__enter__()
+        return self
+
     @property
     def members(self) -> dict[str, Line]:
         """The last state of each connected elastic agent, by host."""
@@ -51,12 +55,7 @@ class FakeCoordinator(FakeSupervisor):
         TimeoutError.
         """
         self.wait_for(lambda: all(self._can_enter(host, in_process) for host in hosts), seconds)
-        with self._changed:
-            number = len(self._rounds) + 1
-            self._rounds.append(Round(number, tuple(self._round_member(host) for host in hosts), in_process))
-            self._starting.difference_update(hosts)
-            self._tell()
-            return self._rounds[-1]
+        return self.decide(*hosts, in_process=in_process)
 
     def decide(self, *hosts: str, in_process: bool = False) -> Round:
         """Form the next round of these connected hosts without waiting for them: running ones restart for it."""
