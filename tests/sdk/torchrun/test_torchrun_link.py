@@ -17,8 +17,7 @@ from tests.testkit.waiting import wait_until
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Iterator[FakeCoordinator]:
-    fake = FakeCoordinator(heartbeat=0.1)
-    with fake:
+    with FakeCoordinator(heartbeat=0.1) as fake:
         fake.write_identity(tmp_path)
         yield fake
 

@@ -1,0 +1,119 @@
+"""Elastic agents of the real torchrun, with a fake coordinator."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kubeai.torchrun.testing import FakeCoordinator
+
+from simulator.cloud.process import Child, environment, spawn
+from tests.testkit.waiting import wait_until
+from tests.torchrun import torchrun_processes as processes
+from tests.torchrun.conftest import NEWER, OLDER
+from tests.torchrun.torchrun_job import SECONDS
+from tests.torchrun.torchrun_processes import Torch, Training
+
+pytestmark = [pytest.mark.long, pytest.mark.parametrize("torch", [NEWER, OLDER], indirect=True)]
+
+_HERE = Path(__file__).parent
+
+
+class Agents:
+    """Agents that are configured by variables alone, as PyTorchJob does it, with one worker each."""
+
+    def __init__(self, training: Training, coordinator: FakeCoordinator) -> None:
+        self.root = training.directory
+        self.end = training.directory / "end"
+        self._training = training
+        identity = training.directory / "identity"
+        identity.mkdir()
+        coordinator.write_identity(identity)
+        self._variables = {
+            **training.environment(),
+            "KUBEAI_DIR": str(identity),
+            "PET_RDZV_BACKEND": "kubeai",
+            "PET_RDZV_ENDPOINT": "worker-0:23456",
+            "PET_NNODES": "1:2",
+            "PET_MAX_RESTARTS": "3",
+            "PET_NPROC_PER_NODE": "1",
+        }
+
+    def start(self, host: str) -> Child:
+        program = [str(self._training.torch.home / "bin" / "python"), "-m", "torch.distributed.run"]
+        command = [*program, str(_HERE / "torchrun_waiting.py"), str(self.end)]
+        variables = environment(self.root, {**self._variables, "KUBEAI_HOST": host})
+        return spawn(host, command, variables, self.root / f"{host}.log")
+
+    def ended(self, child: Child) -> int:
+        wait_until(lambda: not child.running, child.tail, seconds=SECONDS)
+        assert child.exit_code is not None
+        return child.exit_code
+
+
+@contextmanager
+def started(training: Training) -> Iterator[tuple[Agents, FakeCoordinator]]:
+    with FakeCoordinator() as coordinator:
+        agents = Agents(training, coordinator)
+        try:
+            yield agents, coordinator
+        finally:
+            wait_until(lambda: not processes.killed(agents.root), "no process to be left")
+
+
+@pytest.mark.brief
+def test_a_parked_agent_trains_again_and_is_released_at_the_end(torch: Torch, directory: Path) -> None:
+    with started(Training(torch, directory)) as (agents, coordinator):
+        first, second = agents.start("node1"), agents.start("node2")
+        coordinator.form("node1", "node2", seconds=SECONDS)
+        wait_until(lambda: processes.workers(agents.root, "node2"), second.tail, seconds=SECONDS)
+        coordinator.decide("node1")
+        wait_until(lambda: not processes.workers(agents.root, "node2"), second.tail, seconds=SECONDS)
+        assert second.running
+        coordinator.form("node1", "node2", seconds=SECONDS)
+        wait_until(lambda: processes.workers(agents.root, "node2"), second.tail, seconds=SECONDS)
+        coordinator.decide("node1")
+        coordinator.wait_for(lambda: coordinator.members["node2"]["waits"], SECONDS)
+        agents.end.touch()
+        assert agents.ended(first) == 0
+        assert any(report.body["state"].get("ended") for report in coordinator.reports if "state" in report.body)
+        coordinator.release(3)
+        assert agents.ended(second) == 3
+
+
+def test_agents_go_on_without_a_supervisor_after_a_loss(torch: Torch, directory: Path) -> None:
+    """Also if the lost one held the store. The supervisor hears of the round when it is back."""
+    with started(Training(torch, directory)) as (agents, coordinator):
+        first, second = agents.start("node1"), agents.start("node2")
+        coordinator.form("node1", "node2", seconds=SECONDS)
+        wait_until(lambda: processes.workers(agents.root, "node2"), second.tail, seconds=SECONDS)
+        coordinator.wait_for(lambda: coordinator.members["node2"]["round"] == 1, SECONDS)
+        coordinator.stop()
+        processes.send([first.pid], signal.SIGKILL)
+        wait_until(lambda: "the members form round 2" in second.tail(), second.tail, seconds=SECONDS)
+        coordinator.start()
+        known = {"number": 2, "hosts": ["node2"], "in_process": False}
+        coordinator.wait_for(lambda: coordinator.members.get("node2", {}).get("known") == known, SECONDS)
+        agents.end.touch()
+        assert agents.ended(second) == 0
+
+
+def test_standalone_is_refused(torch: Torch, directory: Path) -> None:
+    """Torchrun would use c10d without a word."""
+    training = Training(torch, directory)
+    program = [str(torch.home / "bin" / "python"), "-m", "torch.distributed.run"]
+    command = [*program, "--standalone", "--rdzv-backend", "kubeai", str(_HERE / "torchrun_waiting.py"), "end"]
+    variables = environment(directory, training.environment())
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 1
+    assert "--standalone (or PET_STANDALONE)" in done.stderr
+
+
+def test_agents_do_not_wait_at_their_end_for_one_that_left_in_process(torch: Torch, directory: Path) -> None:
+    """Torch counts them under keys of its own, which another version may change."""
+    command = [str(torch.home / "bin" / "python"), str(_HERE / "torchrun_end.py")]
+    variables = environment(directory, Training(torch, directory).environment())
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stdout) == (0, "ended\nended\n"), done.stderr

@@ -1,0 +1,24 @@
+"""Trains until there is a file of this name. Run by a test in each worker."""
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+_STEP_SECONDS = 0.05
+
+
+def _main() -> None:
+    dist.init_process_group("gloo")
+    end, is_over = Path(sys.argv[1]), torch.zeros(1)
+    while not is_over.item():
+        time.sleep(_STEP_SECONDS)
+        is_over.fill_(float(end.exists()))
+        dist.all_reduce(is_over)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    _main()
