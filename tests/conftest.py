@@ -5,11 +5,16 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 
 from tests.testkit.loops import AsyncioPolicy
 
 # uvloop starts processes by fork(2), and gRPC's handlers of it crash now and then in a child that only goes on to exec.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+# The same examples in each run, however long a busy machine takes for one; `examples` says more.
+settings.register_profile("every run", deadline=None, derandomize=True, database=None)
+settings.load_profile("every run")
 
 pytest_plugins = ["tests.testkit.fixtures"]
 

@@ -72,9 +72,9 @@ and processes that are still there are told to leave right before. The node is n
 `job-supervisor undrain`, whatever its own metadata say. On a cluster it is also cordoned."""
 
 _CHECK = """\
-Reads jobs and says what would go wrong at a reclaim, and the fix: TrainingJobs, MPIJobs, PyTorchJobs, TFJobs, Volcano
-Jobs and batch Jobs. A running job of the cluster or of a supervisor is read as it is there, with what the supervisor
-has measured. Nothing is changed. docs/guide/check.md explains each rule."""
+Reads jobs and says what would go wrong at a reclaim, and the fix. A running job of the cluster or of a supervisor is
+read as it is there, with what the supervisor has measured. Nothing is changed. docs/guide/check.md lists the kinds of
+jobs that are known, and explains each rule."""
 
 _HISTORY = """\
 Shows what happened, in the order of time: notices and their ends, decisions with their reasons, rank 0's answers,

@@ -176,7 +176,10 @@ def _kind_and_name(target: str) -> tuple[Kind | None, str]:
 
 
 def _names_of_kinds() -> Iterator[tuple[str, Kind]]:
-    """`mpijob`, `mpijobs`, `mpijob.kubeflow.org`; a plain `job` is a supervised one, as `-o name` prints it."""
+    """A kind in the singular or plural, also with its group.
+
+    A plain `job` is a supervised one, as `-o name` prints it.
+    """
     for kind, shape in SHAPES.items():
         resource = shape.resource
         for name in (resource.kind.lower(), resource.plural):

@@ -63,6 +63,12 @@ def under_way(s: Situation, purpose: Purpose) -> Agreement | None:
     return held if is_present and held is not None and not held.committed else None
 
 
+def is_asking(s: Situation, purpose: Purpose) -> bool:
+    """Whether the ranks still have time to answer what they were asked last."""
+    held = under_way(s, purpose)
+    return held is not None and not s.facts.ranks.have_answered(held) and s.now < _round_ends_at(s, held)
+
+
 def just_in_time(s: Situation) -> float | None:
     """When the ranks must begin to agree on a stop, so that their checkpoint is complete a margin before the deadline.
 

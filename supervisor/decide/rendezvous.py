@@ -61,6 +61,11 @@ def with_round(s: Situation, decision: Decision) -> Decision:
     decision = replace(decision, round=replace(held, starting=_starting(s, decision, held)))
     if is_broken(s, held):
         return _next(s, decision, held)
+    return decision if _misses(s, held) else _changed(s, decision, held)
+
+
+def _changed(s: Situation, decision: Decision, held: Round) -> Decision:
+    """The decision about a round whose members are all there."""
     agreement = committed(s)
     if agreement is not None:
         is_due = s.facts.ranks.have_held(agreement) or s.now >= _hold_until(s, agreement, held)
@@ -96,8 +101,7 @@ def is_broken(s: Situation, held: Round) -> bool:
         return s.now >= held.since + _UNREACHABLE_SECONDS
     if held.in_process and s.now >= held.since + READY_SECONDS and not _are_ready(s, held):
         return True
-    is_lost = any(each is None or each.member != name for name, each in found)
-    return is_lost and s.now >= _returned_at(s)
+    return _misses(s, held) and s.now >= _returned_at(s)
 
 
 def instants(s: Situation) -> Iterable[float | None]:
@@ -246,6 +250,12 @@ def _outside(s: Situation, decision: Decision, held: Iterable[Host]) -> Candidat
     """The members on hosts that the job may use and the round does not."""
     allowed, members = (decision.hosts - decision.exclusions).difference(held), s.facts.members.by_host
     return [(host, members[host]) for host in sorted(allowed) if host in members]
+
+
+def _misses(s: Situation, held: Round) -> bool:
+    """Whether a member is not connected, or another one on its host."""
+    found = [s.facts.members.by_host.get(host) for host in held.hosts]
+    return any(each is None or each.member != name for name, each in zip(held.members, found, strict=True))
 
 
 def _has_failed(member: Member | None, held: Round) -> bool:

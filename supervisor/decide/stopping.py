@@ -5,7 +5,7 @@ It begins when a stop is certain, or, if all ranks stop at one step, when that s
 
 from dataclasses import replace
 
-from supervisor.decide.agreement import NoAgreement, negotiated, poll, under_way
+from supervisor.decide.agreement import NoAgreement, is_asking, negotiated, poll, under_way
 from supervisor.decide.reasons import acknowledged, all_stop_at, alone, run_ended, stop_unanswered, unsaved
 from supervisor.decide.situation import Situation
 from supervisor.domain.agreement import Agreement, Purpose
@@ -112,7 +112,7 @@ def _together(s: Situation, stop: Stop) -> Decision:
     if not isinstance(outcome, NoAgreement):
         return with_agreement(before, outcome)
     if s.facts.ranks.collective:
-        return with_agreement(before, poll(s, Purpose.STOP))
+        return before if is_asking(s, Purpose.STOP) else with_agreement(before, poll(s, Purpose.STOP))
     return replace(before, agreement=None, reason=alone(before.reason, outcome.reason))
 
 

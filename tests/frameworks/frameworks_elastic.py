@@ -18,7 +18,6 @@ import torch.distributed as dist
 from kubeai.elastic import regroup
 from kubeai.torch.training import Batch, Limits, Replicated, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 _SAMPLES, _GLOBAL_BATCH = 40, 8
@@ -81,14 +80,14 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
     return output.mean() if _KIND == "exact" else output.square().mean()
 
 
-def _build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def _build(mesh: Any = None) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     if _KIND == "exact":
         counting = Counting()
         return counting, torch.optim.SGD(counting.parameters(), lr=float(_GLOBAL_BATCH))
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
     if _KIND == "sharded":
-        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        fully_shard(model, mesh=mesh)
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 

@@ -4,9 +4,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kubeai.elastic.agreement import Agreement, Answer, Held, Position, Purpose, concerns, hold, parse, receive, settle
+
+from tests.testkit.properties import examples
 
 STEPS = st.integers(0, 8)
 AGREEMENTS = st.builds(
@@ -156,7 +158,7 @@ def test_a_rank_holds_only_at_a_step_that_it_has_reached(
     settled = settle(held, position, reached=reached)
     holds = hold(settled, purpose)
     assert answer(holds, purpose) is (Answer.HELD if reached else Answer.PASSED)
-    if not concerns(holds, later) or (later is not None and later.epoch == holds.epoch):
+    if not concerns(holds, later) or (later is not None and later.epoch == position.agreement.epoch):
         assert answer(receive(holds, later, step), purpose) is answer(holds, purpose)
 
 
@@ -238,7 +240,7 @@ ACTIONS = st.one_of(
 
 
 @given(st.lists(ACTIONS, max_size=60))
-@settings(max_examples=400)
+@examples(400)
 def test_no_two_ranks_stop_at_different_steps(actions: list[tuple[str, int, int]]) -> None:
     """Under loss, repetition and reordering, and with ranks that give up waiting before they hear of the commit."""
     job = Job([Rank() for _ in range(4)])

@@ -9,7 +9,10 @@ import kubeai.elastic
 from tests.sdk.sdk_scripts import SDK
 
 SOURCES = sorted((SDK / "kubeai").rglob("*.py"))
-IN_TORCHS_PROCESSES = {SDK / "kubeai" / "torchrun" / name for name in ("handler.py", "settings.py", "stores.py")}
+IN_TORCHS_PROCESSES = {
+    *(SDK / "kubeai" / "torchrun" / name for name in ("handler.py", "settings.py", "stores.py")),
+    *(SDK / "kubeai" / "torch" / name for name in ("process_group.py", "states.py", "training.py")),
+}
 
 
 def test_it_is_a_namespace_package_that_owns_no_foreign_name() -> None:

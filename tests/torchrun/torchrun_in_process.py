@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from kubeai.torch.training import Batch, Limits, Replicated, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 STEPS = 1500
@@ -48,11 +47,11 @@ def _features(index: int) -> torch.Tensor:
     return torch.randn(16, generator=torch.Generator().manual_seed(index), dtype=torch.float64)
 
 
-def _build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def _build(mesh: Any = None) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
     if _WRAPPING == "fsdp":
-        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        fully_shard(model, mesh=mesh)
     return model, torch.optim.AdamW(model.parameters())
 
 

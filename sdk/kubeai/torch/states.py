@@ -9,6 +9,10 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic.integrations.torch import ShardedCheckpoints
 from torch.distributed.checkpoint import CheckpointException  # type: ignore[import-not-found,unused-ignore]
+from torch.distributed.device_mesh import (  # type: ignore[import-not-found,unused-ignore]
+    DeviceMesh,
+    init_device_mesh,
+)
 from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found,unused-ignore]
 
 from .decisions import NO_STATE, source_of
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     import os
     from typing import Tuple
 
-    Build = Callable[[], Tuple[torch.nn.Module, torch.optim.Optimizer]]
+    Build = Callable[[DeviceMesh], Tuple[torch.nn.Module, torch.optim.Optimizer]]
 
 
 class State(Protocol):
@@ -139,10 +143,6 @@ class Replicated:
                 each.load_state_dict(states[0][name])
 
 
-class StaleRank(Exception):  # noqa: N818 - the name describes the rank
-    """This process had another rank among as many before. Its elastic agent has to start it again."""
-
-
 class Sharded:
     """Model and optimizer of which each rank has a part, as with `fully_shard` (FSDP2).
 
@@ -150,12 +150,9 @@ class Sharded:
     announced change all ranks save one, and no step is repeated. A loss without notice takes parts with it: the job
     goes back to its newest checkpoint, still without a restart.
 
-    torch caches what a mesh of so many ranks means for this process. A process that had another rank among as many
-    before therefore fails with StaleRank, and is restarted.
-
     Args:
         directory: Of the checkpoints, on a file system that all hosts share.
-        build: Returns the wrapped model and its optimizer, for the present process group.
+        build: Returns the wrapped model and its optimizer, for a mesh of all ranks of the present process group.
         keep: How many checkpoints remain.
     """
 
@@ -166,15 +163,11 @@ class Sharded:
         self._build = build
         self._keep = keep
         self._checkpoints: ShardedCheckpoints | None = None
-        self._ranks: dict[int, int] = {}  # by the number of ranks
+        self._meshes = 0
 
     def enter(self, steps: Sequence[int]) -> int:  # noqa: ARG002 - the checkpoint says it
-        """Build both and load the newest checkpoint. Raises StaleRank."""
-        rank, size = dist.get_rank(), dist.get_world_size()
-        before = self._ranks.setdefault(size, rank)
-        if before != rank:
-            raise StaleRank(f"rank {rank} of {size} was rank {before} before")
-        self.module, self.optimizer = self._build()
+        """Build both and load the newest checkpoint."""
+        self.module, self.optimizer = self._build(self._mesh())
         self._checkpoints = ShardedCheckpoints(self._directory, self.module, self.optimizer, keep=self._keep)
         return self._checkpoints.load()
 
@@ -201,6 +194,18 @@ class Sharded:
             self._checkpoints.save(step)
         except CheckpointException as error:  # no Exception
             raise RuntimeError(f"the checkpoint of step {step}: {error}") from error
+
+    def _mesh(self) -> DeviceMesh:
+        """Make a mesh of all ranks, with a name that no earlier one has.
+
+        torch takes meshes of one name and size for the same, and caches what they mean for this process, which may
+        have had another rank in the earlier one.
+        """
+        made: list[int] = [0] * dist.get_world_size()
+        dist.all_gather_object(made, self._meshes)
+        self._meshes = max(made) + 1
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=(f"ranks_{self._meshes}",))
 
 
 def _on_cpu(state: Any) -> Any:

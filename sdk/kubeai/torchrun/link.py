@@ -129,6 +129,7 @@ class Link:
                 self._closed.wait(_HEARTBEAT_SECONDS / 4)  # the stream says what is wrong
             else:
                 self._membership.wait_beyond(version, _HEARTBEAT_SECONDS)
+        self._connection.close()  # a report that began during `close` has opened it again
 
     def _report(self, timeout: float = 5.0) -> None:
         with self._posting:

@@ -155,6 +155,7 @@ async def test_a_job_that_could_grow_gets_what_nobody_waits_for(scene: ClusterSc
     """Nothing while another one waits or is about to start, nor one that shrinks or has been asked for already."""
     scene.node("n1", gpus=4)
     jobs, job = _Jobs(scene), _running("a", 2)
+    job = replace(job, spec=replace(job.spec, max_workers=4))
     assert jobs.granted([job]) == {}
     assert jobs.asked == 0
     jobs.more[job.name] = 2

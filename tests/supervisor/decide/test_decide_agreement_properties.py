@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.decide.directives import JobDirectives
@@ -14,6 +14,7 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from tests.supervisor.decide.agreement_builders import BOTH, SIZE, stopping_for
 from tests.supervisor.decide.decide_builders import POLICY, T0, noticed, running_job, spec
+from tests.testkit.properties import examples
 
 RANKS = st.integers(0, SIZE - 1)
 
@@ -117,7 +118,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.booleans(), st.lists(EVENTS, max_size=40))
 def test_a_step_is_committed_only_if_all_accepted_it(collective: bool, events: list[tuple[object, ...]]) -> None:  # noqa: FBT001
     """Under loss, late answers to earlier attempts, ranks that come and go, and leaders that change."""

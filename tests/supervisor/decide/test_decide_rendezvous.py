@@ -26,6 +26,7 @@ from tests.supervisor.decide.decide_builders import (
     running_job,
     seeing,
 )
+from tests.testkit.properties import examples
 
 SIZE = 6
 HOSTS = sorted(first(SIZE))
@@ -179,6 +180,7 @@ EVENTS = st.lists(
 
 
 @pytest.mark.parametrize("mode", AGREE)
+@examples(100)
 @given(events=EVENTS)
 def test_the_members_that_can_train_do_whatever_happens(
     mode: str, events: list[tuple[Callable[[World, Host], None], Host, float]]
@@ -234,15 +236,16 @@ def test_silent_ranks_are_not_waited_for_longer_than_the_time_out() -> None:
     assert world.held.number == 2
 
 
-def test_members_that_are_only_on_their_way_back_are_not_lost() -> None:
+@pytest.mark.parametrize("mode", AGREE)
+def test_members_that_are_only_on_their_way_back_are_not_lost(mode: str) -> None:
     """A supervisor that was started just now has not heard of them yet."""
-    world = World("restart")
+    world = World(mode)
     world.settle(0.5)
-    gone = world.members.pop(HOSTS[0])
+    gone = {host: world.members.pop(host) for host in HOSTS[:4]}
     world.now = RETURN_SECONDS - 1.0
     world.settle(0.5)
     assert world.held.number == 1
-    world.members[HOSTS[0]] = gone
+    world.members |= gone
     world.settle()
     assert world.held.number == 1
 

@@ -12,13 +12,15 @@ from supervisor.jobs.registry import KINDS
 
 _ROOT = Path(registry.__file__).parents[2]
 _CODE = ("supervisor", "node_agent", "servicekit", "sdk/kubeai", "charts")
+_CHECK = ("supervisor/check/", "charts/elastic-job-supervisor/templates/supervisor/webhook.yaml")
+"""What checks manifests knows more kinds than the supervisor has."""
 _TEXT = frozenset({".py", ".yaml", ".json", ".tpl", ".txt", ".html", ".css", ".js", ".proto", ".toml"})
 
 
 def _own(path: Path, kind: AnyKind) -> bool:
     """Whether a file is a kind's own; the line of the registry is the only other place."""
     folder, chart = f"supervisor/jobs/{kind.name}/", f"charts/elastic-job-supervisor/files/kinds/{kind.name}.yaml"
-    return path.as_posix().startswith(folder) or path.as_posix() in (chart, "supervisor/jobs/registry.py")
+    return path.as_posix().startswith((folder, *_CHECK)) or path.as_posix() in (chart, "supervisor/jobs/registry.py")
 
 
 def _names(kind: AnyKind, text: str) -> bool:
