@@ -16,6 +16,7 @@ from supervisor.decide.members import Member
 from supervisor.decide.situation import RETURN_SECONDS, Situation
 from supervisor.decide.size import usable_workers
 from supervisor.decide.stopping import with_agreement
+from supervisor.decide.together import awaited_until
 from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision
@@ -161,7 +162,11 @@ def _forms_at(s: Situation, waiting: Candidates) -> float | None:
 def _agreed(s: Situation, decision: Decision, held: Round) -> Decision:
     """The decision to change the members, after the ranks have agreed on a step if they can."""
     last, purpose = _last_moment(s, held), _change(s, decision, held).purpose
-    if not s.facts.ranks.agree_to(purpose) or (last is not None and s.now >= last):
+    if last is not None and s.now >= last:
+        return _next(s, decision, held)
+    if s.now < awaited_until(s):
+        return decision  # This supervisor was started just now: the ranks may be in a collective.
+    if not s.facts.ranks.agree_to(purpose):
         return _next(s, decision, held)
     outcome = negotiated(s, purpose)
     if isinstance(outcome, NoAgreement):

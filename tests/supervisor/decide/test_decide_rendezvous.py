@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from supervisor.decide.members import Member, Members
 from supervisor.decide.ranks import Ranks, RankState
-from supervisor.decide.situation import RETURN_SECONDS, JobFacts
+from supervisor.decide.situation import RETURN_SECONDS, JobFacts, RankZero
 from supervisor.decide.size import usable_workers
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
 from supervisor.domain.ids import Host
@@ -49,7 +49,9 @@ class World:
         self.members = {host: self._member(host) for host in HOSTS}
         self.answers: dict[Host, Answer] = {}
         self.rounds: list[Round] = []
+        self.since = 0.0
         self.are_ranks_silent = False
+        self.are_ranks_connected = True
         self.have_ended = False
 
     @property
@@ -115,7 +117,9 @@ class World:
             for host in hosts
             if host in self.members and not self.members[host].failed
         )
-        facts = replace(seeing(self.notices), members=Members(self.members, self.have_ended), since=T0)
+        facts = replace(seeing(self.notices), members=Members(self.members, self.have_ended), since=T0 + self.since)
+        if not self.are_ranks_connected:
+            return replace(facts, rank_zero=RankZero(connected=False, since=facts.since))
         return replace(facts, ranks=Ranks(states)) if self.purposes else facts
 
     def _obey(self) -> None:
@@ -248,6 +252,35 @@ def test_members_that_are_only_on_their_way_back_are_not_lost(mode: str) -> None
     world.members |= gone
     world.settle()
     assert world.held.number == 1
+
+
+@pytest.mark.parametrize("mode", ["restart", "in process"])
+def test_ranks_that_are_on_their_way_back_still_hold_before_the_members_change(mode: str) -> None:
+    """A supervisor that was started during an agreement may hear of all agents before it hears of a rank."""
+    world = World(mode)
+    world.settle()
+    world.are_ranks_silent = True
+    world.notice(HOSTS[1])
+    world.notice(HOSTS[2])
+    world.settle(3.0)
+    assert world.job.decision.agreement is not None
+    world.since, world.are_ranks_connected = world.now, False
+    world.settle(1.0)
+    assert world.held.number == 1
+    world.are_ranks_silent, world.are_ranks_connected = False, True
+    world.settle()
+    assert _agreed(world)
+    assert world.held.hosts == (HOSTS[0], HOSTS[3], HOSTS[4], HOSTS[5])
+
+
+def test_ranks_that_do_not_come_back_are_not_waited_for_long() -> None:
+    world = World("restart")
+    world.settle()
+    world.are_ranks_connected = False
+    world.notice(HOSTS[1])
+    world.notice(HOSTS[2])
+    world.settle(RETURN_SECONDS)
+    assert world.held.number == 2
 
 
 def test_a_job_with_too_few_members_stops_after_a_while() -> None:
