@@ -92,6 +92,7 @@ def test_agents_go_on_without_a_supervisor_after_a_loss(torch: Torch, directory:
         wait_until(lambda: all(agents.end.with_name(f"trains-{rank}").exists() for rank in (0, 1)), seconds=SECONDS)
         coordinator.stop()
         processes.send([first.pid], signal.SIGKILL)
+        assert agents.ended(first) == -signal.SIGKILL
         wait_until(lambda: "the members form round 2" in second.tail(), second.tail, seconds=SECONDS)
         coordinator.start()
         known = {"number": 2, "hosts": ["node2"], "in_process": False}
