@@ -74,7 +74,7 @@ def _changed(s: Situation, decision: Decision, held: Round) -> Decision:
     change = _change(s, decision, held)
     if not change.members or change.hosts == held.hosts:
         return _without_agreement(decision)
-    return _agreed(s, decision, held)
+    return _agreed(s, decision, held, change)
 
 
 def changes_members(s: Situation, decision: Decision) -> bool:
@@ -100,7 +100,7 @@ def is_broken(s: Situation, held: Round) -> bool:
         return True
     if any(_cannot_reach(each, held) for _, each in found):
         return s.now >= held.since + _UNREACHABLE_SECONDS
-    if held.in_process and s.now >= held.since + READY_SECONDS and not _are_ready(s, held):
+    if _has_not_been_entered(s, held):
         return True
     return _misses(s, held) and s.now >= _returned_at(s)
 
@@ -159,30 +159,32 @@ def _forms_at(s: Situation, waiting: Candidates) -> float | None:
     return max(each.since for _, each in waiting) + s.policy.resume_delay_seconds
 
 
-def _agreed(s: Situation, decision: Decision, held: Round) -> Decision:
+def _agreed(s: Situation, decision: Decision, held: Round, change: _Change) -> Decision:
     """The decision to change the members, after the ranks have agreed on a step if they can."""
-    last, purpose = _last_moment(s, held), _change(s, decision, held).purpose
+    last = _last_moment(s, held)
     if last is not None and s.now >= last:
-        return _next(s, decision, held)
+        return _numbered(s, decision, change)
     if s.now < awaited_until(s):
         return decision  # This supervisor was started just now: the ranks may be in a collective.
-    if not s.facts.ranks.agree_to(purpose):
-        return _next(s, decision, held)
-    outcome = negotiated(s, purpose)
+    if not s.facts.ranks.agree_to(change.purpose):
+        return _numbered(s, decision, change)
+    outcome = negotiated(s, change.purpose)
     if isinstance(outcome, NoAgreement):
-        return _next(s, decision, held)
+        return _numbered(s, decision, change)
     return with_agreement(decision, outcome)
 
 
 def _regroups(s: Situation, held: Round) -> bool:
     """Whether the processes enter the next round without a restart; not if they have just failed to."""
-    has_failed = held.in_process and s.now >= held.since + READY_SECONDS and not _are_ready(s, held)
-    return s.facts.ranks.agree_to(Purpose.REGROUP) and not has_failed
+    return s.facts.ranks.agree_to(Purpose.REGROUP) and not _has_not_been_entered(s, held)
 
 
-def _are_ready(s: Situation, held: Round) -> bool:
+def _has_not_been_entered(s: Situation, held: Round) -> bool:
+    """Whether processes that were to enter a round without a restart have not done so in time."""
+    if not held.in_process or s.now < held.since + READY_SECONDS:
+        return False
     found = [s.facts.members.by_host.get(host) for host in held.hosts]
-    return all(each is not None and each.ready >= held.number for each in found)
+    return any(each is None or each.ready < held.number for each in found)
 
 
 def _starting(s: Situation, decision: Decision, held: Round) -> tuple[Host, ...]:

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from supervisor.decide.registration import acknowledge, admit, run_of
+from supervisor.decide.registration import acknowledge, admit
 from supervisor.domain.agreement import Purpose
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
@@ -22,8 +22,9 @@ from supervisor.fanout.processes import Processes, ProcessStream
 from supervisor.fanout.ranks import RankStates
 from supervisor.identity.tokens import Process
 from supervisor.ingest.agreements import AgreeingProcess, AgreementAnswer, Held
-from supervisor.ingest.errors import ForeignTokenError, MalformedError, TooManyError
+from supervisor.ingest.errors import MalformedError, TooManyError
 from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
+from supervisor.ingest.senders import sender_run
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
@@ -146,20 +147,8 @@ class ProcessEndpoints:
             await self._acknowledge(principal.uid, worker, sent, sent.generation or 0)
 
     def _worker(self, principal: Process, message: Hello | Report) -> Worker:
-        """The process that sent a message; its host and run are those of its token, if the token names them.
-
-        Raises:
-            ForeignTokenError: The message names another run than the token.
-            UnknownJobError: The job is unknown, or has no run yet.
-            RunIsOverError: A later run has started, or the job has ended.
-        """
-        job = self.store.snapshot().jobs.get(principal.job)
-        run = principal.run
-        if run is None:
-            run = run_of(job, principal.uid, message.run)
-        elif message.run not in (run, None):
-            raise ForeignTokenError(f"the token is for run {run}")
-        admit(job, principal.uid, run)
+        """The process that sent a message. Its token may name its host. Raises as `sender_run`."""
+        run = sender_run(self.store, principal, message.run)
         return Worker(message.process, principal.job, run, principal.host or Host(message.host), message.rank)
 
     async def _acknowledge(self, uid: str, worker: Worker, sent: Report, generation: int) -> None:

@@ -9,22 +9,22 @@ from msgspec import Meta
 
 from servicekit.clock import Clock
 from supervisor.decide.members import KnownRound, Member, StoreAddress
-from supervisor.decide.registration import OlderRevisionError, admit, run_of
+from supervisor.decide.registration import OlderRevisionError
 from supervisor.domain.ids import Host
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.members import MemberId, MemberStreams
 from supervisor.identity.tokens import Process
-from supervisor.ingest.errors import ForeignTokenError, TooManyError
+from supervisor.ingest.errors import TooManyError
 from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
+from supervisor.ingest.processes import Count, Text
+from supervisor.ingest.senders import sender_run
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
 _MAX_BYTES = 512 * 1024
 _MAX_MEMBERS = 5000
 
-Count = Annotated[int, Meta(ge=0, le=2**53)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
-Text = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
 class HeldStore(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,18 +146,6 @@ class RendezvousEndpoints:
         return state.of(sender.member, self.clock.now() if since is None else since)
 
     def _sender(self, principal: Process, message: Hello) -> MemberId:
-        """The member that sent a message; its host and run are those of its token, if the token names them.
-
-        Raises:
-            ForeignTokenError: The message names another run than the token.
-            UnknownJobError: The job is unknown, or has no run yet.
-            RunIsOverError: A later run has started, or the job has ended.
-        """
-        job = self.store.snapshot().jobs.get(principal.job)
-        run = principal.run
-        if run is None:
-            run = run_of(job, principal.uid, message.run)
-        elif message.run not in (run, None):
-            raise ForeignTokenError(f"the token is for run {run}")
-        admit(job, principal.uid, run)
+        """The member that sent a message. Its token may name its host. Raises as `sender_run`."""
+        run = sender_run(self.store, principal, message.run)
         return MemberId(principal.job, run, principal.host or Host(message.host), message.member)
