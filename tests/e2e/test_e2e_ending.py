@@ -37,8 +37,9 @@ async def test_a_job_that_is_ended_saves_first_and_goes_on_from_there(
     end(job)
     assert await job.wait(90) == code, job.child.tail()
     assert told_to_stop(job.events(), run=1) == {0}
-    (known,) = (await world.status()).jobs
-    assert (known.phase, known.reason) == ("Finished", "The job has ended: terminated.")
+    # The launcher ends once its result is stored, which is a moment before the supervisor has decided.
+    ended = [("Finished", "The job has ended: terminated.")]
+    await world.until(lambda status: [(one.phase, one.reason) for one in status.jobs] == ended, "the job to be over")
     again = await goes_on_at_the_step_after(world, job)
     assert await again.wait(90) == 0, again.child.tail()
     digests = {event.text("digest") for event in again.events() if event.kind is Kind.JOB_FINISHED}
