@@ -39,7 +39,7 @@ demo: $(DEMO) ## Replay real reclaims against a real training job and judge the 
 replay: $(DEMO) ## Replay the whole trace and synthetic ones, and judge each (options: ARGS="--part ci --json replay.json")
 	@$(BIN)/python -m simulator replay $(ARGS)
 
-mutants: $(INSTALLED) ## Insert one defect after another; demo and replay must fail for each (options: ARGS="--part ci --jobs 4")
+mutants: $(INSTALLED) ## Insert one defect after another; demo and replay must fail for each (options: ARGS="--part ci --jobs 6")
 	@$(BIN)/python -m mutants $(ARGS)
 
 test: $(INSTALLED) ## Run all tests, several at a time because most of them wait (options: ARGS="-k plan" WORKERS=0)

@@ -40,7 +40,6 @@ MUTANTS = (
         name="never-excludes",
         breaks="Decides to shrink and excludes no host.",
         edits=(Edit(_LIVE, "        exclusions=before.hosts - kept,\n", "        exclusions=before.exclusions,\n"),),
-        in_ci=True,
     ),
     Mutant(
         name="keeps-withdrawn-hosts-excluded",

@@ -17,7 +17,6 @@ MUTANTS = (
         name="flag-stays-up",
         breaks="check_alive() always stays True.",
         edits=(Edit(_FLAG, "        _byte[0] = 1\n", "        _byte[0] = 0\n"),),
-        in_ci=True,
     ),
     Mutant(
         name="flag-falls-late",

@@ -42,7 +42,6 @@ MUTANTS = (
                 "_log = structlog.get_logger()\n_LATELY: dict[Host, float] = {}\n",
             ),
         ),
-        in_ci=True,
     ),
     Mutant(
         name="loses-withdrawals",

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.harness.fleet import FleetSize
 from benchmarks.scenarios import agreement, metrics, webhook
 from benchmarks.scenarios.fanout import Load
@@ -23,6 +25,7 @@ async def test_a_few_pods_are_shaped(tmp_path: Path) -> None:
     assert all(0 < each["answer p50"] < each["asked by HTTPS p50"] < 10 for each in values)
 
 
+@pytest.mark.long
 async def test_a_few_ranks_agree_and_meet_at_a_barrier(tmp_path: Path) -> None:
     """With a late rank the barrier blocks all ranks, and the agreement none, with relays and without."""
     case = agreement.Case(name="16 ranks", ranks=16, late_seconds=0.6)

@@ -60,11 +60,11 @@ def _each(at: Enum, scene: Scene, *passes: int) -> tuple[Armed, ...]:
 
 SUPERVISOR = (
     *_each(Supervisor.SECRET_WRITTEN, Scene.STARTING, 1),
-    Armed(Supervisor.SECRET_LINKED, Scene.STARTING, brief=True),
+    *_each(Supervisor.SECRET_LINKED, Scene.STARTING, 1),
     Armed(Supervisor.STORE_PREPARED, Scene.STARTING, brief=True),
     *_each(Supervisor.STORE_LINKED, Scene.STARTING, 1),
     *_each(Supervisor.HTTP_BOUND, Scene.STARTING, 1),
-    Armed(Supervisor.ENDPOINTS_WRITTEN, Scene.STARTING, brief=True),
+    *_each(Supervisor.ENDPOINTS_WRITTEN, Scene.STARTING, 1),
     *_each(Supervisor.ENDPOINTS_REPLACED, Scene.STARTING, 1),
     *_each(Supervisor.PRUNING, Scene.STARTING, 1),
     *_each(Supervisor.PRUNED, Scene.STARTING, 1),
@@ -103,13 +103,13 @@ SUPERVISOR = (
     *_each(Supervisor.DECISION_STORED, Scene.ENDING, 2),
     *_each(Supervisor.DIRECTIVES_PUSHED, Scene.ENDING, 1, 2),
     *_each(Supervisor.ORDER_PUBLISHED, Scene.ENDING, 1, 2),
-    Armed(Supervisor.ACKNOWLEDGEMENT_STORED, Scene.ENDING, brief=True),
+    *_each(Supervisor.ACKNOWLEDGEMENT_STORED, Scene.ENDING, 1),
 )
 
 _CLUSTER_STOP = (
     # The first half of a notice lies there; both do; one of the two was never heard.
     *_each(Supervisor.NOTICE_RECEIVED, Scene.STOPPING, 1, 2),
-    Armed(Supervisor.RESOURCE_CREATED, Scene.STOPPING, brief=True),
+    *_each(Supervisor.RESOURCE_CREATED, Scene.STOPPING, 1),
     *_each(Supervisor.RESOURCE_CREATED, Scene.STOPPING, 2),
     *_each(Supervisor.RESOURCE_WRITTEN, Scene.STOPPING, 1, 2, 3, 4, 5, 6),
     *_each(Supervisor.NOTICE_STORED, Scene.STOPPING, 1, 2),
@@ -125,7 +125,7 @@ _CLUSTER_STOP = (
     *_each(Supervisor.ORDER_APPLIED, Scene.STOPPING, 1, 2),
     *_each(TrainingJob.RUN_LISTED, Scene.STOPPING, 1),
     *_each(TrainingJob.RUN_SIZED, Scene.STOPPING, 1),
-    Armed(TrainingJob.RUN_FREED, Scene.STOPPING, brief=True),
+    *_each(TrainingJob.RUN_FREED, Scene.STOPPING, 1),
     *_each(TrainingJob.RUN_STARTED, Scene.STOPPING, 1),
     *_each(TrainingJob.EXCLUSIONS_LISTED, Scene.STOPPING, 1),
 )
@@ -138,7 +138,7 @@ _CLUSTER_SHRINK = (
     *_each(Supervisor.POD_REMOVED, Scene.SHRINKING, 1),
 )
 _CLUSTER_GROW = (
-    Armed(TrainingJob.GROWTH_ASKED, Scene.GROWING, brief=True),
+    *_each(TrainingJob.GROWTH_ASKED, Scene.GROWING, 1),
     *_each(TrainingJob.GROWTH_TIDIED, Scene.GROWING, 1),
 )
 ON_CLUSTER = (*_CLUSTER_STOP, *_CLUSTER_SHRINK, *_CLUSTER_GROW)
@@ -153,7 +153,7 @@ AGENT = (
     *_each(Agent.REPORT_KEPT, Scene.STOPPING, 2),
     *_each(Agent.NOTICE_SENDING, Scene.STOPPING, 2),
     Armed(Agent.NOTICE_SENT, Scene.STOPPING, 2, brief=True),
-    Armed(Agent.ACKNOWLEDGEMENT_RECEIVED, Scene.STOPPING, 2, brief=True),
+    *_each(Agent.ACKNOWLEDGEMENT_RECEIVED, Scene.STOPPING, 2),
     *_each(Agent.ACKNOWLEDGEMENT_KEPT, Scene.STOPPING, 2),
     *_each(Agent.NOTICE_SENT, Scene.SHRINKING, 2),
 )

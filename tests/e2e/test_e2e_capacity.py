@@ -1,5 +1,7 @@
 """Jobs wait for hosts: two jobs compete for one place, and waiting ends after the maximum time."""
 
+import pytest
+
 from simulator.cloud.schedule import Add, Kill, Notice
 from simulator.cloud.trace import Node
 from simulator.events import Kind
@@ -9,6 +11,7 @@ from tests.testkit.worlds import LEAD, OpenWorld, node
 _TIMED_OUT = 75
 
 
+@pytest.mark.long
 async def test_two_suspended_jobs_and_capacity_for_one(open_world: OpenWorld) -> None:
     """Both lose too many hosts; what is left is enough for one, which gets all of it, and the other follows it."""
     world = await open_world(4)

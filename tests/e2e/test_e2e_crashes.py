@@ -3,6 +3,8 @@
 What is killed at which of its steps is the business of tests/chaos; here two services die together.
 """
 
+import pytest
+
 from simulator.cloud.schedule import Add, Kill, Notice
 from simulator.cloud.trace import Node
 from simulator.services import JobPlan
@@ -12,6 +14,7 @@ _LEAD = 15.0
 """Seconds: a killed service is back after some two, and its peers after up to five more."""
 
 
+@pytest.mark.long
 async def test_supervisor_and_agent_are_killed_together(open_world: OpenWorld) -> None:
     world = await open_world(4)
     job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=240, step_seconds=0.05))

@@ -80,6 +80,7 @@ def _started(home: Path, *arguments: str) -> Iterator[Dev]:
             end(left.pid, home)
 
 
+@pytest.mark.long
 def test_the_drill_passes_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with _started(tmp_path, "--drill") as dev:
         assert dev.code() == 0, dev.said()

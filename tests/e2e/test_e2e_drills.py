@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from simulator.events import Kind
 from simulator.harness import World
 from simulator.services import JobPlan
@@ -18,6 +20,7 @@ async def _drill(world: World, node: str, lead: str = _LEAD, *more: str) -> Said
     return said
 
 
+@pytest.mark.long
 async def test_a_drill_of_one_host_costs_no_step_and_gives_it_back(open_world: OpenWorld) -> None:
     """Left out in one change, the others train on, and it trains again afterwards, in the same run."""
     world = await open_world(4)

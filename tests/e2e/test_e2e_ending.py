@@ -26,7 +26,7 @@ def _press_ctrl_c(job: JobProcess) -> None:
     os.killpg(job.child.pid, signal.SIGINT)
 
 
-@pytest.mark.parametrize(("end", "code"), [(_terminate, 143), (_press_ctrl_c, 130)])
+@pytest.mark.parametrize(("end", "code"), [(_terminate, 143), pytest.param(_press_ctrl_c, 130, marks=pytest.mark.long)])
 async def test_a_job_that_is_ended_saves_first_and_goes_on_from_there(
     open_world: OpenWorld, end: Callable[[JobProcess], None], code: int
 ) -> None:

@@ -15,7 +15,10 @@ from tests.testkit.worlds import LEAD, group, node, told_to_stop
 
 
 # The others are asked as Alibaba Cloud is.
-@pytest.mark.parametrize("cloud", [Cloud.AWS, Cloud.AZURE, Cloud.GCP])
+@pytest.mark.parametrize(
+    "cloud",
+    [Cloud.AWS, pytest.param(Cloud.AZURE, marks=pytest.mark.long), pytest.param(Cloud.GCP, marks=pytest.mark.long)],
+)
 async def test_a_job_is_saved_by_what_another_cloud_announces(cloud: Cloud, tmp_path: Path) -> None:
     """From its own metadata in its own words: stopped by rank 0's checkpoint, and resumed elsewhere."""
     async with world(tmp_path, ["node1", "node2", "node3", "node4"], cloud=cloud) as one:

@@ -65,7 +65,7 @@ def _excluded(events: Sequence[Event]) -> bool:
     return any(event.kind is Kind.EXCLUSIONS_CHANGED for event in events)
 
 
-@pytest.mark.parametrize("form", ["json", "console"])
+@pytest.mark.parametrize("form", ["json", pytest.param("console", marks=pytest.mark.long)])
 async def test_no_secret_is_ever_written(tmp_path: Path, form: str) -> None:
     """Through a reclaim, strangers, a wrong token and a supervisor that goes and comes back, at the lowest level."""
     agents = {"NODE_AGENT_LOG_FORMAT": form, "NODE_AGENT_LOG_LEVEL": "debug", "NODE_AGENT_METADATA_MODE": "hardened"}

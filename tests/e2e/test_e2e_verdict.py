@@ -21,6 +21,7 @@ async def test_damaged_arithmetic_shows_in_the_parameters(open_world: OpenWorld,
     assert Failure.PARAMETERS_DIFFER in {finding.failure for finding in world.verdict(job).failures}
 
 
+@pytest.mark.long
 async def test_a_kill_before_the_checkpoint_shows_as_lost_steps(open_world: OpenWorld) -> None:
     """Rank 0 dies at its flag, unacknowledged and unsaved: the next run does the same steps again."""
     world = await open_world(3)
@@ -32,6 +33,7 @@ async def test_a_kill_before_the_checkpoint_shows_as_lost_steps(open_world: Open
     assert Failure.STEP_LOST in {finding.failure for finding in world.verdict(job).failures}
 
 
+@pytest.mark.long
 async def test_a_stop_that_nothing_justifies_shows_as_a_false_stop(open_world: OpenWorld) -> None:
     """The metadata answer says what the truth does not know of: the STOP that follows is called false."""
     world = await open_world(3)

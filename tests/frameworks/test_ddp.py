@@ -27,7 +27,6 @@ def whole(frameworks: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
     return asyncio.run(run_alone(root, ddp(frameworks, root)))
 
 
-@pytest.mark.brief
 async def test_all_ranks_stop_at_one_step_and_resume_exactly(frameworks: Path, tmp_path: Path, whole: Curve) -> None:
     async with training(tmp_path, ddp(frameworks, tmp_path)) as job:
         await job.suspend_and_resume(step=20)

@@ -29,7 +29,6 @@ def whole(frameworks: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
     return asyncio.run(run_alone(root, _script(frameworks, root)))
 
 
-@pytest.mark.brief
 async def test_a_stop_in_mid_epoch_changes_no_loss(frameworks: Path, tmp_path: Path, whole: Curve) -> None:
     """All ranks stop at one step, and the next run goes on with the next batch of a plain DataLoader."""
     async with training(tmp_path, _script(frameworks, tmp_path)) as job:

@@ -21,6 +21,7 @@ from tests.testkit.worlds import OpenWorld, goes_on_at_the_step_after, group, no
 Record = Callable[[str, float], None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 2])
 async def test_an_announced_removal_costs_nothing(
     open_world: OpenWorld, horovod: Path, rank: int, record_property: Record
@@ -46,6 +47,7 @@ async def test_an_announced_removal_costs_nothing(
     record_property("notice to the list without the host, seconds", round(listed, 2))
 
 
+@pytest.mark.long
 async def test_a_discovery_script_that_ignores_exclusions_is_noticed(open_world: OpenWorld, horovod: Path) -> None:
     """The control of the test above: its worker is told to leave at the last moment, but its host is blacklisted."""
     world = await open_world(3)
@@ -97,6 +99,7 @@ async def _end(world: World, job: JobProcess) -> None:
     await until_left(world, job, *(node(number) for number in (1, 2, 3)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", ["host", "workers"])
 async def test_an_unannounced_loss_is_horovods_to_repair(open_world: OpenWorld, horovod: Path, loss: str) -> None:
     """It goes back to the last commit and goes on; nobody is told to stop, nothing is suspended."""
@@ -134,6 +137,7 @@ async def test_a_withdrawn_notice_brings_the_host_back(open_world: OpenWorld, ho
     assert (verdict.figures.suspensions, verdict.figures.hosts_blacklisted) == (0, 0)
 
 
+@pytest.mark.long
 async def test_a_restarted_supervisor_changes_nothing(open_world: OpenWorld, horovod: Path) -> None:
     """Killed with -9 in mid-run and started again: one ring from the first step to the last."""
     world = await open_world(3)

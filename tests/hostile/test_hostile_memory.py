@@ -41,7 +41,7 @@ async def silent(address: Address) -> None:
         writer.transport.abort()
 
 
-@pytest.mark.parametrize("port", ["http", "grpc"])
+@pytest.mark.parametrize("port", [pytest.param("http", marks=pytest.mark.long), "grpc"])
 async def test_memory_comes_back_after_each_round(server: Server, port: str) -> None:
     """The first thousands are no reason for the next ones to find a larger process."""
     address = server.endpoints.http_address if port == "http" else parse(server.endpoints.grpc)

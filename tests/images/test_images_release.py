@@ -18,6 +18,7 @@ def _sums(directory: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("images")
 def test_two_builds_of_an_image_are_equal_byte_by_byte(tmp_path: Path) -> None:
     """Nothing is taken from the cache the second time."""

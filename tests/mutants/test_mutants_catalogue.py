@@ -20,6 +20,8 @@ FORMER_BLIND_SPOTS = (
 )
 """Most of these have once passed the demo."""
 
+IN_CI = {"never-stops", "stops-falsely", "keeps-withdrawn-hosts-excluded"}
+
 FOLDERS = (
     "supervisor/decide",
     "supervisor/control",
@@ -39,12 +41,12 @@ def test_a_mutant_fits_the_product(mutant: Mutant) -> None:
 
 
 def test_there_are_many_mutants_of_every_part() -> None:
-    """Each with a name of its own; a fifth of them runs in CI."""
+    """Each has a name of its own. CI tries one that does too little, one that does too much and one that keeps on."""
     names = Counter(mutant.name for mutant in CATALOGUE)
     assert names.most_common(1)[0][1] == 1
     assert len(names) >= 25
     assert set(FORMER_BLIND_SPOTS) <= set(names)
-    assert 6 <= sum(mutant.in_ci for mutant in CATALOGUE) <= 8
+    assert {mutant.name for mutant in CATALOGUE if mutant.in_ci} == IN_CI
     files = [file for mutant in CATALOGUE for file in mutant.files]
     assert [folder for folder in FOLDERS if not any(file.startswith(folder) for file in files)] == []
 

@@ -18,7 +18,6 @@ def scenes(row: Row) -> Scenes:
     return Scenes(row, "kubeai, restart")
 
 
-@pytest.mark.brief
 async def test_a_leave_and_its_withdrawal_cost_nothing(torch: Torch, directory: Path, scenes: Scenes) -> None:
     """The host that leaves parks: its agent stays, its GPU is free, and it trains again after the withdrawal."""
     async with elastic(directory.parent, Training(torch, directory)) as job:

@@ -1,6 +1,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.chart.chart_rendering import RELEASE
 from tests.controlplane.chart.chart_cluster import Installation
 from tests.controlplane.chart.chart_processes import (
@@ -41,6 +43,7 @@ async def test_a_supervisor_leads_and_takes_agents_with_what_the_chart_gives_the
             await until(ready, "the agent is acknowledged")
 
 
+@pytest.mark.long
 async def test_an_upgrade_and_another_installation_keep_the_authority(
     cluster_with_helm: Installation, tmp_path: Path
 ) -> None:

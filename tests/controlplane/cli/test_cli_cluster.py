@@ -11,8 +11,8 @@ from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene
 from tests.supervisor.cli.cli_running import Said, run
 from tests.testkit.controlplane.credentials import write_kubeconfig
 
-# Each asks by processes of its own, twenty and more: to begin with, and in the short form, too.
-pytestmark = [pytest.mark.long, pytest.mark.brief]
+# Each asks by processes of its own, twenty and more: to begin with.
+pytestmark = pytest.mark.long
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _OURS = "job-supervisor.kube-ai.io"
@@ -41,6 +41,7 @@ async def _user(here: Scene, name: str, directory: Path, rules: Sequence[Mapping
     return path
 
 
+@pytest.mark.brief
 async def test_drills_of_nodes_and_pods_are_held_with_ones_own_rights(here: Scene, tmp_path: Path) -> None:
     """A node whose agent says that it is clear, and an opted-in pod; each is shown, and ended."""
     whole = await _user(here, "cli-operator", tmp_path, [*VIEWS, *DRILLS])
@@ -102,7 +103,6 @@ async def test_what_cannot_be_drilled_is_said(here: Scene) -> None:
     assert "is not opted in" in plain.err
 
 
-@pytest.mark.long
 async def test_a_drill_that_no_supervisor_takes_in_says_so(here: Scene) -> None:
     """After a while in which one would have; it asks whether one leads."""
     await here.node("n1")
@@ -111,6 +111,7 @@ async def test_a_drill_that_no_supervisor_takes_in_says_so(here: Scene) -> None:
     assert "Does one lead?" in alone.err
 
 
+@pytest.mark.brief
 async def test_jobs_are_explained_from_what_lies_in_the_cluster(here: Scene, tmp_path: Path) -> None:
     """As the supervisor that leads would say it, but for what only its streams know."""
     viewer = await _user(here, "cli-reader", tmp_path, VIEWS)
@@ -127,6 +128,7 @@ async def test_jobs_are_explained_from_what_lies_in_the_cluster(here: Scene, tmp
         assert unknown.code == 66
 
 
+@pytest.mark.brief
 async def test_a_drill_without_the_command(here: Scene, tmp_path: Path) -> None:
     node = await here.node("gpu-3")
     async with here.supervisor(tmp_path / "world"):

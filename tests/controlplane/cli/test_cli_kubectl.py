@@ -16,7 +16,7 @@ from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, spec
 from tests.testkit.controlplane.binaries import NotBuilt, Tool, client_path
 from tests.testkit.waiting import until
 
-pytestmark = [pytest.mark.long, pytest.mark.brief]
+pytestmark = pytest.mark.long
 
 _JOBS = "/apis/kai.alibabacloud.com/v1alpha1/namespaces/default/trainingjobs"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
@@ -174,6 +175,7 @@ async def test_without_the_right_to_make_events_the_rest_goes_on(here: Scene, tm
     assert await ours(here.api) == []
 
 
+@pytest.mark.long
 async def test_whoever_wants_none_gets_none(here: Scene, tmp_path: Path) -> None:
     """By the setting; with it, a notice is told of, and the metrics count the Event."""
     await here.node("n")

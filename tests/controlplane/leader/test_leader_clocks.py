@@ -39,8 +39,7 @@ async def _left(replica: Replica) -> float:
         return left
 
 
-@pytest.mark.brief
-@pytest.mark.parametrize("step", [2000.0, -7200.0])
+@pytest.mark.parametrize("step", [pytest.param(2000.0, marks=pytest.mark.brief), -7200.0])
 async def test_stored_instants_mean_the_same_to_the_next_leader(
     replicas: Replicas, faketime: Path, step: float
 ) -> None:

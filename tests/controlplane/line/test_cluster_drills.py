@@ -32,7 +32,6 @@ async def _finished(one: World, job: Job) -> None:
     assert (figures.steps_lost, figures.suspensions) == (0, figures.resumes)
 
 
-@pytest.mark.brief
 async def test_a_drill_of_a_node_suspends_a_job_and_resumes_it(line_plane: ControlPlane, tmp_path: Path) -> None:
     """The node's own agent says that all is clear, and it happens all the same; no step is lost."""
     async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:

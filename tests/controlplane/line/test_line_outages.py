@@ -61,9 +61,7 @@ async def killed(plane: ControlPlane) -> AsyncIterator[None]:
     await asyncio.to_thread(plane.wait_ready, Program.API_SERVER)
 
 
-@pytest.mark.parametrize(
-    "how", [pytest.param(silent, id="silent"), pytest.param(killed, id="killed", marks=pytest.mark.brief)]
-)
+@pytest.mark.parametrize("how", [silent, killed], ids=["silent", "killed"])
 async def test_an_outage_in_the_middle_of_a_reclaim_stops_nobody(
     own_controlplane: ControlPlane, one: World, how: Outage
 ) -> None:

@@ -22,7 +22,6 @@ SHORT = 0.006
 """Hours: some 22 s, of which a third is left after fourteen; looked at every two."""
 
 
-@pytest.mark.brief
 async def test_two_that_start_at_once_have_one_authority(shared: Shared) -> None:
     """One of them makes it; both say that they are ready; agents find it in the ConfigMap."""
     first, second = await asyncio.gather(shared.start(serving=False), shared.start(serving=False))

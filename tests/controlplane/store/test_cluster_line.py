@@ -61,7 +61,6 @@ async def test_a_job_that_a_person_deletes_is_registered_again_and_still_moved(h
         assert verdict.figures.suspensions == 0
 
 
-@pytest.mark.brief
 async def test_a_supervisor_that_is_killed_goes_on_from_what_lies_in_the_cluster(here: Place, tmp_path: Path) -> None:
     """Kill -9 right after the notices: none is lost or doubled, one change of the list, no false stop."""
     async with world(tmp_path, NODES, settings=ServiceSettings(supervisor=settings(here))) as one:

@@ -32,6 +32,7 @@ def test_a_tiny_replay_passes_and_says_so_to_machines(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
+@pytest.mark.long
 def test_a_damaged_replay_fails(tmp_path: Path) -> None:
     """An update that is left out shows in the parameters, in the exit code, and in the result for machines."""
     ended = replay(tmp_path, "--fault", "skip-update")
