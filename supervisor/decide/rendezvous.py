@@ -26,7 +26,8 @@ Candidates = Sequence[tuple[Host, Member]]
 """Members and their hosts in the order of their ranks."""
 
 READY_SECONDS = 20.0
-"""Processes that have not entered a round in process after this time are restarted."""
+"""Processes that have not entered a round in process after this time are restarted. Until then it does not change
+because of others that come or go: those that are on their way into it could not enter another one."""
 
 _MEMBERSHIP = frozenset({Purpose.RENDEZVOUS, Purpose.REGROUP})
 """The purposes of agreements after which the members change."""
@@ -72,7 +73,7 @@ def _changed(s: Situation, decision: Decision, held: Round) -> Decision:
         is_due = s.facts.ranks.have_held(agreement) or s.now >= _hold_until(s, agreement, held)
         return _next(s, decision, held) if is_due else decision
     change = _change(s, decision, held)
-    if not change.members or change.hosts == held.hosts:
+    if not change.members or change.hosts == held.hosts or _is_being_entered(s, held):
         return _without_agreement(decision)
     return _agreed(s, decision, held, change)
 
@@ -176,15 +177,28 @@ def _agreed(s: Situation, decision: Decision, held: Round, change: _Change) -> D
 
 def _regroups(s: Situation, held: Round) -> bool:
     """Whether the processes enter the next round without a restart; not if they have just failed to."""
-    return s.facts.ranks.agree_to(Purpose.REGROUP) and not _has_not_been_entered(s, held)
+    can = s.facts.ranks.agree_to(Purpose.REGROUP) or _is_being_entered(s, held)
+    return can and not _has_not_been_entered(s, held)
+
+
+def _is_being_entered(s: Situation, held: Round) -> bool:
+    """Whether processes are still on their way into a round without a restart; those that join it agree to nothing yet.
+
+    Not when a host of the round is about to go.
+    """
+    last = _last_moment(s, held)
+    is_early = s.now < held.since + READY_SECONDS and (last is None or s.now < last)
+    return held.in_process and is_early and not (_are_ready(s, held) and s.facts.ranks.agree_to(Purpose.REGROUP))
 
 
 def _has_not_been_entered(s: Situation, held: Round) -> bool:
     """Whether processes that were to enter a round without a restart have not done so in time."""
-    if not held.in_process or s.now < held.since + READY_SECONDS:
-        return False
+    return held.in_process and s.now >= held.since + READY_SECONDS and not _are_ready(s, held)
+
+
+def _are_ready(s: Situation, held: Round) -> bool:
     found = [s.facts.members.by_host.get(host) for host in held.hosts]
-    return any(each is None or each.ready < held.number for each in found)
+    return all(each is not None and each.ready >= held.number for each in found)
 
 
 def _starting(s: Situation, decision: Decision, held: Round) -> tuple[Host, ...]:

@@ -8,7 +8,7 @@ from tests.torchrun.conftest import NEWER, OLDER
 from tests.torchrun.torchrun_job import HOSTS, Job, assert_as_alone
 from tests.torchrun.torchrun_processes import PROCESSES, Torch, Training
 from tests.torchrun.torchrun_scenes import Row, Scenes
-from tests.torchrun.torchrun_world import elastic
+from tests.torchrun.torchrun_world import Elastic, elastic
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -26,12 +26,14 @@ def assert_not_restarted(job: Job, *hosts: str) -> None:
 
 @pytest.mark.parametrize(
     ("torch", "wrapping"),
-    [pytest.param(NEWER, "ddp", marks=pytest.mark.brief), (OLDER, "ddp")],
+    [pytest.param(NEWER, "ddp", marks=pytest.mark.brief), (NEWER, "fsdp"), (OLDER, "ddp")],
     indirect=["torch"],
 )
 async def test_announced_changes_restart_nobody(torch: Torch, directory: Path, scenes: Scenes, wrapping: str) -> None:
     """The host that leaves parks. When it comes back, its new processes join the others, which train meanwhile."""
-    async with elastic(directory.parent, Training(torch, directory, wrapping, in_process=True)) as job:
+    async with elastic(
+        directory.parent, Training(torch, directory, wrapping, in_process=True, step_seconds=0.1)
+    ) as job:
         await job.until_trains(4)
         job.announce("node2")
         await scenes.costs_nothing(job, "announced leave of one", 3)
@@ -44,14 +46,60 @@ async def test_announced_changes_restart_nobody(torch: Torch, directory: Path, s
         await assert_as_alone(job, directory.parent, await job.finish())
 
 
+@pytest.mark.parametrize(("torch", "wrapping"), [(NEWER, "ddp"), (NEWER, "fsdp"), (OLDER, "ddp")], indirect=["torch"])
+async def test_two_leave_at_once_and_come_back(torch: Torch, directory: Path, scenes: Scenes, wrapping: str) -> None:
+    """The data is divided among other numbers of ranks each time, and no sample is left out or taken twice."""
+    async with elastic(
+        directory.parent, Training(torch, directory, wrapping, in_process=True, step_seconds=0.1)
+    ) as job:
+        await job.until_trains(4)
+        job.announce("node3", "node4")
+        await scenes.costs_nothing(job, "announced leave of two at once", 2)
+        job.withdraw("node3", "node4")
+        await scenes.costs_nothing(job, "both withdrawn", 4)
+        assert_not_restarted(job, *HOSTS[:2])
+        await assert_as_alone(job, directory.parent, await job.finish())
+
+
 @pytest.mark.parametrize("torch", [NEWER, OLDER], indirect=True)
-async def test_a_lost_host_costs_no_step(torch: Torch, directory: Path, scenes: Scenes) -> None:
-    """The others repeat the step that has failed and was never applied. The host's next agent joins them."""
-    async with elastic(directory.parent, Training(torch, directory, in_process=True)) as job:
+async def test_losses_cost_no_step(torch: Torch, directory: Path, scenes: Scenes) -> None:
+    """The others repeat the step that has failed and was never applied. The host's next processes join them."""
+    async with elastic(directory.parent, Training(torch, directory, in_process=True, step_seconds=0.2)) as job:
         await job.until_trains(4)
         job.kill_host("node3")
         await scenes.costs_nothing(job, "host killed", 3)
         job.begin()
         await scenes.costs_nothing(job, "its next agent joins", 4)
-        assert_not_restarted(job, "node1", "node2", "node4")
+        job.kill_worker("node2")
+        await scenes.costs_nothing(job, "worker killed", 3)
+        job.begin("node2")  # where its agent has used up a restart
+        await scenes.costs_nothing(job, "its next workers join", 4)
+        job.freeze("node4")
+        await scenes.costs_nothing(job, "host frozen", 3)
+        job.thaw("node4")
+        await scenes.costs_nothing(job, "host thawed", 4)
+        assert_not_restarted(job, "node1")
         await assert_as_alone(job, directory.parent, await job.finish())
+
+
+async def test_twenty_changes_use_up_nothing(torch: Torch, directory: Path) -> None:
+    """The agents and workers that stay have as many descriptors and threads as before, and hardly more memory."""
+    async with elastic(directory.parent, Training(torch, directory, in_process=True, step_seconds=0.3)) as job:
+        await job.until_trains(4)
+        await _leave_and_return(job)
+        before = job.resources(*HOSTS[2:])
+        for _ in range(9):
+            await _leave_and_return(job)
+        after = job.resources(*HOSTS[2:])
+        assert before.keys() == after.keys()
+        for pid, used in after.items():
+            assert used.within(before[pid], mebibytes=8), f"{used} after {before[pid]}"
+        await job.finish()
+
+
+async def _leave_and_return(job: Elastic) -> None:
+    job.announce("node2")
+    await job.until_trains(3)
+    await job.until_parked("node2")
+    job.withdraw("node2")
+    await job.until_trains(4)

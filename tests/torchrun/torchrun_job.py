@@ -95,6 +95,13 @@ class Job(ABC):
 
         await until(parked, self.tail, seconds=SECONDS, every=0.1)
 
+    def resources(self, *hosts: str) -> dict[int, processes.Resources]:
+        """Return the resources of the agents and workers of hosts, by process."""
+        pids = [
+            pid for host in hosts for found in (processes.agents, processes.workers) for pid in found(self.root, host)
+        ]
+        return {pid: processes.Resources.of(pid) for pid in pids}
+
     def terminate_agent(self, host: str) -> None:
         """End the elastic agent of a host as its pod would be ended."""
         self._send(host, processes.agents(self.root, host), signal.SIGTERM)

@@ -35,12 +35,14 @@ class Training:
         directory: Where the script writes; it exists.
         wrapping: `ddp` or `fsdp`.
         in_process: Processes go on in the next round, instead of being restarted.
+        step_seconds: The time that a step takes at least.
     """
 
     torch: Torch
     directory: Path
     wrapping: str = "ddp"
     in_process: bool = False
+    step_seconds: float = 0.05
 
     def torchrun(self, *options: str) -> list[str]:
         """The command of one host."""
@@ -63,7 +65,7 @@ class Training:
             "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "sdk"), str(self._installed())]),
             "OMP_NUM_THREADS": "1",
             "TORCHRUN_BACKEND": BACKEND,
-            "TORCHRUN_STEP_SECONDS": "0.1" if self.in_process else "0.05",
+            "TORCHRUN_STEP_SECONDS": str(self.step_seconds),
         }
 
     def _installed(self) -> Path:
@@ -77,6 +79,26 @@ class Training:
         (information / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
         (information / "METADATA").write_text("Metadata-Version: 2.1\nName: kubeai-elastic\nVersion: 0\n", "utf-8")
         return made
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """The descriptors and threads of a process, and its resident memory in KiB."""
+
+    descriptors: int
+    threads: int
+    memory: int
+
+    @classmethod
+    def of(cls, pid: int) -> "Resources":
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text("ascii").splitlines())
+        memory, _, _ = status["VmRSS"].strip().partition(" ")
+        return cls(len(list(Path(f"/proc/{pid}/fd").iterdir())), int(status["Threads"]), int(memory))
+
+    def within(self, before: "Resources", *, mebibytes: int) -> bool:
+        """Whether these are not more than before, memory apart, of which there may be so many MiB more."""
+        grown = self.memory - before.memory
+        return self.descriptors <= before.descriptors and self.threads <= before.threads and grown <= mebibytes * 1024
 
 
 def alone_environment() -> dict[str, str]:

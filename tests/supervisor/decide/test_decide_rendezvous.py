@@ -29,6 +29,7 @@ from tests.supervisor.decide.decide_builders import (
 from tests.testkit.properties import examples
 
 SIZE = 6
+_SAYS_SECONDS = 0.2
 HOSTS = sorted(first(SIZE))
 AGREE = {
     "alone": frozenset[Purpose](),
@@ -53,6 +54,8 @@ class World:
         self.are_ranks_silent = False
         self.are_ranks_connected = True
         self.have_ended = False
+        self.slow = frozenset[Host]()
+        self.joined: dict[Host, float] = {}
 
     @property
     def phase(self) -> Phase:
@@ -109,7 +112,7 @@ class World:
             RankState(
                 process=host,
                 rank=hosts.index(host),
-                purposes=self.purposes,
+                purposes=self._purposes(host),
                 world_size=len(hosts),
                 answer=self.answers.get(host),
                 step_seconds=0.1,
@@ -126,9 +129,15 @@ class World:
         held, agreement = self.job.decision.round, self.job.decision.agreement
         for host, each in list(self.members.items()):
             if held is not None:
-                self.members[host] = _told(each, held, host)
+                self.members[host] = _told(each, held, host, is_slow=host in self.slow)
+                if each.started and each.member in held.members and each.round != held.number:
+                    self.joined[host] = self.now
             if agreement is not None and held is not None and host in held.hosts and not self.are_ranks_silent:
                 self.answers[host] = _answer(agreement, T0 + self.now)
+
+    def _purposes(self, host: Host) -> frozenset[Purpose]:
+        """A process that has just joined the others has not said yet that it agrees to steps."""
+        return self.purposes if self.now >= self.joined.get(host, -_SAYS_SECONDS) + _SAYS_SECONDS else frozenset()
 
     def _note(self) -> None:
         """Keeps each round, and checks that it may follow the one before."""
@@ -152,14 +161,14 @@ class World:
         return Member(member=name, since=T0 + self.now, processes=1, address=f"{host}:0", waits=True)
 
 
-def _told(each: Member, held: Round, host: Host) -> Member:
+def _told(each: Member, held: Round, host: Host, *, is_slow: bool) -> Member:
     """A member after it has done what it was told about that round."""
     if each.member in held.members:
         if each.round == held.number or (held.in_process and each.waits):
             return each
         return replace(each, round=held.number, waits=False, failed=False, started=False, ready=held.number)
     if host in held.starting:
-        return replace(each, waits=False, failed=False, started=True)
+        return replace(each, waits=False, failed=False, started=not is_slow)
     return replace(each, waits=True, started=False)
 
 
@@ -217,6 +226,24 @@ def test_an_announced_leave_waits_for_the_ranks(mode: str) -> None:
     assert _agreed(world)
     assert world.held.hosts == (HOSTS[0], HOSTS[2], HOSTS[3], HOSTS[5])
     assert [each.in_process for each in world.rounds] == [False, mode == "in process"]
+
+
+def test_hosts_that_come_back_one_after_another_restart_nobody() -> None:
+    """Processes that have just joined agree to nothing yet; until they do, those of the next host go on starting."""
+    world = World("in process")
+    world.settle()
+    for host in HOSTS[2:]:
+        world.notice(host)
+    world.settle()
+    for host in HOSTS[2:]:
+        world.withdraw(host)
+    world.slow = frozenset(HOSTS[4:])
+    world.settle(1.0)
+    assert world.held.hosts == tuple(HOSTS[:4])
+    world.slow = frozenset()
+    world.settle()
+    assert world.held.hosts == tuple(HOSTS)
+    assert [each.in_process for each in world.rounds] == [False, True, True, True]
 
 
 def test_ranks_that_cannot_agree_are_not_waited_for() -> None:
