@@ -7,7 +7,6 @@ from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
 
 _MAX_NAMES = 5
 _ACTED = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
-_HOLDING = frozenset({AnswerKind.REACHED, AnswerKind.HELD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +99,10 @@ class Ranks:
         return any(answer.kind is AnswerKind.PASSED for _, answer in self.answers(agreement))
 
     def have_held(self, agreement: Agreement) -> bool:
-        """Whether every rank of the run waits at the step of this agreement, outside any collective.
-
-        Ranks whose processes end say so after their checkpoint; those that go on have nothing to do before.
-        """
-        enough = _HOLDING if agreement.purpose is Purpose.REGROUP else frozenset({AnswerKind.HELD})
-        return self.have_answered(agreement) and all(answer.kind in enough for _, answer in self.answers(agreement))
+        """Whether every rank of the run has saved, and waits outside any collective for the next round."""
+        return self.have_answered(agreement) and all(
+            answer.kind is AnswerKind.HELD for _, answer in self.answers(agreement)
+        )
 
     def have_acknowledged(self, generation: int) -> bool:
         """Whether every rank has said that it saved or left because of the STOP of `generation`."""

@@ -120,13 +120,6 @@ class RankStates:
         if len(job.left) >= max(len(job.states), state.world_size or 0):
             self._on_complete(worker.job)
 
-    def held(self, worker: Worker, agreement: Agreement) -> None:
-        """Records that a process waits at the step of an agreement for its end."""
-        _, state = self._found(worker)
-        last = None if state is None else state.answer
-        if last is not None and last.is_to(agreement):
-            self.answered(worker, replace(last, kind=AnswerKind.HELD), Measurements())
-
     def of(self, name: JobName, run: int, hosts: Collection[Host] | None = None) -> Ranks:
         """What the connected processes of a run say, only those on `hosts` if it is given.
 

@@ -12,7 +12,6 @@ from msgspec import Meta
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from supervisor.decide.registration import acknowledge, admit
-from supervisor.domain.agreement import Purpose
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
@@ -172,8 +171,6 @@ class ProcessEndpoints:
         await self.store.put_job(worker.job, change)
         failpoint(At.ACKNOWLEDGEMENT_STORED)
         self._acknowledge_together(worker, generation)
-        if sent.kind is ReportKind.LEFT:
-            self._hold(worker)
         if not counts:  # Otherwise one token could fill the log with repetitions.
             return
         _log.info(
@@ -186,13 +183,6 @@ class ProcessEndpoints:
             host=worker.host,
             step=sent.step,
         )
-
-    def _hold(self, worker: Worker) -> None:
-        """Counts a process that has saved and waits for its end, after a step at which all ranks do."""
-        job = self.store.snapshot().jobs.get(worker.job)
-        agreement = None if job is None else job.decision.agreement
-        if agreement is not None and agreement.committed and agreement.purpose is Purpose.RENDEZVOUS:
-            self.ranks.held(worker, agreement)
 
     def _acknowledge_together(self, worker: Worker, generation: int) -> None:
         """Counts an acknowledgement of a STOP at an agreed step, which every rank has to give."""

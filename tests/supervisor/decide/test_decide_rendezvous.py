@@ -178,7 +178,7 @@ def _answer(agreement: Agreement, at: float) -> Answer:
     elif not agreement.committed:
         kind = AnswerKind.ACCEPTED
     else:
-        kind = AnswerKind.HELD if agreement.purpose is Purpose.RENDEZVOUS else AnswerKind.REACHED
+        kind = AnswerKind.HELD
     return Answer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=agreement.step or 100, at=at)
 
 

@@ -29,12 +29,13 @@ class Rank:
         self.answers = True
         self.answers_proposals = True
         self.checkpoint_seconds: float | None = None
+        self.step_seconds = STEP_SECONDS
         self.seen: list[dict[str, Any]] = []
         self.stops_at: int | None = None
 
     @property
     def step(self) -> int:
-        return self.start + int((time.monotonic() - self.began) / STEP_SECONDS)
+        return self.start + int((time.monotonic() - self.began) / self.step_seconds)
 
     async def run(self) -> None:
         """Answers until the stream ends."""
@@ -63,7 +64,7 @@ class Rank:
             "at_step": agreement["step"],
             "step": step,
             "answer": answer,
-            "step_seconds": STEP_SECONDS,
+            "step_seconds": self.step_seconds,
             "checkpoint_seconds": self.checkpoint_seconds,
             "unread_seconds": 0.0,
         }
@@ -134,6 +135,8 @@ async def agreeing(directory: Path, *, says: Mapping[str, Any] | None = None, **
 async def test_all_ranks_stop_at_one_step(tmp_path: Path) -> None:
     """Polled, proposed, committed to all, and suspended after every rank has saved; nobody is told before."""
     async with agreeing(tmp_path) as job:
+        for rank in job.ranks:
+            rank.step_seconds = 10.0  # so that this process is never late
         await job.agents["n8"].notices("n8")
         (step,) = await job.stop_steps()
         assert all(rank.step < step for rank in job.ranks), "the commit comes before the step"

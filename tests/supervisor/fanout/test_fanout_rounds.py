@@ -165,9 +165,9 @@ async def test_ranks_that_agree_hold_before_the_members_change(tmp_path: Path) -
         committed = await _commit(ranks, "rendezvous")
         assert committed["directive"] == "STOP"
         for rank in ranks[1:]:
-            assert await rank.reports("left", committed) == Refusal(200, None)
+            await _answers(rank, committed, "held")
         assert job.round.number == 1
-        assert await ranks[0].reports("left", committed) == Refusal(200, None)
+        await _answers(ranks[0], committed, "held")
         await job.enter(2, "n2", "n3", "n4")
         assert job.served.job("job").decision.agreement is None
 
@@ -188,7 +188,7 @@ async def test_ranks_that_regroup_keep_their_processes(tmp_path: Path) -> None:
         committed = await _commit(ranks, "regroup")
         assert committed["directive"] != "STOP"
         for rank in ranks:
-            await _answers(rank, committed, "reached")
+            await _answers(rank, committed, "held")
         await job.enter(2, "n2", "n3", "n4", ready=2)
         assert job.round.in_process
         assert await job.members["n1"].says(waits=True) == Refusal(200, None)
@@ -200,7 +200,7 @@ async def test_ranks_that_regroup_keep_their_processes(tmp_path: Path) -> None:
         assert await job.members["n1"].says(waits=False, started=True) == Refusal(200, None)
         committed = await _commit(ranks[1:], "regroup")
         for rank in ranks[1:]:
-            await _answers(rank, committed, "reached")
+            await _answers(rank, committed, "held")
         await job.enter(3, "n2", "n3", "n4", "n1", ready=3, started=False)
         assert job.round.in_process
 
