@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from supervisor.check.command import Launch
+from supervisor.check.command import KUBEAI_RUN, Launch
 from supervisor.check.values import Value
-from supervisor.cluster.annotations import opts_in
+from supervisor.cluster.annotations import ON_LOSS, opts_in
+from supervisor.domain.job import OnLoss
 
 
 class Kind(StrEnum):
@@ -81,6 +82,14 @@ class CheckedJob:
     def opts_in(self) -> bool:
         """Whether the job or any of its templates opts in."""
         return opts_in(self.annotations) or any(opts_in(role.annotations) for role in self.roles)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the job wants no other number of workers: after a loss it waits for a replacement."""
+        objects = (self.annotations, *(role.annotations for role in self.roles))
+        annotation = next((found[ON_LOSS] for found in objects if ON_LOSS in found), None)
+        options = (launch.option("--on-loss") for _, launch in self.launches(KUBEAI_RUN))
+        return OnLoss.HOLD in (annotation, *options)
 
     def launches(self, *programs: str) -> Iterator[tuple[Role, Launch]]:
         """The places where one of these programs is started."""

@@ -1,4 +1,4 @@
-"""What the elastic agents of a torchrun job say: the members of its rendezvous."""
+"""The members of a torchrun job's rendezvous, as its elastic agents have described them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

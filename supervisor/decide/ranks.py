@@ -1,4 +1,4 @@
-"""What the connected processes of a run say about agreed steps."""
+"""The connected processes of a run, and what they have said about agreed steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

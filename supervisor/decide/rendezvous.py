@@ -49,7 +49,7 @@ class _Change:
 
     @property
     def purpose(self) -> Purpose:
-        """What the ranks agree to before."""
+        """The purpose of the agreement that comes before the change."""
         return Purpose.REGROUP if self.in_process else Purpose.RENDEZVOUS
 
 

@@ -1,4 +1,4 @@
-"""What training processes say about agreed steps. It is not stored: every hello repeats it."""
+"""Keeps what training processes say about agreed steps. It is not stored, as every hello repeats it."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace

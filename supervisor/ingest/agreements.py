@@ -1,4 +1,4 @@
-"""What hellos and reports of training processes say about agreed steps."""
+"""The part of hellos and reports of training processes that is about agreed steps."""
 
 from typing import Annotated
 

@@ -1,4 +1,7 @@
-"""What is different for a process that an elastic agent of torchrun has started in a round of the backend `kubeai`."""
+"""Processes that an elastic agent of torchrun has started in a round of the backend `kubeai`.
+
+Such a process waits for its agent at its end, which its launcher would otherwise take for a failure.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def has_round() -> bool:
 
 
 def watch_failures() -> None:
-    """From now on, note an uncaught error of a collective. In a process without a round, do nothing."""
+    """Note an uncaught error of a collective from now on. A process without a round is left as it is."""
     if not has_round():
         return
     before = sys.excepthook

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one rank trains on in one step.
+    """The samples of one rank in one step.
 
     Attributes:
         step: The number of steps finished before.

@@ -1,4 +1,4 @@
-"""What a training process does when it does not train, and whose state counts in a new round. Pure."""
+"""Decides what a training process does between two rounds, and whose state all ranks take. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_STATE = -1
 
 
 class Move(Enum):
-    """What a process does next."""
+    """The next thing that a process does."""
 
     ENTER = "enter the newest round"
     WAIT = "wait for a newer round"

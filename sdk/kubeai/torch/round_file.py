@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Round:
-    """One round, as a member of it sees it.
+    """A round from the point of view of one of its members.
 
     Attributes:
         number: Grows with each round.

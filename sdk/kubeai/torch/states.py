@@ -1,4 +1,4 @@
-"""What a training process takes from one round to the next: model and optimizer, whole on each rank or sharded."""
+"""The state that a training process takes from one round to the next: model and optimizer, whole or sharded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class State(Protocol):
-    """What `train` needs of model and optimizer.
+    """Model and optimizer, as `train` uses them.
 
     Attributes:
         module: The wrapped model, between `enter` and `leave`.

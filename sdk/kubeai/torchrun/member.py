@@ -1,4 +1,4 @@
-"""What a member tells the supervisor, and what it does next, as pure functions of its state and the last line."""
+"""The state of a member, and pure functions from it and the last line to what it reports and does next."""
 
 from __future__ import annotations
 

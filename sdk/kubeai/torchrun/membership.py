@@ -1,4 +1,4 @@
-"""What the agent's main thread and the threads of the link share: this member's state and the last line."""
+"""The state of this member and the last line, shared by the agent's main thread and the threads of the link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an elastic agent knows of itself: its number of workers, and the address at which other agents reach it."""
+"""An elastic agent's own settings: its number of workers, and the address at which other agents reach it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ JOINS = "KUBEAI_RENDEZVOUS_JOINS"
 
 @dataclass(frozen=True)
 class Progress:
-    """What all workers of this agent have said: whether they wait to join, and the newest round all train in."""
+    """Whether all workers of this agent wait to join, and the newest round in which all of them train."""
 
     started: bool = False
     ready: int = 0

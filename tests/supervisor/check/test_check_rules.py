@@ -10,6 +10,7 @@ from supervisor.check.checking import NO_FACTS
 from supervisor.check.finding import Facts, Severity
 from supervisor.check.job import Kind
 from supervisor.check.registry import RULES
+from supervisor.cluster.annotations import ON_LOSS
 from tests.supervisor.check.check_manifests import (
     ALLOWED,
     ARENA,
@@ -86,6 +87,7 @@ _STANDALONE = "torchrun --standalone --nproc-per-node=8 train.py"
 _C10D = "torchrun --rdzv-backend=c10d --rdzv-endpoint=worker-0:29400 --nnodes=1:4 --max-restarts=9 train.py"
 _NO_RESTARTS = "torchrun --rdzv-backend=etcd-v2 --rdzv-endpoint=etcd:2379 --nnodes=1:4 train.py"
 _FIXED = "torchrun --nnodes 4 --rdzv_backend kubeai train.py"
+_SIZES = {"fixed-processes", "fixed-nodes", "no-room-to-shrink"}
 _TRAIN_TORCH = [_PYTORCH, _TF, _VOLCANO, _JOB]
 
 BAD: Sequence[Bad] = [
@@ -176,6 +178,18 @@ def test_a_bad_manifest_is_found(bad: Bad) -> None:
 @pytest.mark.parametrize(("rule", "line"), BAD_COMMANDS)
 def test_a_bad_command_line_is_found(rule: str, line: str) -> None:
     assert rule in ids(found(line))
+
+
+@pytest.mark.parametrize("bad", [bad for bad in BAD if bad.rule in _SIZES], ids=lambda bad: f"{bad.rule}-{bad.kind}")
+def test_a_job_that_holds_its_number_of_workers_may_name_one_number(bad: Bad) -> None:
+    assert bad.rule not in ids(found(changed(bad.manifest, "metadata.annotations", {MANAGED: "true", ON_LOSS: "hold"})))
+
+
+@pytest.mark.parametrize(("rule", "line"), [each for each in BAD_COMMANDS if each[0] in _SIZES])
+def test_a_command_that_holds_its_number_of_workers_may_name_one_number(rule: str, line: str) -> None:
+    holds = "kubeai-run --job a --max-workers 4 --on-loss hold"
+    command = line.partition(" -- ")[2] or line
+    assert rule not in ids(found(f"{holds} --min-workers 4 -- {command}"))
 
 
 @pytest.mark.parametrize("kind", [_TRAINING, _MPI])
