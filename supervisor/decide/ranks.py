@@ -104,6 +104,13 @@ class Ranks:
             answer.kind is AnswerKind.HELD for _, answer in self.answers(agreement)
         )
 
+    def is_saving_alone(self, agreement: Agreement) -> bool:
+        """Whether rank 0 has stopped at the step of this agreement and has not yet saved, which it does alone."""
+        answers = self.answers(agreement)
+        return not self.collective and any(
+            each.rank == 0 and answer.kind is AnswerKind.REACHED for each, answer in answers
+        )
+
     def have_acknowledged(self, generation: int) -> bool:
         """Whether every rank has said that it saved or left because of the STOP of `generation`."""
         return self.left.issuperset(self.absent) and all(each.acknowledged >= generation for each in self.states)

@@ -2,7 +2,7 @@
 
 A round lasts until its members or the job's hosts change. If all ranks can, they first agree on a step, save after it
 and hold outside any collective; only then is the next round decided, so that nothing breaks and no step is repeated.
-If a member is lost, or time is up, the next round is decided at once.
+If a member is lost, or time is up, the next round is decided at once; a checkpoint that rank 0 is writing is awaited.
 
 Processes that can enter a round without a restart do so. A new member then starts its own processes first, and joins
 when those are ready. Members never leave and join in one such round.
@@ -62,7 +62,7 @@ def with_round(s: Situation, decision: Decision) -> Decision:
         return _formed(s, decision)
     decision = replace(decision, round=replace(held, starting=_starting(s, decision, held)))
     if is_broken(s, held):
-        return _next(s, decision, held)
+        return decision if _is_saving(s, held) else _next(s, decision, held)
     return decision if _misses(s, held) else _changed(s, decision, held)
 
 
@@ -104,6 +104,14 @@ def is_broken(s: Situation, held: Round) -> bool:
     if _has_not_been_entered(s, held):
         return True
     return _misses(s, held) and s.now >= _returned_at(s)
+
+
+def _is_saving(s: Situation, held: Round) -> bool:
+    """Whether another round would interrupt rank 0 while it saves for the next one."""
+    agreement = committed(s)
+    if agreement is None or s.now >= _hold_until(s, agreement, held):
+        return False
+    return s.facts.ranks.is_saving_alone(agreement)
 
 
 def instants(s: Situation) -> Iterable[float | None]:

@@ -55,6 +55,7 @@ class World:
         self.are_ranks_connected = True
         self.have_ended = False
         self.slow = frozenset[Host]()
+        self.saving = frozenset[Host]()
         self.joined: dict[Host, float] = {}
 
     @property
@@ -133,7 +134,7 @@ class World:
                 if each.started and each.member in held.members and each.round != held.number:
                     self.joined[host] = self.now
             if agreement is not None and held is not None and host in held.hosts and not self.are_ranks_silent:
-                self.answers[host] = _answer(agreement, T0 + self.now)
+                self.answers[host] = _answer(agreement, T0 + self.now, saves=host in self.saving)
 
     def _purposes(self, host: Host) -> frozenset[Purpose]:
         """A process that has just joined the others has not said yet that it agrees to steps."""
@@ -172,13 +173,13 @@ def _told(each: Member, held: Round, host: Host, *, is_slow: bool) -> Member:
     return replace(each, waits=True, started=False)
 
 
-def _answer(agreement: Agreement, at: float) -> Answer:
+def _answer(agreement: Agreement, at: float, *, saves: bool) -> Answer:
     if agreement.step is None:
         kind = AnswerKind.DECLINED
     elif not agreement.committed:
         kind = AnswerKind.ACCEPTED
     else:
-        kind = AnswerKind.HELD
+        kind = AnswerKind.REACHED if saves else AnswerKind.HELD
     return Answer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=agreement.step or 100, at=at)
 
 
@@ -253,6 +254,32 @@ def test_ranks_that_cannot_agree_are_not_waited_for() -> None:
     world.notice(HOSTS[2])
     world.settle(5.0)
     assert world.held.hosts == (HOSTS[0], HOSTS[3], HOSTS[4], HOSTS[5])
+
+
+def test_a_loss_does_not_interrupt_the_checkpoint_for_an_announced_leave() -> None:
+    """Without it the other hosts would train all steps since an older checkpoint again."""
+    world = World("restart")
+    world.settle()
+    world.saving = frozenset(HOSTS[:1])
+    world.notice(HOSTS[4])
+    world.settle(3.0)
+    world.lose(HOSTS[5])
+    world.settle(3.0)
+    assert world.held.number == 1
+    world.saving = frozenset()
+    world.settle()
+    assert world.held.hosts == tuple(HOSTS[:4])
+
+
+def test_rank_zero_is_not_waited_for_for_ever() -> None:
+    world = World("restart")
+    world.settle()
+    world.saving = frozenset(HOSTS[:1])
+    world.notice(HOSTS[4])
+    world.settle(3.0)
+    world.lose(HOSTS[5])
+    world.settle()
+    assert world.held.hosts == tuple(HOSTS[:4])
 
 
 def test_silent_ranks_are_not_waited_for_longer_than_the_time_out() -> None:
