@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
-
 from tests.chart.chart_rendering import Manifest
+from tests.testkit.yaml_text import document
 
 _PINS = Path(__file__).parent / "pins"
 _MODULE = "github.com/prometheus-operator/prometheus-operator"
@@ -40,7 +39,7 @@ def files() -> Sequence[Manifest]:
         CannotBeHad: As above.
     """
     folder = _module() / _FOLDER
-    return [yaml.safe_load((folder / f"monitoring.coreos.com_{kind}.yaml").read_bytes()) for kind in _KINDS]
+    return [document((folder / f"monitoring.coreos.com_{kind}.yaml").read_bytes()) for kind in _KINDS]
 
 
 def _schema(definition: Manifest) -> Any:

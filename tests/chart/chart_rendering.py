@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+from tests.testkit.yaml_text import documents
 
 CHART = Path(__file__).parents[2] / "charts" / "elastic-job-supervisor"
 NAMESPACE = "arena-system"
@@ -34,7 +34,7 @@ class Helm:
         Raises:
             Refused: The values are no good.
         """
-        return [each for each in yaml.safe_load_all(_rendered(self, json.dumps(values or {}), version)) if each]
+        return documents(_rendered(self, json.dumps(values or {}), version))
 
     def run(self, *command: str, given: str = "") -> str:
         """Run helm and return its output.

@@ -1,17 +1,17 @@
 """What an upgrade must not change. tests/controlplane/chart/test_chart_upgrade.py upgrades on a real API server."""
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
 from tests.chart.chart_rendering import NAMESPACE, NEWEST, RELEASE, Helm, Manifest, one
 from tests.controlplane.chart.chart_cluster import PREVIOUS_CHART
+from tests.testkit.yaml_text import documents
 
 
 @pytest.fixture(scope="module", name="previous")
 def _previous(helm: Helm) -> list[Manifest]:
     """The default rendering of the previous version."""
     command = ["template", RELEASE, str(PREVIOUS_CHART), "--namespace", NAMESPACE, "--kube-version", NEWEST]
-    return [each for each in yaml.safe_load_all(helm.run(*command)) if each]
+    return documents(helm.run(*command))
 
 
 def test_an_upgrade_keeps_every_object_under_its_name(helm: Helm, previous: list[Manifest]) -> None:

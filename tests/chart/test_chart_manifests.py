@@ -2,13 +2,13 @@ import base64
 import json
 from typing import Any
 
-import kubernetes_validate  # type: ignore[import-untyped]  # It has none.
 import pytest
 
 from supervisor.check.kinds import SHAPES
 from supervisor.webhook.server import CHECK_PATH, PATH
 from tests.chart.chart_rendering import Helm, Manifest, Values, environment, one, pod_of
 from tests.controlplane.webhook.webhook_world import documented
+from tests.testkit.schemas import validate
 
 _VERSIONS = [f"1.{minor}.0" for minor in range(30, 38)]
 _MANY: Values = {
@@ -89,7 +89,7 @@ def test_every_object_is_valid_in_every_version(helm: Helm, values: Values, vers
     objects = helm.render(values, version)
     for each in objects:
         if each["apiVersion"] != "cert-manager.io/v1":
-            kubernetes_validate.validate(each, version, strict=True)
+            validate(each, version)
     assert len(objects) > 6
 
 

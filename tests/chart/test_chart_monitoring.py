@@ -4,11 +4,11 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # Its stubs would be one more package.
 import pytest
-import yaml  # type: ignore[import-untyped]  # As above.
 
 from charts.dashboards import dashboards
 from tests.chart.chart_definitions import CannotBeHad, definitions
 from tests.chart.chart_rendering import CHART, NAMESPACE, Helm, Manifest, Values, environment, one, pod_of
+from tests.testkit.yaml_text import document, documents
 
 _AGENT = "elastic-job-supervisor-agent"
 _METRICS = "elastic-job-supervisor-metrics"
@@ -91,7 +91,7 @@ def test_what_is_scraped_is_where_it_is_served(helm: Helm) -> None:
 
 
 def test_the_rules_are_those_of_the_files_with_runbooks_where_they_can_be_read(helm: Helm) -> None:
-    plain = _rules([yaml.safe_load(path.read_text("utf-8")) for path in (CHART / "files" / "rules").glob("*.yaml")])
+    plain = _rules([document(path.read_text("utf-8")) for path in (CHART / "files" / "rules").glob("*.yaml")])
     given = _rules([one(helm.render(_EVERYTHING), "PrometheusRule")["spec"]])
     assert given.keys() == plain.keys()
     for name, rule in plain.items():
@@ -142,7 +142,7 @@ def test_one_switch_makes_what_the_cluster_can_take(helm: Helm) -> None:
     ]
     for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
         text = helm.run(*command, "--api-versions", f"monitoring.coreos.com/v1/{kind}")
-        made = {each["kind"] for each in yaml.safe_load_all(text) if each}
+        made = {each["kind"] for each in documents(text)}
         assert {"ServiceMonitor", "PodMonitor", "PrometheusRule"} & made == {kind}
 
 

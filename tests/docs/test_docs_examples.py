@@ -4,11 +4,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import AnyKind, JobState
 from supervisor.jobs.registry import KINDS
+from tests.testkit.yaml_text import document
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 _FROM_THE_API_SERVER = {
@@ -21,7 +21,7 @@ _FROM_THE_API_SERVER = {
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_the_sample_of_each_kind_is_elastic_and_can_resume_smaller(kind: AnyKind) -> None:
-    sample = yaml.safe_load((EXAMPLES / f"{kind.name}.yaml").read_text(encoding="utf-8"))
+    sample = document((EXAMPLES / f"{kind.name}.yaml").read_text(encoding="utf-8"))
     sample["metadata"] |= _FROM_THE_API_SERVER
     job = kind.decode(msgspec.json.encode(sample))
     observed = kind.observe(JobState(JobName("training/resnet"), job, ()), None, 0.0)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+from tests.testkit.yaml_text import document
 
 ROOT = Path(__file__).parents[2]
 _PAGES = ROOT / "docs" / "runbooks"
@@ -12,7 +12,7 @@ _LINKS = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 
 def _runbooks() -> dict[str, str]:
-    groups = yaml.safe_load(_ALERTS.read_text("utf-8"))["groups"]
+    groups = document(_ALERTS.read_text("utf-8"))["groups"]
     return {rule["alert"]: rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]}
 
 

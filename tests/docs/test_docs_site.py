@@ -5,12 +5,11 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
-
 from tests.docs.test_docs_links import files
+from tests.testkit.yaml_text import document
 
 ROOT = Path(__file__).parents[2]
-_NAV = yaml.safe_load((ROOT / "docs" / "site-nav.yml").read_text("utf-8"))["nav"]
+_NAV = document((ROOT / "docs" / "site-nav.yml").read_text("utf-8"))["nav"]
 
 
 def _patterns(entry: Any) -> Iterator[str]:

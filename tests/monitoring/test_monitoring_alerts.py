@@ -5,10 +5,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
-
 from charts.files import CHART
 from tests.monitoring.monitoring_programs import Program
+from tests.testkit.yaml_text import document
 
 _HERE = Path(__file__).parent
 _TESTS = _HERE / "alerts.test.yaml"
@@ -30,14 +29,14 @@ def test_alerts_fire_when_they_should_and_at_no_other_time(programs: Mapping[Pro
 
 def test_recording_rules_record_what_they_say(programs: Mapping[Program, Path]) -> None:
     _promtool(programs, "test", "rules", str(_RECORDING_TESTS))
-    tried = {test["name"] for test in yaml.safe_load(_RECORDING_TESTS.read_text("utf-8"))["tests"]}
+    tried = {test["name"] for test in document(_RECORDING_TESTS.read_text("utf-8"))["tests"]}
     assert tried == _named("record")
 
 
 def test_every_alert_is_tried_both_ways() -> None:
     """In at least one test it fires, and in at least one it does not."""
     outcomes: dict[str, set[int]] = defaultdict(set)
-    for test in yaml.safe_load(_TESTS.read_text("utf-8"))["tests"]:
+    for test in document(_TESTS.read_text("utf-8"))["tests"]:
         for asked in test["promql_expr_test"]:
             assert f'"{test["name"]}"' in asked["expr"]
             outcomes[test["name"]].add(asked["exp_samples"][0]["value"])
@@ -46,7 +45,7 @@ def test_every_alert_is_tried_both_ways() -> None:
 
 
 def _named(kind: str) -> set[str]:
-    files = [yaml.safe_load(path.read_text("utf-8")) for path in _RULES]
+    files = [document(path.read_text("utf-8")) for path in _RULES]
     rules = [rule for each in files for group in each["groups"] for rule in group["rules"]]
     return {rule[kind] for rule in rules if kind in rule}
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+
+from tests.testkit.yaml_text import document
 
 ROOT = Path(__file__).parents[2]
 _TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
@@ -14,7 +15,7 @@ _WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def _jobs(path: Path) -> list[dict[str, Any]]:
-    return list(yaml.safe_load(path.read_text("utf-8"))["jobs"].values())
+    return list(document(path.read_text("utf-8"))["jobs"].values())
 
 
 def _steps(path: Path, key: str) -> list[str]:
@@ -46,7 +47,7 @@ def test_every_command_is_a_target_of_the_makefile(path: Path) -> None:
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
 def test_a_workflow_may_read_and_nothing_else(path: Path) -> None:
-    assert yaml.safe_load(path.read_text("utf-8"))["permissions"] == {"contents": "read"}
+    assert document(path.read_text("utf-8"))["permissions"] == {"contents": "read"}
     assert not any("permissions" in job for job in _jobs(path))
     assert "secrets." not in path.read_text("utf-8")
 
@@ -66,10 +67,10 @@ def test_ci_runs_what_the_script_runs() -> None:
 
 
 def test_the_hook_before_a_commit_is_the_static_checks() -> None:
-    [repository] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
+    [repository] = document((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
     assert [hook["entry"] for hook in repository["hooks"]] == ["make --silent check"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
 def test_every_file_of_the_forge_is_yaml(path: Path) -> None:
-    assert isinstance(yaml.safe_load(path.read_text("utf-8")), dict)
+    assert isinstance(document(path.read_text("utf-8")), dict)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+from tests.testkit.yaml_text import document
 
 _MODULE = "github.com/cert-manager/cert-manager@v1.21.2"
 _SUM = "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68="
@@ -27,7 +27,7 @@ def definitions() -> Sequence[dict[str, Any]]:
         CannotBeHad: No module proxy can be reached.
     """
     directory = _fetched() / "deploy" / "crds"
-    return [yaml.safe_load((directory / f"cert-manager.io_{kind}.yaml").read_text("utf-8")) for kind in _KINDS]
+    return [document((directory / f"cert-manager.io_{kind}.yaml").read_text("utf-8")) for kind in _KINDS]
 
 
 def _fetched() -> Path:

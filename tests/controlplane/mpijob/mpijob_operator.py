@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
-
 from tests.testkit.controlplane.api import client
 from tests.testkit.controlplane.binaries import Operator, Program
 from tests.testkit.controlplane.running import Cluster, ControlPlane, running
 from tests.testkit.waiting import until
+from tests.testkit.yaml_text import document
 
 NAME = "mpi-operator"
 _STAGES = Path(__file__).parent / "kwok_stages.yaml"
@@ -49,7 +48,7 @@ def operating(operator: Operator, cluster: Cluster) -> Iterator[None]:
 
 async def _prepare(cluster: Cluster, module: Path) -> None:
     async with client(cluster) as api:
-        definition = yaml.safe_load((module / "manifests" / "base" / "kubeflow.org_mpijobs.yaml").read_text())
+        definition = document((module / "manifests" / "base" / "kubeflow.org_mpijobs.yaml").read_text())
         await api.create(_DEFINITIONS, definition)
         await api.create("/api/v1/namespaces", {"metadata": {"name": NAME}})
 

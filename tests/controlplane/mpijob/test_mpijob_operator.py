@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.waiting import until
+from tests.testkit.yaml_text import document
 
 pytestmark = pytest.mark.long
 
@@ -17,7 +17,7 @@ _ALL = ["worker-0", "worker-1", "worker-2", "worker-3"]
 @pytest.mark.brief
 async def test_the_sample_job_is_valid(jobs: MpiJobs, api: Api) -> None:
     """By the definition of the real operator, without a field that it does not know."""
-    sample = yaml.safe_load((Path(__file__).parents[3] / "examples" / "mpijob.yaml").read_text(encoding="utf-8"))
+    sample = document((Path(__file__).parents[3] / "examples" / "mpijob.yaml").read_text(encoding="utf-8"))
     path = f"/apis/kubeflow.org/v2beta1/namespaces/{jobs.namespace.name}/mpijobs"
     made = await api.create(f"{path}?fieldValidation=Strict&dryRun=All", sample)
     assert made["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 4

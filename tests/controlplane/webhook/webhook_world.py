@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
-
 from simulator.certificates import Authority
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.supervisor.webhook.webhook_pods import Manifest, pod, volume
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import Place
 from tests.testkit.waiting import PATIENCE, until
+from tests.testkit.yaml_text import document
 
 """For a supervisor to start, and for what it knows to be seen, on a machine with much else to do."""
 
@@ -27,7 +26,7 @@ _PAGE = Path(__file__).parents[3] / "docs" / "kubernetes" / "webhook.md"
 def documented(kind: str) -> Manifest:
     """The object of that kind that the page about the webhook shows."""
     blocks = [block.partition("```")[0] for block in _PAGE.read_text(encoding="utf-8").split("```yaml\n")[1:]]
-    (found,) = [one for one in map(yaml.safe_load, blocks) if one["kind"] == kind]
+    (found,) = [one for one in map(document, blocks) if one["kind"] == kind]
     return dict(found)
 
 

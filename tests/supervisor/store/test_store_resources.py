@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -56,6 +55,7 @@ from tests.supervisor.decide.decide_builders import (
     running_job,
     waiting_job,
 )
+from tests.testkit.yaml_text import document
 
 T = TypeVar("T")
 
@@ -420,7 +420,7 @@ def test_the_condition_of_a_notice_is_a_sentence() -> None:
 
 
 def definition(plural: str) -> dict[str, Any]:
-    crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
+    crd = document((CRDS / f"{plural}.yaml").read_text())
     schema: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return schema
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jsonpatch
-import kubernetes_validate  # type: ignore[import-untyped]  # It has no stubs.
 import msgspec
 
 from supervisor.webhook.mutation import Mutation, PodInjection
 from supervisor.webhook.review import Request, review_mutation
+from tests.testkit.schemas import validate
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 PREFIX = "job-supervisor.kube-ai.io/"
@@ -90,7 +90,7 @@ def patched(made: Manifest, injection: PodInjection = GIFTS) -> Manifest:
 
 def valid(made: Manifest, version: str = NEWEST) -> None:
     """Fails where the schema of that Kubernetes has no such pod."""
-    kubernetes_validate.validate(made, version, strict=True)
+    validate(made, version)
 
 
 def volume(made: Manifest) -> Manifest | None:

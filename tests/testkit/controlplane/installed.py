@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
 from servicekit.clock import Clock
 from supervisor.jobs.registry import KINDS
@@ -20,6 +19,7 @@ from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
+from tests.testkit.yaml_text import document
 
 _CRDS = Path(__file__).parents[3] / "charts" / "elastic-job-supervisor" / "files" / "crds"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -110,7 +110,7 @@ async def define(api: Api) -> None:
     """Makes our resources known, if they are not, and waits until they can be used: also after a restart."""
     known = {one["metadata"]["name"] for one in (await api.get(_DEFINITIONS))["items"]}
     for file in sorted(_CRDS.glob("*.yaml")):
-        definition = yaml.safe_load(file.read_text())
+        definition = document(file.read_text())
         if definition["metadata"]["name"] not in known:
             await api.create(_DEFINITIONS, definition)
     for path in (NOTICES, JOBS):
