@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,8 +25,14 @@ def files() -> Iterator[Path]:
         yield from (Path(directory, name) for name in names)
 
 
+@cache
+def _tokens(page: Path) -> list[Token]:
+    """The blocks of a page, which is parsed once however many links lead to it."""
+    return MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8"))
+
+
 def _inline(page: Path) -> Iterator[Token]:
-    for token in MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8")):
+    for token in _tokens(page):
         yield from [token, *(token.children or [])]
 
 
@@ -40,10 +47,9 @@ def links(page: Path) -> Iterator[str]:
 
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub and GitLab give to the headings of a page."""
-    tokens = list(MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8")))
     titles = [
         "".join(child.content for child in inline.children or [])
-        for heading, inline in pairwise(tokens)
+        for heading, inline in pairwise(_tokens(page))
         if heading.type == "heading_open"
     ]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

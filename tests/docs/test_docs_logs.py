@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def _fields(call: ast.Call) -> set[str]:
     return {each.arg for each in call.keywords if each.arg is not None} - {"exc_info"}
 
 
+@cache
 def logged() -> dict[str, tuple[str, str]]:
     """Level and fields of each event, the fields of all its places together."""
     found: dict[str, tuple[str, set[str]]] = {}
