@@ -130,8 +130,9 @@ def test_after_a_failed_collective_it_waits_for_its_agent(start: Start) -> None:
 
 @pytest.mark.parametrize(("message", "environ"), [("a bug", ROUND), ("gloo: Connection closed by peer", {})])
 def test_other_failures_end_it_at_once(start: Start, message: str, environ: dict[str, str]) -> None:
-    began = time.monotonic()
     script = start(FAILING.format(message=message), **environ)
+    script.wait_for_line("up.")
+    began = time.monotonic()
     assert script.end(60) == 1
     assert time.monotonic() - began < 9.5
 

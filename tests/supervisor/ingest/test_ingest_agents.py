@@ -255,16 +255,18 @@ async def test_what_the_api_server_says_of_a_node_outlives_its_agents_hello(serv
 
 async def test_an_agent_that_lost_its_stream_a_moment_ago_is_not_gone(tmp_path: Path) -> None:
     """Long past the deadline, it is the silence since its last stream that counts, or since this supervisor began."""
-    async with serving(tmp_path, gone_grace_seconds=2.0) as served:
+    # It is back within it, however busy the machine is.
+    grace = 5.0
+    async with serving(tmp_path, gone_grace_seconds=grace) as served:
         agent = await served.peers.agent("n1")
-        await agent.say(notice=noticed("n1", left=-2.0))
+        await agent.say(notice=noticed("n1", left=-grace))
         await agent.acknowledged(1)
         await agent.say(goodbye=wire.Goodbye(reason="for a moment"))
         await agent.ended()
         again = await served.peers.agent("n1")
         await again.read("heartbeat")
         assert served.notices()["n1"].state is NoticeState.ACTIVE
-    async with serving(tmp_path, gone_grace_seconds=2.0) as served:
+    async with serving(tmp_path, gone_grace_seconds=grace) as served:
         again = await served.peers.agent("n1")
         await again.read("heartbeat")
         assert served.notices()["n1"].state is NoticeState.ACTIVE
