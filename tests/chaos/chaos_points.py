@@ -70,7 +70,7 @@ SUPERVISOR = (
     *_each(Supervisor.PRUNED, Scene.STARTING, 1),
     *_each(Supervisor.MACHINE_REPLACED, Scene.PEERS, 1),
     *_each(Supervisor.NOTICE_AGEING, Scene.PEERS, 1),
-    Armed(Supervisor.NOTICE_AGED, Scene.PEERS, brief=True),
+    *_each(Supervisor.NOTICE_AGED, Scene.PEERS, 1),
     Armed(Supervisor.AGENT_CONNECTED, Scene.STOPPING, 2, passed_at_start=True),
     *_each(Supervisor.NOTICE_RECEIVED, Scene.STOPPING, 1, 2),
     *_each(Supervisor.NOTICE_STORED, Scene.STOPPING, 1, 2),

@@ -1,5 +1,7 @@
 """Reclaims from the metadata answer to the resumed job, with real processes for every part."""
 
+import pytest
+
 from simulator.cloud.schedule import Add, Kill, Notice, Withdraw
 from simulator.cloud.trace import Node
 from simulator.events import Kind
@@ -35,6 +37,7 @@ async def test_below_the_minimum_rank_0_alone_stops_and_the_job_resumes_elsewher
     assert verdict.figures.changes_per_group == ()
 
 
+@pytest.mark.long
 async def test_a_stop_comes_with_the_first_notice_that_makes_it_certain(open_world: OpenWorld) -> None:
     """The second of two notices makes it certain; a third, later one changes nothing."""
     world = await open_world(4)

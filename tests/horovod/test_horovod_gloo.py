@@ -40,7 +40,6 @@ async def finished(world: World, job: JobProcess) -> Verdict:
     return world.verdict(job)
 
 
-@pytest.mark.brief
 async def test_a_host_leaves_and_comes_back(open_world: OpenWorld, gloo: Path, record_property: Record) -> None:
     """Rank 0's host is reclaimed: the others go on in their processes and lose no step, also when it is back."""
     world = await open_world(3)

@@ -41,7 +41,6 @@ async def _user(here: Scene, name: str, directory: Path, rules: Sequence[Mapping
     return path
 
 
-@pytest.mark.brief
 async def test_drills_of_nodes_and_pods_are_held_with_ones_own_rights(here: Scene, tmp_path: Path) -> None:
     """A node whose agent says that it is clear, and an opted-in pod; each is shown, and ended."""
     whole = await _user(here, "cli-operator", tmp_path, [*VIEWS, *DRILLS])

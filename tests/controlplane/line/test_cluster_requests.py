@@ -44,7 +44,6 @@ async def test_a_job_is_saved_held_by_its_annotation_and_resumed(line_plane: Con
         assert (figures.steps_lost, figures.suspensions, figures.resumes) == (0, 1, 1)
 
 
-@pytest.mark.brief
 async def test_a_drained_node_is_empty_until_it_is_undrained(line_plane: ControlPlane, tmp_path: Path) -> None:
     """Its agent says that all is clear; the job is saved, and resumes there once the annotations are gone."""
     async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:

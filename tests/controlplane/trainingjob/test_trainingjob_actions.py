@@ -263,6 +263,7 @@ async def test_a_person_resumes_a_job_by_taking_the_annotation_back(operated: Op
         assert f"{PREFIX}job-suspended" not in await jobs.annotations("bert")
 
 
+@pytest.mark.long
 async def test_a_person_resumes_a_job_by_hand(operated: Operated, jobs: ElasticJobs) -> None:
     """In the two steps that it takes; between them it is said to wait for capacity, and afterwards nobody stops it."""
     async with operated() as supervised:
