@@ -12,6 +12,10 @@ from supervisor.fanout.processes import MAX_STREAMS
 _FINAL = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
 """The answers after which a rank has nothing more to say about a commit."""
 
+_MEMBERSHIP = frozenset({Purpose.RENDEZVOUS, Purpose.REGROUP})
+"""What processes of a run agree to if earlier ones did: each round may start new ones, of the same script, and they say
+so only after their first steps."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
@@ -45,6 +49,7 @@ class _Job:
     run: int
     states: dict[str, RankState] = field(default_factory=dict)
     expected: _Expected | None = None
+    membership: frozenset[Purpose] = frozenset()
     stop: int = 0
     left: set[int] = field(default_factory=set)
     """The ranks that have acknowledged the STOP of generation `stop`."""
@@ -87,6 +92,7 @@ class RankStates:
             epoch=max(state.epoch, statement.epoch),
         )
         job.states[worker.process] = changed
+        job.membership |= changed.purposes & _MEMBERSHIP
         if changed.purposes != state.purposes:
             self._on_complete(worker.job)
 
@@ -132,7 +138,8 @@ class RankStates:
         job.states = {each.process: job.states[each.process] for each in workers if each.process in job.states}
         if hosts is not None:
             workers = [each for each in workers if each.host in hosts]
-        return Ranks(tuple(_state(each, job.states.get(each.process)) for each in workers), frozenset(job.left))
+        states = tuple(_state(each, job.states.get(each.process), job.membership) for each in workers)
+        return Ranks(states, frozenset(job.left))
 
     def forget_others(self, jobs: Collection[JobName]) -> None:
         """Forgets the processes of all other jobs."""
@@ -162,11 +169,13 @@ class RankStates:
             self._on_complete(worker.job)
 
 
-def _state(worker: Worker, said: RankState | None) -> RankState:
+def _state(worker: Worker, said: RankState | None, membership: frozenset[Purpose]) -> RankState:
     """The state of a connected process with its present rank. Copying 1,024 states for each plan took 15 ms."""
     if said is None:
-        return RankState(process=worker.process, rank=worker.rank)
-    return said if said.rank == worker.rank else replace(said, rank=worker.rank)
+        return RankState(process=worker.process, rank=worker.rank, purposes=membership)
+    if said.purposes and said.rank == worker.rank:
+        return said
+    return replace(said, rank=worker.rank, purposes=said.purposes or membership)
 
 
 def _estimated(before: Answer | None, now: Answer) -> float | None:

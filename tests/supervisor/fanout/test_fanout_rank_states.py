@@ -63,6 +63,20 @@ def test_a_process_that_cannot_answer_is_not_waited_for(scene: _Scene) -> None:
     assert scene.asked == 1
 
 
+def test_the_next_processes_of_a_run_are_asked_before_they_have_said_what_they_agree_to() -> None:
+    """A round of torchrun may change before their first step; without being asked, they would lose those since."""
+    workers = {"first": Worker("first", JOB, 1, Host("n1"), 0)}
+    ranks = RankStates(lambda _job: list(workers.values()), lambda _job: None, lambda _job: None)
+    ranks.said(workers["first"], AGREES)
+    workers = {"second": Worker("second", JOB, 1, Host("n1"), 0)}
+    for statement in (Statement(), Statement(purposes=frozenset())):
+        ranks.said(workers["second"], statement)
+        [state] = ranks.of(JOB, 1).states
+        assert state.purposes == {Purpose.RENDEZVOUS, Purpose.REGROUP}
+    ranks.said(workers["second"], Statement(purposes=frozenset({Purpose.STOP})))
+    assert ranks.of(JOB, 1).states[0].purposes == {Purpose.STOP}
+
+
 def test_of_a_commit_only_the_end_asks_for_a_decision(scene: _Scene) -> None:
     """That a rank will act needs none; that all have acted does."""
     scene.agreement = replace(POLL, step=120, committed=True)
