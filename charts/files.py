@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from charts.dashboards import dashboards
@@ -11,13 +11,15 @@ from charts.settings_page import settings_defaults
 from charts.settings_schema import agent_settings, supervisor_settings
 from charts.values_table import settings_table, values_table
 from node_agent.settings import Settings as AgentSettings
-from supervisor.jobs.kind import AnyKind
+from supervisor.jobs.kind import Right
+from supervisor.jobs.queues.kueue.workloads import RIGHTS as KUEUE_RIGHTS
 from supervisor.jobs.registry import KINDS
 from supervisor.settings import Settings as SupervisorSettings
 
 CHART = Path(__file__).parent / "elastic-job-supervisor"
 _DOCS = Path(__file__).parents[1] / "docs"
 _PAGES = _DOCS / "kinds"
+_KUEUE = _DOCS / "kubernetes" / "kueue.md"
 _SETTINGS = _DOCS / "reference" / "settings.md"
 
 
@@ -30,17 +32,15 @@ def written() -> Mapping[Path, str]:
         readme: _readme(readme.read_text("utf-8")),
         _SETTINGS: _settings_page(_SETTINGS.read_text("utf-8")),
         **boards,
-        **{CHART / "files" / "kinds" / f"{kind.name}.yaml": role_rules(kind) for kind in KINDS},
-        **{_page(kind): _kind_page(kind) for kind in KINDS},
+        **{CHART / "files" / "kinds" / f"{kind.name}.yaml": role_rules(kind.rights) for kind in KINDS},
+        **{page: _with_rights(page, kind.rights) for kind in KINDS if (page := _PAGES / f"{kind.name}.md")},
+        CHART / "files" / "queues" / "kueue.yaml": role_rules(KUEUE_RIGHTS),
+        _KUEUE: _with_rights(_KUEUE, KUEUE_RIGHTS),
     }
 
 
-def _page(kind: AnyKind) -> Path:
-    return _PAGES / f"{kind.name}.md"
-
-
-def _kind_page(kind: AnyKind) -> str:
-    return _replaced(_page(kind).read_text("utf-8"), "<!-- rights -->", rights_table(kind), "<!-- end of rights -->")
+def _with_rights(page: Path, rights: Iterable[Right]) -> str:
+    return _replaced(page.read_text("utf-8"), "<!-- rights -->", rights_table(rights), "<!-- end of rights -->")
 
 
 def _schema(present: str) -> str:

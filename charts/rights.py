@@ -1,22 +1,24 @@
-"""The rights that the kinds of jobs need, as a part of the supervisor's cluster role and as tables of their pages."""
+"""The rights of kinds of jobs and of queues: parts of the supervisor's cluster role, and tables of their pages."""
 
-from supervisor.jobs.kind import AnyKind, Right
+from collections.abc import Iterable
+
+from supervisor.jobs.kind import Right
 
 
-def role_rules(kind: AnyKind) -> str:
+def role_rules(rights: Iterable[Right]) -> str:
     """Returns the rules of a cluster role, one a right, in YAML."""
     rules = (
         f"- apiGroups: [{_quoted(right.group)}]\n"
         f"  resources: [{', '.join(right.resources)}]\n"
         f"  verbs: [{', '.join(right.verbs)}]\n"
-        for right in kind.rights
+        for right in rights
     )
     return "# Written by `make chart` from the rights that the kind declares.\n" + "".join(rules)
 
 
-def rights_table(kind: AnyKind) -> str:
+def rights_table(rights: Iterable[Right]) -> str:
     """Returns a Markdown table of the rights and their reasons."""
-    return "\n".join(("| resource | verbs | why |", "|---|---|---|", *(_row(right) for right in kind.rights)))
+    return "\n".join(("| resource | verbs | why |", "|---|---|---|", *(_row(right) for right in rights)))
 
 
 def _row(right: Right) -> str:

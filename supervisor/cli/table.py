@@ -17,6 +17,7 @@ _LEAST = 12
 
 _STYLES = {
     "Running": "green",
+    "Queued": "yellow",
     "Waiting": "yellow",
     "Shrinking": "yellow",
     "Stopping": "yellow",

@@ -12,7 +12,7 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Framework, Phase, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 
-_RELEASED = (Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
+_RELEASED = (Phase.QUEUED, Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
 
 _UNDECIDED_SECONDS = 1.0
 """Time for a decision about a notice, however short its lead: it takes milliseconds unless the store is unavailable."""
@@ -83,7 +83,7 @@ def _kind(
     own = notices.get(worker.host)
     if decision.stop is not None and worker.run <= decision.stop.run:
         return _stopping(decision, decision.stop, worker, own, policy)
-    if decision.phase in (Phase.SUSPENDED, Phase.TIMED_OUT) or _awaits_round(job, worker):
+    if decision.phase in (Phase.QUEUED, Phase.SUSPENDED, Phase.TIMED_OUT) or _awaits_round(job, worker):
         return DirectiveKind.STOP, decision.generation, None
     if own is not None and worker.host in decision.exclusions:
         return DirectiveKind.LEAVE, decision.excluded_at, deadline_of(own, policy) - policy.leave_margin_seconds

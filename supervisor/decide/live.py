@@ -65,6 +65,8 @@ def _reason_to_stop(s: Situation, left: int) -> str | None:
         return ending()
     if s.job.observed.request is not None:
         return requested(s.job.observed.request)
+    if s.job.observed.queue:
+        return s.job.observed.queue
     if spec.launcher_host is not None and spec.launcher_host in notices:
         return launcher_noticed(spec.launcher_host, notices[spec.launcher_host])
     if s.noticed and not usable_workers(left, spec):

@@ -4,6 +4,7 @@ from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.order import Order, OrderKind
 
 _KINDS = {
+    Phase.QUEUED: OrderKind.WAIT,
     Phase.WAITING: OrderKind.WAIT,
     Phase.SUSPENDED: OrderKind.WAIT,
     Phase.TIMED_OUT: OrderKind.END,

@@ -13,6 +13,7 @@ from supervisor.decide.growth import grows_at
 from supervisor.decide.live import live
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
+from supervisor.decide.queueing import enters_queue, queued
 from supervisor.decide.reasons import finished, running, waiting
 from supervisor.decide.rendezvous import instants as round_instants
 from supervisor.decide.situation import JobFacts, Situation
@@ -83,7 +84,7 @@ def plan(job: SupervisedJob, facts: JobFacts, now: float, policy: Policy) -> Pla
 def actions(job: SupervisedJob) -> tuple[Action, ...]:
     """The actions that lead from the observed state to the decided one; every action may be repeated."""
     decision, observed = job.decision, job.observed
-    if job.over:
+    if job.over or decision.phase is Phase.QUEUED:
         return ()
     if decision.phase in (Phase.TIMED_OUT, Phase.FINISHED):
         return (EndJob(Result.TIMED_OUT if decision.phase is Phase.TIMED_OUT else Result.TERMINATED),)
@@ -156,6 +157,8 @@ def _numbered(decision: Decision, previous: Decision) -> Decision:
 def _step(s: Situation) -> Decision:
     if s.job.over:
         return _finished(s)
+    if enters_queue(s):
+        return queued(s)
     return _HANDLERS[s.previous.phase](s)
 
 
@@ -217,6 +220,7 @@ def _grows_at(s: Situation, decision: Decision) -> float:
 
 
 _HANDLERS: Mapping[Phase, Callable[[Situation], Decision]] = {
+    Phase.QUEUED: queued,
     Phase.WAITING: wait,
     Phase.SUSPENDED: wait,
     Phase.RUNNING: live,

@@ -34,6 +34,10 @@ def _nothing(_job: SupervisedJob) -> Iterator[Prospect]:
     return iter(())
 
 
+def _queued(_job: SupervisedJob) -> Iterator[Prospect]:
+    yield Prospect("its queue starts it")
+
+
 def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
     decision, spec = job.decision, job.spec
     if job.observed.ending:
@@ -121,6 +125,7 @@ def _resuming(job: SupervisedJob) -> Iterator[Prospect]:
 
 
 _BY_PHASE: Mapping[Phase, Callable[[SupervisedJob], Iterator[Prospect]]] = {
+    Phase.QUEUED: _queued,
     Phase.WAITING: _waiting,
     Phase.SUSPENDED: _waiting,
     Phase.RUNNING: _live,

@@ -32,9 +32,10 @@ class Phase(StrEnum):
     """The phase of a job.
 
     `Waiting → Running → Shrinking → Running`; `Running|Shrinking|Resuming → Stopping → Suspended → Resuming → Running`;
-    `Waiting|Suspended → TimedOut`; any → `Finished`.
+    `Waiting|Suspended → TimedOut`; `Waiting|Stopping|Suspended|Resuming → Queued → Waiting`; any → `Finished`.
     """
 
+    QUEUED = "Queued"
     WAITING = "Waiting"
     RUNNING = "Running"
     SHRINKING = "Shrinking"
@@ -129,6 +130,7 @@ class Observed:
     `hosts` is the host list without exclusions; `applied` the generation of the last order that is in place. `ending`:
     the launcher was asked to end the job, and starts no further run. `launcher_lost_since` is when the launcher was
     first missing although its controller believes that it exists; None while that is not so. `request` is a person's.
+    `queue` says, as a sentence, why a queue holds the job back; it is empty while none does.
     """
 
     launcher: str
@@ -146,6 +148,7 @@ class Observed:
     result: Result | None = None
     acknowledgement: Acknowledgement | None = None
     request: UserRequest | None = None
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Generic
 
 from servicekit.clock import Clock
@@ -15,9 +16,12 @@ from supervisor.cluster.view import ClusterView
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.placement import Placement
-from supervisor.jobs.kind import J, JobKind, JobState
+from supervisor.jobs.kind import Admission, J, JobKind, JobState
 
 OnJobs = Callable[[Collection[JobName]], None]
+
+Admissions = Callable[[str], Admission | None]
+"""What its queue says of the job with a uid; None if no queue manages it."""
 
 _Pods = dict[ObjectKey, tuple[str, Pod]]
 """Pods with the uid of the job that their owner names; empty if it names none."""
@@ -32,13 +36,14 @@ class JobCache(Generic[J]):
         view: The cluster's pods.
         clock: For the reflector.
         namespace: The only namespace whose jobs are cached; empty for all.
+        admissions: What queues say of jobs.
         undefined_seconds: Pause between checks while the kind is not defined.
 
     Attributes:
         listed: Whether the jobs were ever listed; until then stored jobs are kept.
     """
 
-    def __init__(  # noqa: PLR0913 - the last two are for tests
+    def __init__(  # noqa: PLR0913 - the last ones have defaults
         self,
         kind: JobKind[J],
         server: ApiServer,
@@ -46,6 +51,7 @@ class JobCache(Generic[J]):
         clock: Clock,
         *,
         namespace: str = "",
+        admissions: Admissions = lambda _uid: None,
         undefined_seconds: float = UNDEFINED_SECONDS,
     ) -> None:
         self.kind = kind
@@ -59,6 +65,7 @@ class JobCache(Generic[J]):
             undefined_seconds=undefined_seconds,
             on_synced=self._note_listed,
         )
+        self._admissions = admissions
         self._jobs: dict[JobName, J] = {}
         self._pods: dict[JobName, _Pods] = {}
         self._counts: Counter[str] = Counter()
@@ -79,7 +86,14 @@ class JobCache(Generic[J]):
     def state(self, name: JobName) -> JobState[J] | None:
         """The state of a job; None if there is none of that name."""
         job = self._jobs.get(name)
-        return None if job is None else JobState.of(self.kind, name, job, list(self._pods_of(name, job)))
+        if job is None:
+            return None
+        state = JobState.of(self.kind, name, job, list(self._pods_of(name, job)))
+        return replace(state, admission=self._admissions(job.metadata.uid))
+
+    def touched(self, names: Collection[JobName]) -> None:
+        """Tells the subscribers about changes of what queues say of these jobs."""
+        self._changed(names)
 
     def wrote(self, job: J) -> None:
         """Records the API server's answer to a write, before the watch delivers it."""

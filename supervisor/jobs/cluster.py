@@ -9,6 +9,9 @@ from supervisor.domain.ids import Host, JobName, kind_of
 from supervisor.domain.placement import Placement
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.kind import ClusterContext, J, JobActions, JobKind, JobState, KindContext
+from supervisor.jobs.queues.client import QueuedJobClient
+from supervisor.jobs.queues.kueue.actions import KueueActions
+from supervisor.jobs.queues.kueue.workloads import Workloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +22,12 @@ class ConnectedKind:
     actions: JobActions[Any]
 
 
-def connect(kind: JobKind[J], cache: JobCache[J], cluster: ClusterContext) -> ConnectedKind:
-    """Connects the actions of a kind with a cluster."""
-    return ConnectedKind(cache, kind.actions(KindContext(jobs=cache, client=cache.client, cluster=cluster)))
+def connect(kind: JobKind[J], cache: JobCache[J], cluster: ClusterContext, workloads: Workloads) -> ConnectedKind:
+    """Connects the actions of a kind with a cluster, and with the queue of those jobs that one manages."""
+    client = QueuedJobClient(cluster.server, kind.resource, kind.decode)
+    own = kind.actions(KindContext(jobs=cache, client=cache.client, cluster=cluster))
+    queued = kind.actions(KindContext(jobs=cache, client=client, cluster=cluster))
+    return ConnectedKind(cache, KueueActions(own, queued, workloads))
 
 
 class ClusterJobs:
@@ -41,6 +47,12 @@ class ClusterJobs:
         """Adds a callback for changes of jobs and their pods."""
         for kind in self:
             kind.cache.subscribe(on_change)
+
+    def touched(self, names: Collection[JobName]) -> None:
+        """Tells the subscribers about changes of what queues say of these jobs."""
+        for name in names:
+            if (kind := self.of(name)) is not None:
+                kind.cache.touched([name])
 
     def state(self, name: JobName) -> JobState[Any] | None:
         """The state of a job; None if there is none of that name."""

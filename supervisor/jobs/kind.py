@@ -53,14 +53,29 @@ class JobReference:
 
 
 @dataclass(frozen=True, slots=True)
+class Admission:
+    """What the queue that manages a job says of it.
+
+    `held` says why the queue holds the job back or takes its run away, as a sentence; it is empty while the queue
+    admits the job, and while the supervisor has taken the job out of the queue.
+    """
+
+    held: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobState(Generic[J]):
-    """A job and its pods at one moment; `launcher` and `workers` are the pods of those roles."""
+    """A job and its pods at one moment; `launcher` and `workers` are the pods of those roles.
+
+    `admission` is None if no queue manages the job.
+    """
 
     name: JobName
     job: J
     pods: Collection[Pod]
     launcher: Pod | None = None
     workers: Collection[Pod] = ()
+    admission: Admission | None = None
 
     @classmethod
     def of(cls, kind: "JobKind[J]", name: JobName, job: J, pods: Collection[Pod]) -> "JobState[J]":

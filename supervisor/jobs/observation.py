@@ -5,7 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 from servicekit.text import one_line
-from supervisor.cluster.annotations import STATUS, STOP, STOPPED_BY_REQUEST, SUSPEND, TIMEOUT, opts_in
+from supervisor.cluster.annotations import (
+    OURS,
+    STATUS,
+    STOP,
+    STOPPED_BY_REQUEST,
+    SUSPEND,
+    SUSPENDED_BY,
+    TIMEOUT,
+    opts_in,
+)
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.domain.ids import is_name
 from supervisor.domain.job import Observed, Phase, RequestKind, Result, SupervisedJob, UserRequest
@@ -35,6 +44,11 @@ def is_ours(
         return True
     before = known is not None and known.uid == state.job.metadata.uid
     return not state.pods and (before or suspended_here)
+
+
+def held_by_person(state: JobState[Any], *, suspended: bool) -> bool:
+    """Whether a person has suspended the job, and neither the supervisor nor the job's queue."""
+    return suspended and state.admission is None and state.job.annotations.get(SUSPENDED_BY) != OURS
 
 
 def annotation(annotations: Iterable[Mapping[str, str]], name: str) -> str | None:

@@ -30,6 +30,7 @@ from supervisor.jobs.actuator import Actuator, ActuatorDependencies
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.cluster import ClusterJobs, connect
 from supervisor.jobs.kind import ClusterContext
+from supervisor.jobs.queues.kueue.workloads import Workloads
 from supervisor.jobs.registry import KINDS, pod_labels
 from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
 from supervisor.settings import Settings
@@ -101,7 +102,10 @@ class Cluster:
         self._keys = JwksVerifier(server, settings.token_audience, settings.token_issuer, clock)
         reviews = TokenReviewVerifier(server, settings.token_audience, clock)
         self.pod_tokens = PodTokens(self._keys, reviews, self.view, settings.agent_account, clock)
-        self.jobs = ClusterJobs([connect(kind, JobCache(kind, server, self.view, clock), context) for kind in KINDS])
+        self._workloads = Workloads(server, clock, lambda names: self.jobs.touched(names))  # noqa: PLW0108 - no jobs yet
+        admissions = self._workloads.admission
+        caches = [JobCache(kind, server, self.view, clock, admissions=admissions) for kind in KINDS]
+        self.jobs = ClusterJobs([connect(cache.kind, cache, context, self._workloads) for cache in caches])
         self.jobs.subscribe(lambda _names: on_change())
         self._allocation = Allocation(self.view, settings, self.jobs)
 
@@ -129,6 +133,8 @@ class Cluster:
         try:
             for reflector in cluster.view.reflectors:
                 await reflector.first()
+            with suppress(ApiError):  # Kueue may not be installed.
+                await cluster._workloads.reflector.first()
             for kind in cluster.jobs:
                 with suppress(ApiError):  # Nothing waits for jobs, as their kind may not be defined.
                     await kind.cache.first()
@@ -163,6 +169,7 @@ class Cluster:
             **{f"events.{reason}": reflector.run for reason, reflector in self._events.reflectors.items()},
             **{f"drills.{reason}": reflector.run for reason, reflector in self._drills.reflectors.items()},
             "keys": self._keys.run,
+            "workloads": self._workloads.reflector.run,
         }
         for kind in self.jobs:
             tasks |= {f"{kind.cache.kind.name}.follow": kind.cache.run, **kind.actions.standby_tasks}

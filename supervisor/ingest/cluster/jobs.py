@@ -101,4 +101,8 @@ class JobReconciler:
         if state is None or kind.is_queued(state):
             return None
         observed = kind.observe(state, known, self._clock.now())
-        return None if observed is None else with_request(observed, state.job.annotations, self._clock.now())
+        if observed is None:
+            return None
+        held = "" if state.admission is None else state.admission.held
+        observed = replace(observed, observed=replace(observed.observed, queue=held))
+        return with_request(observed, state.job.annotations, self._clock.now())

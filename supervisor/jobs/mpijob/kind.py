@@ -77,7 +77,7 @@ class MpiJobKind:
         return JobReference(cluster_job(pod.metadata.namespace, KIND, job)) if job and is_launcher else None
 
     def is_queued(self, state: observe.State) -> bool:
-        return state.job.queued
+        return state.job.elsewhere
 
     def observe(self, state: observe.State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
         return observe.supervised(state, known, now)

@@ -33,7 +33,6 @@ MPI_OPERATOR = "mpi-operator"
 EXCLUDED = "excluded"
 """The role that excludes a worker: the operator lists the Running pods with the role `worker`, and does no more."""
 
-_QUEUE = "kueue.x-k8s.io/queue-name"
 _OWN_CONTROLLER = "kubeflow.org/mpi-operator"
 _DISCOVERY = "discover_hosts.sh"
 _SIZE = re.compile(r"(?<![\w-])(?:-n|--?np|--num-proc)[ =]+(\S+)")
@@ -104,13 +103,13 @@ class MpiJob:
 
     `started_at` is when the operator first saw it, or when it was last resumed. `completed`: it has succeeded or failed
     for good; one that goes on after the eviction of a worker has the condition Failed and is not completed. `restarts`
-    are those of its launcher that its Job counts. `queued`: Kueue starts and stops it, and takes back what others do.
+    are those of its launcher that its Job counts. `elsewhere`: another controller than the cluster's own runs it.
     """
 
     metadata: Metadata
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleted: bool = False
-    queued: bool = False
+    elsewhere: bool = False
     conditions: frozenset[str] = frozenset()
     started_at: datetime | None = None
     completed: bool = False
@@ -207,7 +206,7 @@ def read_mpi_job(data: bytes | msgspec.Raw) -> MpiJob:
         metadata=metadata.identity,
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
-        queued=manager not in (None, _OWN_CONTROLLER) or _QUEUE in (metadata.labels or {}),
+        elsewhere=manager not in (None, _OWN_CONTROLLER),
         conditions=frozenset(each.type for each in status.conditions or () if each.status == "True"),
         started_at=status.start_time,
         completed=status.completion_time is not None,

@@ -13,7 +13,15 @@ from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, 
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.loss import with_loss_policy
 from supervisor.jobs.mpijob.objects import MAX_WORKERS, MIN_WORKERS, Condition, MpiJob, MpiJobSpec
-from supervisor.jobs.observation import STATUS_OF, annotation, count, is_ours, marked_result, observed_launcher
+from supervisor.jobs.observation import (
+    STATUS_OF,
+    annotation,
+    count,
+    held_by_person,
+    is_ours,
+    marked_result,
+    observed_launcher,
+)
 
 State = JobState[MpiJob]
 
@@ -32,7 +40,7 @@ _SUSPENDED_BEFORE = "Was suspended before; waiting for capacity."
 def supervised(state: State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
     """Returns the job as it is to be stored; see `supervisor.jobs.kind.JobKind.observe`."""
     job, asked = state.job, state.job.spec
-    if asked is None or asked.replicas < 1 or job.deleted or _is_held(job):
+    if asked is None or asked.replicas < 1 or job.deleted or held_by_person(state, suspended=job.suspended):
         return None
     suspended_here = job.annotations.get(SUSPENDED_BY) == OURS
     if not is_ours(state, _annotations(job, asked), known, suspended_here=suspended_here):
@@ -90,11 +98,6 @@ def _waits_since(job: MpiJob, now: float) -> float:
     """When the operator began to wait for what the job's present start needs; it notes a resume a moment later."""
     began = job.started_at or job.metadata.creation_timestamp
     return now if began is None or job.has(Condition.SUSPENDED) else min(now, began.timestamp())
-
-
-def _is_held(job: MpiJob) -> bool:
-    """Whether a person has suspended the job, and will resume it."""
-    return job.suspended and job.annotations.get(SUSPENDED_BY) != OURS
 
 
 def _is_freed(job: MpiJob, known: SupervisedJob) -> bool:

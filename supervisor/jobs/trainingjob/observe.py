@@ -17,6 +17,7 @@ from supervisor.jobs.observation import (
     STOPPED,
     annotation,
     count,
+    held_by_person,
     is_ours,
     marked_result,
     missing_launcher,
@@ -32,7 +33,7 @@ _SUSPENDED_BEFORE = "The job was already suspended; waiting for capacity."
 def supervised(state: State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
     """See `supervisor.jobs.kind.JobKind.observe`."""
     job, asked = state.job, state.job.spec
-    if asked is None or asked.replicas < 1 or job.deleted or _is_held(job):
+    if asked is None or asked.replicas < 1 or job.deleted or held_by_person(state, suspended=job.suspended):
         return None
     suspended_here = job.annotations.get(SUSPENDED_BY) == OURS
     if not is_ours(state, _annotations(job, asked), known, suspended_here=suspended_here):
@@ -105,11 +106,6 @@ def _is_freed(job: TrainingJob, known: SupervisedJob) -> bool:
     decision = known.decision
     adopted = decision.phase is Phase.SUSPENDED and not (decision.run or decision.hosts or known.observed.run)
     return adopted and job.phase is not JobPhase.SUSPENDED
-
-
-def _is_held(job: TrainingJob) -> bool:
-    """Whether a user has suspended the job, and not the supervisor."""
-    return job.suspended and job.annotations.get(SUSPENDED_BY) != OURS
 
 
 def _lacks_launcher(state: State) -> bool:

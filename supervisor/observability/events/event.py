@@ -42,6 +42,7 @@ OF_NOTICES = {
 }
 
 OF_JOBS = {
+    Phase.QUEUED: EventReason(Phase.QUEUED, "Wait"),
     Phase.WAITING: EventReason(Phase.WAITING, "Wait"),
     Phase.RUNNING: EventReason(Phase.RUNNING, "Run"),
     Phase.SHRINKING: EventReason(Phase.SHRINKING, "Exclude", EventType.WARNING),

@@ -14,7 +14,15 @@ from supervisor.observability.views import AgentView, JobView, NoticeView, Statu
 MAX_ROWS = 100
 """In each table. With 100 notices, jobs and workers the page has some 100 KB."""
 
-_URGENT = (Phase.STOPPING, Phase.SHRINKING, Phase.RESUMING, Phase.SUSPENDED, Phase.WAITING, Phase.TIMED_OUT)
+_URGENT = (
+    Phase.STOPPING,
+    Phase.SHRINKING,
+    Phase.RESUMING,
+    Phase.SUSPENDED,
+    Phase.WAITING,
+    Phase.QUEUED,
+    Phase.TIMED_OUT,
+)
 """The phases that people look for first."""
 
 

@@ -36,6 +36,7 @@ from supervisor.jobs.adapter import Adapters
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.cluster import ClusterJobs, connect
 from supervisor.jobs.kind import ClusterContext
+from supervisor.jobs.queues.kueue.workloads import Workloads
 from supervisor.jobs.registry import pod_labels
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
 from supervisor.leadership.interface import AlwaysLeader
@@ -315,7 +316,7 @@ async def watching(
         cache = JobCache(
             TrainingJobKind(), server, view, clock, namespace=namespace.name, undefined_seconds=undefined_seconds
         )
-        jobs = ClusterJobs([connect(cache.kind, cache, context)])
+        jobs = ClusterJobs([connect(cache.kind, cache, context, Workloads(server, clock, lambda _names: None))])
         reconciler = JobReconciler(jobs, store, clock)
         for reflector in view.reflectors:
             await reflector.first()

@@ -118,6 +118,7 @@ OBSERVED = st.builds(
     ),
     request=st.none()
     | st.builds(UserRequest, kind=st.sampled_from(RequestKind), by=st.text(), reason=st.text(), at=INSTANTS),
+    queue=st.text(),
 )
 GROWTHS = st.none() | st.builds(Growth, workers=COUNTS, number=COUNTS, until=INSTANTS, failed=COUNTS)
 CHECKPOINTS = st.none() | st.builds(CheckpointRequest, run=COUNTS, generation=COUNTS, since=INSTANTS)
@@ -479,6 +480,7 @@ FULL_JOB = replace(
         result=Result.FAILED,
         acknowledgement=Acknowledgement(run=1, generation=1, kind=AcknowledgementKind.SAVED, step=1, at=T0),
         request=UserRequest(kind=RequestKind.SUSPEND, by="ann", reason="power cut", at=T0),
+        queue="The job waits in the queue gpus of Kueue.",
     ),
     decision=replace(
         running_job().decision,

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 
 from servicekit.clock import Clock
+from supervisor.jobs.queues.kueue.workloads import RIGHTS
 from supervisor.jobs.registry import KINDS
 from supervisor.store.kubernetes import KubernetesStore, Options
 from tests.supervisor.store.store_behaviour import opened
@@ -56,8 +57,7 @@ RULES = (
     *COMMON_RULES,
     *(
         {"apiGroups": [right.group], "resources": list(right.resources), "verbs": list(right.verbs)}
-        for kind in KINDS
-        for right in kind.rights
+        for right in (*(right for kind in KINDS for right in kind.rights), *RIGHTS)
     ),
 )
 """With what the kinds of jobs need beside that."""

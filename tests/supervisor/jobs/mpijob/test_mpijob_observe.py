@@ -165,12 +165,11 @@ def test_what_is_over_or_a_persons_own_is_left_alone(parts: dict[str, Any]) -> N
     ("parts", "queued"),
     [
         ({}, False),
-        ({"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}, True),
         ({"asked": spec(managedBy="kueue.x-k8s.io/multikueue")}, True),
         ({"asked": spec(managedBy="kubeflow.org/mpi-operator")}, False),
     ],
 )
-def test_what_kueue_starts_and_stops_is_left_to_it(
+def test_what_another_cluster_runs_is_left_to_it(
     parts: dict[str, Any],
     queued: bool,  # noqa: FBT001 - a column of the table
 ) -> None:

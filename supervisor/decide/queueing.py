@@ -1,0 +1,29 @@
+"""The phase Queued: a queue holds the job back, and starts it. The supervisor changes nothing about it."""
+
+from dataclasses import replace
+
+from supervisor.decide.reasons import waiting
+from supervisor.decide.situation import Situation
+from supervisor.decide.waiting import wait
+from supervisor.domain.job import Decision, Phase
+
+_ENTERED_FROM = (Phase.WAITING, Phase.SUSPENDED, Phase.RESUMING)
+
+
+def enters_queue(s: Situation) -> bool:
+    """Whether a job without a run is its queue's; what a person asks of the job counts more."""
+    observed = s.job.observed
+    is_starting = s.previous.phase is Phase.RESUMING and observed.running
+    return bool(observed.queue) and s.previous.phase in _ENTERED_FROM and observed.request is None and not is_starting
+
+
+def queued(s: Situation) -> Decision:
+    """Handles the phase Queued: the job waits for its queue, and then for its controller as before its first run."""
+    before, observed = s.previous, s.job.observed
+    run = max(before.run, observed.run)
+    decision = Decision(generation=before.generation, phase=Phase.QUEUED, reason=observed.queue, run=run)
+    decision = replace(decision, epochs=before.epochs)
+    if observed.queue and observed.request is None:
+        return decision
+    admitted = replace(decision, phase=Phase.WAITING, reason=waiting(s.job.spec), waiting_since=s.now)
+    return admitted if observed.request is None else wait(replace(s, job=replace(s.job, decision=admitted)))

@@ -1,0 +1,108 @@
+"""A Workload as the supervisor keeps it, and what it says of its job."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from servicekit.kubernetes.client import Resource
+from servicekit.kubernetes.objects import Metadata
+from supervisor.cluster.annotations import OURS, SUSPENDED_BY
+from supervisor.cluster.objects import Condition, Owner
+from supervisor.domain.ids import JobName, cluster_job
+from supervisor.jobs.kind import Admission
+
+WORKLOADS = Resource(group="kueue.x-k8s.io", version="v1beta1", kind="Workload", plural="workloads", namespaced=True)
+
+
+class _Type(StrEnum):
+    """The conditions that are asked for here."""
+
+    QUOTA_RESERVED = "QuotaReserved"
+    ADMITTED = "Admitted"
+    EVICTED = "Evicted"
+    FINISHED = "Finished"
+
+
+class _Annotations(msgspec.Struct, frozen=True):
+    """Only the annotation that is needed, as others may be long."""
+
+    suspended_by: str = msgspec.field(default="", name=SUSPENDED_BY)
+
+
+class _Metadata(Metadata, frozen=True, rename="camel"):
+    annotations: _Annotations = _Annotations()
+    owner_references: tuple[Owner, ...] = ()
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    active: bool = True
+    queue_name: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """One Workload, which Kueue makes for a job that it manages."""
+
+    metadata: _Metadata
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+    @property
+    def owner(self) -> Owner | None:
+        """The job that it was made for."""
+        return next((owner for owner in self.metadata.owner_references if owner.controller), None)
+
+    @property
+    def job(self) -> JobName | None:
+        """The name of that job, if it is of a kind that is supervised."""
+        owner = self.owner
+        return None if owner is None else cluster_job(self.metadata.namespace, owner.kind.lower(), owner.name)
+
+    @property
+    def active(self) -> bool:
+        """Whether it takes part in its queue."""
+        return self.spec.active
+
+    @property
+    def marked(self) -> bool:
+        """Whether the supervisor has taken it out of its queue, and not put it back."""
+        return self.metadata.annotations.suspended_by == OURS
+
+    @property
+    def reserves_quota(self) -> bool:
+        """Whether it has a part of its queue's quota."""
+        return self._is(_Type.QUOTA_RESERVED)
+
+    @property
+    def admission(self) -> Admission:
+        """What it says of its job; it contains no number, so that it changes only when something happens."""
+        is_ours = self.marked and not self.active
+        admitted = self._is(_Type.ADMITTED) and not self._is(_Type.EVICTED)
+        if is_ours or admitted or self._is(_Type.FINISHED):
+            return Admission()
+        if self.reserves_quota and self._is(_Type.EVICTED):
+            return Admission(f"Kueue evicts the job: {self._conditions[_Type.EVICTED].reason}.")
+        if not self.active:
+            return Admission("The job's Workload was deactivated; somebody has to activate it.")
+        return Admission(f"The job waits in the queue {self.spec.queue_name} of Kueue.")
+
+    @property
+    def _conditions(self) -> Mapping[str, Condition]:
+        return {each.type: each for each in self.status.conditions}
+
+    def _is(self, kind: _Type) -> bool:
+        condition = self._conditions.get(kind)
+        return condition is not None and condition.status == "True"
+
+
+def read_workload(data: bytes | msgspec.Raw) -> Workload:
+    """Decodes a Workload from the API server's JSON.
+
+    Raises:
+        msgspec.MsgspecError: It is not a Workload.
+    """
+    return msgspec.json.decode(data, type=Workload)

@@ -1,0 +1,54 @@
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.kueue.kueue_controller import NAME, queueing
+from tests.controlplane.kueue.kueue_jobs import QueuedJobs
+from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
+from tests.controlplane.mpijob.mpijob_operator import NAME as MPI_OPERATOR
+from tests.controlplane.mpijob.mpijob_operator import operating, plane_of_running_pods
+from tests.testkit.controlplane.api import Api, client
+from tests.testkit.controlplane.binaries import NoGo, Program, operator
+from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
+from tests.testkit.controlplane.running import Cluster, ControlPlane
+
+
+@pytest.fixture(scope="session")
+def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of this process, with Kueue and an operator whose jobs it queues."""
+    try:
+        controllers = operator(MPI_OPERATOR), operator(NAME)
+    except NoGo as reason:
+        pytest.skip(str(reason))
+    with (
+        plane_of_running_pods(programs, tmp_path_factory.mktemp(NAME)) as running,
+        operating(controllers[0], running.cluster),
+        queueing(controllers[1], running.cluster),
+    ):
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster(plane: ControlPlane) -> Cluster:
+    return plane.cluster
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[Api]:
+    async with client(cluster) as administrator:
+        yield administrator
+
+
+@pytest.fixture
+async def namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
+    async with fresh_namespace(cluster, api) as own:
+        yield own
+
+
+@pytest.fixture
+async def queued(api: Api, namespace: Namespace) -> QueuedJobs:
+    """The jobs of the test's namespace, which has a queue with a quota of three GPUs and no node yet."""
+    jobs = QueuedJobs(api, MpiJobs(api, namespace))
+    await jobs.open(gpus=3)
+    return jobs
