@@ -9,6 +9,7 @@ from supervisor.decide.reasons import (
     below_minimum,
     collecting,
     ending,
+    fixed_hosts,
     gone,
     joined,
     launcher_missing,
@@ -69,9 +70,15 @@ def _reason_to_stop(s: Situation, left: int) -> str | None:
         return s.job.observed.queue
     if spec.launcher_host is not None and spec.launcher_host in notices:
         return launcher_noticed(spec.launcher_host, notices[spec.launcher_host])
-    if s.noticed and not usable_workers(left, spec):
+    return _reason_to_leave(s, left) if s.noticed else None
+
+
+def _reason_to_leave(s: Situation, left: int) -> str | None:
+    """Why the run cannot go on without its noticed hosts; None if it can."""
+    spec, notices = s.job.spec, s.facts.notices
+    if not usable_workers(left, spec):
         return below_minimum(s.noticed, notices, left, spec)
-    return None
+    return fixed_hosts(s.noticed, notices) if spec.can(Capability.FIXED_HOSTS) else None
 
 
 def _cleared(s: Situation, before: Decision) -> Decision:

@@ -130,6 +130,10 @@ def below_minimum(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]
     return f"{_noticed(hosts, notices)}; {left} hosts would remain ({_minimum(spec)}): stopping."
 
 
+def fixed_hosts(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> str:
+    return f"{_noticed(hosts, notices)}; the run cannot go on without a host: stopping."
+
+
 def launcher_noticed(host: Host, notice: ReclaimNotice) -> str:
     drill = _DRILL if notice.simulated else ""
     return f"{drill}The launcher's host {host} will be reclaimed, says {notice.source}: stopping."

@@ -14,5 +14,11 @@ class Capability(StrEnum):
     """The controller can be asked to add workers to a running run."""
     REPLACES_HOSTS = "ReplacesHosts"
     """The controller replaces a host that is removed."""
+    FIXED_HOSTS = "FixedHosts"
+    """A run cannot go on without one of its hosts: it stops when one leaves, and resumes on others."""
     SIGNALS_PODS = "SignalsPods"
     """Processes without a stream can be reached through their pods."""
+
+
+ELASTIC = frozenset(Capability) - {Capability.FIXED_HOSTS}
+"""All capabilities of a controller whose runs go on with other hosts."""

@@ -202,8 +202,7 @@ class Actuator:
     async def _remove(
         self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, run: int, hosts: Collection[Host]
     ) -> float | None:
-        launcher = state.launcher
-        if run != job.observed.run or launcher is None or launcher.metadata.uid != job.observed.instance:
+        if run != job.observed.run or not _runs(state, job):
             return None
         leaving = [pod for pod in state.workers if pod.key.name in hosts and pod.deleted_at is None and not pod.over]
         settled = [pod for pod in leaving if self._age(pod) >= _SETTLED_SECONDS]
@@ -249,6 +248,5 @@ class Actuator:
 
 
 def _runs(state: JobState[Any], job: SupervisedJob) -> bool:
-    """Whether the running launcher is that of the decided run; a later one gets a decision of its own."""
-    launcher = state.launcher
-    return launcher is not None and launcher.running and launcher.metadata.uid == job.observed.instance
+    """Whether the run that goes on is the decided one; a later one gets a decision of its own."""
+    return bool(state.run_id) and state.run_id == job.observed.instance

@@ -68,6 +68,7 @@ class JobState(Generic[J]):
     """A job and its pods at one moment; `launcher` and `workers` are the pods of those roles.
 
     `admission` is None if no queue manages the job.
+    `run_id` tells the run that goes on from earlier ones; it is empty while there is none.
     """
 
     name: JobName
@@ -76,13 +77,20 @@ class JobState(Generic[J]):
     launcher: Pod | None = None
     workers: Collection[Pod] = ()
     admission: Admission | None = None
+    run_id: str = ""
 
     @classmethod
     def of(cls, kind: "JobKind[J]", name: JobName, job: J, pods: Collection[Pod]) -> "JobState[J]":
         """Sorts the pods by role; of several launchers, for example after a failed one, the last one counts."""
         launchers = [pod for pod in pods if kind.role(pod.labels) is Role.LAUNCHER]
         workers = [pod for pod in pods if kind.role(pod.labels) is Role.WORKER]
-        return cls(name, job, pods, launcher=max(launchers, key=_turn, default=None), workers=workers)
+        launcher = max(launchers, key=_turn, default=None)
+        return cls(name, job, pods, launcher=launcher, workers=workers, run_id=kind.run_id(job, launcher))
+
+
+def launched_run(launcher: Pod | None) -> str:
+    """The id of the run of a launcher's pod."""
+    return launcher.metadata.uid if launcher is not None and launcher.running else ""
 
 
 def _turn(pod: Pod) -> tuple[bool, float]:
@@ -244,6 +252,12 @@ class JobKind(Protocol[J]):
 
     def role(self, labels: Mapping[str, str]) -> Role | None:
         """The role of a pod with these labels; None if it is neither launcher nor worker."""
+
+    def run_id(self, job: J, launcher: Pod | None) -> str:
+        """The id of the job's run: it changes with each start, and not when a worker is replaced.
+
+        It is empty while there is none: see `launched_run` for kinds whose launchers are their runs.
+        """
 
     def reference(self, pod: Pod) -> JobReference | None:
         """The job of this kind that a pod belongs to, by its owner; None if it belongs to none."""

@@ -95,15 +95,16 @@ def observed_launcher(launcher: Pod | None, known: SupervisedJob | None, before:
     """
     if launcher is None:
         return replace(before, running=False, exit_code=_KILLED if before.running else before.exit_code)
-    is_new = launcher.metadata.uid != before.instance
-    run = max(before.run + 1, 0 if known is None else known.decision.run) if is_new else before.run
-    return replace(
-        before,
-        running=launcher.phase is PodPhase.RUNNING and launcher.exit_code is None,
-        exit_code=_exit_code(launcher),
-        run=run,
-        instance=launcher.metadata.uid,
-    )
+    running = launcher.phase is PodPhase.RUNNING and launcher.exit_code is None
+    return observed_run(launcher.metadata.uid, known, replace(before, running=running, exit_code=_exit_code(launcher)))
+
+
+def observed_run(run_id: str, known: SupervisedJob | None, observed: Observed) -> Observed:
+    """The facts with the number of the run that has this id; a new id is a new run."""
+    if run_id == observed.instance:
+        return observed
+    run = max(observed.run + 1, 0 if known is None else known.decision.run)
+    return replace(observed, run=run, instance=run_id)
 
 
 def missing_launcher(observed: Observed, now: float, *, is_missing: bool) -> Observed:

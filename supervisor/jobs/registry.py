@@ -7,9 +7,10 @@ from servicekit.kubernetes.client import Resource
 from supervisor.failpoints import At
 from supervisor.jobs.kind import AnyKind
 from supervisor.jobs.mpijob.kind import MpiJobKind
+from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
 
-KINDS: tuple[AnyKind, ...] = (TrainingJobKind(), MpiJobKind())
+KINDS: tuple[AnyKind, ...] = (TrainingJobKind(), MpiJobKind(), PyTorchJobKind())
 
 
 def pod_labels() -> frozenset[str]:

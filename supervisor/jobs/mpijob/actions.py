@@ -9,7 +9,7 @@ import msgspec
 from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
-from supervisor.cluster.annotations import OURS, REQUESTED, STATUS, SUSPENDED_BY
+from supervisor.cluster.annotations import REQUESTED, STATUS, SUSPENDED_BY
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Result
@@ -18,13 +18,12 @@ from supervisor.jobs.kind import KindContext, Progress, Role
 from supervisor.jobs.mpijob.objects import EXCLUDED, EXCLUDED_PODS, ROLE, Condition, MpiJob
 from supervisor.jobs.mpijob.observe import State, requested_workers
 from supervisor.jobs.observation import STATUS_OF
+from supervisor.jobs.suspension import SUSPENSION
 
 _CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 _BATCH_JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True)
 _CONCURRENCY = 20
 """Pods that are labelled at once: a job may have thousands."""
-
-_SUSPENSION: Mapping[str, str] = {SUSPENDED_BY: OURS}
 
 
 class _ConfigMap(msgspec.Struct, frozen=True):
@@ -73,9 +72,9 @@ class MpiJobActions:
 
     async def suspend(self, state: State) -> Progress:
         job, launcher = state.job, state.launcher
-        if not job.suspended or not job.annotations.items() >= _SUSPENSION.items():
+        if not job.suspended or not job.annotations.items() >= SUSPENSION.items():
             if launcher is None or not launcher.succeeded:
-                await self._suspend(job, _SUSPENSION)
+                await self._suspend(job, SUSPENSION)
             return Progress.PENDING
         if not job.has(Condition.SUSPENDED):
             return Progress.PENDING
@@ -108,7 +107,7 @@ class MpiJobActions:
         await self._merge(job, _replicas(workers), {REQUESTED: None if workers >= requested else str(requested)})
 
     async def end(self, state: State, result: Result) -> None:
-        marks = {**_SUSPENSION, STATUS: STATUS_OF[result]}
+        marks = {**SUSPENSION, STATUS: STATUS_OF[result]}
         if not state.job.suspended or not state.job.annotations.items() >= marks.items():
             await self._suspend(state.job, marks)
 

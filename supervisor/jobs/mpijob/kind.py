@@ -8,7 +8,7 @@ from supervisor.cluster.objects import Pod
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import cluster_job
 from supervisor.domain.job import SupervisedJob
-from supervisor.jobs.kind import JobReference, KindContext, Right, Role
+from supervisor.jobs.kind import JobReference, KindContext, Right, Role, launched_run
 from supervisor.jobs.mpijob import observe
 from supervisor.jobs.mpijob.actions import MpiJobActions
 from supervisor.jobs.mpijob.objects import (
@@ -64,6 +64,9 @@ class MpiJobKind:
 
     def role(self, labels: Mapping[str, str]) -> Role | None:
         return role(labels)
+
+    def run_id(self, _job: MpiJob, launcher: Pod | None) -> str:
+        return launched_run(launcher)
 
     def reference(self, pod: Pod) -> JobReference | None:
         """By its owner, or for a launcher, which a Job of the operator's owns, by its label."""

@@ -121,6 +121,11 @@ class MpiJob:
         """Whether the operator has been told to let go of all its pods."""
         return self.spec is not None and self.spec.suspended
 
+    @property
+    def still_suspended(self) -> bool:
+        """Whether the operator says that it is suspended, which it does for a moment after a resume, too."""
+        return self.has(Condition.SUSPENDED)
+
     def has(self, condition: Condition) -> bool:
         return condition in self.conditions
 

@@ -3,25 +3,17 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from supervisor.cluster.annotations import MAX_WAIT, OURS, REQUESTED, SUSPENDED_BY
+from supervisor.cluster.annotations import MAX_WAIT, REQUESTED
 from supervisor.cluster.objects import Pod, PodPhase
-from supervisor.decide.plan import first_decision
 from supervisor.decide.size import least_to_start
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
+from supervisor.domain.job import Framework, Observed, Result, Spec, SupervisedJob
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.loss import with_loss_policy
 from supervisor.jobs.mpijob.objects import MAX_WORKERS, MIN_WORKERS, Condition, MpiJob, MpiJobSpec
-from supervisor.jobs.observation import (
-    STATUS_OF,
-    annotation,
-    count,
-    held_by_person,
-    is_ours,
-    marked_result,
-    observed_launcher,
-)
+from supervisor.jobs.observation import annotation, count, held_by_person, is_ours, observed_launcher
+from supervisor.jobs.suspension import is_freed, registered, result_of, suspended_here
 
 State = JobState[MpiJob]
 
@@ -34,7 +26,6 @@ _CAPABILITIES = frozenset(
         Capability.SIGNALS_PODS,
     }
 )
-_SUSPENDED_BEFORE = "Was suspended before; waiting for capacity."
 
 
 def supervised(state: State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
@@ -42,13 +33,13 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
     job, asked = state.job, state.job.spec
     if asked is None or asked.replicas < 1 or job.deleted or held_by_person(state, suspended=job.suspended):
         return None
-    suspended_here = job.annotations.get(SUSPENDED_BY) == OURS
-    if not is_ours(state, _annotations(job, asked), known, suspended_here=suspended_here):
+    if not is_ours(state, _annotations(job, asked), known, suspended_here=suspended_here(job)):
         return None
     spec = spec_of(state, asked)
     if known is None or known.uid != job.metadata.uid:
-        return _registered(state, asked, spec, now)
-    if _is_freed(job, known):
+        blank = Observed(launcher=f"{job.metadata.name}-launcher", instance="", registered_at=now)
+        return registered(state.name, job, spec, _observed(state, asked, spec, None, blank), now)
+    if is_freed(job, known):
         return None
     return replace(known, spec=spec, observed=_observed(state, asked, spec, known, known.observed))
 
@@ -80,35 +71,6 @@ def requested_workers(job: MpiJob, asked: MpiJobSpec) -> int:
 
 def _annotations(job: MpiJob, asked: MpiJobSpec) -> Iterable[Mapping[str, str]]:
     return (job.annotations, asked.worker.annotations, asked.launcher.annotations)
-
-
-def _registered(state: State, asked: MpiJobSpec, spec: Spec, now: float) -> SupervisedJob | None:
-    job = state.job
-    blank = Observed(launcher=f"{job.metadata.name}-launcher", instance="", registered_at=now)
-    observed = _observed(state, asked, spec, None, blank)
-    if observed.result is not None:
-        return None
-    decision = first_decision(spec, observed, _waits_since(job, now))
-    if job.suspended:
-        decision = Decision(generation=1, phase=Phase.SUSPENDED, reason=_SUSPENDED_BEFORE, waiting_since=now)
-    return SupervisedJob(name=state.name, uid=job.metadata.uid, spec=spec, observed=observed, decision=decision)
-
-
-def _waits_since(job: MpiJob, now: float) -> float:
-    """When the operator began to wait for what the job's present start needs; it notes a resume a moment later."""
-    began = job.started_at or job.metadata.creation_timestamp
-    return now if began is None or job.has(Condition.SUSPENDED) else min(now, began.timestamp())
-
-
-def _is_freed(job: MpiJob, known: SupervisedJob) -> bool:
-    """Whether a person has resumed a job that was to stay suspended: it is taken up anew."""
-    if job.suspended:
-        return False
-    if known.observed.result in STATUS_OF:
-        return True
-    # It keeps its hosts until its suspension is in place.
-    in_place = not known.decision.hosts or known.observed.applied >= known.decision.generation
-    return known.decision.phase is Phase.SUSPENDED and in_place
 
 
 def _observed(state: State, asked: MpiJobSpec, spec: Spec, known: SupervisedJob | None, before: Observed) -> Observed:
@@ -156,9 +118,6 @@ def _hosts(state: State, spec: Spec, *, running: bool) -> frozenset[Host]:
 
 def _result(state: State) -> Result | None:
     job, launcher = state.job, state.launcher
-    if job.suspended and (marked := marked_result(job.annotations)) is not None:
-        return marked
     # The launcher's exit counts before the operator has heard of it: a job that has succeeded is never suspended.
-    if job.has(Condition.SUCCEEDED) or (launcher is not None and launcher.succeeded):
-        return Result.SUCCEEDED
-    return Result.FAILED if job.has(Condition.FAILED) and job.completed else None
+    succeeded = job.has(Condition.SUCCEEDED) or (launcher is not None and launcher.succeeded)
+    return result_of(job, succeeded=succeeded, failed=job.has(Condition.FAILED) and job.completed)

@@ -8,7 +8,7 @@ from supervisor.cluster.objects import Pod
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import cluster_job
 from supervisor.domain.job import SupervisedJob
-from supervisor.jobs.kind import Discovery, JobReference, KindContext, Right, Role
+from supervisor.jobs.kind import Discovery, JobReference, KindContext, Right, Role, launched_run
 from supervisor.jobs.trainingjob.actions import TrainingJobActions
 from supervisor.jobs.trainingjob.discovery import DISCOVERY
 from supervisor.jobs.trainingjob.failpoints import At
@@ -75,6 +75,9 @@ class TrainingJobKind:
 
     def role(self, labels: Mapping[str, str]) -> Role | None:
         return role(labels)
+
+    def run_id(self, _job: TrainingJob, launcher: Pod | None) -> str:
+        return launched_run(launcher)
 
     def reference(self, pod: Pod) -> JobReference | None:
         """Only by the owner: a job of the same name in another namespace has pods with the same labels."""

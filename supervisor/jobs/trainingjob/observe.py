@@ -7,7 +7,7 @@ from supervisor.cluster.annotations import MAX_WAIT, OURS, REQUESTED, SUSPENDED_
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.plan import first_decision
 from supervisor.decide.reasons import freed
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
 from supervisor.jobs.kind import JobState
@@ -58,7 +58,7 @@ def spec_of(job: TrainingJob, asked: TrainingJobSpec) -> Spec:
         requested_workers=requested,
         max_wait_seconds=float(count(annotation(_annotations(job, asked), MAX_WAIT))),
         launcher_host=Host(f"{job.metadata.name}-launcher"),
-        capabilities=frozenset(Capability),
+        capabilities=ELASTIC,
         # A fixed number of processes in the command needs that many workers.
         least_to_start=least if asked.sized_by_variable else requested,
     )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from servicekit.clock import Clock
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC
 from supervisor.store.kubernetes import KubernetesStore, Options
 from tests.chart.chart_rendering import RELEASE, Refused
 from tests.controlplane.chart.chart_cluster import PREVIOUS_CHART, Installation
@@ -36,7 +36,7 @@ async def test_upgrade_rollback_and_uninstall_keep_what_is_known(cluster_with_he
         await put_job(store, replace(STOPPING, spec=replace(STOPPING.spec, max_wait_seconds=9.0)))
     [changed] = [path for path in uids if path.endswith("/trainingjob.stops")]
     spec = (await cluster_with_helm.api.get(changed))["spec"]
-    assert (spec["operated"], set(spec["capabilities"])) == (True, set(Capability))
+    assert (spec["operated"], set(spec["capabilities"])) == (True, set(ELASTIC))
 
     await cluster_with_helm.helm("rollback", RELEASE, "1", "--wait")
     await until(lambda: _forgets_capabilities(cluster_with_helm, changed), "the definition is the one before")

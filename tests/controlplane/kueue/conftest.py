@@ -7,9 +7,10 @@ from tests.controlplane.kueue.kueue_controller import NAME, queueing
 from tests.controlplane.kueue.kueue_jobs import QueuedJobs
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.controlplane.mpijob.mpijob_operator import NAME as MPI_OPERATOR
-from tests.controlplane.mpijob.mpijob_operator import operating, plane_of_running_pods
+from tests.controlplane.mpijob.mpijob_operator import operating
+from tests.controlplane.operators import built, plane_of_running_pods
 from tests.testkit.controlplane.api import Api, client
-from tests.testkit.controlplane.binaries import NoGo, Program, operator
+from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
 from tests.testkit.controlplane.running import Cluster, ControlPlane
 
@@ -17,10 +18,7 @@ from tests.testkit.controlplane.running import Cluster, ControlPlane
 @pytest.fixture(scope="session")
 def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of this process, with Kueue and an operator whose jobs it queues."""
-    try:
-        controllers = operator(MPI_OPERATOR), operator(NAME)
-    except NoGo as reason:
-        pytest.skip(str(reason))
+    controllers = built(MPI_OPERATOR), built(NAME)
     with (
         plane_of_running_pods(programs, tmp_path_factory.mktemp(NAME)) as running,
         operating(controllers[0], running.cluster),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.kueue.kueue_jobs import QueuedJobs
-from tests.controlplane.mpijob.mpijob_world import world
+from tests.controlplane.operator_world import world
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
 

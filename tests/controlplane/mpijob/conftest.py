@@ -4,20 +4,17 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
-from tests.controlplane.mpijob.mpijob_operator import NAME, operating, plane_of_running_pods
+from tests.controlplane.mpijob.mpijob_operator import NAME, operating
+from tests.controlplane.operators import built, plane_of_running_pods
 from tests.testkit.controlplane.api import Api, client
-from tests.testkit.controlplane.binaries import NoGo, Operator, Program, operator
+from tests.testkit.controlplane.binaries import Operator, Program
 from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
 from tests.testkit.controlplane.running import Cluster, ControlPlane
 
 
 @pytest.fixture(scope="session")
 def mpi_operator() -> Operator:
-    """Without Go the test is skipped, and it fails where nobody has built the operator."""
-    try:
-        return operator(NAME)
-    except NoGo as reason:
-        pytest.skip(str(reason))
+    return built(NAME)
 
 
 @pytest.fixture(scope="session")

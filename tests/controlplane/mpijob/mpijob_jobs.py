@@ -39,6 +39,8 @@ def _template(selector: Mapping[str, str], command: list[str], **resources: Any)
 class MpiJobs:
     """The jobs of one namespace, and what the operator has made of them."""
 
+    kind = "mpijob"
+
     def __init__(self, api: Api, namespace: Namespace) -> None:
         self._api = api
         self.namespace = namespace

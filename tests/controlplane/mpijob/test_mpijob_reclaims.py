@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from tests.controlplane.mpijob.mpijob_jobs import MANAGED, PREFIX, MpiJobs
-from tests.controlplane.mpijob.mpijob_world import restarted, world
+from tests.controlplane.operator_world import restarted, world
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
 

@@ -91,7 +91,7 @@ _SIZES = {"fixed-processes", "fixed-nodes", "no-room-to-shrink"}
 _TRAIN_TORCH = [_PYTORCH, _TF, _VOLCANO, _JOB]
 
 BAD: Sequence[Bad] = [
-    *(Bad("kind-not-supervised", kind, "spec.suspend", _NO) for kind in (_PYTORCH, _TF, _VOLCANO, _JOB)),
+    *(Bad("kind-not-supervised", kind, "spec.suspend", _NO) for kind in (_TF, _VOLCANO, _JOB)),
     *_each("pods-not-opted-in", _TEMPLATES, "metadata.annotations", None),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", 5),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", None, Facts(checkpoint_seconds=45.0)),

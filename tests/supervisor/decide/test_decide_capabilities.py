@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC, Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.order import AddHosts, LeaveHosts, RemoveHosts, SetHostList, StopProcesses
@@ -26,7 +26,7 @@ _LAUNCHER = Host("launcher")
 
 def _running(*lacking: Capability, least: int = 2) -> SupervisedJob:
     """A job that asked for six workers and runs on four, with all capabilities but those."""
-    capabilities = frozenset(Capability) - set(lacking)
+    capabilities = ELASTIC - set(lacking)
     return running_job(replace(spec(least, 6), capabilities=capabilities, launcher_host=_LAUNCHER), 4)
 
 
@@ -81,3 +81,12 @@ def test_a_controller_that_starts_no_runs_waits_to_be_told() -> None:
     job, _ = decide(waiting, seeing(granted=first(6)))
     job, _ = decide(job, seeing(granted=first(6)), at=POLICY.resume_delay_seconds)
     assert (job.decision.phase, job.decision.run) == (Phase.RUNNING, 1)
+
+
+def test_a_run_that_cannot_leave_a_host_out_stops_although_enough_would_remain() -> None:
+    """It resumes on the others at once, instead of losing steps when the host goes."""
+    job = running_job(replace(spec(2, 6), capabilities=frozenset(Capability)), 4)
+    job, planned = decide(job, seeing(noticed(notice(1))))
+    assert (job.decision.phase, job.decision.exclusions) == (Phase.STOPPING, frozenset())
+    assert job.decision.reason == "n1 will be reclaimed, says metadata; the run cannot go on without a host: stopping."
+    assert not any(isinstance(each, SetHostList) and each.exclusions for each in planned.actions)

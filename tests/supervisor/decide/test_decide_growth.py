@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.decide.policy import Policy
 from supervisor.decide.situation import JobFacts
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Growth, Phase, SupervisedJob
 from supervisor.domain.order import AddHosts
@@ -32,7 +32,7 @@ LAST = POLICY.resume_timeout_seconds
 
 def small(least: int = 2) -> SupervisedJob:
     """A job of six hosts that runs on three, all of which an operator has made."""
-    return running_job(replace(spec(least, 6), capabilities=frozenset(Capability), launcher_host=Host("launcher")), 3)
+    return running_job(replace(spec(least, 6), capabilities=ELASTIC, launcher_host=Host("launcher")), 3)
 
 
 def room(more: int, facts: JobFacts | None = None) -> JobFacts:

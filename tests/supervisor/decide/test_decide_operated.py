@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result, Spec, SupervisedJob
 from supervisor.domain.order import EndJob, LeaveHosts, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
@@ -29,7 +29,7 @@ LAUNCHER = Host("launcher")
 
 
 def asked(least: int = 3, *, max_wait: float = 0.0) -> Spec:
-    return replace(spec(least, max_wait=max_wait), capabilities=frozenset(Capability), launcher_host=LAUNCHER)
+    return replace(spec(least, max_wait=max_wait), capabilities=ELASTIC, launcher_host=LAUNCHER)
 
 
 def going(least: int = 3) -> SupervisedJob:

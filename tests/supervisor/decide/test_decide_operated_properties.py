@@ -12,7 +12,7 @@ from supervisor.decide.plan import Plan, plan
 from supervisor.decide.registration import acknowledge
 from supervisor.decide.situation import JobFacts, RankZero
 from supervisor.decide.size import joining_workers, startable_workers, takes_any_size, usable_workers
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, OnLoss, Phase, Result, SupervisedJob
@@ -282,7 +282,7 @@ def _worlds(draw: st.DrawFn) -> World:
     least = draw(st.integers(1, SIZE))
     asked = replace(
         spec(least, SIZE, max_wait=draw(st.sampled_from([0.0, 100.0]))),
-        capabilities=frozenset(Capability),
+        capabilities=ELASTIC,
         launcher_host=LAUNCHER,
         least_to_start=draw(st.sampled_from([least, SIZE])),
         on_loss=draw(st.sampled_from([OnLoss.SHRINK, OnLoss.SHRINK, OnLoss.HOLD])),

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.decide.plan import plan
 from supervisor.decide.prospects import prospects
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Growth, Phase, Result, SupervisedJob
 from tests.supervisor.decide.decide_builders import (
     POLICY,
@@ -23,7 +23,7 @@ from tests.supervisor.decide.decide_builders import (
     waiting_job,
 )
 
-_ALL = frozenset(Capability)
+_ALL = ELASTIC
 
 
 def _said(job: SupervisedJob) -> str:

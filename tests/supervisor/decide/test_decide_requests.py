@@ -12,7 +12,7 @@ from supervisor.decide.ranks import Ranks
 from supervisor.decide.registration import LauncherReport, Registration, UnknownJobError, register
 from supervisor.decide.requests import ClusterJobError, JobEndsError, JobIsOverError, with_request
 from supervisor.domain.agreement import AnswerKind
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase, RequestKind, Result, SupervisedJob, UserRequest
 from supervisor.domain.order import EndJob, OrderKind, SetHostList, SuspendRun
@@ -144,7 +144,7 @@ def test_a_request_that_is_taken_back_meanwhile_costs_one_stop() -> None:
 
 def test_a_first_run_that_a_controller_is_starting_is_suspended_first() -> None:
     """Only a suspension of its object keeps the controller from starting the job."""
-    asked = replace(spec(), capabilities=frozenset(Capability))
+    asked = replace(spec(), capabilities=ELASTIC)
     job, planned = decide(_asked(waiting_job(asked)), seeing())
     assert (job.decision.phase, planned.actions) == (Phase.SUSPENDED, (SuspendRun(0),))
     held, planned = decide(observing(job, applied=job.decision.generation), seeing(granted=first(6)), 1)

@@ -17,7 +17,7 @@ from servicekit.kubernetes.objects import ObjectKey
 from supervisor.decide.plan import plan
 from supervisor.decide.situation import JobFacts
 from supervisor.domain.agreement import Agreement, Purpose
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC, Capability
 from supervisor.domain.ids import Host, JobName, NoticeId, cluster_job
 from supervisor.domain.job import (
     Acknowledgement,
@@ -468,7 +468,7 @@ FULL_JOB = replace(
         running_job().spec,
         launcher_host=Host("n9"),
         least_to_start=1,
-        capabilities=frozenset(Capability),
+        capabilities=ELASTIC,
         on_loss=OnLoss.HOLD,
         worker_multiple=2,
         ignored=("worker-multiple is ignored.",),

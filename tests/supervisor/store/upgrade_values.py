@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host, JobName, Source, cluster_job
 from supervisor.domain.job import (
     Acknowledgement,
@@ -143,7 +143,7 @@ OPERATED = SupervisedJob(
         requested_workers=4,
         max_wait_seconds=60.0,
         launcher_host=Host("job-launcher"),
-        capabilities=frozenset(Capability),
+        capabilities=ELASTIC,
         least_to_start=2,
     ),
     observed=Observed(
@@ -179,7 +179,7 @@ STOPPING = SupervisedJob(
         min_workers=3,
         max_workers=3,
         requested_workers=3,
-        capabilities=frozenset(Capability),
+        capabilities=ELASTIC,
     ),
     observed=Observed(
         launcher="uid-stops",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host
 from supervisor.domain.job import OnLoss, Phase, Result, SupervisedJob
 from supervisor.jobs.kind import JobReference, JobState, Role
@@ -47,7 +47,7 @@ def test_a_new_job_waits_since_it_was_made() -> None:
     asked = value.spec
     assert (value.name, value.uid) == (NAME, "job-uid")
     assert (asked.min_workers, asked.requested_workers, asked.max_workers, asked.start_workers) == (2, 4, 4, 2)
-    assert asked.capabilities == frozenset(Capability)
+    assert asked.capabilities == ELASTIC
     assert (value.decision.phase, value.decision.waiting_since) == (Phase.WAITING, MADE)
     assert value.observed.hosts == {Host(f"bert-worker-{number}") for number in range(4)}
 

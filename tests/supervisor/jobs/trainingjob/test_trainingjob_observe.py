@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.capability import Capability
+from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import OnLoss, Phase, Result, SupervisedJob
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
@@ -45,7 +45,7 @@ def test_a_new_job_waits_since_it_was_made() -> None:
     assert (value.name, value.uid) == (JobName("team/trainingjob.bert"), "job-uid")
     asked = value.spec
     assert (asked.min_workers, asked.requested_workers, asked.max_workers, asked.start_workers) == (2, 8, 128, 2)
-    assert (asked.capabilities, asked.launcher_host) == (frozenset(Capability), Host("bert-launcher"))
+    assert (asked.capabilities, asked.launcher_host) == (ELASTIC, Host("bert-launcher"))
     assert (value.decision.phase, value.decision.waiting_since) == (Phase.WAITING, MADE)
     assert (value.observed.run, value.observed.running) == (0, False)
     assert value.observed.hosts == frozenset(worker_names(job(), 8))

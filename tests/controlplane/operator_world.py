@@ -1,17 +1,17 @@
-"""A supervisor beside the real operator, agents that announce reclaims, and a training process that answers."""
+"""A supervisor beside a real operator, agents that announce reclaims, and a training process that answers."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from supervisor.serving.servers import ENDPOINTS_FILE
 from tests.controlplane.identity.identity_world import AUDIENCE, Running, supervising
-from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import Place, job_path, place
+from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.serving import AgentPeer, ProcessPeer, noticed
 from tests.testkit.waiting import until
@@ -20,10 +20,26 @@ _LEAD_SECONDS = 60.0
 _QUICK = {"window_seconds": 0.5, "growth_delay_seconds": 0.3, "leave_margin_seconds": 1.0, "margin_seconds": 1.5}
 
 
+class Jobs(Protocol):
+    """The jobs of one kind in a test's namespace."""
+
+    kind: str
+    namespace: Namespace
+
+    async def pods(self, name: str) -> dict[str, Any]:
+        """The job's pods by their names, without the job's."""
+
+    async def has_pods(self, name: str, *pods: str) -> dict[str, Any]:
+        """The job's pods, once they are just these."""
+
+
+J = TypeVar("J", bound=Jobs)
+
+
 @dataclass(slots=True)
-class World:
+class World(Generic[J]):
     here: Place
-    jobs: MpiJobs
+    jobs: J
     supervisor: Running
     revisions: Counter[str] = field(default_factory=Counter)
     """Of what each node's agent announced last."""
@@ -64,7 +80,7 @@ class World:
         return await until(reached, f"{name} is {phase}, run {run}, with {workers} workers")
 
     async def supervised(self, name: str) -> Any:
-        return await self.api.get(job_path(f"mpijob.{name}", self.jobs.namespace.name))
+        return await self.api.get(job_path(f"{self.jobs.kind}.{name}", self.jobs.namespace.name))
 
     async def released(self, name: str) -> None:
         """Returns once the job is none of the supervisor's business."""
@@ -72,7 +88,7 @@ class World:
         async def gone() -> bool:
             path = f"/apis/job-supervisor.kube-ai.io/v1alpha1/namespaces/{self.jobs.namespace.name}/supervisedjobs"
             listed = await self.api.get(path)
-            return all(job["metadata"]["name"] != f"mpijob.{name}" for job in listed["items"])
+            return all(job["metadata"]["name"] != f"{self.jobs.kind}.{name}" for job in listed["items"])
 
         await until(gone, f"{name} is released")
 
@@ -111,13 +127,13 @@ class World:
 
 
 @asynccontextmanager
-async def world(plane: ControlPlane, jobs: MpiJobs, directory: Path, **settings: Any) -> AsyncIterator[World]:
+async def world(plane: ControlPlane, jobs: J, directory: Path, **settings: Any) -> AsyncIterator[World[J]]:
     async with place(plane) as here, supervising(here, directory, **{**_QUICK, **settings}) as supervisor:
         yield World(here, jobs, supervisor)
 
 
 @asynccontextmanager
-async def restarted(one: World, directory: Path) -> AsyncIterator[World]:
+async def restarted(one: World[J], directory: Path) -> AsyncIterator[World[J]]:
     """The same with another supervisor's process, after the first one was killed."""
     (directory / ENDPOINTS_FILE).unlink()
     settings: dict[str, Any] = {**_QUICK}

@@ -1,0 +1,1 @@
+"""PyTorchJobs of training-operator (kubeflow.org/v1)."""

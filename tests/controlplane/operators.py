@@ -1,0 +1,58 @@
+"""Real operators outside a pod, on a control plane whose pods run until somebody ends them."""
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.testkit.controlplane.api import Api
+from tests.testkit.controlplane.binaries import NoGo, Operator, Program, operator
+from tests.testkit.controlplane.running import Cluster, ControlPlane, running
+from tests.testkit.waiting import until
+from tests.testkit.yaml_text import document
+
+_STAGES = Path(__file__).parent / "operator_stages.yaml"
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+@contextmanager
+def plane_of_running_pods(programs: Mapping[Program, Path], directory: Path) -> Iterator[ControlPlane]:
+    with running(programs, directory, {Program.KWOK: {"config": _STAGES}}) as plane:
+        yield plane
+
+
+def built(name: str) -> Operator:
+    """An operator. Without Go the test is skipped, and it fails where nobody has built the operator."""
+    try:
+        return operator(name)
+    except NoGo as reason:
+        pytest.skip(str(reason))
+
+
+async def define(api: Api, manifest: str) -> None:
+    """Creates a definition, and returns once the API server serves it: operators end without theirs."""
+    definition = document(manifest)
+    await api.create(_DEFINITIONS, definition)
+
+    async def established() -> bool:
+        status = (await api.get(f"{_DEFINITIONS}/{definition['metadata']['name']}")).get("status", {})
+        return ("Established", "True") in {(each["type"], each["status"]) for each in status.get("conditions") or ()}
+
+    await until(established, f"{definition['metadata']['name']} is defined")
+
+
+@contextmanager
+def started(
+    name: str, command: Sequence[str], cluster: Cluster, environment: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A program of an operator, which ends with this process; its log lies beside the cluster's."""
+    guarded = ["setpriv", "--pdeathsig", "KILL", *command]
+    with (cluster.directory / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(guarded, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()

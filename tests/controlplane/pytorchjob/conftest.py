@@ -1,0 +1,52 @@
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.operators import built, plane_of_running_pods
+from tests.controlplane.pytorchjob.pytorchjob_jobs import PyTorchJobs
+from tests.controlplane.pytorchjob.training_operator import NAME, operating
+from tests.testkit.controlplane.api import Api, client
+from tests.testkit.controlplane.binaries import Operator, Program
+from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
+from tests.testkit.controlplane.running import Cluster, ControlPlane
+
+
+@pytest.fixture(scope="session")
+def training_operator() -> Operator:
+    return built(NAME)
+
+
+@pytest.fixture(scope="session")
+def plane(
+    programs: Mapping[Program, Path], training_operator: Operator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """A control plane of this process, with the operator."""
+    with (
+        plane_of_running_pods(programs, tmp_path_factory.mktemp("pytorchjob")) as running,
+        operating(training_operator, running.cluster, "pytorchjob"),
+    ):
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster(plane: ControlPlane) -> Cluster:
+    return plane.cluster
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[Api]:
+    async with client(cluster) as administrator:
+        yield administrator
+
+
+@pytest.fixture
+async def namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
+    async with fresh_namespace(cluster, api) as own:
+        yield own
+
+
+@pytest.fixture
+def jobs(api: Api, namespace: Namespace) -> PyTorchJobs:
+    """The jobs of the test's namespace, which has no node yet."""
+    return PyTorchJobs(api, namespace)

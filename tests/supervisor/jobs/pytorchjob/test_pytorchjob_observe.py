@@ -1,0 +1,152 @@
+"""What a PyTorchJob and its pods are taken for."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from supervisor.domain.capability import Capability
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Phase, Result, SupervisedJob
+from supervisor.jobs.kind import JobReference, JobState
+from supervisor.jobs.pytorchjob.objects import PyTorchJob, read_pytorch_job
+from tests.supervisor.jobs.pytorchjob.pytorchjob_objects import (
+    ELASTIC_POLICY,
+    KIND,
+    MADE,
+    NAME,
+    OPTED_IN,
+    PREFIX,
+    STARTED,
+    job,
+    pod,
+    running,
+    spec,
+    state,
+    workers,
+)
+
+NOW = MADE + 1000
+_OURS = {**OPTED_IN, f"{PREFIX}suspended-by": "elastic-job-supervisor"}
+
+
+def observed(seen: JobState[PyTorchJob], known: SupervisedJob | None = None) -> SupervisedJob:
+    value = KIND.observe(seen, known, NOW)
+    assert value is not None
+    return value
+
+
+def test_a_new_job_waits_since_it_was_made() -> None:
+    value = observed(state(*workers(3)))
+    asked = value.spec
+    assert (value.name, value.uid) == (NAME, "job-uid")
+    assert (asked.min_workers, asked.requested_workers, asked.max_workers, asked.start_workers) == (2, 4, 6, 2)
+    assert (value.decision.phase, value.decision.waiting_since) == (Phase.WAITING, MADE)
+    assert value.observed.hosts == {Host(f"bert-worker-{number}") for number in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "goes_on"),
+    [
+        (spec(elastic=ELASTIC_POLICY), True),
+        (spec(elastic={"minReplicas": 2, "rdzvBackend": "c10d"}), False),
+        (spec(elastic=ELASTIC_POLICY, restart_policy="Never"), False),
+        (spec(elastic={"minReplicas": 2}, command=["torchrun", "--rdzv-backend=kubeai", "train.py"]), True),
+        (spec(elastic={"minReplicas": 2}, command=["sh", "-c", "torchrun --rdzv_backend kubeai train.py"]), True),
+        (spec(elastic={"minReplicas": 2}, command=["torchrun", "--rdzv-backend=kubeai2"]), False),
+        (spec(), False),
+    ],
+)
+def test_only_members_of_the_rendezvous_go_on_without_a_host(
+    asked: dict[str, Any],
+    goes_on: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """And none whose pods may not be deleted."""
+    capabilities = observed(state(asked=asked)).spec.capabilities
+    assert (Capability.FIXED_HOSTS in capabilities) is not goes_on
+    assert (Capability.REPLACES_HOSTS in capabilities) is goes_on
+
+
+def test_a_job_without_an_elastic_policy_has_one_size_and_its_master_counts() -> None:
+    value = observed(state(asked=spec(3, master=True)))
+    assert (value.spec.min_workers, value.spec.requested_workers, value.spec.max_workers) == (4, 4, 4)
+    assert Host("bert-master-0") in value.observed.hosts
+
+
+def test_a_job_that_trains_already_is_taken_over() -> None:
+    value = observed(running())
+    assert value.decision.phase is Phase.RUNNING
+    assert value.observed.hosts == {Host(f"bert-worker-{number}") for number in range(4)}
+    assert (value.observed.run, value.observed.instance) == (1, "2023-11-14T22:23:20+00:00")
+
+
+@pytest.mark.parametrize(
+    ("others", "begun"),
+    [
+        ([], False),
+        ([pod("worker-3", phase="Pending")], False),
+        ([pod("worker-3", phase="Pending", node="")], True),
+        ([pod("worker-3")], True),
+    ],
+)
+def test_a_run_begins_once_no_pod_is_starting(
+    others: list[Any],
+    begun: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """A pod that no node has room for is not waited for."""
+    assert observed(state(*workers(3), *others, status=STARTED)).observed.running is begun
+
+
+def test_another_start_is_another_run_and_a_replaced_pod_is_not() -> None:
+    first = observed(running())
+    replaced = observed(state(*workers(3), pod("worker-3", phase="Pending"), status=STARTED), first)
+    assert (replaced.observed.run, replaced.observed.running) == (1, True)
+    again = observed(running(status={"startTime": "2023-11-14T22:33:20Z"}), replaced)
+    assert (again.observed.run, again.observed.running) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("condition", "result"), [("Succeeded", Result.SUCCEEDED), ("Failed", Result.FAILED), ("Restarting", None)]
+)
+def test_the_end_is_what_the_operator_says(condition: str, result: Result | None) -> None:
+    assert observed(running(conditions=[condition]), observed(running())).observed.result is result
+
+
+def test_a_job_of_which_no_pod_runs_any_more_does_not_run() -> None:
+    value = observed(state(pod("worker-0", phase="Failed"), status=STARTED), observed(running()))
+    assert not value.observed.running
+
+
+def test_a_persons_suspension_is_left_alone_and_ours_is_kept() -> None:
+    asked = spec(elastic=ELASTIC_POLICY, suspend=True)
+    assert KIND.observe(state(asked=asked), None, NOW) is None
+    kept = observed(state(asked=asked, annotations=_OURS, conditions=["Suspended"]))
+    assert (kept.decision.phase, kept.decision.waiting_since) == (Phase.SUSPENDED, NOW)
+
+
+def test_a_job_that_a_person_resumes_is_taken_up_anew() -> None:
+    known = observed(running())
+    decision = replace(known.decision, phase=Phase.SUSPENDED, generation=5, hosts=frozenset())
+    assert KIND.observe(state(status=STARTED), replace(known, decision=decision), NOW) is None
+
+
+def test_a_job_that_another_controller_runs_is_left_to_it() -> None:
+    assert KIND.is_queued(state(asked=spec(managedBy="kueue.x-k8s.io/multikueue")))
+
+
+@pytest.mark.parametrize("broken", [{"pytorchReplicaSpecs": 7}, {"pytorchReplicaSpecs": {}}, []])
+def test_what_is_not_understood_is_not_supervised(broken: Any) -> None:
+    """And the other jobs are still read."""
+    assert job(asked=broken).spec is None
+    assert KIND.observe(state(asked=broken), None, NOW) is None
+
+
+def test_what_is_no_object_at_all_is_refused() -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        read_pytorch_job(b"[]")
+
+
+def test_a_pod_belongs_to_the_job_that_owns_it() -> None:
+    assert KIND.reference(pod("worker-0")) == JobReference(NAME, "job-uid")
+    assert KIND.reference(pod("worker-0", ownerReferences=[])) is None
