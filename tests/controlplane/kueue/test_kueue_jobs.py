@@ -19,7 +19,8 @@ async def test_a_reclaim_suspends_and_resumes_a_job_by_its_workload(
     """Several times over, and once smaller; no retry of the launcher's Job, which allows none, is burned."""
     jobs = queued.jobs
     await jobs.nodes(3)
-    async with world(plane, jobs, tmp_path / "supervisor") as one:
+    # Two notices are withdrawn one after the other, and a managed job does not grow.
+    async with world(plane, jobs, tmp_path / "supervisor", resume_delay_seconds=8.0) as one:
         await queued.submit("j", 3)
         for run in range(1, 4):
             await jobs.runs("j", 3)
