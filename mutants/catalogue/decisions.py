@@ -10,30 +10,31 @@ _DIRECTIVES = "supervisor/decide/directives.py"
 _WAITING = "supervisor/decide/waiting.py"
 _REGISTRATION = "supervisor/decide/registration.py"
 
-_BELOW_MINIMUM = "if s.noticed and not usable_workers(left, spec):"
+_STOPS = "if {}:\n        return below_minimum"
+_BELOW_MINIMUM = _STOPS.format("not usable_workers(left, spec)")
 _EXCLUSIONS_ORDERED = "exclusions=tuple(sorted(decision.exclusions)),"
 
 MUTANTS = (
     Mutant(
         name="stops-falsely",
         breaks="Stops the job for every notice, however many workers remain.",
-        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.noticed:"),),
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, _STOPS.format("True")),),
         in_ci=True,
     ),
     Mutant(
         name="stops-with-one-worker-too-many",
         breaks="Stops the job if exactly its minimum remains.",
-        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.noticed and not usable_workers(left - 1, spec):"),),
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, _STOPS.format("not usable_workers(left - 1, spec)")),),
     ),
     Mutant(
         name="stops-with-one-worker-too-few",
         breaks="Continues with one worker less than the minimum.",
-        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if s.noticed and not usable_workers(left + 1, spec):"),),
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, _STOPS.format("not usable_workers(left + 1, spec)")),),
     ),
     Mutant(
         name="never-stops",
         breaks="Never stops a job that falls below its minimum because of notices.",
-        edits=(Edit(_LIVE, _BELOW_MINIMUM, "if False:"),),
+        edits=(Edit(_LIVE, _BELOW_MINIMUM, _STOPS.format("False")),),
         in_ci=True,
     ),
     Mutant(

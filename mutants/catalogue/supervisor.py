@@ -100,8 +100,9 @@ MUTANTS = (
             ),
             Edit(
                 "supervisor/decide/live.py",
-                "    if s.noticed and not usable_workers(left, spec):\n",
-                "    if s.noticed and not usable_workers(left, spec) and s.previous.phase is not Phase.RESUMING:\n",
+                "    return _reason_to_leave(s, left) if s.noticed else None\n",
+                "    is_resuming = s.previous.phase is Phase.RESUMING\n"
+                "    return _reason_to_leave(s, left) if s.noticed and not is_resuming else None\n",
             ),
             Edit(
                 _FACTS,

@@ -7,6 +7,9 @@ from supervisor.check.command import TORCHRUN, Launch
 from supervisor.check.job import CheckedJob, Kind, Role
 from supervisor.check.values import count
 
+KUBEAI = "kubeai"
+"""The rendezvous backend of the supervisor. Its agents wait when their host leaves, and do not exit."""
+
 _FALSE = ("", "0", "false", "False")
 
 

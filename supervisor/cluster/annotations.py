@@ -7,6 +7,10 @@ PREFIX = "job-supervisor.kube-ai.io/"
 
 MANAGED = f"{PREFIX}managed-by-job-supervisor"
 SPOT = f"{PREFIX}spot-instance"
+MIN_WORKERS = f"{PREFIX}min-workers"
+MAX_WORKERS = f"{PREFIX}max-workers"
+"""The bounds of a job whose kind has no fields for them."""
+
 MAX_WAIT = f"{PREFIX}max-wait-time"
 """Seconds that a job may wait for capacity; 0 is for ever."""
 

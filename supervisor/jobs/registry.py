@@ -8,9 +8,10 @@ from supervisor.failpoints import At
 from supervisor.jobs.kind import AnyKind
 from supervisor.jobs.mpijob.kind import MpiJobKind
 from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
+from supervisor.jobs.tfjob.kind import TfJobKind
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
 
-KINDS: tuple[AnyKind, ...] = (TrainingJobKind(), MpiJobKind(), PyTorchJobKind())
+KINDS: tuple[AnyKind, ...] = (TrainingJobKind(), MpiJobKind(), PyTorchJobKind(), TfJobKind())
 
 
 def pod_labels() -> frozenset[str]:

@@ -17,7 +17,14 @@ from tests.testkit.serving import AgentPeer, ProcessPeer, noticed
 from tests.testkit.waiting import until
 
 _LEAD_SECONDS = 60.0
-_QUICK = {"window_seconds": 0.5, "growth_delay_seconds": 0.3, "leave_margin_seconds": 1.0, "margin_seconds": 1.5}
+_QUICK = {
+    "window_seconds": 0.5,
+    "growth_delay_seconds": 0.3,
+    "leave_margin_seconds": 1.0,
+    "margin_seconds": 1.5,
+    # A busy operator learns later than the supervisor that the old pods are gone, and counts them as failed until then.
+    "resume_delay_seconds": 1.5,
+}
 
 
 class Jobs(Protocol):

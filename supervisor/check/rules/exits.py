@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from supervisor.check.command import HOROVODRUN, TORCHRUN
 from supervisor.check.finding import Facts, Problem, Severity, rule
 from supervisor.check.job import CheckedJob, Kind
+from supervisor.check.torchrun import KUBEAI, agents
 
 _HIDDEN = re.compile(r"(?:\|\||;|&&)\s*(?:true|:|exit\s+0)(?=$|[\s;'\"])|trap\s+(['\"])[^'\"]*\bexit(?:\s+0)?\s*\1")
 
@@ -27,7 +28,8 @@ def exit_code_hidden(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
 @rule("one-success-ends-job", Severity.WARNING, "a job that succeeds as soon as one of its workers exits with 0")
 def one_success_ends_job(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
     roles = {role.name.lower() for role in job.roles}
-    if job.kind is Kind.PYTORCH_JOB and "elasticPolicy" in job.spec and "master" not in roles:
+    waits = any(agent.backend == KUBEAI for agent in agents(job))
+    if job.kind is Kind.PYTORCH_JOB and "elasticPolicy" in job.spec and "master" not in roles and not waits:
         who = "any worker"
     elif job.kind is Kind.TF_JOB and "worker" in roles and not roles & {"chief", "master"}:
         who = "worker 0"

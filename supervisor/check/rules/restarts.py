@@ -6,10 +6,8 @@ from supervisor.check.command import KUBEAI_RUN
 from supervisor.check.finding import Facts, Problem, Severity, rule
 from supervisor.check.job import CheckedJob, Kind
 from supervisor.check.kinds import SHAPES
-from supervisor.check.torchrun import agents
+from supervisor.check.torchrun import KUBEAI, agents
 from supervisor.check.values import at, number, text
-
-_KUBEAI = "kubeai"
 
 
 @rule("worker-not-replaced", Severity.WARNING, "a restart policy that replaces no worker")
@@ -76,12 +74,12 @@ def no_retries(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
 @rule("no-torchrun-restarts", Severity.ERROR, "torchrun without restarts, which the loss of any node takes one of")
 def no_torchrun_restarts(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
     for agent in agents(job):
-        if agent.max_restarts == 0 and agent.fixed_nodes != 1 and agent.backend != _KUBEAI and not agent.standalone:
+        if agent.max_restarts == 0 and agent.fixed_nodes != 1 and agent.backend != KUBEAI and not agent.standalone:
             yield Problem(
                 f"{agent.place} --max-restarts",
                 "torchrun has no restarts (max_restarts is 0, its default), and each node that leaves takes one from "
                 "every other node: the first reclaim ends the job.",
-                f"Use the rendezvous backend {_KUBEAI}, with which an announced leave takes none; or allow restarts, "
+                f"Use the rendezvous backend {KUBEAI}, with which an announced leave takes none; or allow restarts, "
                 "as with --max-restarts=10.",
             )
 

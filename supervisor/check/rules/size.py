@@ -7,7 +7,7 @@ from supervisor.check.finding import Facts, Problem, Severity, rule
 from supervisor.check.job import CheckedJob, Kind, Role
 from supervisor.check.torchrun import agents
 from supervisor.check.values import count, number, text
-from supervisor.jobs.mpijob.objects import MIN_WORKERS
+from supervisor.cluster.annotations import MIN_WORKERS
 from supervisor.jobs.trainingjob.objects import SIZE
 
 _PROCESSES = ("-np", "--num-proc", "-n", "-c")

@@ -19,9 +19,6 @@ from supervisor.jobs.manifest import ObjectMetadata
 MPI_JOBS = Resource(group="kubeflow.org", version="v2beta1", kind="MPIJob", plural="mpijobs", namespaced=True)
 KIND = "mpijob"
 
-MIN_WORKERS = f"{PREFIX}min-workers"
-MAX_WORKERS = f"{PREFIX}max-workers"
-
 EXCLUDED_PODS = f"{PREFIX}excluded-pods"
 """On a launcher's pod: the workers that its list of hosts leaves out. Writing it brings the list to the launcher: a
 kubelet updates the files of a pod within a second when the pod changes, and once a minute otherwise."""

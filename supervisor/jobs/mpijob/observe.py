@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from supervisor.cluster.annotations import MAX_WAIT, REQUESTED
+from supervisor.cluster.annotations import MAX_WAIT, MAX_WORKERS, MIN_WORKERS, REQUESTED
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.size import least_to_start
 from supervisor.domain.capability import Capability
@@ -11,7 +11,7 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework, Observed, Result, Spec, SupervisedJob
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.loss import with_loss_policy
-from supervisor.jobs.mpijob.objects import MAX_WORKERS, MIN_WORKERS, Condition, MpiJob, MpiJobSpec
+from supervisor.jobs.mpijob.objects import Condition, MpiJob, MpiJobSpec
 from supervisor.jobs.observation import annotation, count, held_by_person, is_ours, observed_launcher
 from supervisor.jobs.suspension import is_freed, registered, result_of, suspended_here
 

@@ -1,60 +1,49 @@
 """PyTorchJobs of training-operator as a kind of job."""
 
-from collections.abc import Mapping
+import re
 
-import msgspec
+from servicekit.kubernetes.client import Resource
+from supervisor.domain.capability import Capability
+from supervisor.domain.job import Framework
+from supervisor.jobs.replicated.kind import ReplicatedKind
+from supervisor.jobs.replicated.objects import ReplicatedJob, ReplicatedSpec, Shape
+from supervisor.jobs.replicated.observe import Bounds
 
-from supervisor.cluster.objects import Pod
-from supervisor.domain.capacity import ResourceRequest
-from supervisor.domain.ids import cluster_job
-from supervisor.domain.job import SupervisedJob
-from supervisor.jobs.kind import JobReference, KindContext, Right, Role
-from supervisor.jobs.pytorchjob import observe
-from supervisor.jobs.pytorchjob.actions import PyTorchJobActions
-from supervisor.jobs.pytorchjob.objects import KIND, PYTORCH_JOBS, REPLICA_TYPE, PyTorchJob, read_pytorch_job, role
+_BACKEND = "kubeai"
+_BACKEND_VARIABLE = "PET_RDZV_BACKEND"
+_BACKEND_OPTION = re.compile(rf"--rdzv[-_]backend[= ]{_BACKEND}(?!\S)")
+_NEVER = "Never"
 
 
-class PyTorchJobKind:
+class PyTorchJobKind(ReplicatedKind):
     """See `supervisor.jobs.kind.JobKind`."""
 
-    name = KIND
-    resource = PYTORCH_JOBS
-    pod_labels = frozenset({REPLICA_TYPE})
-    rights = (
-        Right(
-            group="kubeflow.org",
-            resources=("pytorchjobs",),
-            verbs=("get", "list", "watch", "patch"),
-            reason="to follow jobs, and to suspend, resize and resume them",
-        ),
+    name = "pytorchjob"
+    resource = Resource(group="kubeflow.org", version="v1", kind="PyTorchJob", plural="pytorchjobs", namespaced=True)
+    framework = Framework.TORCHRUN
+    shape = Shape(
+        replicas="pytorchReplicaSpecs",
+        roles=("Master", "Worker"),
+        scaled="Worker",
+        role_label="training.kubeflow.org/replica-type",
+        controller="kubeflow.org/training-operator",
     )
-    discovery = None
-    failpoints = ()
 
-    def decode(self, data: bytes | msgspec.Raw) -> PyTorchJob:
-        return read_pytorch_job(data)
+    def bounds(self, _job: ReplicatedJob, asked: ReplicatedSpec) -> Bounds:
+        """Only members of the supervisor's rendezvous go on without a host, and only if no pod's loss is a failure."""
+        elastic = asked.elastic
+        if elastic is None:
+            return Bounds()
+        least, most = elastic.min_replicas or 1, elastic.max_replicas
+        if _follows_rounds(asked) and _NEVER not in asked.restart_policies:
+            can = frozenset({Capability.GROWS, Capability.REPLACES_HOSTS})
+            return Bounds(least=least, most=most, capabilities=can)
+        return Bounds(least=least, most=most)
 
-    def role(self, labels: Mapping[str, str]) -> Role | None:
-        return role(labels)
 
-    def run_id(self, job: PyTorchJob, _launcher: Pod | None) -> str:
-        """The operator sets the time of the start anew when it resumes a job."""
-        return "" if job.started_at is None or job.suspended else job.started_at.isoformat()
-
-    def reference(self, pod: Pod) -> JobReference | None:
-        owner = pod.owner
-        if owner is None or owner.kind != PYTORCH_JOBS.kind:
-            return None
-        return JobReference(cluster_job(pod.metadata.namespace, KIND, owner.name), owner.uid)
-
-    def is_queued(self, state: observe.State) -> bool:
-        return state.job.elsewhere
-
-    def observe(self, state: observe.State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-        return observe.supervised(state, known, now)
-
-    def resource_request(self, job: PyTorchJob) -> ResourceRequest | None:
-        return job.resource_request
-
-    def actions(self, context: KindContext[PyTorchJob]) -> PyTorchJobActions:
-        return PyTorchJobActions(context)
+def _follows_rounds(asked: ReplicatedSpec) -> bool:
+    """Whether the elastic agents use the rendezvous backend of the supervisor."""
+    if asked.elastic is not None and asked.elastic.rdzv_backend == _BACKEND:
+        return True
+    named = any(_BACKEND_OPTION.search(command) for command in asked.commands)
+    return named or (_BACKEND_VARIABLE, _BACKEND) in asked.variables

@@ -94,7 +94,7 @@ GOOD_COMMANDS = (
 """The options of the training scripts look like those of a launcher, and are not."""
 
 ALLOWED = {
-    Kind.TF_JOB: {"kind-not-supervised", "one-success-ends-job"},
+    Kind.TF_JOB: {"one-success-ends-job"},
     Kind.VOLCANO_JOB: {"kind-not-supervised"},
     Kind.JOB: {"kind-not-supervised"},
 }

@@ -91,7 +91,7 @@ _SIZES = {"fixed-processes", "fixed-nodes", "no-room-to-shrink"}
 _TRAIN_TORCH = [_PYTORCH, _TF, _VOLCANO, _JOB]
 
 BAD: Sequence[Bad] = [
-    *(Bad("kind-not-supervised", kind, "spec.suspend", _NO) for kind in (_TF, _VOLCANO, _JOB)),
+    *(Bad("kind-not-supervised", kind, "spec.suspend", _NO) for kind in (_VOLCANO, _JOB)),
     *_each("pods-not-opted-in", _TEMPLATES, "metadata.annotations", None),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", 5),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", None, Facts(checkpoint_seconds=45.0)),
@@ -99,7 +99,6 @@ BAD: Sequence[Bad] = [
     *_stored({"emptyDir": {}}),
     *_stored({"hostPath": {"path": "/mnt"}}),
     *(Bad("exit-code-hidden", *_script(kind, "python train.py || true")) for kind in GOOD),
-    Bad("one-success-ends-job", _PYTORCH, "spec.pytorchReplicaSpecs.Master", None),
     Bad("one-success-ends-job", _TF, "spec.suspend", _NO),
     Bad("loss-fails-job", _PYTORCH, "spec.pytorchReplicaSpecs.Worker.restartPolicy", "Never"),
     Bad("loss-fails-job", _TF, "spec.enableDynamicWorker", None),
@@ -178,6 +177,15 @@ def test_a_bad_manifest_is_found(bad: Bad) -> None:
 @pytest.mark.parametrize(("rule", "line"), BAD_COMMANDS)
 def test_a_bad_command_line_is_found(rule: str, line: str) -> None:
     assert rule in ids(found(line))
+
+
+@pytest.mark.parametrize(("backend", "is_found"), [("kubeai", False), ("c10d", True), (None, True)])
+def test_an_agent_that_waits_when_its_host_leaves_ends_no_job(
+    backend: str | None,
+    is_found: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    made = changed(GOOD[_PYTORCH](), "spec.pytorchReplicaSpecs.Master", None)
+    assert ("one-success-ends-job" in ids(found(changed(made, f"{_POLICY}.rdzvBackend", backend)))) is is_found
 
 
 @pytest.mark.parametrize("bad", [bad for bad in BAD if bad.rule in _SIZES], ids=lambda bad: f"{bad.rule}-{bad.kind}")

@@ -113,6 +113,7 @@ def test_a_job_that_runs_notices_nothing(job: SupervisedJob) -> None:
 
 
 _LATER = {
+    "queue",
     "notice_class",
     "cancellable",
     "checkpoint",

@@ -10,7 +10,7 @@ from supervisor.cluster.reading import read_pod
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
-from supervisor.jobs.pytorchjob.objects import PyTorchJob, read_pytorch_job
+from supervisor.jobs.replicated.objects import ReplicatedJob
 
 PREFIX = "job-supervisor.kube-ai.io/"
 OPTED_IN = {f"{PREFIX}managed-by-job-supervisor": "true"}
@@ -45,7 +45,7 @@ def job(
     conditions: Sequence[str] = (),
     status: Mapping[str, Any] | None = None,
     **metadata: Any,
-) -> PyTorchJob:
+) -> ReplicatedJob:
     """One job, `bert` in the namespace `team`, of which those conditions are true."""
     told = [{"type": condition, "status": "True"} for condition in conditions]
     manifest = {
@@ -61,7 +61,7 @@ def job(
         "spec": spec(elastic=ELASTIC_POLICY) if asked is None else asked,
         "status": {"conditions": told, **(status or {})},
     }
-    return read_pytorch_job(msgspec.json.encode(manifest))
+    return KIND.decode(msgspec.json.encode(manifest))
 
 
 def pod(name: str, *, phase: str = "Running", node: str | None = None, **metadata: Any) -> Pod:
@@ -90,10 +90,10 @@ def workers(count: int) -> list[Pod]:
     return [pod(f"worker-{number}") for number in range(count)]
 
 
-def state(*pods: Pod, **parts: Any) -> JobState[PyTorchJob]:
+def state(*pods: Pod, **parts: Any) -> JobState[ReplicatedJob]:
     return JobState.of(KIND, NAME, job(**parts), pods)
 
 
-def running(count: int = 4, **parts: Any) -> JobState[PyTorchJob]:
+def running(count: int = 4, **parts: Any) -> JobState[ReplicatedJob]:
     """A job that trains."""
     return state(*workers(count), **{"status": STARTED, **parts})

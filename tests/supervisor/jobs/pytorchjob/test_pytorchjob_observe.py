@@ -10,7 +10,7 @@ from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result, SupervisedJob
 from supervisor.jobs.kind import JobReference, JobState
-from supervisor.jobs.pytorchjob.objects import PyTorchJob, read_pytorch_job
+from supervisor.jobs.replicated.objects import ReplicatedJob
 from tests.supervisor.jobs.pytorchjob.pytorchjob_objects import (
     ELASTIC_POLICY,
     KIND,
@@ -31,7 +31,7 @@ NOW = MADE + 1000
 _OURS = {**OPTED_IN, f"{PREFIX}suspended-by": "elastic-job-supervisor"}
 
 
-def observed(seen: JobState[PyTorchJob], known: SupervisedJob | None = None) -> SupervisedJob:
+def observed(seen: JobState[ReplicatedJob], known: SupervisedJob | None = None) -> SupervisedJob:
     value = KIND.observe(seen, known, NOW)
     assert value is not None
     return value
@@ -144,7 +144,7 @@ def test_what_is_not_understood_is_not_supervised(broken: Any) -> None:
 
 def test_what_is_no_object_at_all_is_refused() -> None:
     with pytest.raises(msgspec.MsgspecError):
-        read_pytorch_job(b"[]")
+        KIND.decode(b"[]")
 
 
 def test_a_pod_belongs_to_the_job_that_owns_it() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.operator_world import world
-from tests.controlplane.pytorchjob.pytorchjob_jobs import MANAGED, ROUNDS, PyTorchJobs
+from tests.controlplane.trainingoperator.trainingoperator_jobs import MANAGED, ROUNDS, ReplicatedJobs
 from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
@@ -14,59 +14,61 @@ pytestmark = pytest.mark.long
 @pytest.mark.brief
 @pytest.mark.parametrize("restart_policy", ["OnFailure", "Never"])
 async def test_a_job_that_cannot_leave_a_host_out_stops_and_resumes_smaller(
-    plane: ControlPlane, jobs: PyTorchJobs, tmp_path: Path, restart_policy: str
+    plane: ControlPlane, pytorch: ReplicatedJobs, tmp_path: Path, restart_policy: str
 ) -> None:
     """Although its minimum would be left: c10d would lose steps. It grows with its next resume, and no pod fails."""
-    await jobs.nodes(3)
+    await pytorch.nodes(3)
     elastic = {"rdzvBackend": "c10d", "minReplicas": 2, "maxReplicas": 3}
-    async with world(plane, jobs, tmp_path / "supervisor") as one:
-        await jobs.submit("j", 3, restart_policy=restart_policy, elastic=elastic)
-        await jobs.runs("j", 3)
+    async with world(plane, pytorch, tmp_path / "supervisor") as one:
+        await pytorch.submit("j", 3, restart_policy=restart_policy, elastic=elastic)
+        await pytorch.runs("j", 3)
         await one.decided("j", "Running", run=1, workers=3)
         noticed = await one.node_of("j", "worker-1")
         await one.stop("j", [noticed])
-        assert (await jobs.conditions("j"))["Suspended"]
-        await jobs.runs("j", 2)
+        assert (await pytorch.conditions("j"))["Suspended"]
+        await pytorch.runs("j", 2)
         smaller = await one.decided("j", "Running", run=2, workers=2)
         assert smaller["spec"]["requestedWorkers"] == 3
-        assert not (await jobs.conditions("j")).get("Failed")
-        assert not (await jobs.conditions("j")).get("Restarting")
+        assert not (await pytorch.conditions("j")).get("Failed")
+        assert not (await pytorch.conditions("j")).get("Restarting")
 
 
-async def test_ten_reclaims_in_a_row_burn_no_retry(plane: ControlPlane, jobs: PyTorchJobs, tmp_path: Path) -> None:
+async def test_ten_reclaims_in_a_row_burn_no_retry(
+    plane: ControlPlane, pytorch: ReplicatedJobs, tmp_path: Path
+) -> None:
     """A job of a fixed size, of which any failed pod would be the end."""
-    await jobs.nodes(2)
-    async with world(plane, jobs, tmp_path / "supervisor") as one:
-        await jobs.submit("j", 2, restart_policy="Never")
+    await pytorch.nodes(2)
+    async with world(plane, pytorch, tmp_path / "supervisor") as one:
+        await pytorch.submit("j", 2, restart_policy="Never")
         for run in range(1, 11):
-            await jobs.runs("j", 2)
+            await pytorch.runs("j", 2)
             await one.decided("j", "Running", run=run, workers=2)
             noticed = await one.node_of("j", "worker-1")
             await one.stop("j", [noticed])
             await one.withdraw([noticed])
-        await jobs.runs("j", 2)
+        await pytorch.runs("j", 2)
         await one.decided("j", "Running", run=11)
-        assert (await jobs.get("j"))["metadata"]["annotations"] == MANAGED
-        conditions = await jobs.conditions("j")
+        assert (await pytorch.get("j"))["metadata"]["annotations"] == MANAGED
+        conditions = await pytorch.conditions("j")
         assert not conditions.get("Failed")
         assert not conditions.get("Restarting")
 
 
 @pytest.mark.brief
 async def test_a_member_of_the_rendezvous_is_left_out_and_replaced(
-    plane: ControlPlane, jobs: PyTorchJobs, tmp_path: Path
+    plane: ControlPlane, pytorch: ReplicatedJobs, tmp_path: Path
 ) -> None:
     """Its pod stays until its node goes; the operator then makes another one, and no other pod is touched."""
-    await jobs.nodes(4)
-    async with world(plane, jobs, tmp_path / "supervisor") as one:
-        await jobs.submit("j", 3, elastic=ROUNDS)
-        before = await jobs.runs("j", 3)
+    await pytorch.nodes(4)
+    async with world(plane, pytorch, tmp_path / "supervisor") as one:
+        await pytorch.submit("j", 3, elastic=ROUNDS)
+        before = await pytorch.runs("j", 3)
         await one.decided("j", "Running", workers=3)
         noticed = await one.node_of("j", "worker-1")
         await one.notice([noticed], left=10)
         await one.decided("j", "Running", workers=2)
         await one.decided("j", "Running", workers=3)
-        after = await jobs.runs("j", 3)
+        after = await pytorch.runs("j", 3)
         kept = ["worker-0", "worker-2"]
         assert [after[name]["metadata"]["uid"] for name in kept] == [before[name]["metadata"]["uid"] for name in kept]
         assert await one.node_of("j", "worker-1") != noticed

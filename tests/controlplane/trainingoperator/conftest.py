@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.operators import built, plane_of_running_pods
-from tests.controlplane.pytorchjob.pytorchjob_jobs import PyTorchJobs
-from tests.controlplane.pytorchjob.training_operator import NAME, operating
+from tests.controlplane.trainingoperator.trainingoperator_jobs import PYTORCH, TENSORFLOW, ReplicatedJobs
+from tests.controlplane.trainingoperator.trainingoperator_process import NAME, operating
 from tests.testkit.controlplane.api import Api, client
 from tests.testkit.controlplane.binaries import Operator, Program
 from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
@@ -23,8 +23,8 @@ def plane(
 ) -> Iterator[ControlPlane]:
     """A control plane of this process, with the operator."""
     with (
-        plane_of_running_pods(programs, tmp_path_factory.mktemp("pytorchjob")) as running,
-        operating(training_operator, running.cluster, "pytorchjob"),
+        plane_of_running_pods(programs, tmp_path_factory.mktemp("trainingoperator")) as running,
+        operating(training_operator, running.cluster, "pytorchjob", "tfjob"),
     ):
         yield running
 
@@ -47,6 +47,12 @@ async def namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
 
 
 @pytest.fixture
-def jobs(api: Api, namespace: Namespace) -> PyTorchJobs:
-    """The jobs of the test's namespace, which has no node yet."""
-    return PyTorchJobs(api, namespace)
+def pytorch(api: Api, namespace: Namespace) -> ReplicatedJobs:
+    """The PyTorchJobs of the test's namespace, which has no node yet."""
+    return ReplicatedJobs(api, namespace, PYTORCH)
+
+
+@pytest.fixture
+def tensorflow(api: Api, namespace: Namespace) -> ReplicatedJobs:
+    """The TFJobs of the test's namespace, which has no node yet."""
+    return ReplicatedJobs(api, namespace, TENSORFLOW)

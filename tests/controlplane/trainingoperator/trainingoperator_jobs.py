@@ -1,6 +1,7 @@
-"""PyTorchJobs in one test's namespace."""
+"""PyTorchJobs or TFJobs in one test's namespace."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tests.testkit.controlplane.api import Api, Manifest
@@ -12,42 +13,61 @@ MANAGED = {f"{PREFIX}managed-by-job-supervisor": "true"}
 ROUNDS = {"rdzvBackend": "kubeai", "minReplicas": 2, "maxReplicas": 4, "maxRestarts": 9}
 
 
-class PyTorchJobs:
-    """The jobs of one namespace, and what the operator has made of them."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of the operator: its name, and the field and the container that it wants."""
 
-    kind = "pytorchjob"
+    name: str
+    replicas: str
+    container: str
 
-    def __init__(self, api: Api, namespace: Namespace) -> None:
+
+PYTORCH = Kind("PyTorchJob", "pytorchReplicaSpecs", "pytorch")
+TENSORFLOW = Kind("TFJob", "tfReplicaSpecs", "tensorflow")
+
+
+class ReplicatedJobs:
+    """The jobs of one kind in a namespace, and what the operator has made of them."""
+
+    def __init__(self, api: Api, namespace: Namespace, kind: Kind) -> None:
         self._api = api
+        self._kind = kind
+        self.kind = kind.name.lower()
         self.namespace = namespace
-        self._path = f"/apis/kubeflow.org/v1/namespaces/{namespace.name}/pytorchjobs"
+        self._path = f"/apis/kubeflow.org/v1/namespaces/{namespace.name}/{self.kind}s"
 
     async def nodes(self, count: int) -> None:
         """So many nodes with room for one worker each."""
         for number in range(count):
             await self.namespace.node(f"node-{number}", gpus=1)
 
-    async def submit(
+    async def submit(  # noqa: PLR0913 - what a job may ask for
         self,
         name: str,
         workers: int,
         *,
         restart_policy: str = "OnFailure",
         elastic: Mapping[str, Any] | None = None,
+        servers: int = 0,
         annotations: Mapping[str, str] = MANAGED,
     ) -> None:
-        """Makes a job of workers with a GPU each."""
-        container = {"name": "pytorch", "image": "none", "resources": {"limits": {GPU: "1"}}}
+        """Makes a job of workers and parameter servers with a GPU each."""
+        container = {"name": self._kind.container, "image": "none", "resources": {"limits": {GPU: "1"}}}
         pod = {
             "nodeSelector": {OWNER_LABEL: self.namespace.name},
             "containers": [container],
             "terminationGracePeriodSeconds": 5,
         }
-        replicas = {"replicas": workers, "restartPolicy": restart_policy, "template": {"spec": pod}}
-        spec = {"runPolicy": {"backoffLimit": 0}, "pytorchReplicaSpecs": {"Worker": replicas}}
+        sizes = {"Worker": workers, "PS": servers}
+        replicas = {
+            role: {"replicas": size, "restartPolicy": restart_policy, "template": {"spec": pod}}
+            for role, size in sizes.items()
+            if size
+        }
+        spec = {"runPolicy": {"backoffLimit": 0}, self._kind.replicas: replicas}
         manifest = {
             "apiVersion": "kubeflow.org/v1",
-            "kind": "PyTorchJob",
+            "kind": self._kind.name,
             "metadata": {"name": name, "annotations": dict(annotations)},
             "spec": {**spec, **({} if elastic is None else {"elasticPolicy": dict(elastic)})},
         }
@@ -83,9 +103,10 @@ class PyTorchJobs:
         [found] = await until(just_these, f"{name} has just the pods {', '.join(pods) or 'none'}")
         return dict(found)
 
-    async def runs(self, name: str, workers: int) -> dict[str, Any]:
-        """The job's pods, once so many workers run."""
-        return await self.has_pods(name, *(f"worker-{number}" for number in range(workers)), condition=_runs)
+    async def runs(self, name: str, workers: int, servers: int = 0) -> dict[str, Any]:
+        """The job's pods, once so many workers and parameter servers run."""
+        pods = [*(f"worker-{number}" for number in range(workers)), *(f"ps-{number}" for number in range(servers))]
+        return await self.has_pods(name, *pods, condition=_runs)
 
 
 def _runs(pod: Any) -> bool:

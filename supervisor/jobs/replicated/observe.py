@@ -1,0 +1,117 @@
+"""Reads from a job of replicas and its pods what it asks for, and how it is. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from supervisor.cluster.annotations import MAX_WAIT, REQUESTED
+from supervisor.cluster.objects import PodPhase
+from supervisor.domain.capability import Capability
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Framework, Observed, Spec, SupervisedJob
+from supervisor.jobs.kind import JobState
+from supervisor.jobs.loss import with_loss_policy
+from supervisor.jobs.observation import annotation, count, held_by_person, is_ours, observed_run
+from supervisor.jobs.replicated.objects import Condition, ReplicatedJob, ReplicatedSpec
+from supervisor.jobs.suspension import is_freed, registered, result_of, suspended_here
+
+State = JobState[ReplicatedJob]
+
+_CAPABILITIES = frozenset({Capability.MAKES_HOSTS, Capability.STARTS_RUNS, Capability.SIGNALS_PODS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The sizes that a job may have, counted in pods, and what else its controller can do.
+
+    Attributes:
+        least: The fewest pods with which it goes on or resumes; None: all.
+        most: The most pods that it can use; None: those that it asks for.
+        capabilities: Those that not all jobs of replicas have.
+    """
+
+    least: int | None = None
+    most: int | None = None
+    capabilities: frozenset[Capability] = frozenset({Capability.FIXED_HOSTS})
+
+
+BoundsOf = Callable[[ReplicatedJob, ReplicatedSpec], Bounds]
+"""Reads the bounds of a job of one kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Observes the jobs of one kind."""
+
+    framework: Framework
+    bounds_of: BoundsOf
+
+    def supervised(self, state: State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
+        """Returns the job as it is to be stored; see `supervisor.jobs.kind.JobKind.observe`."""
+        job, asked = state.job, state.job.spec
+        if asked is None or asked.replicas < 1 or job.deleted or held_by_person(state, suspended=job.suspended):
+            return None
+        if not is_ours(state, (job.annotations, *asked.annotations), known, suspended_here=suspended_here(job)):
+            return None
+        spec = self._spec(job, asked)
+        if known is None or known.uid != job.metadata.uid:
+            blank = Observed(launcher=job.metadata.name, instance="", registered_at=now)
+            return registered(state.name, job, spec, _observed(state, asked, spec, None, blank), now)
+        if is_freed(job, known):
+            return None
+        return replace(known, spec=spec, observed=_observed(state, asked, spec, known, known.observed))
+
+    def _spec(self, job: ReplicatedJob, asked: ReplicatedSpec) -> Spec:
+        """What a job asks for, also one that was resumed with fewer pods."""
+        annotations = [job.annotations, *asked.annotations]
+        requested, bounds = requested_replicas(job, asked), self.bounds_of(job, asked)
+        spec = Spec(
+            framework=self.framework,
+            min_workers=min(bounds.least or requested, requested),
+            max_workers=max(bounds.most or 0, requested),
+            requested_workers=requested,
+            max_wait_seconds=float(count(annotation(annotations, MAX_WAIT))),
+            capabilities=_CAPABILITIES | bounds.capabilities,
+        )
+        return with_loss_policy(spec, annotations)
+
+
+def requested_replicas(job: ReplicatedJob, asked: ReplicatedSpec) -> int:
+    """Returns how many pods a job asked for before it was resumed with fewer."""
+    return max(count(job.annotations.get(REQUESTED)), asked.replicas)
+
+
+def _observed(
+    state: State, asked: ReplicatedSpec, spec: Spec, known: SupervisedJob | None, before: Observed
+) -> Observed:
+    is_same = before.running and before.instance == state.run_id
+    running = _some_run(state) and bool(state.run_id) and (is_same or _has_begun(state, asked, spec))
+    failed = state.job.has(Condition.FAILED)
+    observed = replace(
+        before,
+        running=running,
+        exit_code=int(failed) if before.running and not running else before.exit_code,
+        hosts=_hosts(state, asked, spec, running=running),
+        result=before.result or result_of(state.job, succeeded=state.job.has(Condition.SUCCEEDED), failed=failed),
+    )
+    return observed_run(state.run_id, known, observed) if running else observed
+
+
+def _some_run(state: State) -> bool:
+    return any(pod.phase is PodPhase.RUNNING for pod in state.workers)
+
+
+def _has_begun(state: State, asked: ReplicatedSpec, spec: Spec) -> bool:
+    """Whether a run has its pods; those that no node has room for are not waited for where the others are enough."""
+    starting = [pod for pod in state.workers if pod.phase is PodPhase.PENDING and pod.node]
+    running = [pod for pod in state.workers if pod.phase is PodPhase.RUNNING]
+    enough = len(running) >= min(spec.min_workers, asked.replicas)
+    return len(state.workers) >= asked.replicas and not starting and enough
+
+
+def _hosts(state: State, asked: ReplicatedSpec, spec: Spec, *, running: bool) -> frozenset[Host]:
+    """The pods that run, also those that are asked to end; before a start those that the operator would make."""
+    if running and not state.job.suspended:
+        return frozenset(Host(pod.key.name) for pod in state.workers if pod.phase is PodPhase.RUNNING)
+    sizes = {**asked.sizes, asked.scaled: spec.requested_workers - asked.others}
+    name = state.job.metadata.name
+    return frozenset(Host(f"{name}-{role.lower()}-{index}") for role, size in sizes.items() for index in range(size))

@@ -1,0 +1,1 @@
+"""TFJobs of training-operator (kubeflow.org/v1)."""
