@@ -120,8 +120,14 @@ class Jobs:
         return dict(found)
 
     async def end_pod(self, name: str, phase: str) -> None:
-        """Have a pod end, as its kubelet would say."""
-        await self._api.patch(f"{self.namespace.path}/pods/{name}/status", {"status": {"phase": phase}})
+        """Have a pod end, as its kubelet would say; not before it runs, because kwok would have it run afterwards."""
+        pod = f"{self.namespace.path}/pods/{name}"
+
+        async def runs() -> bool:
+            return bool((await self._api.get(pod))["status"]["phase"] == "Running")
+
+        await until(runs, f"{name} runs")
+        await self._api.patch(f"{pod}/status", {"status": {"phase": phase}})
 
     async def end_container(self, name: str, code: int) -> None:
         """Have a pod's container end, as its kubelet says a second before it says so of the pod."""
