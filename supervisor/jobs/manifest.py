@@ -1,9 +1,17 @@
 """The parts of a job's object that all kinds read in the same way."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import TypeVar
+
+import msgspec
 
 from servicekit.kubernetes.objects import Metadata
-from supervisor.cluster.podspec import Body
+from supervisor.cluster.annotations import ours
+from supervisor.cluster.podspec import Body, PodSpec
+from supervisor.domain.capacity import Demand
+
+T = TypeVar("T")
 
 
 class ObjectMetadata(Body, frozen=True):
@@ -28,3 +36,81 @@ class ObjectMetadata(Body, frozen=True):
             namespace=self.namespace,
             creation_timestamp=self.creation_timestamp,
         )
+
+
+class Variable(Body, frozen=True):
+    """A variable of a container; the value is empty if it comes from elsewhere."""
+
+    name: str
+    value: str = ""
+
+
+class Container(Body, frozen=True):
+    """A container of a template."""
+
+    name: str = ""
+    command: tuple[str, ...] | None = ()
+    args: tuple[str, ...] | None = ()
+    env: tuple[Variable, ...] | None = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line."""
+        return (*(self.command or ()), *(self.args or ()))
+
+
+class _Containers(Body, frozen=True):
+    containers: tuple[Container, ...]
+
+
+class _TemplateMetadata(Body, frozen=True):
+    annotations: dict[str, str] | None = None
+
+
+class PodTemplate(Body, frozen=True):
+    """The template of the pods of one role. Its spec is read when it is asked for, which may raise MsgspecError."""
+
+    spec: msgspec.Raw
+    metadata: _TemplateMetadata = _TemplateMetadata()
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Our own annotations of the pods."""
+        return ours(self.metadata.annotations)
+
+    def containers(self) -> tuple[Container, ...]:
+        """Reads the containers."""
+        return msgspec.json.decode(self.spec, type=_Containers).containers
+
+    def demand(self) -> Demand:
+        """Reads the demand of a pod. Raises ValueError for a quantity that is none."""
+        return msgspec.json.decode(self.spec, type=PodSpec).demand()
+
+
+class Condition(Body, frozen=True):
+    """A condition of a job."""
+
+    type: str
+    status: str
+    last_transition_time: datetime | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is true."""
+        return self.status == "True"
+
+
+class JobBody(Body, frozen=True):
+    """A job whose spec and status are still to be read, as either may be unreadable."""
+
+    metadata: ObjectMetadata
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+def decoded(data: msgspec.Raw, kind: type[T]) -> T | None:
+    """Decodes a part of a job; None if it is something else."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError:
+        return None

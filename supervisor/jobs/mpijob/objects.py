@@ -11,10 +11,11 @@ import msgspec
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.annotations import PREFIX, ours
-from supervisor.cluster.podspec import Body, PodSpec
+from supervisor.cluster.podspec import Body
 from supervisor.domain.capacity import Demand, ResourceRequest
+from supervisor.jobs import manifest
 from supervisor.jobs.kind import Role
-from supervisor.jobs.manifest import ObjectMetadata
+from supervisor.jobs.manifest import PodTemplate, decoded
 
 MPI_JOBS = Resource(group="kubeflow.org", version="v2beta1", kind="MPIJob", plural="mpijobs", namespaced=True)
 KIND = "mpijob"
@@ -127,31 +128,8 @@ class MpiJob:
         return condition in self.conditions
 
 
-class _Variable(Body, frozen=True):
-    name: str
-
-
-class _Container(Body, frozen=True):
-    command: tuple[str, ...] | None = ()
-    args: tuple[str, ...] | None = ()
-    env: tuple[_Variable, ...] | None = ()
-
-
-class _Containers(Body, frozen=True):
-    containers: tuple[_Container, ...]
-
-
-class _TemplateMetadata(Body, frozen=True):
-    annotations: dict[str, str] | None = None
-
-
-class _Template(Body, frozen=True):
-    spec: msgspec.Raw
-    metadata: _TemplateMetadata = _TemplateMetadata()
-
-
 class _Replicas(Body, frozen=True):
-    template: _Template
+    template: PodTemplate
     replicas: int | None = None
 
 
@@ -172,26 +150,15 @@ class _Spec(Body, frozen=True):
     run_policy: _RunPolicy = _RunPolicy()
 
 
-class _Condition(Body, frozen=True):
-    type: str
-    status: str
-
-
 class _ReplicaStatus(Body, frozen=True):
     failed: int = 0
 
 
 class _Status(Body, frozen=True):
-    conditions: tuple[_Condition, ...] | None = None
+    conditions: tuple[manifest.Condition, ...] | None = None
     replica_statuses: dict[str, _ReplicaStatus] | None = None
     start_time: datetime | None = None
     completion_time: datetime | None = None
-
-
-class _MpiJob(Body, frozen=True):
-    metadata: ObjectMetadata
-    spec: msgspec.Raw = msgspec.Raw(b"{}")
-    status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 def read_mpi_job(data: bytes | msgspec.Raw) -> MpiJob:
@@ -200,8 +167,8 @@ def read_mpi_job(data: bytes | msgspec.Raw) -> MpiJob:
     Raises:
         msgspec.MsgspecError: It is no object at all.
     """
-    read = msgspec.json.decode(data, type=_MpiJob)
-    metadata, spec, status = read.metadata, _decoded(read.spec), _status(read.status)
+    read = msgspec.json.decode(data, type=manifest.JobBody)
+    metadata, spec, status = read.metadata, decoded(read.spec, _Spec), decoded(read.status, _Status) or _Status()
     launchers = (status.replica_statuses or {}).get("Launcher", _ReplicaStatus())
     manager = None if spec is None else spec.run_policy.managed_by
     return MpiJob(
@@ -209,26 +176,12 @@ def read_mpi_job(data: bytes | msgspec.Raw) -> MpiJob:
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
         elsewhere=manager not in (None, _OWN_CONTROLLER),
-        conditions=frozenset(each.type for each in status.conditions or () if each.status == "True"),
+        conditions=frozenset(each.type for each in status.conditions or () if each.holds),
         started_at=status.start_time,
         completed=status.completion_time is not None,
         restarts=launchers.failed,
         spec=None if spec is None else _spec(spec),
     )
-
-
-def _decoded(data: msgspec.Raw) -> _Spec | None:
-    try:
-        return msgspec.json.decode(data, type=_Spec)
-    except msgspec.MsgspecError:
-        return None
-
-
-def _status(data: msgspec.Raw) -> _Status:
-    try:
-        return msgspec.json.decode(data, type=_Status)
-    except msgspec.MsgspecError:
-        return _Status()
 
 
 def _spec(spec: _Spec) -> MpiJobSpec | None:
@@ -246,11 +199,11 @@ def _spec(spec: _Spec) -> MpiJobSpec | None:
         return None
 
 
-def _template(template: _Template) -> Template:
-    containers = msgspec.json.decode(template.spec, type=_Containers).containers
+def _template(template: PodTemplate) -> Template:
+    containers = template.containers()
     return Template(
-        demand=msgspec.json.decode(template.spec, type=PodSpec).demand(),
-        annotations=ours(template.metadata.annotations),
-        command=" ".join(word for each in containers for word in (*(each.command or ()), *(each.args or ()))),
+        demand=template.demand(),
+        annotations=template.annotations,
+        command=" ".join(word for each in containers for word in each.words),
         variables=frozenset(each.name for container in containers for each in container.env or ()),
     )

@@ -32,9 +32,11 @@ class PyTorchJobKind(ReplicatedKind):
     def bounds(self, _job: ReplicatedJob, asked: ReplicatedSpec) -> Bounds:
         """Only members of the supervisor's rendezvous go on without a host, and only if no pod's loss is a failure."""
         elastic = asked.elastic
-        if elastic is None:
+        # Without a minimum the operator starts torchrun with a fixed number of nodes.
+        if elastic is None or elastic.min_replicas is None:
             return Bounds()
-        least, most = elastic.min_replicas or 1, elastic.max_replicas
+        # The store of a rendezvous of torchrun's own is on a worker.
+        least, most = max(elastic.min_replicas, asked.others + 1), elastic.max_replicas
         if _follows_rounds(asked) and _NEVER not in asked.restart_policies:
             can = frozenset({Capability.GROWS, Capability.REPLACES_HOSTS})
             return Bounds(least=least, most=most, capabilities=can)

@@ -9,9 +9,10 @@ import msgspec
 
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.annotations import ours
-from supervisor.cluster.podspec import Body, PodSpec
+from supervisor.cluster.podspec import Body
 from supervisor.domain.capacity import Demand, ResourceRequest
-from supervisor.jobs.manifest import ObjectMetadata
+from supervisor.jobs import manifest
+from supervisor.jobs.manifest import PodTemplate, decoded
 
 
 class Condition(StrEnum):
@@ -120,36 +121,8 @@ class ReplicatedJob:
         return condition in self.conditions
 
 
-class _Variable(Body, frozen=True):
-    name: str
-    value: str = ""
-
-
-class _Container(Body, frozen=True):
-    command: tuple[str, ...] | None = ()
-    args: tuple[str, ...] | None = ()
-    env: tuple[_Variable, ...] | None = ()
-
-    @property
-    def text(self) -> str:
-        return " ".join((*(self.command or ()), *(self.args or ())))
-
-
-class _Pod(Body, frozen=True):
-    containers: tuple[_Container, ...]
-
-
-class _TemplateMetadata(Body, frozen=True):
-    annotations: dict[str, str] | None = None
-
-
-class _Template(Body, frozen=True):
-    spec: msgspec.Raw
-    metadata: _TemplateMetadata = _TemplateMetadata()
-
-
 class _Replicas(Body, frozen=True):
-    template: _Template
+    template: PodTemplate
     replicas: int | None = None
     restart_policy: str = ""
 
@@ -168,20 +141,9 @@ class _Spec(Body, frozen=True):
     run_policy: _RunPolicy = _RunPolicy()
 
 
-class _Condition(Body, frozen=True):
-    type: str
-    status: str
-
-
 class _Status(Body, frozen=True):
-    conditions: tuple[_Condition, ...] | None = None
+    conditions: tuple[manifest.Condition, ...] | None = None
     start_time: datetime | None = None
-
-
-class _Job(Body, frozen=True):
-    metadata: ObjectMetadata
-    spec: msgspec.Raw = msgspec.Raw(b"{}")
-    status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 def read_replicated_job(data: bytes | msgspec.Raw, shape: Shape) -> ReplicatedJob:
@@ -190,51 +152,36 @@ def read_replicated_job(data: bytes | msgspec.Raw, shape: Shape) -> ReplicatedJo
     Raises:
         msgspec.MsgspecError: It is no object at all.
     """
-    read = msgspec.json.decode(data, type=_Job)
-    metadata, spec, status = read.metadata, _decoded(read.spec), _status(read.status)
+    read = msgspec.json.decode(data, type=manifest.JobBody)
+    metadata, spec, status = read.metadata, decoded(read.spec, _Spec), decoded(read.status, _Status) or _Status()
     manager = None if spec is None else spec.run_policy.managed_by
     return ReplicatedJob(
         metadata=metadata.identity,
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
         elsewhere=manager not in (None, shape.controller),
-        conditions=frozenset(each.type for each in status.conditions or () if each.status == "True"),
+        conditions=frozenset(each.type for each in status.conditions or () if each.holds),
         started_at=status.start_time,
         spec=None if spec is None else _spec(spec, read.spec, shape),
     )
 
 
-def _decoded(data: msgspec.Raw) -> _Spec | None:
-    try:
-        return msgspec.json.decode(data, type=_Spec)
-    except msgspec.MsgspecError:
-        return None
-
-
-def _status(data: msgspec.Raw) -> _Status:
-    try:
-        return msgspec.json.decode(data, type=_Status)
-    except msgspec.MsgspecError:
-        return _Status()
-
-
 def _spec(spec: _Spec, data: msgspec.Raw, shape: Shape) -> ReplicatedSpec | None:
     try:
         roles = dict(_roles(data, shape))
-        pods = [msgspec.json.decode(each.template.spec, type=_Pod) for each in roles.values()]
+        containers = [container for each in roles.values() for container in each.template.containers()]
         scaled = roles.get(shape.scaled) or next(iter(roles.values()))
-        demand = msgspec.json.decode(scaled.template.spec, type=PodSpec).demand()
+        demand = scaled.template.demand()
     except (msgspec.MsgspecError, ValueError, KeyError, StopIteration):
         return None
-    containers = [container for pod in pods for container in pod.containers]
     return ReplicatedSpec(
         sizes={name: each.count for name, each in roles.items()},
         scaled=shape.scaled,
         suspended=bool(spec.run_policy.suspend),
         demand=demand,
-        annotations=tuple(ours(each.template.metadata.annotations) for each in roles.values()),
+        annotations=tuple(each.template.annotations for each in roles.values()),
         restart_policies=frozenset(each.restart_policy for each in roles.values()),
-        commands=tuple(each.text for each in containers),
+        commands=tuple(" ".join(each.words) for each in containers),
         variables=frozenset((each.name, each.value) for container in containers for each in container.env or ()),
         elastic=spec.elastic_policy,
     )

@@ -11,10 +11,11 @@ import msgspec
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.annotations import PREFIX, ours
-from supervisor.cluster.podspec import Body, PodSpec, amounts_of
+from supervisor.cluster.podspec import Body, amounts_of
 from supervisor.domain.capacity import Demand, ResourceRequest
+from supervisor.jobs import manifest
 from supervisor.jobs.kind import Role
-from supervisor.jobs.manifest import ObjectMetadata
+from supervisor.jobs.manifest import PodTemplate, decoded
 
 TRAINING_JOBS = Resource(
     group="kai.alibabacloud.com", version="v1alpha1", kind="TrainingJob", plural="trainingjobs", namespaced=True
@@ -142,33 +143,8 @@ class TrainingJob:
         return self.phase in (JobPhase.RUNNING, JobPhase.SCALING) or (self.phase is JobPhase.CREATED and self.launched)
 
 
-class _Variable(Body, frozen=True):
-    name: str
-    value: str = ""
-
-
-class _Container(Body, frozen=True):
-    name: str = ""
-    command: tuple[str, ...] | None = ()
-    args: tuple[str, ...] | None = ()
-    env: tuple[_Variable, ...] | None = ()
-
-
-class _Containers(Body, frozen=True):
-    containers: tuple[_Container, ...]
-
-
-class _TemplateMetadata(Body, frozen=True):
-    annotations: dict[str, str] | None = None
-
-
-class _Template(Body, frozen=True):
-    spec: msgspec.Raw
-    metadata: _TemplateMetadata = _TemplateMetadata()
-
-
 class _Replicas(Body, frozen=True):
-    template: _Template
+    template: PodTemplate
     replicas: int = 1
     min_replicas: int | None = None
     max_replicas: int | None = None
@@ -186,24 +162,12 @@ class _Spec(Body, frozen=True):
     slots_per_worker: int | None = None
 
 
-class _Condition(Body, frozen=True):
-    type: str
-    status: str
-    last_transition_time: datetime | None = None
-
-
 class _Status(Body, frozen=True):
     phase: str = ""
-    conditions: tuple[_Condition, ...] | None = None
+    conditions: tuple[manifest.Condition, ...] | None = None
     restart_count: int | None = None
     target_workers: frozenset[str] | None = None
     current_workers: frozenset[str] | None = None
-
-
-class _TrainingJob(Body, frozen=True):
-    metadata: ObjectMetadata
-    spec: msgspec.Raw = msgspec.Raw(b"{}")
-    status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
@@ -212,9 +176,9 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
     Raises:
         msgspec.MsgspecError: It is no object at all.
     """
-    read = msgspec.json.decode(data, type=_TrainingJob)
-    metadata, status = read.metadata, _status(read.status)
-    conditions = [each for each in status.conditions or () if each.status == "True"]
+    read = msgspec.json.decode(data, type=manifest.JobBody)
+    metadata, status = read.metadata, decoded(read.status, _Status) or _Status(phase=JobPhase.UNKNOWN)
+    conditions = [each for each in status.conditions or () if each.holds]
     return TrainingJob(
         metadata=metadata.identity,
         annotations=ours(metadata.annotations),
@@ -228,13 +192,6 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
         queued=(metadata.annotations or {}).get(QUEUED) == "true",
         spec=_job_spec(read.spec),
     )
-
-
-def _status(data: msgspec.Raw) -> _Status:
-    try:
-        return msgspec.json.decode(data, type=_Status)
-    except msgspec.MsgspecError:
-        return _Status(phase=JobPhase.UNKNOWN)
 
 
 def _job_spec(data: msgspec.Raw) -> TrainingJobSpec | None:
@@ -255,14 +212,14 @@ def _job_spec(data: msgspec.Raw) -> TrainingJobSpec | None:
         return None
 
 
-def _template(template: _Template, role: str) -> Template:
-    containers = msgspec.json.decode(template.spec, type=_Containers).containers
+def _template(template: PodTemplate, role: str) -> Template:
+    containers = template.containers()
     path = f"/spec/etReplicaSpecs/{role}/template/spec/containers"
     return Template(
-        demand=msgspec.json.decode(template.spec, type=PodSpec).demand(),
-        annotations=ours(template.metadata.annotations),
+        demand=template.demand(),
+        annotations=template.annotations,
         container=containers[0].name if containers else "",
-        command=" ".join(word for each in containers for word in (*(each.command or ()), *(each.args or ()))),
+        command=" ".join(word for each in containers for word in each.words),
         variables={
             each.name: Variable(value=each.value, path=f"{path}/{number}/env/{place}/value")
             for number, container in enumerate(containers)
@@ -275,7 +232,7 @@ def _number(written: int | None, replicas: _Replicas, name: str) -> int | None:
     """A bound of the spec, else what the environment says, which is where Arena writes it as well."""
     if written is not None:
         return written
-    for container in msgspec.json.decode(replicas.template.spec, type=_Containers).containers:
+    for container in replicas.template.containers():
         for each in container.env or ():
             if each.name == name and each.value.isascii() and each.value.isdecimal():
                 return int(each.value)

@@ -74,6 +74,20 @@ def test_a_job_without_an_elastic_policy_has_one_size_and_its_master_counts() ->
     assert Host("bert-master-0") in value.observed.hosts
 
 
+@pytest.mark.parametrize(
+    ("elastic", "least"),
+    [
+        ({"minReplicas": 1, "maxReplicas": 4}, 2),
+        ({"minReplicas": 3, "maxReplicas": 4}, 3),
+        ({"maxReplicas": 4}, 4),
+        ({}, 4),
+    ],
+)
+def test_a_job_with_a_master_keeps_a_worker(elastic: dict[str, Any], least: int) -> None:
+    """And one without a minimum runs at its size only, as the operator starts its agents for just that."""
+    assert observed(state(asked=spec(3, master=True, elastic=elastic))).spec.min_workers == least
+
+
 def test_a_job_that_trains_already_is_taken_over() -> None:
     value = observed(running())
     assert value.decision.phase is Phase.RUNNING
