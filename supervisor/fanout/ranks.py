@@ -13,8 +13,8 @@ _FINAL = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
 """The answers after which a rank has nothing more to say about a commit."""
 
 _MEMBERSHIP = frozenset({Purpose.RENDEZVOUS, Purpose.REGROUP})
-"""What processes of a run agree to if earlier ones did: each round may start new ones, of the same script, and they say
-so only after their first steps."""
+"""Later processes of a run are taken to agree to these if earlier ones did: a round may start new ones, of the same
+script, and they say so only after their first steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from supervisor.jobs.kind import Admission, J, JobKind, JobState
 OnJobs = Callable[[Collection[JobName]], None]
 
 Admissions = Callable[[str], Admission | None]
-"""What its queue says of the job with a uid; None if no queue manages it."""
+"""Returns the admission of the job with a uid; None if no queue manages it."""
 
 _Pods = dict[ObjectKey, tuple[str, Pod]]
 """Pods with the uid of the job that their owner names; empty if it names none."""

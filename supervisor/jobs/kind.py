@@ -54,7 +54,7 @@ class JobReference:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What the queue that manages a job says of it.
+    """The state of a job in the queue that manages it.
 
     `held` says why the queue holds the job back or takes its run away, as a sentence; it is empty while the queue
     admits the job, and while the supervisor has taken the job out of the queue.

@@ -52,7 +52,7 @@ class ElasticPolicy(Body, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedSpec:
-    """What a job asks for.
+    """The sizes, templates and policies that a job asks for.
 
     Attributes:
         sizes: The present number of pods of each role.

@@ -1,4 +1,4 @@
-"""A Workload as the supervisor keeps it, and what it says of its job."""
+"""Workloads of Kueue, and the admission of the jobs that they were made for."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -79,7 +79,7 @@ class Workload(msgspec.Struct, frozen=True):
 
     @property
     def admission(self) -> Admission:
-        """What it says of its job; it contains no number, so that it changes only when something happens."""
+        """The admission of its job; it contains no number, so that it changes only when something happens."""
         is_ours = self.marked and not self.active
         admitted = self._is(_Type.ADMITTED) and not self._is(_Type.EVICTED)
         if is_ours or admitted or self._is(_Type.FINISHED):

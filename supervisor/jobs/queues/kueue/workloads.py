@@ -44,7 +44,7 @@ class Workloads:
         return max(self._by_job.get(uid, {}).values(), key=lambda each: each.metadata.version, default=None)
 
     def admission(self, uid: str) -> Admission | None:
-        """What Kueue says of the job with that uid; None if it does not manage it."""
+        """The admission of the job with that uid; None if Kueue does not manage it."""
         workload = self.of(uid)
         return None if workload is None else workload.admission
 
