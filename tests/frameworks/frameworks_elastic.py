@@ -20,6 +20,8 @@ from kubeai.torch.training import Batch, Limits, Replicated, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
+from tests.testkit import torch_exit
+
 _SAMPLES, _GLOBAL_BATCH = 40, 8
 _KIND, _ROOT, _STEPS, _STEP_SECONDS, _NAME = (
     sys.argv[1],
@@ -140,4 +142,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    torch_exit.run(main)

@@ -20,6 +20,8 @@ import kubeai.elastic as kubeai
 import torch
 from kubeai.elastic import api
 
+from tests.testkit import torch_exit
+
 _RANK = int(os.environ.get("RANK", "0"))
 _WORLD_SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 _RUN = int(os.environ.get("KUBEAI_RUN", "0"))
@@ -80,4 +82,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    torch_exit.run(_main)

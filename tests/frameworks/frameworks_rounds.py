@@ -138,7 +138,7 @@ class Rounds:
     def _environment(self) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("KUBEAI_")}
         quiet = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "KUBEAI_DIR": os.devnull}
-        return {**inherited, **quiet, "PYTHONPATH": str(_CHECKOUT / "sdk")}
+        return {**inherited, **quiet, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT / "sdk"), str(_CHECKOUT)])}
 
     def _spawn(self, name: str, variables: dict[str, str]) -> None:
         script = [str(_SCRIPT), self.kind, str(self.root), str(self.steps), str(self.step_seconds), name]

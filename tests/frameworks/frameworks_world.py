@@ -76,7 +76,7 @@ class Script:
 
     def environment(self, losses: Path) -> dict[str, str]:
         return {
-            "PYTHONPATH": str(_CHECKOUT / "sdk"),
+            "PYTHONPATH": os.pathsep.join([str(_CHECKOUT / "sdk"), str(_CHECKOUT)]),
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
             # Torch's rendezvous hangs with it when it is made again.

@@ -19,6 +19,8 @@ from kubeai.torch.training import Batch, Limits, Replicated, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
+from tests.testkit import torch_exit
+
 STEPS = 1500
 _SAMPLES, _GLOBAL_BATCH = 480, 24
 _WRAPPING, _DIRECTORY = sys.argv[1], Path(sys.argv[2])
@@ -93,4 +95,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    torch_exit.run(_main)

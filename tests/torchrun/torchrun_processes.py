@@ -62,7 +62,7 @@ class Training:
         gpus = {} if BACKEND == "nccl" else {"CUDA_VISIBLE_DEVICES": ""}
         return {
             **gpus,
-            "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "sdk"), str(self._installed())]),
+            "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "sdk"), str(self._installed()), str(CHECKOUT)]),
             "OMP_NUM_THREADS": "1",
             "TORCHRUN_BACKEND": BACKEND,
             "TORCHRUN_STEP_SECONDS": str(self.step_seconds),

@@ -22,6 +22,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.testkit import torch_exit
+
 # Divisible by every number of ranks from one to four hosts with two processes each.
 _BATCH = 24
 _EVERY = 50
@@ -141,4 +143,4 @@ def _main(wrapping: str, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], Path(sys.argv[2]))
+    torch_exit.run(lambda: _main(sys.argv[1], Path(sys.argv[2])))

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from tests.testkit import torch_exit
+
 _STEP_SECONDS = 0.05
 
 
@@ -23,4 +25,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    torch_exit.run(_main)
