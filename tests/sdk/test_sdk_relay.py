@@ -1,5 +1,6 @@
 """Processes of one host share a stream to a real supervisor, whatever happens to the one that holds it."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -116,6 +117,19 @@ async def test_another_process_speaks_at_once_when_the_relay_is_killed(host: Hos
     others = [script for script in scripts if script is not relay]
     await until(lambda: any("relay" in script.out.read_text().split() for script in others))
     assert not any("ends" in script.out.read_text() for script in others)
+
+
+async def test_a_process_that_a_dying_relay_has_accepted_is_the_next_relay(host: Host) -> None:
+    """A killed process frees its name a moment after the kernel has taken a connection for it."""
+    own = identity.read(host.directory)
+    assert own is not None
+    dying = local.listen(local.name_of(own))
+    script = host.start(TRAINING, NUMBER="0")
+    peer, _ = await asyncio.to_thread(dying.accept)
+    sockets.release(dying)
+    peer.close()
+    await host.connected(1, streams=1)
+    await until(lambda: "relay" in script.out.read_text().split())
 
 
 async def test_another_process_speaks_when_the_relay_ends_or_the_stream_does(host: Host) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SILENCE_SECONDS = 15.0  # as for a stream of its own; a relay passes the supervisor's heartbeats on
 _ATTEMPTS = 10
-_BETWEEN_SECONDS = 0.02  # while a relay has taken the name and does not listen yet, or has just died
+_BETWEEN_SECONDS = 0.02  # while a relay has taken the name and does not listen yet, or is dying
 
 
 class Share:
@@ -73,7 +73,7 @@ class Share:
                 _raise_unless_unknown(error)
                 return None
             except wire.Unreachable as error:
-                if not isinstance(error.__cause__, ConnectionRefusedError):
+                if not isinstance(error.__cause__, ConnectionError):
                     return None
             time.sleep(_BETWEEN_SECONDS)
         return None
