@@ -1,4 +1,4 @@
-"""The key and the metadata that all objects of a cluster have."""
+"""The key, the metadata and the owners that all objects of a cluster have."""
 
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -31,6 +31,20 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     def version(self) -> int:
         """Orders all states of all objects of a resource, as Kubernetes promises since 1.35 and etcd always did."""
         return int(self.resource_version)
+
+
+class Owner(msgspec.Struct, frozen=True, rename="camel"):
+    """An owner of an object, in the object's namespace; `controller`: it manages the object."""
+
+    kind: str
+    name: str
+    uid: str
+    api_version: str = ""
+    controller: bool = False
+
+    def is_of(self, group: str, kind: str) -> bool:
+        """Whether it is of this kind, in any version. Several groups have a kind `Job`."""
+        return (self.api_version.rpartition("/")[0], self.kind) == (group, kind)
 
 
 class Object(Protocol):

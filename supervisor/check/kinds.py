@@ -57,7 +57,11 @@ SHAPES: Mapping[Kind, Shape] = {
     ),
 }
 
-SUPERVISED = frozenset(kind for kind, shape in SHAPES.items() if shape.resource.kind.lower() in {k.name for k in KINDS})
+_SUPERVISED = {(kind.resource.group, kind.resource.kind) for kind in KINDS}
+
+SUPERVISED = frozenset(
+    kind for kind, shape in SHAPES.items() if (shape.resource.group, shape.resource.kind) in _SUPERVISED
+)
 """The kinds that the supervisor looks after on a cluster."""
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from servicekit.kubernetes.client import Resource
-from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.objects import Metadata, ObjectKey, Owner
 from supervisor.cluster.annotations import opts_in
 from supervisor.domain.capacity import Resources, Taint
 
@@ -24,16 +24,6 @@ class PodPhase(StrEnum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     UNKNOWN = "Unknown"
-
-
-class Owner(msgspec.Struct, frozen=True, rename="camel"):
-    """The controller of an object."""
-
-    kind: str
-    name: str
-    uid: str
-    api_version: str = ""
-    controller: bool = False
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel"):

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from servicekit.disruption import ended_at_of, grace_of
-from servicekit.kubernetes.objects import Metadata
+from servicekit.kubernetes.objects import Metadata, Owner
 from supervisor.cluster.annotations import INJECTED, PREFIX
-from supervisor.cluster.objects import Condition, Node, Owner, Pod, PodPhase
+from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
 from supervisor.cluster.podspec import Body, PodSpec, amounts_of
 from supervisor.domain.capacity import Effect, Taint
 

@@ -1,11 +1,11 @@
 """Authenticates pods: a service account token names its pod, and the pod determines the principal."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from servicekit.clock import Clock
-from supervisor.domain.ids import Host, cluster_job
+from supervisor.domain.ids import Host
 from supervisor.identity.tokens import (
     Agent,
     AuthenticationUnavailableError,
@@ -47,22 +47,6 @@ class Verifier(Protocol):
         """
 
 
-class PodOwner(Protocol):
-    """The controller of a pod, in the pod's namespace."""
-
-    @property
-    def kind(self) -> str:
-        """The kind, such as Job."""
-
-    @property
-    def name(self) -> str:
-        """The name."""
-
-    @property
-    def uid(self) -> str:
-        """The uid, which tells it from an earlier object of the same name."""
-
-
 class Pod(Protocol):
     """An existing pod."""
 
@@ -78,10 +62,6 @@ class Pod(Protocol):
     def node(self) -> str:
         """The node; empty before the pod is bound."""
 
-    @property
-    def owner(self) -> PodOwner | None:
-        """The controller."""
-
 
 class Pods(Protocol):
     """The cache of the cluster's pods."""
@@ -94,23 +74,25 @@ class Pods(Protocol):
         """The pod of that uid, if it exists."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodTokens:
     """Authenticates the tokens of pods.
 
-    Args:
+    Attributes:
         published: The verifier that is used first.
         reviews: The verifier that is used if the API server does not publish its keys.
         pods: The existing pods: a token outlives its pod by up to an hour.
+        process_of: Returns the training process of the pod with that uid; None if the pod belongs to no job.
         agent_account: `namespace/name` of the service account of node agents.
         clock: For the age of a token.
     """
 
-    def __init__(self, published: Verifier, reviews: Verifier, pods: Pods, agent_account: str, clock: Clock) -> None:
-        self._published = published
-        self._reviews = reviews
-        self._pods = pods
-        self._agent_account = agent_account
-        self._clock = clock
+    published: Verifier
+    reviews: Verifier
+    pods: Pods
+    process_of: Callable[[str], Process | None]
+    agent_account: str
+    clock: Clock
 
     async def authenticate(self, token: str) -> Principal:
         """Returns an agent with its node, or a training process with its job.
@@ -122,21 +104,24 @@ class PodTokens:
         """
         claims = await self._claims(token)
         pod = self._live(claims)
-        if f"{claims.namespace}/{claims.account}" == self._agent_account:
+        if f"{claims.namespace}/{claims.account}" == self.agent_account:
             return _agent(pod)
-        return _process(claims, pod)
+        process = self.process_of(claims.uid)
+        if process is None:
+            raise ForeignPodError(f"pod {claims.namespace}/{claims.pod} belongs to no job")
+        return process
 
     async def _claims(self, token: str) -> PodClaims:
         try:
-            return await self._published.claims(token)
+            return await self.published.claims(token)
         except KeysNotPublishedError:
-            return await self._reviews.claims(token)
+            return await self.reviews.claims(token)
 
     def _live(self, claims: PodClaims) -> Pod:
-        pod = self._pods.pod(claims.uid)
-        if pod is None and not self._pods.synced:
+        pod = self.pods.pod(claims.uid)
+        if pod is None and not self.pods.synced:
             raise AuthenticationUnavailableError("the API server is unavailable, and the token's pod is not known")
-        if pod is None and self._clock.now() < claims.issued + _NEW_SECONDS:
+        if pod is None and self.clock.now() < claims.issued + _NEW_SECONDS:
             raise AuthenticationUnavailableError("the token is new, and its pod is not known yet")
         if pod is None:
             raise BadTokenError("the token's pod is gone")
@@ -149,12 +134,3 @@ def _agent(pod: Pod) -> Agent:
     if not pod.node:
         raise AuthenticationUnavailableError("the agent's pod is on no node yet")
     return Agent(Host(pod.node))
-
-
-def _process(claims: PodClaims, pod: Pod) -> Process:
-    """The run is None: the job knows it."""
-    owner = pod.owner
-    if owner is None:
-        raise ForeignPodError(f"pod {claims.namespace}/{claims.pod} belongs to no job")
-    job = cluster_job(claims.namespace, owner.kind.lower(), owner.name)
-    return Process(job, owner.uid, run=None, host=Host(claims.pod))

@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from servicekit.kubernetes.client import Resource
+from servicekit.kubernetes.objects import Owner
+from supervisor.cluster.objects import Pod
+from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.failpoints import At
+from supervisor.identity.tokens import Process
 from supervisor.jobs.kind import AnyKind
 from supervisor.jobs.mpijob.kind import MpiJobKind
 from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
@@ -22,6 +26,23 @@ def pod_labels() -> frozenset[str]:
 def resources() -> Mapping[str, Resource]:
     """The API resource of each kind, by the kind's name."""
     return {kind.name: kind.resource for kind in KINDS}
+
+
+def owning_job(namespace: str, owner: Owner | None) -> JobName | None:
+    """The name of the job that owns an object in this namespace; None if its owner is of no supervised kind."""
+    if owner is None:
+        return None
+    named = ((kind.name, kind.resource) for kind in KINDS)
+    kind = next((name for name, resource in named if owner.is_of(resource.group, resource.kind)), None)
+    return None if kind is None else cluster_job(namespace, kind, owner.name)
+
+
+def process_of(pod: Pod | None) -> Process | None:
+    """The training process of a pod that a job owns; None for other pods. Its run is None: the job knows it."""
+    job = None if pod is None else owning_job(pod.metadata.namespace, pod.owner)
+    if pod is None or pod.owner is None or job is None:
+        return None
+    return Process(job, pod.owner.uid, run=None, host=Host(pod.key.name))
 
 
 def failpoints() -> tuple[StrEnum, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from supervisor.cluster.objects import Owner
+from servicekit.kubernetes.objects import Owner
 from supervisor.cluster.podspec import Body
 
 DIRECTORY = "/var/run/kubeai"

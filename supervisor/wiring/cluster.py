@@ -31,7 +31,7 @@ from supervisor.jobs.cache import JobCache
 from supervisor.jobs.cluster import ClusterJobs, connect
 from supervisor.jobs.kind import ClusterContext
 from supervisor.jobs.queues.kueue.workloads import Workloads
-from supervisor.jobs.registry import KINDS, pod_labels
+from supervisor.jobs.registry import KINDS, pod_labels, process_of
 from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
 from supervisor.settings import Settings
 from supervisor.store.interface import Store, StoreError
@@ -101,7 +101,14 @@ class Cluster:
         )
         self._keys = JwksVerifier(server, settings.token_audience, settings.token_issuer, clock)
         reviews = TokenReviewVerifier(server, settings.token_audience, clock)
-        self.pod_tokens = PodTokens(self._keys, reviews, self.view, settings.agent_account, clock)
+        self.pod_tokens = PodTokens(
+            published=self._keys,
+            reviews=reviews,
+            pods=self.view,
+            process_of=lambda uid: process_of(self.view.pod(uid)),
+            agent_account=settings.agent_account,
+            clock=clock,
+        )
         self._workloads = Workloads(server, clock, lambda names: self.jobs.touched(names))  # noqa: PLW0108 - no jobs yet
         admissions = self._workloads.admission
         caches = [JobCache(kind, server, self.view, clock, admissions=admissions) for kind in KINDS]

@@ -73,7 +73,7 @@ class MpiJobKind:
         owner = pod.owner
         if owner is None:
             return None
-        if owner.kind == MPI_JOBS.kind:
+        if owner.is_of(MPI_JOBS.group, MPI_JOBS.kind):
             return JobReference(cluster_job(pod.metadata.namespace, KIND, owner.name), owner.uid)
         job = pod.labels.get(JOB_NAME)
         is_launcher = pod.labels.get(OPERATOR) == MPI_OPERATOR and owner.name == f"{job}-launcher"

@@ -67,7 +67,7 @@ class ReplicatedKind(ABC):
 
     def reference(self, pod: Pod) -> JobReference | None:
         owner = pod.owner
-        if owner is None or owner.kind != self.resource.kind:
+        if owner is None or not owner.is_of(self.resource.group, self.resource.kind):
             return None
         return JobReference(cluster_job(pod.metadata.namespace, self.name, owner.name), owner.uid)
 

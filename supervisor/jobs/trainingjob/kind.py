@@ -81,7 +81,7 @@ class TrainingJobKind:
 
     def reference(self, pod: Pod) -> JobReference | None:
         """Only by the owner: a job of the same name in another namespace has pods with the same labels."""
-        if pod.owner is None or pod.owner.kind != TRAINING_JOBS.kind:
+        if pod.owner is None or not pod.owner.is_of(TRAINING_JOBS.group, TRAINING_JOBS.kind):
             return None
         return JobReference(cluster_job(pod.metadata.namespace, KIND, pod.owner.name), pod.owner.uid)
 

@@ -7,11 +7,11 @@ from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.objects import PODS, Pod
 from supervisor.cluster.view import ClusterView
-from supervisor.domain.ids import Host, JobName, cluster_job
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
 from supervisor.domain.placement import Placement
-from supervisor.jobs.registry import resources
+from supervisor.jobs.registry import owning_job, resources
 from supervisor.observability.events.event import ObjectReference
 from supervisor.store.kubernetes import KubernetesStore
 from supervisor.store.names import JOBS, NOTICES, owners
@@ -60,11 +60,9 @@ class ClusterReferenceResolver:
         return () if pod is None else (pod,)
 
     def _is_supervised(self, pod: Pod) -> bool:
-        if pod.owner is None:
-            return False
-        name = cluster_job(pod.metadata.namespace, pod.owner.kind.lower(), pod.owner.name)
-        job = self.store.snapshot().jobs.get(name)
-        return job is not None and job.uid == pod.owner.uid
+        name = owning_job(pod.metadata.namespace, pod.owner)
+        job = None if name is None else self.store.snapshot().jobs.get(name)
+        return job is not None and pod.owner is not None and job.uid == pod.owner.uid
 
 
 def _about(kind: Resource, metadata: Metadata) -> ObjectReference:

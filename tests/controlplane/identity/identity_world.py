@@ -35,8 +35,8 @@ AGENTS = ("arena-system", "elastic-job-supervisor-agent")
 _BAD, _LATER = Refusal(401, "bad_token"), Refusal(503, "not_serving")
 _SOMEBODY = {"process": "somebody", "host": "anywhere", "rank": None, "pid": 1}
 
-OWNERS = "configmap"
-"""The kind of what the pods of the tests belong to: none that any adapter will ever know."""
+OWNERS = "pytorchjob"
+"""The kind of job that the pods of the tests belong to; the cluster has none of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ class Pods:
         await self._there(f"/api/v1/namespaces/{namespace}/serviceaccounts", name)
 
     async def owner(self, name: str) -> Owner:
+        """A job, of which only the uid is needed: nobody here collects pods whose owner does not exist."""
         path = f"/api/v1/namespaces/{self.namespace}/configmaps"
         made = await self.api.create(path, {"metadata": {"name": name}})
         return Owner(self.namespace, name, made["metadata"]["uid"])
@@ -90,8 +91,8 @@ class Pods:
     ) -> MadePod:
         """A pod that is bound to a node; a worker of `owner` where one is given."""
         namespace, service = account or (self.namespace, "default")
-        reference = None if owner is None else {"kind": "ConfigMap", "name": owner.name, "uid": owner.uid}
-        owners = [{"apiVersion": "v1", "controller": True, **reference}] if reference else []
+        reference = None if owner is None else {"kind": "PyTorchJob", "name": owner.name, "uid": owner.uid}
+        owners = [{"apiVersion": "kubeflow.org/v1", "controller": True, **reference}] if reference else []
         made = await self.api.create(
             f"/api/v1/namespaces/{namespace}/pods",
             {

@@ -4,8 +4,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from servicekit.kubernetes.objects import ObjectKey
-from supervisor.cluster.objects import Owner, Pod, PodPhase
+from servicekit.kubernetes.objects import ObjectKey, Owner
+from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.cluster.podspec import PodSpec
 from supervisor.cluster.quantity import thousandths
 from supervisor.cluster.reading import read_node, read_pod

@@ -67,11 +67,7 @@ FIRST = an_rsa_key("first")
 SECOND = Key("second", ec.generate_private_key(ec.SECP256R1()), "ES256")
 
 
-@dataclass(frozen=True, slots=True)
-class FakeOwner:
-    kind: str = "TrainingJob"
-    name: str = "train"
-    uid: str = "uid-of-train"
+TRAIN = JobName("space/trainingjob.train")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ class FakePod:
     key: tuple[str, str] = ("space", "worker-0")
     account: str = "default"
     node: str = "node1"
-    owner: FakeOwner | None = FakeOwner()
+    job: JobName | None = TRAIN
 
 
 @dataclass
@@ -89,6 +85,10 @@ class FakePods:
 
     def pod(self, uid: str) -> FakePod | None:
         return self.known.get(uid)
+
+    def process(self, uid: str) -> Process | None:
+        pod = self.known[uid]
+        return None if pod.job is None else Process(pod.job, "uid-of-train", None, Host(pod.key[1]))
 
 
 @dataclass
@@ -158,7 +158,14 @@ async def judging(directory: Path, script: Script, issuer: str = "", ahead: floa
     try:
         pods, tokens = FakePods({"uid": FakePod()}), Tokens(b"s" * 64)
         keys = JwksVerifier(server, AUDIENCE, issuer, clock)
-        judge = PodTokens(keys, TokenReviewVerifier(server, AUDIENCE, clock), pods, AGENTS, clock)
+        judge = PodTokens(
+            published=keys,
+            reviews=TokenReviewVerifier(server, AUDIENCE, clock),
+            pods=pods,
+            process_of=pods.process,
+            agent_account=AGENTS,
+            clock=clock,
+        )
         yield Scene(script, pods, keys, tokens, Authenticator(tokens, judge))
     finally:
         await server.close()
@@ -218,7 +225,7 @@ WORKER = Process(JobName("space/trainingjob.train"), "uid-of-train", None, Host(
 async def test_a_pods_token_names_job_and_host_and_an_agents_its_node(scene: Scene) -> None:
     """By the pod that lives, not by what the token says of its node."""
     assert await scene.authenticate(signed()) == WORKER
-    scene.pods.known["agent"] = FakePod(key=("system", "a"), account="agent", node="node2", owner=None)
+    scene.pods.known["agent"] = FakePod(key=("system", "a"), account="agent", node="node2", job=None)
     agent = signed(to=bound("agent", "a", "system", "agent"))
     assert await scene.authenticate(agent) == Agent(Host("node2"))
     assert scene.count(KEYS) == 1
@@ -290,7 +297,7 @@ async def test_a_bad_token_is_refused(scene: Scene) -> None:
 
 
 async def test_a_pod_of_nobody_is_foreign(scene: Scene) -> None:
-    scene.pods.known["uid"] = FakePod(owner=None)
+    scene.pods.known["uid"] = FakePod(job=None)
     with pytest.raises(ForeignPodError):
         await scene.authenticate(signed())
 

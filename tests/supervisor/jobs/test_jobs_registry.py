@@ -4,11 +4,16 @@ import re
 from itertools import chain
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from servicekit.kubernetes.objects import Metadata, Owner
+from supervisor.cluster.objects import Pod
+from supervisor.domain.ids import Host, JobName
+from supervisor.identity.tokens import Process
 from supervisor.jobs import registry
 from supervisor.jobs.kind import AnyKind
-from supervisor.jobs.registry import KINDS
+from supervisor.jobs.registry import KINDS, process_of
 
 _ROOT = Path(registry.__file__).parents[2]
 _CODE = ("supervisor", "node_agent", "servicekit", "sdk/kubeai", "charts")
@@ -29,7 +34,9 @@ def _own(path: Path, *kinds: AnyKind) -> bool:
 
 
 def _names(kind: AnyKind, text: str) -> bool:
-    return any(re.search(name, text, re.IGNORECASE) for name in (kind.name, kind.resource.plural))
+    """Whether a text names the kind; `jobs` alone says nothing."""
+    names = {kind.name, kind.resource.plural} - {"jobs"}
+    return any(re.search(name, text, re.IGNORECASE) for name in names)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -52,4 +59,17 @@ def test_the_registry_names_a_kind_in_its_import_and_its_list_alone(kind: AnyKin
 def test_no_two_kinds_have_one_name_or_one_resource() -> None:
     assert len({kind.name for kind in KINDS}) == len(KINDS)
     assert len({(kind.resource.group, kind.resource.plural) for kind in KINDS}) == len(KINDS)
-    assert all(kind.name == kind.resource.kind.lower() for kind in KINDS)
+    assert all(kind.name in (kind.resource.kind.lower(), "vcjob") for kind in KINDS)
+
+
+def test_a_pod_trains_for_the_job_that_owns_it() -> None:
+    """The owner is compared by group and kind: a `Job` of another group is another job."""
+    mine = Owner("MPIJob", "bert", "u", "kubeflow.org/v2beta1", controller=True)
+    assert process_of(pod(mine)) == Process(JobName("team/mpijob.bert"), "u", None, Host("bert-worker-0"))
+    for other in (None, msgspec.structs.replace(mine, api_version="example.com/v1"), Owner("ReplicaSet", "bert", "u")):
+        assert process_of(pod(other)) is None
+    assert process_of(None) is None
+
+
+def pod(owner: Owner | None) -> Pod:
+    return Pod(metadata=Metadata("bert-worker-0", "uid", "1", "team"), owner=owner)

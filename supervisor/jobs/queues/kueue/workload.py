@@ -6,11 +6,12 @@ from enum import StrEnum
 import msgspec
 
 from servicekit.kubernetes.client import Resource
-from servicekit.kubernetes.objects import Metadata
+from servicekit.kubernetes.objects import Metadata, Owner
 from supervisor.cluster.annotations import OURS, SUSPENDED_BY
-from supervisor.cluster.objects import Condition, Owner
-from supervisor.domain.ids import JobName, cluster_job
+from supervisor.cluster.objects import Condition
+from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import Admission
+from supervisor.jobs.registry import owning_job
 
 WORKLOADS = Resource(group="kueue.x-k8s.io", version="v1beta1", kind="Workload", plural="workloads", namespaced=True)
 
@@ -59,8 +60,7 @@ class Workload(msgspec.Struct, frozen=True):
     @property
     def job(self) -> JobName | None:
         """The name of that job, if it is of a kind that is supervised."""
-        owner = self.owner
-        return None if owner is None else cluster_job(self.metadata.namespace, owner.kind.lower(), owner.name)
+        return owning_job(self.metadata.namespace, self.owner)
 
     @property
     def active(self) -> bool:

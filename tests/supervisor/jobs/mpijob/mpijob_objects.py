@@ -75,7 +75,7 @@ def pod(name: str, *, phase: str = "Running", node: str | None = None, code: int
     owner = (
         {"kind": "Job", "name": "bert-launcher", "uid": "batch-job-uid"}
         if role == "launcher"
-        else {"kind": "MPIJob", "name": "bert", "uid": "job-uid"}
+        else {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "bert", "uid": "job-uid"}
     )
     labels = {
         "training.kubeflow.org/job-name": "bert",
@@ -89,7 +89,7 @@ def pod(name: str, *, phase: str = "Running", node: str | None = None, code: int
             "uid": f"{name}-uid",
             "resourceVersion": "8",
             "labels": {**labels, **metadata.pop("labels", {})},
-            "ownerReferences": [{**owner, "apiVersion": "v1", "controller": True}],
+            "ownerReferences": [{**owner, "controller": True}],
             **metadata,
         },
         "spec": {

@@ -92,7 +92,8 @@ def pod(name: str, *, phase: str = "Running", code: int | None = None, owner: st
             "resourceVersion": "8",
             "labels": labels,
             "ownerReferences": [
-                {"kind": "TrainingJob", "name": "bert", "uid": owner, "apiVersion": "v1", "controller": True}
+                {"apiVersion": "kai.alibabacloud.com/v1alpha1", "kind": "TrainingJob", "name": "bert", "uid": owner}
+                | {"controller": True}
             ],
             **metadata,
         },
