@@ -39,15 +39,14 @@ from supervisor.cli.errors import (
     UsageError,
 )
 from supervisor.cli.history import Entry
-from supervisor.cli.resource_status import Pods, status_of
+from supervisor.cli.resource_status import Placements, status_of
 from supervisor.cli.status import Status
-from supervisor.cluster.annotations import opts_in
 from supervisor.cluster.objects import NODES, PODS
+from supervisor.cluster.reading import pod_or_outline
 from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION, explained
-from supervisor.domain.ids import Host, JobName, kind_of, namespace
+from supervisor.domain.ids import JobName, kind_of, namespace
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
-from supervisor.domain.placement import Placement
 from supervisor.store.codec import Record
 from supervisor.store.job_codec import read_job
 from supervisor.store.names import JOBS, NOTICES
@@ -81,20 +80,6 @@ class _Object(msgspec.Struct, frozen=True):
     metadata: Metadata
 
 
-class _PodMetadata(Metadata, frozen=True, rename="camel"):
-    annotations: Mapping[str, str] = {}
-    deletion_timestamp: datetime | None = None
-
-
-class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    metadata: _PodMetadata
-    spec: _PodSpec = _PodSpec()
-
-
 @dataclass(frozen=True, slots=True)
 class _Manifest:
     """A whole object, also with the parts that nobody here knows."""
@@ -115,10 +100,10 @@ class ClusterBackend:
         self._namespace = namespace
         self._clock = ClusterClock(Clock())
         server.on_date = self._clock.observe
-        chosen = Selection(namespace=namespace)
+        self._chosen = chosen = Selection(namespace=namespace)
         self._jobs = ResourceClient(server, JOBS, read_job, chosen)
         self._notices = ResourceClient(server, NOTICES, read_notice)
-        self._pods = ResourceClient(server, PODS, lambda data: msgspec.json.decode(data, type=_Pod), chosen)
+        self._pods = ResourceClient(server, PODS, lambda data: pod_or_outline(data, frozenset()), chosen)
         self._nodes = ResourceClient(server, NODES, lambda data: msgspec.json.decode(data, type=_Object))
         self._events, self._core_events = (
             ResourceClient(server, kind, lambda data: msgspec.json.decode(data, type=_Object))
@@ -152,8 +137,8 @@ class ClusterBackend:
         except ApiError as error:
             raise self._cli_error(error, "SupervisedJobs") from error
         unseen = [_STREAMS]
-        noticed, pods = await self._noticed(unseen), await self._placements(unseen)
-        return status_of(jobs, noticed, pods, self._clock.now(), unseen)
+        noticed, placements = await self._noticed(unseen), await self._placements(unseen)
+        return status_of(jobs, noticed, placements, self._clock.now(), unseen)
 
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
         """See `Backend`."""
@@ -317,9 +302,9 @@ class ClusterBackend:
             return regarding, _NODE_EVENTS_NAMESPACE
         namespace, _, name = subject.name.partition("/")
         pod = await self._one(self._pods, ObjectKey(namespace, name), "pod")
-        if not opts_in(pod.metadata.annotations):
+        if not pod.opted_in:
             raise UsageError(f"The pod {subject.name} is not opted in: the supervisor would ignore the drill.")
-        if pod.metadata.deletion_timestamp is not None:
+        if pod.deleted_at is not None:
             raise UsageError(f"The pod {subject.name} is being deleted.")
         uid = pod.metadata.uid
         return {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace, "uid": uid}, namespace
@@ -358,17 +343,15 @@ class ClusterBackend:
         except ApiError as error:
             raise self._cli_error(error, "ReclaimNotices") from error
 
-    async def _placements(self, unseen: list[str]) -> Pods:
+    async def _placements(self, unseen: list[str]) -> Placements:
+        # Imported here: the kinds' code is not needed for anything else, and takes half a second to load.
+        from supervisor.cli.cluster_placements import placements_by_job  # noqa: PLC0415
+
         try:
-            pods, _ = await self._pods.list("0")
+            return await placements_by_job(self._server, self._chosen)
         except ApiError:
             unseen.append("which nodes the pods of jobs are on: you may not list pods.")
             return {}
-        found: dict[str, dict[Host, Placement]] = {}
-        for each in pods:
-            placement = Placement(pod=each.metadata.uid, node=Host(each.spec.node_name))
-            found.setdefault(each.metadata.namespace, {})[Host(each.metadata.name)] = placement
-        return found
 
     def _cli_error(self, error: ApiError, what: str, verb: str = "list") -> CliError:
         match error:

@@ -8,7 +8,7 @@ from supervisor.cli.status import Status
 from supervisor.decide.classes import by_urgency
 from supervisor.decide.notices import NodeIdentities, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
-from supervisor.domain.ids import STANDALONE, Host, kind_of
+from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.placement import Placement
@@ -18,8 +18,8 @@ from supervisor.observability.views import LeaderView
 from supervisor.store.codec import Record
 from supervisor.store.conditions import Condition
 
-Pods = Mapping[str, Mapping[Host, Placement]]
-"""The placement of pods, by namespace and name."""
+Placements = Mapping[JobName, Mapping[Host, Placement]]
+"""The placements of the hosts of each job."""
 
 _CONDITION = {"Suspended": "Suspended", "Finished": "Finished", "TimedOut": "Finished"}
 """The condition whose last transition began a phase. Not `Running`: it also holds while a job shrinks."""
@@ -31,7 +31,7 @@ _POLICY = Policy()
 def status_of(
     jobs: Iterable[Record[SupervisedJob]],
     notices: Iterable[Record[ReclaimNotice]],
-    pods: Pods,
+    placements: Placements,
     now: float,
     unseen: list[str],
 ) -> Status:
@@ -43,7 +43,7 @@ def status_of(
         now=now,
         policy=_POLICY,
         leader=LeaderView(name="", acts=False, serving_seconds=0.0),
-        jobs=tuple(found for each in jobs if (found := _seen(each, noticed, pods)) is not None),
+        jobs=tuple(found for each in jobs if (found := _seen(each, noticed, placements)) is not None),
         notices=tuple(newest),
         unconfirmed=(),
         groups=(),
@@ -88,15 +88,15 @@ class _Noticed:
         return most_urgent([self._nodes.get(placement.node), self._pods.get(placement.pod)], _POLICY)
 
 
-def _seen(record: Record[SupervisedJob], noticed: _Noticed, pods: Pods) -> JobStatus | None:
+def _seen(record: Record[SupervisedJob], noticed: _Noticed, placements: Placements) -> JobStatus | None:
     job = record.value
     if job is None:
         return None
-    placements = None if kind_of(job.name) == STANDALONE else pods.get(record.metadata.namespace, {})
+    where = None if kind_of(job.name) == STANDALONE else placements.get(job.name, {})
     return JobStatus(
         job=job,
-        noticed=noticed.of(job, placements),
-        placements=placements,
+        noticed=noticed.of(job, where),
+        placements=where,
         streams=frozenset(),
         since=_since(job.decision, record.conditions),
     )

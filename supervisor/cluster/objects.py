@@ -11,6 +11,7 @@ from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata, ObjectKey, Owner
 from supervisor.cluster.annotations import opts_in
 from supervisor.domain.capacity import Resources, Taint
+from supervisor.domain.ids import Host
 
 PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
 NODES = Resource(group="", version="v1", kind="Node", plural="nodes", namespaced=False)
@@ -40,16 +41,18 @@ class Condition(msgspec.Struct, frozen=True, rename="camel"):
 class Pod:
     """One pod.
 
-    `owner` is its controller. `labels` are those that the view was told to keep, `annotations` our own. `deleted_at`
-    is when its grace ends (deletionTimestamp), None while nobody has asked for its deletion, and `grace` the seconds
-    that it was given for that, or would be. `ended_at` is when its last container ended, None while one may be running.
-    `requests` is what it takes of its node. `shown` are our annotations that one of its volumes shows as a file.
-    `exit_code` is known once all containers have ended for good, a second before the phase is.
-    `unread` says why no more than its metadata, node and phase could be read; empty where all could.
+    `owner` is its controller. `hostname` is the host name of a pod whose own name ends in random letters; it is empty
+    for others. `labels` are those that the view was told to keep, `annotations` our own. `deleted_at` is when its
+    grace ends (deletionTimestamp), None while nobody has asked for its deletion, and `grace` the seconds that it was
+    given for that, or would be. `ended_at` is when its last container ended, None while one may be running. `requests`
+    is what it takes of its node. `shown` are our annotations that one of its volumes shows as a file. `exit_code` is
+    known once all containers have ended for good, a second before the phase is. `unread` says why no more than its
+    metadata, node and phase could be read; empty where all could.
     """
 
     metadata: Metadata
     owner: Owner | None
+    hostname: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     account: str = ""
@@ -72,6 +75,11 @@ class Pod:
     def key(self) -> ObjectKey:
         """Namespace and name."""
         return self.metadata.key
+
+    @property
+    def host(self) -> Host:
+        """The host that it is to its job. Its replacement is the same host."""
+        return Host(self.hostname or self.metadata.name)
 
     @property
     def opted_in(self) -> bool:

@@ -95,6 +95,7 @@ class PodSpec(Body, frozen=True):
     """The needed part of the spec of a pod or template."""
 
     node_name: str = ""
+    hostname: str = ""
     restart_policy: str = "Always"
     containers: tuple[_Container, ...] = ()
     init_containers: tuple[_Container, ...] | None = ()

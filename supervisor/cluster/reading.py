@@ -20,6 +20,7 @@ class _ObjectMetadata(Body, frozen=True):
     name: str
     uid: str
     resource_version: str
+    generate_name: str = ""
     namespace: str = ""
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
@@ -110,6 +111,7 @@ def pod_or_outline(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
         return Pod(
             metadata=read.metadata.kept(),
             owner=_controller(read.metadata),
+            hostname=_hostname(read.metadata, _text(read.spec, "hostname")),
             labels=_chosen(read.metadata, labels),
             annotations=_own(read.metadata),
             account=_text(read.spec, "serviceAccountName"),
@@ -155,6 +157,7 @@ def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
     return Pod(
         metadata=metadata.kept(),
         owner=_controller(metadata),
+        hostname=_hostname(metadata, read.spec.hostname),
         labels=_chosen(metadata, labels),
         annotations=_own(metadata),
         account=read.spec.service_account_name,
@@ -198,6 +201,11 @@ def read_node(data: bytes | msgspec.Raw) -> Node:
 
 def _controller(metadata: _ObjectMetadata) -> Owner | None:
     return next((each for each in metadata.owner_references if each.controller), None)
+
+
+def _hostname(metadata: _ObjectMetadata, hostname: str) -> str:
+    """Empty for a pod that its controller has named: a template may give all pods of a job the same host name."""
+    return hostname if metadata.generate_name else ""
 
 
 def _chosen(metadata: _ObjectMetadata, labels: frozenset[str]) -> dict[str, str]:

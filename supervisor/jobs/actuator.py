@@ -204,7 +204,7 @@ class Actuator:
     ) -> float | None:
         if run != job.observed.run or not _runs(state, job):
             return None
-        leaving = [pod for pod in state.workers if pod.key.name in hosts and pod.deleted_at is None and not pod.over]
+        leaving = [pod for pod in state.workers if pod.host in hosts and pod.deleted_at is None and not pod.over]
         settled = [pod for pod in leaving if self._age(pod) >= _SETTLED_SECONDS]
         await actions.remove(state, settled)
         return _RETRY_SECONDS if len(settled) < len(leaving) else None
@@ -214,7 +214,7 @@ class Actuator:
         return _SETTLED_SECONDS if made is None else self._deps.cluster_now() - made.timestamp()
 
     async def _leave(self, state: JobState[Any], job: SupervisedJob, run: int, hosts: Collection[Host]) -> float | None:
-        silent = [pod for pod in self._without_stream(state, job) if pod.key.name in hosts]
+        silent = [pod for pod in self._without_stream(state, job) if pod.host in hosts]
         generation, reason = job.decision.excluded_at, job.decision.reason
         directive = PodDirective(run=run, generation=generation, kind=DirectiveKind.LEAVE, reason=reason)
         return None if await self._annotate(silent, directive) else _RETRY_SECONDS
@@ -237,7 +237,7 @@ class Actuator:
 
     def _without_stream(self, state: JobState[Any], job: SupervisedJob) -> list[Pod]:
         connected = self._deps.connected(job.name)
-        return [pod for pod in state.workers if pod.running and Host(pod.key.name) not in connected]
+        return [pod for pod in state.workers if pod.running and pod.host not in connected]
 
     async def _annotate(self, pods: Collection[Pod], directive: PodDirective) -> bool:
         if failure := await annotate(self._deps.pods, pods, directive):

@@ -12,6 +12,7 @@ from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import UNDEFINED_SECONDS, Reflector
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Pod
+from supervisor.cluster.placements import placements_of
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, JobName, cluster_job
@@ -105,7 +106,7 @@ class JobCache(Generic[J]):
         if placements is None:
             job = self._jobs.get(name)
             pods = () if job is None else self._pods_of(name, job)
-            placements = {Host(pod.key.name): _placement(pod) for pod in pods if not pod.over}
+            placements = placements_of(pods)
             self._placements[name] = placements
         return placements
 
@@ -173,7 +174,3 @@ class JobCache(Generic[J]):
 
     def _name(self, job: J) -> JobName:
         return cluster_job(job.metadata.namespace, self.kind.name, job.metadata.name)
-
-
-def _placement(pod: Pod) -> Placement:
-    return Placement(pod.metadata.uid, Host(pod.node), terminating=pod.deleted_at is not None)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Owner
 from supervisor.cluster.objects import Pod
-from supervisor.domain.ids import Host, JobName, cluster_job
+from supervisor.domain.ids import JobName, cluster_job
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Process
 from supervisor.jobs.kind import AnyKind
@@ -42,7 +42,7 @@ def process_of(pod: Pod | None) -> Process | None:
     job = None if pod is None else owning_job(pod.metadata.namespace, pod.owner)
     if pod is None or pod.owner is None or job is None:
         return None
-    return Process(job, pod.owner.uid, run=None, host=Host(pod.key.name))
+    return Process(job, pod.owner.uid, run=None, host=pod.host)
 
 
 def failpoints() -> tuple[StrEnum, ...]:

@@ -147,7 +147,7 @@ class MpiJobActions:
                 except (NotFoundError, ConflictError):
                     return  # Gone, or replaced by one that is listed.
 
-        roles = [(pod, EXCLUDED if _is_excluded(pod, hosts) else str(Role.WORKER)) for pod in state.workers]
+        roles = [(pod, EXCLUDED if pod.host in hosts else str(Role.WORKER)) for pod in state.workers]
         changes = [label(pod, role) for pod, role in roles if pod.labels.get(ROLE) != role]
         for result in await asyncio.gather(*changes, return_exceptions=True):
             if result is not None:
@@ -159,16 +159,12 @@ class MpiJobActions:
         read = await self._config_maps.get(ObjectKey(state.job.metadata.namespace, f"{name}-config"))
         lines = read.data.get("discover_hosts.sh", "").splitlines()
         listed = {line.removeprefix("echo ").partition(".")[0] for line in lines if line.startswith("echo ")}
-        wanted = {pod.key.name for pod in state.workers if pod.running and not _is_excluded(pod, hosts)}
+        wanted = {pod.host for pod in state.workers if pod.running and pod.host not in hosts}
         return wanted <= listed and not any(host in listed for host in hosts)
 
 
-def _is_excluded(pod: Pod, hosts: Collection[Host]) -> bool:
-    return Host(pod.key.name) in hosts
-
-
 def _excluded_pods(state: State, hosts: Collection[Host]) -> str:
-    excluded = (pod for pod in state.workers if _is_excluded(pod, hosts))
+    excluded = (pod for pod in state.workers if pod.host in hosts)
     return "".join(sorted(f"{pod.key.name} {pod.metadata.uid}\n" for pod in excluded))
 
 

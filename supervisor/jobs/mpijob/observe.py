@@ -56,8 +56,7 @@ def spec_of(state: State, asked: MpiJobSpec) -> Spec:
         max_workers=max(count(annotation(annotations, MAX_WORKERS)), requested),
         requested_workers=requested,
         max_wait_seconds=float(count(annotation(annotations, MAX_WAIT))),
-        # Its pod has another name in each run.
-        launcher_host=None if state.launcher is None else Host(state.launcher.key.name),
+        launcher_host=None if state.launcher is None else state.launcher.host,
         capabilities=_CAPABILITIES,
         least_to_start=requested if asked.has_fixed_size else least,
     )
@@ -113,7 +112,7 @@ def _hosts(state: State, spec: Spec, *, running: bool) -> frozenset[Host]:
     if not running or state.job.suspended:
         name = state.job.metadata.name
         return frozenset(Host(f"{name}-worker-{number}") for number in range(spec.requested_workers))
-    return frozenset(Host(pod.key.name) for pod in state.workers if pod.phase is PodPhase.RUNNING)
+    return frozenset(pod.host for pod in state.workers if pod.phase is PodPhase.RUNNING)
 
 
 def _result(state: State) -> Result | None:

@@ -111,7 +111,7 @@ def _has_begun(state: State, asked: ReplicatedSpec, spec: Spec) -> bool:
 def _hosts(state: State, asked: ReplicatedSpec, spec: Spec, *, running: bool) -> frozenset[Host]:
     """The pods that run, also those that are asked to end; before a start those that the operator would make."""
     if running and not state.job.suspended:
-        return frozenset(Host(pod.key.name) for pod in state.workers if pod.phase is PodPhase.RUNNING)
+        return frozenset(pod.host for pod in state.workers if pod.phase is PodPhase.RUNNING)
     sizes = {**asked.sizes, asked.scaled: spec.requested_workers - asked.others}
     name = state.job.metadata.name
     return frozenset(Host(f"{name}-{role.lower()}-{index}") for role, size in sizes.items() for index in range(size))

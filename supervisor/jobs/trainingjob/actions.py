@@ -199,6 +199,6 @@ def _still_listed(state: State, launcher: Pod) -> frozenset[Host]:
 
     The operator does not check its workers while it adds some; Horovod would start processes on hosts that are gone.
     """
-    there = {pod.key.name for pod in state.workers}
+    there = {pod.host for pod in state.workers}
     before = launcher.annotations.get(EXCLUDED, "").split()
     return frozenset(Host(name) for name in before if name in state.job.current and name not in there)

@@ -133,7 +133,7 @@ def _hosts(state: State, spec: Spec, *, running: bool) -> frozenset[Host]:
     """
     if not running or state.job.suspended:
         return frozenset(worker_names(state.job, spec.requested_workers))
-    return frozenset(Host(pod.key.name) for pod in state.workers if _is_listed(state.job, pod))
+    return frozenset(pod.host for pod in state.workers if _is_listed(state.job, pod))
 
 
 def _is_listed(job: TrainingJob, pod: Pod) -> bool:

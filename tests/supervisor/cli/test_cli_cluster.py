@@ -222,3 +222,27 @@ async def test_a_live_job_is_checked_as_the_cluster_has_it(tmp_path: Path) -> No
             )
         missing = await run("check", "mpijobs/none", *where, "-n", "ml")
         assert (missing.code, "There is no MPIJob none in the namespace ml." in missing.err) == (66, True), missing
+
+
+async def test_the_node_of_a_host_is_that_of_the_jobs_own_pod(tmp_path: Path) -> None:
+    """Another job of the namespace may have a host of the same name."""
+    running, version = {"phase": "Running"}, "kai.alibabacloud.com/v1alpha1"
+    pods = [
+        {
+            "metadata": {
+                **_metadata(f"n1-{job}"),
+                "generateName": "n1-",
+                "ownerReferences": [
+                    {"apiVersion": version, "kind": "TrainingJob", "name": job, "uid": job, "controller": True}
+                ],
+            },
+            "spec": {"nodeName": f"node-of-{job}", "hostname": "n1"},
+            "status": running,
+        }
+        for job in ("resnet", "bert")
+    ]
+    async with _served(_cluster(**{"/api/v1/pods": pods}), tmp_path) as kubeconfig:
+        said = await run("status", "--kubeconfig", kubeconfig, "--context", "here", "-o", "json")
+    assert said.code == 0, said.err
+    nodes = {job["job"]: job["host_states"][0]["node"] for job in said.json["jobs"]}
+    assert nodes == {f"ml/trainingjob.{job}": f"node-of-{job}" for job in ("resnet", "bert")}

@@ -8,7 +8,7 @@ from servicekit.kubernetes.objects import ObjectKey, Owner
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.cluster.podspec import PodSpec
 from supervisor.cluster.quantity import thousandths
-from supervisor.cluster.reading import read_node, read_pod
+from supervisor.cluster.reading import pod_or_outline, read_node, read_pod
 from supervisor.domain.capacity import Demand, Effect, LabelOperator, Requirement, Taint, Toleration
 
 METADATA = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7"}
@@ -160,3 +160,21 @@ def test_a_node_says_what_it_has_and_who_is_kept_off() -> None:
     assert node.allocatable == {"cpu": 7_500, "nvidia.com/gpu": 8_000}
     assert node.taints == (Taint(key="k", effect=Effect.NO_EXECUTE),)
     assert (node.cordoned, node.ready, node.labels, node.provider_id) == (True, True, {"zone": "a"}, "cn.i-1")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "spec", "host"),
+    [
+        ({"generateName": "j-1-"}, {"hostname": "j-1"}, "j-1"),
+        ({"generateName": "j-1-"}, {}, "p"),
+        ({}, {"hostname": "of-all"}, "p"),
+    ],
+    ids=["indexed", "nameless", "named"],
+)
+@pytest.mark.parametrize("containers", [[], "none"], ids=["read", "unread"])
+def test_a_pod_with_a_random_name_is_known_by_its_host_name(
+    metadata: dict[str, str], spec: dict[str, str], host: str, containers: object
+) -> None:
+    """A pod that its controller has named is not: its template may give all pods of the job one host name."""
+    pod = {"metadata": {**METADATA, **metadata}, "spec": {**spec, "containers": containers}}
+    assert pod_or_outline(json.dumps(pod).encode(), frozenset()).host == host
