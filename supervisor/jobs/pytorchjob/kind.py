@@ -5,9 +5,9 @@ import re
 from servicekit.kubernetes.client import Resource
 from supervisor.domain.capability import Capability
 from supervisor.domain.job import Framework
-from supervisor.jobs.replicated.kind import ReplicatedKind
 from supervisor.jobs.replicated.objects import ReplicatedJob, ReplicatedSpec, Shape
 from supervisor.jobs.replicated.observe import Bounds
+from supervisor.jobs.replicated.roles import RolesKind
 
 _BACKEND = "kubeai"
 _BACKEND_VARIABLE = "PET_RDZV_BACKEND"
@@ -15,7 +15,7 @@ _BACKEND_OPTION = re.compile(rf"--rdzv[-_]backend[= ]{_BACKEND}(?!\S)")
 _NEVER = "Never"
 
 
-class PyTorchJobKind(ReplicatedKind):
+class PyTorchJobKind(RolesKind):
     """See `supervisor.jobs.kind.JobKind`."""
 
     name = "pytorchjob"

@@ -1,90 +1,89 @@
 """Suspends, resumes and grows jobs of replicas by their spec; members of a rendezvous leave by its rounds."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import Any
+from typing import Any, Generic
 
 from supervisor.cluster.annotations import REQUESTED, STATUS, SUSPENDED_BY
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Result
 from supervisor.jobs import pods
-from supervisor.jobs.kind import KindContext, Progress
+from supervisor.jobs.kind import JobState, KindContext, Progress
 from supervisor.jobs.observation import STATUS_OF
-from supervisor.jobs.replicated.objects import Condition, ReplicatedJob, ReplicatedSpec, Shape
-from supervisor.jobs.replicated.observe import State, requested_replicas
+from supervisor.jobs.replicated.objects import Condition
+from supervisor.jobs.replicated.observe import R, requested_replicas
 from supervisor.jobs.suspension import SUSPENSION
 
+Annotations = Mapping[str, str | None]
+"""Annotations to write; None removes one."""
 
-class ReplicatedJobActions:
-    """See `supervisor.jobs.kind.JobActions`."""
+
+class ReplicatedJobActions(ABC, Generic[R]):
+    """See `supervisor.jobs.kind.JobActions`; a kind says how a suspension and a size are written."""
 
     standby_tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]] = {}
     leader_tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]] = {}
 
-    def __init__(self, context: KindContext[ReplicatedJob], shape: Shape) -> None:
+    def __init__(self, context: KindContext[R]) -> None:
         self._context = context
-        self._shape = shape
 
-    async def exclude(self, _state: State, _hosts: Collection[Host]) -> Progress:
+    @abstractmethod
+    async def write_suspended(self, job: R, annotations: Mapping[str, str]) -> None:
+        """Tells the controller to delete all pods, unless it has been told, and annotates the job. Raises ApiError."""
+
+    @abstractmethod
+    async def write_size(self, job: R, pods: int, annotations: Annotations) -> None:
+        """Tells the controller to run so many pods, and annotates the job. Raises ApiError."""
+
+    def is_released(self, state: JobState[R]) -> bool:
+        """Whether no pod is left that uses a node or would be counted in the next run."""
+        return not state.pods
+
+    async def exclude(self, _state: JobState[R], _hosts: Collection[Host]) -> Progress:
         """Changes nothing: the next round leaves the hosts out, and their agents wait."""
         return Progress.IN_PLACE
 
-    async def remove(self, _state: State, excluded: Collection[Pod]) -> None:
+    async def remove(self, _state: JobState[R], excluded: Collection[Pod]) -> None:
         await pods.delete(self._context.cluster.pods, excluded)
 
-    async def suspend(self, state: State) -> Progress:
+    async def suspend(self, state: JobState[R]) -> Progress:
         job = state.job
         if job.has(Condition.SUCCEEDED):
             return Progress.PENDING
         if not job.suspended or not job.annotations.items() >= SUSPENSION.items():
-            await self._suspend(job, SUSPENSION)
+            await self.write_suspended(job, SUSPENSION)
             return Progress.PENDING
-        return Progress.PENDING if state.pods or not job.has(Condition.SUSPENDED) else Progress.IN_PLACE
+        return Progress.IN_PLACE if self.is_released(state) and job.still_suspended else Progress.PENDING
 
-    async def resume(self, state: State, workers: int, requested: int) -> Progress:
+    async def resume(self, state: JobState[R], workers: int, requested: int) -> Progress:
         """Not before all pods are gone: one that is ending counts as failed, which may fail the job."""
-        job, asked = state.job, state.job.spec
-        if not job.suspended or asked is None:
+        job = state.job
+        if not job.suspended:
             return Progress.IN_PLACE
-        if state.pods:
+        if not self.is_released(state):
             return Progress.PENDING
-        annotations = {SUSPENDED_BY: None, STATUS: None, REQUESTED: None if workers == requested else str(requested)}
-        await self._merge(job, {"runPolicy": {"suspend": False}, **self._replicas(asked, workers)}, annotations)
+        smaller = None if workers == requested else str(requested)
+        await self.write_size(job, workers, {SUSPENDED_BY: None, STATUS: None, REQUESTED: smaller})
         return Progress.IN_PLACE
 
-    async def grow(self, state: State, workers: int, _number: int, _seconds: float) -> None:
+    async def grow(self, state: JobState[R], workers: int, _number: int, _seconds: float) -> None:
         """Takes nothing back: pods that no node has room for join when one has."""
         job, asked = state.job, state.job.spec
         if asked is None or asked.replicas >= workers:
             return
         requested = requested_replicas(job, asked)
-        await self._merge(
-            job, self._replicas(asked, workers), {REQUESTED: None if workers >= requested else str(requested)}
-        )
+        await self.write_size(job, workers, {REQUESTED: None if workers >= requested else str(requested)})
 
-    async def end(self, state: State, result: Result) -> None:
+    async def end(self, state: JobState[R], result: Result) -> None:
         marks = {**SUSPENSION, STATUS: STATUS_OF[result]}
         if not state.job.suspended or not state.job.annotations.items() >= marks.items():
-            await self._suspend(state.job, marks)
+            await self.write_suspended(state.job, marks)
 
-    def growable(self, state: State) -> int:
+    def growable(self, state: JobState[R]) -> int:
         job, asked = state.job, state.job.spec
         if asked is None or job.suspended or REQUESTED not in job.annotations:
             return 0
         if len(state.workers) != asked.replicas or not all(pod.running for pod in state.workers):
             return 0
         return requested_replicas(job, asked) - asked.replicas
-
-    async def _suspend(self, job: ReplicatedJob, marks: Mapping[str, str]) -> None:
-        await self._merge(job, {"runPolicy": {"suspend": True}}, marks)
-
-    async def _merge(
-        self, job: ReplicatedJob, spec: Mapping[str, object], annotations: Mapping[str, str | None]
-    ) -> None:
-        merged = await self._context.client.merge(job, {"spec": spec}, metadata={"annotations": annotations})
-        self._context.jobs.wrote(merged)
-
-    def _replicas(self, asked: ReplicatedSpec, size: int) -> Mapping[str, object]:
-        """The part of the spec that makes a run of so many pods; the number of the other roles stays."""
-        scaled = {self._shape.scaled: {"replicas": size - asked.others}}
-        return {self._shape.replicas: scaled} if self._shape.scaled in asked.sizes else {}

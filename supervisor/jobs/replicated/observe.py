@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from supervisor.cluster.annotations import MAX_WAIT, REQUESTED
 from supervisor.cluster.objects import PodPhase
@@ -14,7 +15,7 @@ from supervisor.jobs.observation import annotation, count, held_by_person, is_ou
 from supervisor.jobs.replicated.objects import Condition, ReplicatedJob, ReplicatedSpec
 from supervisor.jobs.suspension import is_freed, registered, result_of, suspended_here
 
-State = JobState[ReplicatedJob]
+R = TypeVar("R", bound=ReplicatedJob)
 
 _CAPABILITIES = frozenset({Capability.MAKES_HOSTS, Capability.STARTS_RUNS, Capability.SIGNALS_PODS})
 
@@ -34,18 +35,21 @@ class Bounds:
     capabilities: frozenset[Capability] = frozenset({Capability.FIXED_HOSTS})
 
 
-BoundsOf = Callable[[ReplicatedJob, ReplicatedSpec], Bounds]
-"""Reads the bounds of a job of one kind."""
-
-
 @dataclass(frozen=True, slots=True)
-class Observer:
-    """Observes the jobs of one kind."""
+class Observer(Generic[R]):
+    """Observes the jobs of one kind.
+
+    Attributes:
+        framework: What trains.
+        bounds_of: Reads the bounds of a job.
+        host_of: Returns the host that a pod will be: by the name of its job, its role and its number in the role.
+    """
 
     framework: Framework
-    bounds_of: BoundsOf
+    bounds_of: Callable[[R, ReplicatedSpec], Bounds]
+    host_of: Callable[[str, str, int], Host]
 
-    def supervised(self, state: State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
+    def supervised(self, state: JobState[R], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
         """Returns the job as it is to be stored; see `supervisor.jobs.kind.JobKind.observe`."""
         job, asked = state.job, state.job.spec
         if asked is None or asked.replicas < 1 or job.deleted or held_by_person(state, suspended=job.suspended):
@@ -55,12 +59,12 @@ class Observer:
         spec = self._spec(job, asked)
         if known is None or known.uid != job.metadata.uid:
             blank = Observed(launcher=job.metadata.name, instance="", registered_at=now)
-            return registered(state.name, job, spec, _observed(state, asked, spec, None, blank), now)
+            return registered(state.name, job, spec, self._observed(state, asked, spec, None, blank), now)
         if is_freed(job, known):
             return None
-        return replace(known, spec=spec, observed=_observed(state, asked, spec, known, known.observed))
+        return replace(known, spec=spec, observed=self._observed(state, asked, spec, known, known.observed))
 
-    def _spec(self, job: ReplicatedJob, asked: ReplicatedSpec) -> Spec:
+    def _spec(self, job: R, asked: ReplicatedSpec) -> Spec:
         """What a job asks for, also one that was resumed with fewer pods."""
         annotations = [job.annotations, *asked.annotations]
         requested, bounds = requested_replicas(job, asked), self.bounds_of(job, asked)
@@ -74,44 +78,42 @@ class Observer:
         )
         return with_loss_policy(spec, annotations)
 
+    def _observed(
+        self, state: JobState[R], asked: ReplicatedSpec, spec: Spec, known: SupervisedJob | None, before: Observed
+    ) -> Observed:
+        is_same = before.running and before.instance == state.run_id
+        running = _some_run(state) and bool(state.run_id) and (is_same or _has_begun(state, asked, spec))
+        failed = state.job.has(Condition.FAILED)
+        observed = replace(
+            before,
+            running=running,
+            exit_code=int(failed) if before.running and not running else before.exit_code,
+            hosts=self._hosts(state, asked, spec, running=running),
+            result=before.result or result_of(state.job, succeeded=state.job.has(Condition.SUCCEEDED), failed=failed),
+        )
+        return observed_run(state.run_id, known, observed) if running else observed
+
+    def _hosts(self, state: JobState[R], asked: ReplicatedSpec, spec: Spec, *, running: bool) -> frozenset[Host]:
+        """The pods that run, also those that are asked to end; before a start those that the controller would make."""
+        if running and not state.job.suspended:
+            return frozenset(pod.host for pod in state.workers if pod.phase is PodPhase.RUNNING)
+        sizes = {**asked.sizes, asked.scaled: spec.requested_workers - asked.others}
+        name = state.job.metadata.name
+        return frozenset(self.host_of(name, role, index) for role, size in sizes.items() for index in range(size))
+
 
 def requested_replicas(job: ReplicatedJob, asked: ReplicatedSpec) -> int:
     """Returns how many pods a job asked for before it was resumed with fewer."""
     return max(count(job.annotations.get(REQUESTED)), asked.replicas)
 
 
-def _observed(
-    state: State, asked: ReplicatedSpec, spec: Spec, known: SupervisedJob | None, before: Observed
-) -> Observed:
-    is_same = before.running and before.instance == state.run_id
-    running = _some_run(state) and bool(state.run_id) and (is_same or _has_begun(state, asked, spec))
-    failed = state.job.has(Condition.FAILED)
-    observed = replace(
-        before,
-        running=running,
-        exit_code=int(failed) if before.running and not running else before.exit_code,
-        hosts=_hosts(state, asked, spec, running=running),
-        result=before.result or result_of(state.job, succeeded=state.job.has(Condition.SUCCEEDED), failed=failed),
-    )
-    return observed_run(state.run_id, known, observed) if running else observed
-
-
-def _some_run(state: State) -> bool:
+def _some_run(state: JobState[R]) -> bool:
     return any(pod.phase is PodPhase.RUNNING for pod in state.workers)
 
 
-def _has_begun(state: State, asked: ReplicatedSpec, spec: Spec) -> bool:
+def _has_begun(state: JobState[R], asked: ReplicatedSpec, spec: Spec) -> bool:
     """Whether a run has its pods; those that no node has room for are not waited for where the others are enough."""
     starting = [pod for pod in state.workers if pod.phase is PodPhase.PENDING and pod.node]
     running = [pod for pod in state.workers if pod.phase is PodPhase.RUNNING]
     enough = len(running) >= min(spec.min_workers, asked.replicas)
     return len(state.workers) >= asked.replicas and not starting and enough
-
-
-def _hosts(state: State, asked: ReplicatedSpec, spec: Spec, *, running: bool) -> frozenset[Host]:
-    """The pods that run, also those that are asked to end; before a start those that the operator would make."""
-    if running and not state.job.suspended:
-        return frozenset(pod.host for pod in state.workers if pod.phase is PodPhase.RUNNING)
-    sizes = {**asked.sizes, asked.scaled: spec.requested_workers - asked.others}
-    name = state.job.metadata.name
-    return frozenset(Host(f"{name}-{role.lower()}-{index}") for role, size in sizes.items() for index in range(size))

@@ -4,12 +4,12 @@ from servicekit.kubernetes.client import Resource
 from supervisor.cluster.annotations import MIN_WORKERS
 from supervisor.domain.job import Framework
 from supervisor.jobs.observation import annotation, count
-from supervisor.jobs.replicated.kind import ReplicatedKind
 from supervisor.jobs.replicated.objects import ReplicatedJob, ReplicatedSpec, Shape
 from supervisor.jobs.replicated.observe import Bounds
+from supervisor.jobs.replicated.roles import RolesKind
 
 
-class TfJobKind(ReplicatedKind):
+class TfJobKind(RolesKind):
     """See `supervisor.jobs.kind.JobKind`."""
 
     name = "tfjob"
