@@ -18,7 +18,6 @@ RULES: tuple[Rule, ...] = (
     restarts.failure_is_final,
     restarts.no_retries,
     restarts.no_torchrun_restarts,
-    restarts.deadline_while_suspended,
     evictions.eviction_counts,
     evictions.eviction_fails_job,
     evictions.eviction_restarts_job,

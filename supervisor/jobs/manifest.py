@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from servicekit.kubernetes.objects import Metadata
+from servicekit.kubernetes.objects import Metadata, Owner
 from supervisor.cluster.annotations import ours
 from supervisor.cluster.podspec import Body, PodSpec
 from supervisor.domain.capacity import Demand
@@ -25,6 +25,7 @@ class ObjectMetadata(Body, frozen=True):
     deletion_timestamp: datetime | None = None
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
+    owner_references: tuple[Owner, ...] | None = None
 
     @property
     def identity(self) -> Metadata:
@@ -36,6 +37,11 @@ class ObjectMetadata(Body, frozen=True):
             namespace=self.namespace,
             creation_timestamp=self.creation_timestamp,
         )
+
+    @property
+    def owner(self) -> Owner | None:
+        """The object that controls it."""
+        return next((each for each in self.owner_references or () if each.controller), None)
 
 
 class Variable(Body, frozen=True):

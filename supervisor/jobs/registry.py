@@ -9,13 +9,14 @@ from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import JobName, cluster_job
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Process
+from supervisor.jobs.batchjob.kind import BatchJobKind
 from supervisor.jobs.kind import AnyKind
 from supervisor.jobs.mpijob.kind import MpiJobKind
 from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
 from supervisor.jobs.tfjob.kind import TfJobKind
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
 
-KINDS: tuple[AnyKind, ...] = (TrainingJobKind(), MpiJobKind(), PyTorchJobKind(), TfJobKind())
+KINDS: tuple[AnyKind, ...] = (TrainingJobKind(), MpiJobKind(), PyTorchJobKind(), TfJobKind(), BatchJobKind())
 
 
 def pod_labels() -> frozenset[str]:

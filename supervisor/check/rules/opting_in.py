@@ -5,18 +5,31 @@ from collections.abc import Iterator
 from supervisor.check.finding import Facts, Problem, Severity, rule
 from supervisor.check.job import CheckedJob, Kind
 from supervisor.check.kinds import SUPERVISED
+from supervisor.check.values import number, text
 from supervisor.cluster.annotations import MANAGED, opts_in
 
 
-@rule("kind-not-supervised", Severity.WARNING, "a kind that the supervisor does not look after")
+@rule("kind-not-supervised", Severity.WARNING, "a job that the supervisor does not look after")
 def kind_not_supervised(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+    if job.kind is Kind.JOB and not _is_one_run(job):
+        yield Problem(
+            "spec",
+            "The supervisor looks after Jobs whose pods have an index and run at the same time, so nothing saves this "
+            "job before a reclaim.",
+            "Make completionMode Indexed, and parallelism equal to completions.",
+        )
     if job.kind is not Kind.COMMAND and job.kind not in SUPERVISED:
-        known = " or ".join(f"a {kind}" if kind is Kind.TRAINING_JOB else f"an {kind}" for kind in sorted(SUPERVISED))
+        known = " or ".join(f"an {kind}" if kind is Kind.MPI_JOB else f"a {kind}" for kind in sorted(SUPERVISED))
         yield Problem(
             "kind",
             f"The supervisor does not look after {job.kind}s, so nothing saves this job before a reclaim.",
             f"Start its training command with kubeai-run, or make it {known}.",
         )
+
+
+def _is_one_run(job: CheckedJob) -> bool:
+    together, all_of_them = number(job.spec, "parallelism"), number(job.spec, "completions")
+    return text(job.spec, "completionMode") == "Indexed" and (1 if together is None else together) == all_of_them
 
 
 @rule("not-opted-in", Severity.ERROR, "a job without the annotation that opts in")

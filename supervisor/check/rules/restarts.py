@@ -84,16 +84,5 @@ def no_torchrun_restarts(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
             )
 
 
-@rule("deadline-while-suspended", Severity.ERROR, "a deadline that passes while the job is suspended")
-def deadline_while_suspended(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
-    """Kubernetes compares the deadline with the first start before it resets that. MPIJobs are cured when resumed."""
-    if job.kind is Kind.JOB and number(job.spec, "activeDeadlineSeconds") is not None:
-        yield Problem(
-            "spec.activeDeadlineSeconds",
-            "The deadline also runs while the job is suspended, so the job may fail in the moment when it resumes.",
-            "Remove activeDeadlineSeconds, or clear status.startTime of the suspended job before it resumes.",
-        )
-
-
 def _is_dynamic(job: CheckedJob) -> bool:
     return at(job.spec, "enableDynamicWorker") is True

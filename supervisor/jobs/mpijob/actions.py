@@ -35,7 +35,7 @@ class _JobStatus(msgspec.Struct, frozen=True, rename="camel"):
     start_time: str | None = None
 
 
-class _BatchJob(msgspec.Struct, frozen=True):
+class _LauncherJob(msgspec.Struct, frozen=True):
     metadata: Metadata
     status: _JobStatus = _JobStatus()
 
@@ -52,7 +52,9 @@ class MpiJobActions:
         self._config_maps = ResourceClient(
             server, _CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=_ConfigMap)
         )
-        self._batch_jobs = ResourceClient(server, _BATCH_JOBS, lambda data: msgspec.json.decode(data, type=_BatchJob))
+        self._launcher_jobs = ResourceClient(
+            server, _BATCH_JOBS, lambda data: msgspec.json.decode(data, type=_LauncherJob)
+        )
 
     async def exclude(self, state: State, hosts: Collection[Host]) -> Progress:
         """Looked at again as long as hosts are excluded: a replacement has the name of the pod before it."""
@@ -131,11 +133,11 @@ class MpiJobActions:
         """The launcher's Job would be over its deadline at once, which is counted from its first start."""
         key = ObjectKey(job.metadata.namespace, f"{job.metadata.name}-launcher")
         try:
-            launcher = await self._batch_jobs.get(key)
+            launcher = await self._launcher_jobs.get(key)
         except NotFoundError:
             return
         if launcher.status.start_time is not None:
-            await self._batch_jobs.merge(launcher, {"status": {"startTime": None}}, "status")
+            await self._launcher_jobs.merge(launcher, {"status": {"startTime": None}}, "status")
 
     async def _label(self, state: State, hosts: Collection[Host]) -> None:
         turns = asyncio.Semaphore(_CONCURRENCY)

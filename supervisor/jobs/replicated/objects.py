@@ -113,6 +113,11 @@ class ReplicatedJob:
         return self.has(Condition.SUSPENDED)
 
     @property
+    def run_id(self) -> str:
+        """The id of its run: a controller sets the time of the start anew when it resumes a job."""
+        return "" if self.started_at is None or self.suspended else self.started_at.isoformat()
+
+    @property
     def resource_request(self) -> ResourceRequest | None:
         """The resources of a run; None if they are unknown."""
         return None if self.spec is None else ResourceRequest(worker=self.spec.demand)

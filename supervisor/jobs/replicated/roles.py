@@ -49,8 +49,7 @@ class RolesKind(ReplicatedKind[ReplicatedJob]):
         return Host(f"{job}-{role.lower()}-{index}")
 
     def run_id(self, job: ReplicatedJob, _launcher: Pod | None) -> str:
-        """The operator sets the time of the start anew when it resumes a job."""
-        return "" if job.started_at is None or job.suspended else job.started_at.isoformat()
+        return job.run_id
 
     def actions(self, context: KindContext[ReplicatedJob]) -> RolesActions:
         return RolesActions(context, self.shape)

@@ -71,7 +71,13 @@ def _volcano_job() -> Manifest:
 
 def _job() -> Manifest:
     ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
-    spec = {"backoffLimit": 6, "podFailurePolicy": {"rules": [ignored]}, "template": template("python train.py")}
+    size = {"completionMode": "Indexed", "parallelism": 4, "completions": 4}
+    spec = {
+        **size,
+        "backoffLimit": 6,
+        "podFailurePolicy": {"rules": [ignored]},
+        "template": template("python train.py"),
+    }
     return _object("batch/v1", "Job", spec)
 
 
@@ -96,7 +102,6 @@ GOOD_COMMANDS = (
 ALLOWED = {
     Kind.TF_JOB: {"one-success-ends-job"},
     Kind.VOLCANO_JOB: {"kind-not-supervised"},
-    Kind.JOB: {"kind-not-supervised"},
 }
 
 

@@ -91,7 +91,9 @@ _SIZES = {"fixed-processes", "fixed-nodes", "no-room-to-shrink"}
 _TRAIN_TORCH = [_PYTORCH, _TF, _VOLCANO, _JOB]
 
 BAD: Sequence[Bad] = [
-    *(Bad("kind-not-supervised", kind, "spec.suspend", _NO) for kind in (_VOLCANO, _JOB)),
+    Bad("kind-not-supervised", _VOLCANO, "spec.suspend", _NO),
+    Bad("kind-not-supervised", _JOB, "spec.completionMode", "NonIndexed"),
+    Bad("kind-not-supervised", _JOB, "spec.parallelism", 2),
     *_each("pods-not-opted-in", _TEMPLATES, "metadata.annotations", None),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", 5),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", None, Facts(checkpoint_seconds=45.0)),
@@ -110,7 +112,6 @@ BAD: Sequence[Bad] = [
     Bad("no-retries", _VOLCANO, "spec.maxRetry", 0),
     *(Bad("no-torchrun-restarts", *_script(kind, _NO_RESTARTS)) for kind in _TRAIN_TORCH),
     Bad("no-torchrun-restarts", _PYTORCH, _POLICY, {}),
-    Bad("deadline-while-suspended", _JOB, "spec.activeDeadlineSeconds", 3600),
     Bad("eviction-counts", _JOB, "spec.podFailurePolicy", None),
     Bad("eviction-counts", _JOB, "spec.podFailurePolicy.rules.0.action", "Count"),
     Bad("eviction-fails-job", _JOB, "spec.podFailurePolicy.rules.0.action", "FailJob"),

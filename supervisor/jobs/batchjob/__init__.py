@@ -1,0 +1,1 @@
+"""Indexed Jobs of Kubernetes (batch/v1)."""
