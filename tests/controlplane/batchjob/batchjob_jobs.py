@@ -86,6 +86,10 @@ class BatchJobs:
 
         return str(await until(reason, f"{name} has failed"))
 
+    async def failures(self, name: str) -> int:
+        """How many pods its controller has counted as failed."""
+        return int((await self.get(name))["status"].get("failed", 0))
+
     async def conditions(self, name: str) -> dict[str, bool]:
         """Whether each condition is true, by its type."""
         status = (await self.get(name)).get("status", {})

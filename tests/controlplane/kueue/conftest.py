@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.controlplane.batchjob.batchjob_jobs import BatchJobs
 from tests.controlplane.kueue.kueue_controller import NAME, queueing
 from tests.controlplane.kueue.kueue_jobs import QueuedJobs
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
@@ -45,8 +46,16 @@ async def namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
 
 
 @pytest.fixture
-async def queued(api: Api, namespace: Namespace) -> QueuedJobs:
-    """The jobs of the test's namespace, which has a queue with a quota of three GPUs and no node yet."""
+async def queued(api: Api, namespace: Namespace) -> QueuedJobs[MpiJobs]:
+    """The MPIJobs of the test's namespace, which has a queue with a quota of three GPUs and no node yet."""
     jobs = QueuedJobs(api, MpiJobs(api, namespace))
+    await jobs.open(gpus=3)
+    return jobs
+
+
+@pytest.fixture
+async def queued_batch(api: Api, namespace: Namespace) -> QueuedJobs[BatchJobs]:
+    """The Indexed Jobs of such a namespace."""
+    jobs = QueuedJobs(api, BatchJobs(api, namespace))
     await jobs.open(gpus=3)
     return jobs

@@ -18,7 +18,7 @@ from tests.testkit.waiting import until
 
 NAME = "kueue"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_FRAMEWORKS = ["kubeflow.org/mpijob"]
+_FRAMEWORKS = ["kubeflow.org/mpijob", "batch/job"]
 
 
 @contextmanager

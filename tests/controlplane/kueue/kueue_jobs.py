@@ -1,8 +1,9 @@
-"""MPIJobs in a queue of Kueue."""
+"""Jobs in a queue of Kueue."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from tests.controlplane.batchjob.batchjob_jobs import BatchJobs
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import GPU
@@ -11,13 +12,15 @@ from tests.testkit.waiting import until
 _KUEUE = "/apis/kueue.x-k8s.io/v1beta1"
 _QUEUE = "gpus"
 
+J = TypeVar("J", MpiJobs, BatchJobs)
+
 
 @dataclass(frozen=True, slots=True)
-class QueuedJobs:
-    """The jobs of one namespace, and their Workloads."""
+class QueuedJobs(Generic[J]):
+    """The jobs of one kind in a namespace, and their Workloads."""
 
     api: Api
-    jobs: MpiJobs
+    jobs: J
 
     async def open(self, gpus: int) -> None:
         """Makes a queue with a quota, in which a job preempts those of a lower priority."""

@@ -1,10 +1,13 @@
 """Jobs that Kueue manages, by a supervisor's process with its own rights, under the real Kueue and mpi-operator."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.controlplane.kueue.kueue_jobs import QueuedJobs
+from tests.controlplane.batchjob.batchjob_jobs import ELASTIC, BatchJobs
+from tests.controlplane.kueue.kueue_jobs import J, QueuedJobs
+from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.controlplane.operator_world import world
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
@@ -14,14 +17,25 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.brief
 async def test_a_reclaim_suspends_and_resumes_a_job_by_its_workload(
-    plane: ControlPlane, queued: QueuedJobs, tmp_path: Path
+    plane: ControlPlane, queued: QueuedJobs[MpiJobs], tmp_path: Path
 ) -> None:
     """Several times over, and once smaller; no retry of the launcher's Job, which allows none, is burned."""
+    await _is_reclaimed_and_resumed(plane, queued, tmp_path)
+
+
+async def test_a_reclaim_suspends_and_resumes_an_indexed_job_by_its_workload(
+    plane: ControlPlane, queued_batch: QueuedJobs[BatchJobs], tmp_path: Path
+) -> None:
+    """Kueue writes the Job's own field, as it does for all kinds."""
+    await _is_reclaimed_and_resumed(plane, queued_batch, tmp_path, annotations=ELASTIC)
+
+
+async def _is_reclaimed_and_resumed(plane: ControlPlane, queued: QueuedJobs[J], tmp_path: Path, **asked: Any) -> None:
     jobs = queued.jobs
     await jobs.nodes(3)
     # Two notices are withdrawn one after the other, and a managed job does not grow.
     async with world(plane, jobs, tmp_path / "supervisor", resume_delay_seconds=8.0) as one:
-        await queued.submit("j", 3)
+        await queued.submit("j", 3, **asked)
         for run in range(1, 4):
             await jobs.runs("j", 3)
             await one.decided("j", "Running", run=run)
@@ -42,7 +56,7 @@ async def test_a_reclaim_suspends_and_resumes_a_job_by_its_workload(
 
 @pytest.mark.brief
 async def test_a_preempted_job_saves_waits_in_its_queue_and_is_started_by_it(
-    plane: ControlPlane, queued: QueuedJobs, tmp_path: Path
+    plane: ControlPlane, queued: QueuedJobs[MpiJobs], tmp_path: Path
 ) -> None:
     jobs = queued.jobs
     await jobs.nodes(3)
