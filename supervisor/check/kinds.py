@@ -17,12 +17,14 @@ class Shape:
         replica_specs: The field of the spec with one template for each role; empty if there is none.
         leaders: The roles without which the job cannot go on, in lower case.
         budget: The path of the number of retries in the spec.
+        short_names: Further names that kubectl takes for it.
     """
 
     resource: Resource
     replica_specs: str = ""
     leaders: frozenset[str] = frozenset()
     budget: tuple[str, ...] = ("runPolicy", "backoffLimit")
+    short_names: tuple[str, ...] = ()
 
 
 def _kubeflow(version: str, kind: str) -> Resource:
@@ -50,6 +52,7 @@ SHAPES: Mapping[Kind, Shape] = {
     Kind.VOLCANO_JOB: Shape(
         resource=Resource(group="batch.volcano.sh", version="v1alpha1", kind="Job", plural="jobs", namespaced=True),
         budget=("maxRetry",),
+        short_names=("vcjob", "vj"),
     ),
     Kind.JOB: Shape(
         resource=Resource(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True),
@@ -57,15 +60,14 @@ SHAPES: Mapping[Kind, Shape] = {
     ),
 }
 
-_SUPERVISED = {(kind.resource.group, kind.resource.kind) for kind in KINDS}
-
-SUPERVISED = frozenset(
-    kind for kind, shape in SHAPES.items() if (shape.resource.group, shape.resource.kind) in _SUPERVISED
-)
-"""The kinds that the supervisor looks after on a cluster."""
-
 
 def kind_of(group: str, name: str) -> Kind | None:
     """The kind with that API group and name; None if it is none that can be checked."""
     named = ((kind, shape.resource) for kind, shape in SHAPES.items())
     return next((kind for kind, resource in named if (resource.group, resource.kind) == (group, name)), None)
+
+
+SUPERVISED: Mapping[str, Kind] = {
+    kind.name: found for kind in KINDS if (found := kind_of(kind.resource.group, kind.resource.kind)) is not None
+}
+"""The kinds that the supervisor looks after on a cluster, by their names in the names of jobs."""

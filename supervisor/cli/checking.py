@@ -12,7 +12,7 @@ import yaml  # type: ignore[import-untyped]  # Its stubs would be one more packa
 from supervisor.check.checking import check
 from supervisor.check.finding import Facts, Finding, Severity
 from supervisor.check.job import CheckedJob, Kind
-from supervisor.check.kinds import SHAPES
+from supervisor.check.kinds import SHAPES, SUPERVISED
 from supervisor.check.reading import job_of_bounds, job_of_command, jobs_in
 from supervisor.cli.backend import Backend
 from supervisor.cli.errors import ExitCode, UnknownError, UsageError
@@ -155,8 +155,7 @@ def _known_only_by_bounds(job: Job, kind: Kind | None) -> CheckedJob:
 
 
 def _supervised_kind(job: Job) -> Kind | None:
-    named = kind_of(job.job)
-    return next((kind for kind, shape in SHAPES.items() if shape.resource.kind.lower() == named), None)
+    return SUPERVISED.get(kind_of(job.job))
 
 
 def _facts(job: Job, stated: Facts) -> Facts:
@@ -186,9 +185,11 @@ def _names_of_kinds() -> Iterator[tuple[str, Kind]]:
             yield f"{name}.{resource.group}", kind
             if resource.kind != "Job":
                 yield name, kind
+        for name in shape.short_names:
+            yield name, kind
 
 
-_KINDS = {**dict(_names_of_kinds()), "vcjob": Kind.VOLCANO_JOB, "vj": Kind.VOLCANO_JOB}
+_KINDS = dict(_names_of_kinds())
 
 
 def _show(report: Report, output: Output) -> None:

@@ -15,8 +15,16 @@ from supervisor.jobs.mpijob.kind import MpiJobKind
 from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
 from supervisor.jobs.tfjob.kind import TfJobKind
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
+from supervisor.jobs.vcjob.kind import VcJobKind
 
-KINDS: tuple[AnyKind, ...] = (TrainingJobKind(), MpiJobKind(), PyTorchJobKind(), TfJobKind(), BatchJobKind())
+KINDS: tuple[AnyKind, ...] = (
+    TrainingJobKind(),
+    MpiJobKind(),
+    PyTorchJobKind(),
+    TfJobKind(),
+    BatchJobKind(),
+    VcJobKind(),
+)
 
 
 def pod_labels() -> frozenset[str]:

@@ -1,5 +1,6 @@
 """Real operators outside a pod, on a control plane whose pods run until somebody ends them."""
 
+import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from tests.testkit.controlplane.running import Cluster, ControlPlane, running
 from tests.testkit.waiting import until
 from tests.testkit.yaml_text import document
 
+_ROOT = Path(__file__).parents[2]
 _STAGES = Path(__file__).parent / "operator_stages.yaml"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -23,10 +25,10 @@ def plane_of_running_pods(programs: Mapping[Program, Path], directory: Path) -> 
         yield plane
 
 
-def built(name: str) -> Operator:
-    """An operator. Without Go the test is skipped, and it fails where nobody has built the operator."""
+def built(name: str, program: str = "") -> Operator:
+    """An operator, or one of its programs. Without Go the test is skipped; it fails where nobody has built them."""
     try:
-        return operator(name)
+        return operator(name, program)
     except NoGo as reason:
         pytest.skip(str(reason))
 
@@ -41,6 +43,20 @@ async def define(api: Api, manifest: str) -> None:
         return ("Established", "True") in {(each["type"], each["status"]) for each in status.get("conditions") or ()}
 
     await until(established, f"{definition['metadata']['name']} is defined")
+
+
+async def documented_jobs_accepted(api: Api, kind: str, path: str) -> int:
+    """Has the API server check the sample job of a kind and those of its page; returns how many there are.
+
+    It refuses fields that the definition does not have. `path` is that of the kind's jobs in a namespace.
+    """
+    page = (_ROOT / "docs" / "kinds" / f"{kind}.md").read_text(encoding="utf-8")
+    blocks = [document(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    sample = document((_ROOT / "examples" / f"{kind}.yaml").read_text(encoding="utf-8"))
+    jobs = [sample, *(block for block in blocks if block.get("kind") == sample["kind"])]
+    for job in jobs:
+        await api.create(f"{path}?fieldValidation=Strict&dryRun=All", job)
+    return len(jobs)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from supervisor.check.finding import Facts, Problem, Severity, rule
 from supervisor.check.job import CheckedJob, Kind
-from supervisor.check.kinds import SUPERVISED
 from supervisor.check.values import number, text
 from supervisor.cluster.annotations import MANAGED, opts_in
 
@@ -18,13 +17,6 @@ def kind_not_supervised(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
             "job before a reclaim.",
             "Make completionMode Indexed, and parallelism equal to completions.",
         )
-    if job.kind is not Kind.COMMAND and job.kind not in SUPERVISED:
-        known = " or ".join(f"an {kind}" if kind is Kind.MPI_JOB else f"a {kind}" for kind in sorted(SUPERVISED))
-        yield Problem(
-            "kind",
-            f"The supervisor does not look after {job.kind}s, so nothing saves this job before a reclaim.",
-            f"Start its training command with kubeai-run, or make it {known}.",
-        )
 
 
 def _is_one_run(job: CheckedJob) -> bool:
@@ -34,7 +26,7 @@ def _is_one_run(job: CheckedJob) -> bool:
 
 @rule("not-opted-in", Severity.ERROR, "a job without the annotation that opts in")
 def not_opted_in(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
-    if job.kind in SUPERVISED and not job.opts_in:
+    if job.kind is not Kind.COMMAND and not job.opts_in:
         yield Problem(
             "metadata.annotations",
             "The job does not opt in, so the supervisor leaves it alone and nothing saves it before a reclaim.",

@@ -6,7 +6,6 @@ import msgspec
 
 from servicekit.kubernetes.client import Resource
 from supervisor.cluster.annotations import MIN_WORKERS
-from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework
 from supervisor.jobs.batchjob.actions import BatchJobActions
@@ -50,9 +49,6 @@ class BatchJobKind(ReplicatedKind[ReplicatedJob]):
     def host(self, job: str, _role: str, index: int) -> Host:
         """The controller gives a pod this host name, and a name with random letters at its end."""
         return Host(f"{job}-{index}")
-
-    def run_id(self, job: ReplicatedJob, _launcher: Pod | None) -> str:
-        return job.run_id
 
     def bounds(self, job: ReplicatedJob, asked: ReplicatedSpec) -> Bounds:
         """The controller counts a pod that is deleted as failed, so none leaves while the job runs."""

@@ -55,10 +55,6 @@ class ReplicatedKind(ABC, Generic[R]):
         """Returns that of workers for all roles that the run needs."""
 
     @abstractmethod
-    def run_id(self, job: R, launcher: Pod | None) -> str:
-        """See `supervisor.jobs.kind.JobKind`."""
-
-    @abstractmethod
     def actions(self, context: KindContext[R]) -> ReplicatedJobActions[R]:
         """See `supervisor.jobs.kind.JobKind`."""
 
@@ -78,6 +74,9 @@ class ReplicatedKind(ABC, Generic[R]):
         if owner is None or not owner.is_of(self.resource.group, self.resource.kind):
             return None
         return JobReference(cluster_job(pod.metadata.namespace, self.name, owner.name), owner.uid)
+
+    def run_id(self, job: R, _launcher: Pod | None) -> str:
+        return job.run_id
 
     def is_queued(self, state: JobState[R]) -> bool:
         return state.job.elsewhere

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host
 from supervisor.jobs.kind import KindContext, Role
 from supervisor.jobs.replicated.kind import ReplicatedKind
@@ -47,9 +46,6 @@ class RolesKind(ReplicatedKind[ReplicatedJob]):
 
     def host(self, job: str, role: str, index: int) -> Host:
         return Host(f"{job}-{role.lower()}-{index}")
-
-    def run_id(self, job: ReplicatedJob, _launcher: Pod | None) -> str:
-        return job.run_id
 
     def actions(self, context: KindContext[ReplicatedJob]) -> RolesActions:
         return RolesActions(context, self.shape)

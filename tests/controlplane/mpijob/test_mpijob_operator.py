@@ -1,13 +1,11 @@
 """What the supervisor relies on, and the traps that it avoids: the real operator does what it was seen to do."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
+from tests.controlplane.operators import documented_jobs_accepted
 from tests.testkit.controlplane.api import Api
 from tests.testkit.waiting import until
-from tests.testkit.yaml_text import document
 
 pytestmark = pytest.mark.long
 
@@ -15,12 +13,9 @@ _ALL = ["worker-0", "worker-1", "worker-2", "worker-3"]
 
 
 @pytest.mark.brief
-async def test_the_sample_job_is_valid(jobs: MpiJobs, api: Api) -> None:
-    """By the definition of the real operator, without a field that it does not know."""
-    sample = document((Path(__file__).parents[3] / "examples" / "mpijob.yaml").read_text(encoding="utf-8"))
+async def test_the_documented_jobs_are_valid(jobs: MpiJobs, api: Api) -> None:
     path = f"/apis/kubeflow.org/v2beta1/namespaces/{jobs.namespace.name}/mpijobs"
-    made = await api.create(f"{path}?fieldValidation=Strict&dryRun=All", sample)
-    assert made["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 4
+    assert await documented_jobs_accepted(api, "mpijob", path) == 2
 
 
 async def test_a_worker_without_its_role_leaves_the_list_and_lives_on(jobs: MpiJobs) -> None:

@@ -5,12 +5,20 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.operator_world import world
+from tests.controlplane.operators import documented_jobs_accepted
 from tests.controlplane.trainingoperator.trainingoperator_jobs import MANAGED, PREFIX, ReplicatedJobs
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 
 _ELASTIC = {**MANAGED, f"{PREFIX}min-workers": "1"}
+
+
+@pytest.mark.brief
+async def test_the_documented_jobs_are_valid(tensorflow: ReplicatedJobs, api: Api) -> None:
+    path = f"/apis/kubeflow.org/v1/namespaces/{tensorflow.namespace.name}/tfjobs"
+    assert await documented_jobs_accepted(api, "tfjob", path) == 2
 
 
 @pytest.mark.brief

@@ -101,7 +101,6 @@ GOOD_COMMANDS = (
 
 ALLOWED = {
     Kind.TF_JOB: {"one-success-ends-job"},
-    Kind.VOLCANO_JOB: {"kind-not-supervised"},
 }
 
 

@@ -91,7 +91,6 @@ _SIZES = {"fixed-processes", "fixed-nodes", "no-room-to-shrink"}
 _TRAIN_TORCH = [_PYTORCH, _TF, _VOLCANO, _JOB]
 
 BAD: Sequence[Bad] = [
-    Bad("kind-not-supervised", _VOLCANO, "spec.suspend", _NO),
     Bad("kind-not-supervised", _JOB, "spec.completionMode", "NonIndexed"),
     Bad("kind-not-supervised", _JOB, "spec.parallelism", 2),
     *_each("pods-not-opted-in", _TEMPLATES, "metadata.annotations", None),

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 # A directory that has the programs already; the name is the one that Kubernetes' own test tools look at.
 ASSETS = "KUBEBUILDER_ASSETS"
 _PINS = Path(__file__).parent / "pins"
-# A folder with a go.mod each, which names the operator's program by its `tool` line. Beside it may lie edits of its
+# A folder with a go.mod each, which names the operator's programs by its `tool` lines. Beside it may lie edits of its
 # source, which a fixed port needs so that two can run on one machine: {file: {text: other text}}.
 _OPERATORS = "operators"
 _EDITS = "edits.json"
@@ -171,8 +171,12 @@ def build_clients() -> Sequence[Path]:
     return [module.home / tool for tool, module in _CLIENTS.items()]
 
 
-def operator(name: str) -> Operator:
+def operator(name: str, program: str = "") -> Operator:
     """An operator by the name of its folder of pins; builds nothing.
+
+    Args:
+        name: The folder.
+        program: One of its programs, for an operator that has several.
 
     Raises:
         NotBuilt: It is missing.
@@ -182,7 +186,8 @@ def operator(name: str) -> Operator:
     _require_go()
     if not module.home.exists():
         raise NotBuilt(f"{name} is not built; `make operators` does it, in a few minutes")
-    return Operator(module.home / name, _source(module, module.packages[name]))
+    program = program or name
+    return Operator(module.home / program, _source(module, module.packages[program]))
 
 
 def build_operators() -> Sequence[Path]:
@@ -222,7 +227,9 @@ def kubernetes_version() -> str:
 
 def _operator(name: str) -> _Module[str]:
     pins = f"{_OPERATORS}/{name}"
-    return _Module(pins, {name: _pinned(_PINS / pins, r"^tool (\S+)")})
+    tools = re.findall(r"^(?:tool |\t)([^\s(]+)$", (_PINS / pins / "go.mod").read_text(encoding="utf-8"), re.MULTILINE)
+    programs = [name] if len(tools) == 1 else [tool.rpartition("/")[2] for tool in tools]
+    return _Module(pins, dict(zip(programs, tools, strict=True)))
 
 
 def _source(module: _Module[Any], package: str) -> Path:

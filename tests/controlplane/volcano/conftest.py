@@ -1,0 +1,46 @@
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.operators import built, plane_of_running_pods
+from tests.controlplane.volcano.volcano_controllers import NAME, PROGRAMS, volcano
+from tests.controlplane.volcano.volcano_jobs import VolcanoJobs
+from tests.testkit.controlplane.api import Api, client
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
+from tests.testkit.controlplane.running import Cluster, ControlPlane
+
+
+@pytest.fixture(scope="session")
+def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of this process, with Volcano."""
+    controllers = {name: built(NAME, name) for name in PROGRAMS}
+    with (
+        plane_of_running_pods(programs, tmp_path_factory.mktemp(NAME)) as running,
+        volcano(controllers, running.cluster),
+    ):
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster(plane: ControlPlane) -> Cluster:
+    return plane.cluster
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[Api]:
+    async with client(cluster) as administrator:
+        yield administrator
+
+
+@pytest.fixture
+async def namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
+    async with fresh_namespace(cluster, api) as own:
+        yield own
+
+
+@pytest.fixture
+def jobs(api: Api, namespace: Namespace) -> VolcanoJobs:
+    """The jobs of the test's namespace, which has no node yet."""
+    return VolcanoJobs(api, namespace)
