@@ -52,7 +52,8 @@ class BatchJobKind(ReplicatedKind[ReplicatedJob]):
 
     def bounds(self, job: ReplicatedJob, asked: ReplicatedSpec) -> Bounds:
         """The controller counts a pod that is deleted as failed, so none leaves while the job runs."""
-        return Bounds(least=count(annotation([job.annotations, *asked.annotations], MIN_WORKERS)) or None)
+        least = count(annotation([job.annotations, *asked.annotations], MIN_WORKERS))
+        return Bounds(least=None if asked.has_fixed_size else least or None)
 
     def actions(self, context: KindContext[ReplicatedJob]) -> BatchJobActions:
         return BatchJobActions(context)

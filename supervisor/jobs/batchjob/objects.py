@@ -25,6 +25,8 @@ class _Spec(Body, frozen=True):
     completions: int | None = None
     completion_mode: str = ""
     suspend: bool | None = None
+    max_failed_indexes: int | None = None
+    success_policy: dict[str, msgspec.Raw] | None = None
     managed_by: str | None = None
 
 
@@ -74,4 +76,6 @@ def _spec(spec: _Spec) -> ReplicatedSpec | None:
         suspended=bool(spec.suspend),
         demand=demand,
         annotations=(spec.template.annotations,),
+        # Both may speak of indices that a smaller Job has not, which the API server refuses.
+        has_fixed_size=spec.max_failed_indexes is not None or spec.success_policy is not None,
     )

@@ -64,6 +64,7 @@ class ReplicatedSpec:
         commands: The command line of each container as one text.
         variables: The literal variables of the containers.
         elastic: The elastic policy; None without one.
+        has_fixed_size: The controller accepts no other size.
     """
 
     sizes: Mapping[str, int]
@@ -75,6 +76,7 @@ class ReplicatedSpec:
     commands: tuple[str, ...] = ()
     variables: frozenset[tuple[str, str]] = frozenset()
     elastic: ElasticPolicy | None = None
+    has_fixed_size: bool = False
 
     @property
     def replicas(self) -> int:

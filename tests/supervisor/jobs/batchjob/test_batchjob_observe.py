@@ -81,6 +81,20 @@ def test_a_job_that_was_resumed_smaller_keeps_the_size_that_it_asked_for() -> No
 
 
 @pytest.mark.parametrize(
+    "policy",
+    [
+        {"maxFailedIndexes": 3, "backoffLimitPerIndex": 1},
+        {"successPolicy": {"rules": [{"succeededCount": 3}]}},
+    ],
+)
+def test_a_job_whose_policies_count_indices_keeps_its_size(policy: dict[str, Any]) -> None:
+    """The API server would refuse a smaller one, again and again."""
+    value = _observed(_job(**policy))
+    assert value is not None
+    assert (value.spec.min_workers, value.spec.requested_workers) == (3, 3)
+
+
+@pytest.mark.parametrize(
     ("owner", "is_supervised"),
     [
         ({"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob"}, False),
