@@ -24,7 +24,7 @@ class FreeCapacity:
         view.nodes_changed.add(self._node_changed)
 
     def nodes(self, noticed: Collection[Host], avoided: Collection[Host] = ()) -> Nodes:
-        """The ready nodes that are not cordoned: those without a notice, and those with one.
+        """The ready nodes that are neither cordoned nor removed: those without a notice, and those with one.
 
         No job waits for `avoided` nodes, on which nothing is to start: they go later, so a pod there may still run.
         """
@@ -42,7 +42,7 @@ class FreeCapacity:
             node = self._view.node(name)
             if node is not None:
                 self._free_capacity[name] = _room(node, self._view.taken(name))
-                if node.ready and not node.cordoned and self._view.accounted(name):
+                if node.open and self._view.accounted(name):
                     self._open.add(name)
         self._stale.clear()
 

@@ -102,6 +102,10 @@ class Pod:
         return self.phase is PodPhase.RUNNING and self.deleted_at is None
 
 
+_REMOVAL = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "node.kubernetes.io/out-of-service"})
+"""The taints of nodes that an autoscaler removes, or that a person has given up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One node. `ready` is what the cluster says; `annotations` are our own, `conditions` all that it has.
@@ -128,3 +132,8 @@ class Node:
     def ready(self) -> bool:
         """Whether its kubelet is ready for pods."""
         return any(each.type == "Ready" and each.status == "True" for each in self.conditions)
+
+    @property
+    def open(self) -> bool:
+        """Whether pods may start on it and stay there; the taint of a removal holds off none that tolerate any."""
+        return self.ready and not self.cordoned and _REMOVAL.isdisjoint(taint.key for taint in self.taints)

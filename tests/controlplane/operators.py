@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from supervisor.domain.ids import JobName
+from supervisor.jobs.kind import AnyKind, JobState
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.binaries import NoGo, Operator, Program, operator
+from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import Cluster, ControlPlane, running
 from tests.testkit.waiting import until
 from tests.testkit.yaml_text import document
@@ -45,18 +49,24 @@ async def define(api: Api, manifest: str) -> None:
     await until(established, f"{definition['metadata']['name']} is defined")
 
 
-async def documented_jobs_accepted(api: Api, kind: str, path: str) -> int:
-    """Has the API server check the sample job of a kind and those of its page; returns how many there are.
+async def documented_jobs(api: Api, kind: AnyKind, namespace: Namespace) -> list[tuple[int, int]]:
+    """The smallest and the requested size of the sample job of a kind and of those of its page, as they are observed.
 
-    It refuses fields that the definition does not have. `path` is that of the kind's jobs in a namespace.
+    The API server completes them, and refuses fields that their definition does not have.
     """
-    page = (_ROOT / "docs" / "kinds" / f"{kind}.md").read_text(encoding="utf-8")
+    page = (_ROOT / "docs" / "kinds" / f"{kind.name}.md").read_text(encoding="utf-8")
     blocks = [document(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-    sample = document((_ROOT / "examples" / f"{kind}.yaml").read_text(encoding="utf-8"))
-    jobs = [sample, *(block for block in blocks if block.get("kind") == sample["kind"])]
-    for job in jobs:
-        await api.create(f"{path}?fieldValidation=Strict&dryRun=All", job)
-    return len(jobs)
+    sample = document((_ROOT / "examples" / f"{kind.name}.yaml").read_text(encoding="utf-8"))
+    path = f"/apis/{kind.resource.api_version}/namespaces/{namespace.name}/{kind.resource.plural}"
+    sizes = []
+    for job in (sample, *(block for block in blocks if block.get("kind") == sample["kind"])):
+        accepted = await api.create(f"{path}?fieldValidation=Strict&dryRun=All", job)
+        accepted["metadata"].setdefault("resourceVersion", "1")
+        state = JobState.of(kind, JobName(job["metadata"]["name"]), kind.decode(msgspec.json.encode(accepted)), [])
+        supervised = kind.observe(state, None, 0.0)
+        assert supervised is not None
+        sizes.append((supervised.spec.min_workers, supervised.spec.requested_workers))
+    return sizes
 
 
 @contextmanager

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.jobs.batchjob.kind import BatchJobKind
 from tests.controlplane.batchjob.batchjob_jobs import ELASTIC, MANAGED, BatchJobs
 from tests.controlplane.operator_world import world
-from tests.controlplane.operators import documented_jobs_accepted
+from tests.controlplane.operators import documented_jobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import ControlPlane
 
@@ -15,8 +16,7 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.brief
 async def test_the_documented_jobs_are_valid(jobs: BatchJobs, api: Api) -> None:
-    path = f"/apis/batch/v1/namespaces/{jobs.namespace.name}/jobs"
-    assert await documented_jobs_accepted(api, "batchjob", path) == 2
+    assert await documented_jobs(api, BatchJobKind(), jobs.namespace) == [(2, 4), (2, 4)]
 
 
 @pytest.mark.brief

@@ -2,8 +2,9 @@
 
 import pytest
 
+from supervisor.jobs.mpijob.kind import MpiJobKind
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
-from tests.controlplane.operators import documented_jobs_accepted
+from tests.controlplane.operators import documented_jobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.waiting import until
 
@@ -14,8 +15,7 @@ _ALL = ["worker-0", "worker-1", "worker-2", "worker-3"]
 
 @pytest.mark.brief
 async def test_the_documented_jobs_are_valid(jobs: MpiJobs, api: Api) -> None:
-    path = f"/apis/kubeflow.org/v2beta1/namespaces/{jobs.namespace.name}/mpijobs"
-    assert await documented_jobs_accepted(api, "mpijob", path) == 2
+    assert await documented_jobs(api, MpiJobKind(), jobs.namespace) == [(2, 4), (2, 4)]
 
 
 async def test_a_worker_without_its_role_leaves_the_list_and_lives_on(jobs: MpiJobs) -> None:

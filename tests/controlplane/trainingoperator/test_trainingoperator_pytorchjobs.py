@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
 from tests.controlplane.operator_world import world
-from tests.controlplane.operators import documented_jobs_accepted
+from tests.controlplane.operators import documented_jobs
 from tests.controlplane.trainingoperator.trainingoperator_jobs import MANAGED, ROUNDS, ReplicatedJobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import ControlPlane
@@ -15,8 +16,7 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.brief
 async def test_the_documented_jobs_are_valid(pytorch: ReplicatedJobs, api: Api) -> None:
-    path = f"/apis/kubeflow.org/v1/namespaces/{pytorch.namespace.name}/pytorchjobs"
-    assert await documented_jobs_accepted(api, "pytorchjob", path) == 2
+    assert await documented_jobs(api, PyTorchJobKind(), pytorch.namespace) == [(2, 4), (2, 4)]
 
 
 @pytest.mark.brief

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.jobs.tfjob.kind import TfJobKind
 from tests.controlplane.operator_world import world
-from tests.controlplane.operators import documented_jobs_accepted
+from tests.controlplane.operators import documented_jobs
 from tests.controlplane.trainingoperator.trainingoperator_jobs import MANAGED, PREFIX, ReplicatedJobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import ControlPlane
@@ -17,8 +18,7 @@ _ELASTIC = {**MANAGED, f"{PREFIX}min-workers": "1"}
 
 @pytest.mark.brief
 async def test_the_documented_jobs_are_valid(tensorflow: ReplicatedJobs, api: Api) -> None:
-    path = f"/apis/kubeflow.org/v1/namespaces/{tensorflow.namespace.name}/tfjobs"
-    assert await documented_jobs_accepted(api, "tfjob", path) == 2
+    assert await documented_jobs(api, TfJobKind(), tensorflow.namespace) == [(2, 4), (2, 4)]
 
 
 @pytest.mark.brief

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.jobs.vcjob.kind import VcJobKind
 from tests.controlplane.operator_world import world
-from tests.controlplane.operators import documented_jobs_accepted
+from tests.controlplane.operators import documented_jobs
 from tests.controlplane.volcano.volcano_jobs import MANAGED, PREFIX, VolcanoJobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import ControlPlane
@@ -17,8 +18,7 @@ _RESTARTS = [{"event": "PodEvicted", "action": "RestartJob"}]
 
 @pytest.mark.brief
 async def test_the_documented_jobs_are_valid(jobs: VolcanoJobs, api: Api) -> None:
-    path = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{jobs.namespace.name}/jobs"
-    assert await documented_jobs_accepted(api, "vcjob", path) == 2
+    assert await documented_jobs(api, VcJobKind(), jobs.namespace) == [(2, 4), (3, 5)]
 
 
 @pytest.mark.brief

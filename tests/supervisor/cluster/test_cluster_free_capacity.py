@@ -11,7 +11,7 @@ from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.objects import PodPhase
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import ResourceRequest
+from supervisor.domain.capacity import Effect, ResourceRequest, Taint
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Growth, Phase, SupervisedJob
 from supervisor.domain.placement import Placement
@@ -47,6 +47,18 @@ async def test_a_pod_takes_room_from_being_bound_to_being_gone(scene: ClusterSce
     assert _free(rooms, "n1") == 5
     scene.now(replace(other, phase=PodPhase.SUCCEEDED))
     assert _free(rooms, "n1") == 8
+
+
+@pytest.mark.parametrize(
+    "key", ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "node.kubernetes.io/out-of-service"]
+)
+async def test_a_node_that_is_being_removed_is_not_usable(scene: ClusterScene, key: str) -> None:
+    """Whatever its pods tolerate; once the taint is gone, it is usable again."""
+    rooms = FreeCapacity(scene.view)
+    scene.node("n1", taints=(Taint(key=key, effect=Effect.NO_SCHEDULE),))
+    assert rooms.nodes(()).usable == []
+    scene.node("n1")
+    assert [room.name for room in rooms.nodes(()).usable] == ["n1"]
 
 
 async def test_only_ready_nodes_that_nobody_cordoned_are_usable(scene: ClusterScene) -> None:

@@ -57,7 +57,7 @@ async def test_many_warnings_are_counted(asked: Asking) -> None:
     tasks = [{"name": f"a\n{number}", **task} for number in range(20)]
     warnings = (await _response(asked, changed(GOOD[Kind.VOLCANO_JOB](), "spec.tasks", tasks)))["warnings"]
     assert len(warnings) == 9
-    assert warnings[-1].endswith("and 33 more; `job-supervisor check` shows all")
+    assert warnings[-1].endswith("and 32 more; `job-supervisor check` shows all")
     assert all(each.isprintable() and len(each) <= 256 for each in warnings)
 
 
