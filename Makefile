@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -88,6 +88,13 @@ test-cluster: $(INSTALLED) ## Run the tests that need a real control plane, buil
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py clients >/dev/null
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
 	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal tests/controlplane $(ARGS)
+
+KINDS := batchjob mpijob operator trainingjob trainingoperator volcano kueue
+
+test-kinds: $(INSTALLED) ## Reclaim jobs of every kind and queue under their controllers, built first; skipped without Go (short form: ARGS="-m brief")
+	-@$(BIN)/python tests/testkit/controlplane/binaries.py >/dev/null
+	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
+	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal $(KINDS:%=tests/controlplane/%) $(ARGS)
 
 # Suites that need more of a machine than Python. What of it cannot be had is skipped.
 SUITES := chart clocks browser horovod monitoring chaos controlplane

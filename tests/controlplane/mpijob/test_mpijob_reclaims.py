@@ -66,23 +66,23 @@ async def test_a_withdrawn_notice_takes_everything_back(plane: ControlPlane, job
         assert await jobs.failures("j") == 0
 
 
-async def test_no_retry_is_burned_over_several_reclaims(plane: ControlPlane, jobs: MpiJobs, tmp_path: Path) -> None:
+async def test_ten_reclaims_in_a_row_burn_no_retry(plane: ControlPlane, jobs: MpiJobs, tmp_path: Path) -> None:
     """Its launcher's Job allows none: below the minimum the job is stopped, suspended and resumed, once smaller."""
     await jobs.nodes(3)
     async with world(plane, jobs, tmp_path / "supervisor") as one:
         await jobs.submit("j", 3)
-        for run in range(1, 4):
+        for run in range(1, 11):
             await jobs.runs("j", 3)
             await one.decided("j", "Running", run=run)
             noticed = [await one.node_of("j", f"worker-{number}") for number in range(2)]
             await one.stop("j", noticed)
             assert (await jobs.conditions("j"))["Suspended"]
             assert await jobs.failures("j") == 0
-            if run < 3:
+            if run < 10:
                 await one.withdraw(noticed)
         await one.withdraw(noticed[:1])
         await jobs.runs("j", 2)
-        smaller = await one.decided("j", "Running", run=4, workers=2)
+        smaller = await one.decided("j", "Running", run=11, workers=2)
         assert smaller["spec"]["requestedWorkers"] == 3
         await one.withdraw(noticed[1:])
         await jobs.runs("j", 3)
