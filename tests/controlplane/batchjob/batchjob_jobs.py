@@ -72,10 +72,10 @@ class BatchJobs:
         """Deletes a pod without an eviction."""
         await self._api.delete(f"{self.namespace.path}/pods/{pod['metadata']['name']}")
 
-    async def fail(self, pod: Any) -> None:
-        """Lets a pod fail, as its kubelet would."""
+    async def end(self, pod: Any, phase: str) -> None:
+        """Ends a pod, as its kubelet would."""
         path = f"{self.namespace.path}/pods/{pod['metadata']['name']}/status"
-        await self._api.patch(path, {"status": {"phase": "Failed"}})
+        await self._api.patch(path, {"status": {"phase": phase}})
 
     async def ended(self, name: str) -> str:
         """The reason for which the job has failed, once it has."""

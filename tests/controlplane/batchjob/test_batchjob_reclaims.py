@@ -90,7 +90,7 @@ async def test_a_job_that_has_used_a_retry_is_suspended_and_resumed(
         await jobs.submit("j", 2, backoffLimit=1)
         before = await jobs.runs("j", 2)
         await one.decided("j", "Running", run=1)
-        await jobs.fail(before["worker-1"])
+        await jobs.end(before["worker-1"], "Failed")
         await jobs.runs("j", 2)
         noticed = await one.node_of("j", "worker-1")
         await one.stop("j", [noticed])
