@@ -14,7 +14,6 @@ from tests.testkit.controlplane.running import ControlPlane
 pytestmark = pytest.mark.long
 
 
-@pytest.mark.brief
 async def test_the_documented_jobs_are_valid(pytorch: ReplicatedJobs, api: Api) -> None:
     assert await documented_jobs(api, PyTorchJobKind(), pytorch.namespace) == [(2, 4), (2, 4)]
 

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.long
 _ELASTIC = {**MANAGED, f"{PREFIX}min-workers": "1"}
 
 
-@pytest.mark.brief
 async def test_the_documented_jobs_are_valid(tensorflow: ReplicatedJobs, api: Api) -> None:
     assert await documented_jobs(api, TfJobKind(), tensorflow.namespace) == [(2, 4), (2, 4)]
 

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.long
 _RESTARTS = [{"event": "PodEvicted", "action": "RestartJob"}]
 
 
-@pytest.mark.brief
 async def test_the_documented_jobs_are_valid(jobs: VolcanoJobs, api: Api) -> None:
     assert await documented_jobs(api, VcJobKind(), jobs.namespace) == [(2, 4), (3, 5)]
 
@@ -65,7 +64,6 @@ async def test_ten_reclaims_in_a_row_burn_no_retry(plane: ControlPlane, jobs: Vo
         assert await jobs.retries("j") == (0, 0)
 
 
-@pytest.mark.brief
 async def test_its_own_commands_fail_the_job_at_the_third_reclaim(jobs: VolcanoJobs) -> None:
     """The obvious way, as a control: each resume uses one of the three retries that a job has."""
     await jobs.nodes(1)
