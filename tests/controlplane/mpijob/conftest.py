@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -6,9 +6,9 @@ import pytest
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.controlplane.mpijob.mpijob_operator import NAME, operating
 from tests.controlplane.operators import built, plane_of_running_pods
-from tests.testkit.controlplane.api import Api, client
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.binaries import Operator, Program
-from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
+from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import Cluster, ControlPlane
 
 
@@ -31,19 +31,8 @@ def plane(
 
 @pytest.fixture(scope="session")
 def cluster(plane: ControlPlane) -> Cluster:
+    """This one instead of the control plane that other tests share."""
     return plane.cluster
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[Api]:
-    async with client(cluster) as administrator:
-        yield administrator
-
-
-@pytest.fixture
-async def namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
-    async with fresh_namespace(cluster, api) as own:
-        yield own
 
 
 @pytest.fixture
