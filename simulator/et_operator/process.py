@@ -28,7 +28,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     stop = asyncio.Event()
     try:
         with stop_on_signals(stop):
-            if arguments.create_crds:
+            if arguments.define:
                 await create_crds(server)
             await run_tasks({"et-operator": Operator(server, settings).run}, stop)
     except (RootTaskEnded, ApiError) as error:

@@ -15,6 +15,7 @@ async def _started(plane: ControlPlane, *options: str) -> Process:
     return await asyncio.create_subprocess_exec(sys.executable, *command, stderr=PIPE)
 
 
+@pytest.mark.brief
 async def test_it_says_that_it_is_a_stand_in_and_ends_when_told(own_controlplane: ControlPlane) -> None:
     """It makes its definitions where that is asked for, and ends without them where it is not."""
     without = await _started(own_controlplane)
