@@ -93,13 +93,15 @@ class Stream:
         receiving = asyncio.create_task(self._receive(on_welcome), name="uplink receiving")
         try:
             await asyncio.wait([sending, receiving], return_when=asyncio.FIRST_EXCEPTION)
+            # The supervisor ends the stream after a goodbye. Cancelled before that, a call may lose what was written.
+            await asyncio.wait([receiving], timeout=_GOODBYE_SECONDS)
         except asyncio.CancelledError:
             await self._close(sending, receiving)
             raise
         finally:
             sending.cancel()
             receiving.cancel()
-            ends = await asyncio.gather(receiving, sending, return_exceptions=True)
+            ends = await asyncio.gather(sending, receiving, return_exceptions=True)
             self._call.cancel()
         raise next(end for end in ends if isinstance(end, Exception))
 

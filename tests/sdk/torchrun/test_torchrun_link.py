@@ -57,7 +57,7 @@ def test_it_reports_each_change_and_its_last_state(
     coordinator: FakeCoordinator, membership: Membership, link: Link
 ) -> None:
     membership.wait()
-    coordinator.wait_for(lambda: coordinator.members.get("n1", {}).get("waits"))
+    coordinator.wait_for(lambda: coordinator.reports and coordinator.members["n1"]["waits"])
     membership.change(lambda state: replace(state, waits=False, ended=True))
     link.report_last()
     last = coordinator.reports[-1].body
