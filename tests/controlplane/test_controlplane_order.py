@@ -11,9 +11,9 @@ def test_each_test_is_run_once(processes: int, long: int) -> None:
 
 
 def test_each_process_begins_with_its_share_of_the_long_ones() -> None:
-    assert dealt("ABCD", "uvwxyz", 2) == [*"ACuvw", *"BDxyz"]
-    assert dealt("ABC", "xyz", 4) == [*"A", *"B", *"Cx", *"yz"]
+    assert dealt("ABCD", "uvwxyz", 2) == [*"ABuvw", *"CDxyz"]
+    assert dealt("ABC", "xyz", 4) == [*"x", *"A", *"By", *"Cz"]
 
 
 def test_more_long_ones_than_anything_else_are_still_all_there() -> None:
-    assert dealt("ABCDE", "", 2) == [*"ACE", *"BD"]
+    assert dealt("ABCDE", "", 2) == [*"AB", *"CDE"]
