@@ -16,20 +16,34 @@ from tests.testkit.waiting import until
 CROWD = 30
 
 
+class Plans(Counter[str]):
+    """How often each job was planned.
+
+    Attributes:
+        due: The jobs that time alone will have planned again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.due: set[str] = set()
+
+
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    counts: Counter[str] = Counter()
+def plans(monkeypatch: pytest.MonkeyPatch) -> Plans:
+    counts = Plans()
 
     def counted(job: SupervisedJob, *arguments: Any) -> Plan:
         counts[job.name] += 1
-        return plan(job, *arguments)
+        planned = plan(job, *arguments)
+        (counts.due.discard if planned.wake_at is None else counts.due.add)(job.name)
+        return planned
 
     monkeypatch.setattr("supervisor.control.loop.plan", counted)
     return counts
 
 
 @pytest_asyncio.fixture
-async def served(tmp_path: Path, plans: Counter[str]) -> AsyncIterator[Served]:
+async def served(tmp_path: Path, plans: Plans) -> AsyncIterator[Served]:
     """A supervisor whose plans are counted, with many jobs that wait for hosts that nobody has."""
     assert not plans
     async with serving(tmp_path) as supervisor:
@@ -38,18 +52,18 @@ async def served(tmp_path: Path, plans: Counter[str]) -> AsyncIterator[Served]:
         yield supervisor
 
 
-async def settled(launcher: LauncherPeer, plans: Counter[str]) -> None:
-    """All that was to be planned was: between two heartbeats nothing is."""
+async def settled(launcher: LauncherPeer, plans: Plans) -> None:
+    """All that was to be planned was: between two heartbeats nothing is, nor will it be as time passes."""
     while True:
         launcher.lines.discard_received()
         plans.clear()
         await launcher.lines.before_heartbeat()
         await launcher.lines.before_heartbeat()
-        if not plans:
+        if not plans and not plans.due:
             return
 
 
-async def test_a_notice_has_the_job_planned_that_it_concerns(served: Served, plans: Counter[str]) -> None:
+async def test_a_notice_has_the_job_planned_that_it_concerns(served: Served, plans: Plans) -> None:
     """From the notice to the order, to its withdrawal and back: none of those that wait is planned."""
     agents = await served.peers.agents(["n1", "n2", "n3"])
     await served.peers.running("other", ["n3"])
@@ -65,7 +79,7 @@ async def test_a_notice_has_the_job_planned_that_it_concerns(served: Served, pla
     assert plans.keys() == {"job"}
 
 
-async def test_a_free_host_has_the_jobs_planned_that_are_given_it(served: Served, plans: Counter[str]) -> None:
+async def test_a_free_host_has_the_jobs_planned_that_are_given_it(served: Served, plans: Plans) -> None:
     launcher = await served.peers.launcher("waits", ["n1"])
     await settled(launcher, plans)
     await served.peers.agents(["n1"])
@@ -73,14 +87,14 @@ async def test_a_free_host_has_the_jobs_planned_that_are_given_it(served: Served
     assert plans.keys() == {"waits"}
 
 
-async def test_time_alone_has_the_job_planned_whose_time_has_come(served: Served, plans: Counter[str]) -> None:
+async def test_time_alone_has_the_job_planned_whose_time_has_come(served: Served, plans: Plans) -> None:
     plans.clear()
     launcher = await served.peers.launcher("short", ["elsewhere"], max_wait_seconds=1.0)
     await launcher.lines.matching(order="end")
     assert plans.keys() == {"short"}
 
 
-async def test_rank_zero_has_its_job_planned(served: Served, plans: Counter[str]) -> None:
+async def test_rank_zero_has_its_job_planned(served: Served, plans: Plans) -> None:
     """It comes and it goes; a stream of another rank has nobody planned."""
     await served.peers.agents(["n1", "n2"])
     launcher, order = await served.peers.running("job", ["n1", "n2"])
@@ -93,7 +107,7 @@ async def test_rank_zero_has_its_job_planned(served: Served, plans: Counter[str]
     assert plans.keys() == {"job"}
 
 
-async def test_what_could_not_be_stored_is_tried_again_for_its_job_alone(served: Served, plans: Counter[str]) -> None:
+async def test_what_could_not_be_stored_is_tried_again_for_its_job_alone(served: Served, plans: Plans) -> None:
     agents = await served.peers.agents(["n1", "n2"])
     launcher, _ = await served.peers.running("job", ["n1", "n2"], min_workers=1)
     await settled(launcher, plans)
@@ -106,7 +120,7 @@ async def test_what_could_not_be_stored_is_tried_again_for_its_job_alone(served:
     assert plans.keys() == {"job"}
 
 
-async def test_a_job_that_is_registered_again_is_planned_as_a_new_one(served: Served, plans: Counter[str]) -> None:
+async def test_a_job_that_is_registered_again_is_planned_as_a_new_one(served: Served, plans: Plans) -> None:
     job = served.job("crowd-0")
     await served.store.forget_job(job.name, job.uid)
     plans.clear()
