@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.controlplane.kind_support import SHOWS, shown
 from tests.testkit.controlplane.api import Api, client
 from tests.testkit.controlplane.binaries import NoGo, Program, binaries
 from tests.testkit.controlplane.installed import Place, api_server, empty, place
@@ -85,6 +86,18 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for used in _clusters(getattr(item, "funcargs", {})):
             report.sections.append((f"control plane in {used.directory}", used.last_words()))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the run has shown of each kind of job."""
+    outcomes: dict[tuple[str, str], str] = {}
+    for outcome in ("passed", "failed", "error"):
+        for report in terminalreporter.getreports(outcome):
+            outcomes.update({(kind, verb): outcome for name, (kind, verb) in report.user_properties if name == SHOWS})
+    if outcomes:
+        terminalreporter.section("kinds of jobs")
+        for line in shown(outcomes):
+            terminalreporter.line(line)
 
 
 def _clusters(used: Mapping[str, Any]) -> Iterator[Cluster]:

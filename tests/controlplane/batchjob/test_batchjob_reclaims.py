@@ -4,52 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.jobs.batchjob.kind import BatchJobKind
-from tests.controlplane.batchjob.batchjob_jobs import ELASTIC, MANAGED, BatchJobs
+from tests.controlplane.batchjob.batchjob_jobs import BatchJobs
 from tests.controlplane.operator_world import world
-from tests.controlplane.operators import documented_jobs
-from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
-
-
-async def test_the_documented_jobs_are_valid(jobs: BatchJobs, api: Api) -> None:
-    assert await documented_jobs(api, BatchJobKind(), jobs.namespace) == [(2, 4), (2, 4)]
-
-
-@pytest.mark.brief
-async def test_a_job_stops_and_resumes_smaller(plane: ControlPlane, jobs: BatchJobs, tmp_path: Path) -> None:
-    """No pod counts as failed, and the pods keep their indices under other names."""
-    await jobs.nodes(3)
-    async with world(plane, jobs, tmp_path / "supervisor") as one:
-        await jobs.submit("j", 3, ELASTIC)
-        await jobs.runs("j", 3)
-        await one.decided("j", "Running", run=1, workers=3)
-        await one.stop("j", [await one.node_of("j", "worker-1")])
-        await jobs.runs("j", 2)
-        smaller = await one.decided("j", "Running", run=2, workers=2)
-        assert smaller["spec"]["requestedWorkers"] == 3
-        assert set(smaller["status"]["hosts"]["workers"]) == {"j-0", "j-1"}
-        assert await jobs.failures("j") == 0
-
-
-async def test_ten_reclaims_in_a_row_burn_no_retry(plane: ControlPlane, jobs: BatchJobs, tmp_path: Path) -> None:
-    """Of a job that any failed pod would end."""
-    await jobs.nodes(2)
-    async with world(plane, jobs, tmp_path / "supervisor") as one:
-        await jobs.submit("j", 2)
-        for run in range(1, 11):
-            await jobs.runs("j", 2)
-            await one.decided("j", "Running", run=run, workers=2)
-            noticed = await one.node_of("j", "worker-1")
-            await one.stop("j", [noticed])
-            await one.withdraw([noticed])
-        await jobs.runs("j", 2)
-        await one.decided("j", "Running", run=11)
-        assert await jobs.failures("j") == 0
-        assert (await jobs.get("j"))["metadata"]["annotations"] == MANAGED
-        assert not (await jobs.conditions("j")).get("Failed")
 
 
 @pytest.mark.brief
@@ -76,7 +35,7 @@ async def test_a_pod_that_is_deleted_instead_burns_a_retry(jobs: BatchJobs) -> N
     await jobs.nodes(2)
     await jobs.submit("j", 2, {})
     pods = await jobs.runs("j", 2)
-    await jobs.delete(pods["worker-1"])
+    await jobs.delete_pod(pods["worker-1"])
     assert await jobs.ended("j") == "BackoffLimitExceeded"
 
 
@@ -96,7 +55,7 @@ async def test_a_job_that_has_used_a_retry_is_suspended_and_resumed(
         await one.withdraw([noticed])
         await jobs.runs("j", 2)
         await one.decided("j", "Running", run=2, workers=2)
-        assert await jobs.failures("j") == 1
+        assert await jobs.retries("j") == 1
 
 
 async def test_the_part_of_another_job_is_left_alone(plane: ControlPlane, jobs: BatchJobs, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.batchjob.batchjob_jobs import ELASTIC, BatchJobs
+from tests.controlplane.batchjob.batchjob_jobs import BatchJobs
+from tests.controlplane.kind_jobs import ELASTIC
 from tests.controlplane.kueue.kueue_jobs import J, QueuedJobs
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.controlplane.operator_world import world
@@ -42,7 +43,7 @@ async def _is_reclaimed_and_resumed(plane: ControlPlane, queued: QueuedJobs[J], 
             noticed = [await one.node_of("j", f"worker-{number}") for number in range(2)]
             await one.stop("j", noticed)
             await queued.is_active("j", active=False)
-            assert await jobs.failures("j") == 0
+            assert await jobs.retries("j") == 0
             if run < 3:
                 await one.withdraw(noticed)
         await one.withdraw(noticed[:1])
@@ -51,7 +52,7 @@ async def _is_reclaimed_and_resumed(plane: ControlPlane, queued: QueuedJobs[J], 
         assert smaller["spec"]["requestedWorkers"] == 3
         await queued.is_active("j", active=True)
         assert "annotations" not in (await queued.workload("j"))["metadata"]
-        assert await jobs.failures("j") == 0
+        assert await jobs.retries("j") == 0
 
 
 @pytest.mark.brief
@@ -81,4 +82,4 @@ async def test_a_preempted_job_saves_waits_in_its_queue_and_is_started_by_it(
         await queued.delete("urgent")
         await jobs.runs("victim", 3)
         await one.decided("victim", "Running", run=2)
-        assert await jobs.failures("victim") == 0
+        assert await jobs.retries("victim") == 0

@@ -1,16 +1,15 @@
 """MPIJobs in one test's namespace."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.testkit.controlplane.api import Api, Manifest
-from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace
+from tests.controlplane.kind_jobs import ELASTIC, MANAGED, KindJobs
+from tests.testkit.controlplane.api import Manifest
+from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL
 from tests.testkit.waiting import until
 
-PREFIX = "job-supervisor.kube-ai.io/"
 ROLE = "training.kubeflow.org/job-role"
-MANAGED = {f"{PREFIX}managed-by-job-supervisor": "true", f"{PREFIX}min-workers": "2"}
 COMMAND = (
     "horovodrun -np $(wc -l </etc/mpi/hostfile) --min-np 2 --host-discovery-script /etc/mpi/discover_hosts.sh train.py"
 )
@@ -36,23 +35,23 @@ def _template(selector: Mapping[str, str], command: list[str], **resources: Any)
     return {"spec": spec}
 
 
-class MpiJobs:
+class MpiJobs(KindJobs):
     """The jobs of one namespace, and what the operator has made of them."""
 
     kind = "mpijob"
-
-    def __init__(self, api: Api, namespace: Namespace) -> None:
-        self._api = api
-        self.namespace = namespace
-        self._path = f"/apis/kubeflow.org/v2beta1/namespaces/{namespace.name}/mpijobs"
+    resource = ("kubeflow.org/v2beta1", "mpijobs")
+    job_label = "training.kubeflow.org/job-name"
 
     async def nodes(self, count: int) -> None:
         """So many nodes with room for one worker each, and another one for launchers."""
-        for number in range(count):
-            await self.namespace.node(f"node-{number}", gpus=1)
+        await super().nodes(count)
         await self.namespace.node("launchers", gpus=0, labels=LAUNCHERS)
 
-    async def submit(self, name: str, workers: int, *, annotations: Mapping[str, str] = MANAGED, **asked: Any) -> None:
+    async def submit_workers(self, name: str, workers: int, annotations: Mapping[str, str] = MANAGED) -> None:
+        """Its launcher's command says its minimum."""
+        await self.submit(name, workers, annotations=annotations)
+
+    async def submit(self, name: str, workers: int, *, annotations: Mapping[str, str] = ELASTIC, **asked: Any) -> None:
         """Makes a job; `asked` is more of its spec's run policy, or its launcher's command."""
         manifest = {
             "apiVersion": "kubeflow.org/v2beta1",
@@ -62,22 +61,11 @@ class MpiJobs:
         }
         await self._api.create(self._path, manifest)
 
-    async def get(self, name: str) -> Any:
-        return await self._api.get(f"{self._path}/{name}")
-
-    async def patch(self, name: str, changes: Manifest) -> Any:
-        return await self._api.patch(f"{self._path}/{name}", changes)
-
-    async def suspend(self, name: str, *, suspend: bool = True) -> None:
-        await self.patch(name, {"spec": {"runPolicy": {"suspend": suspend}}})
+    def suspending(self, *, suspend: bool) -> Manifest:
+        return {"runPolicy": {"suspend": suspend}}
 
     async def resize(self, name: str, workers: int) -> None:
         await self.patch(name, {"spec": {"mpiReplicaSpecs": {"Worker": {"replicas": workers}}}})
-
-    async def conditions(self, name: str) -> dict[str, bool]:
-        """Whether each condition is true, by its type."""
-        status = (await self.get(name)).get("status", {})
-        return {each["type"]: each["status"] == "True" for each in status.get("conditions", [])}
 
     async def is_now(self, name: str, condition: str, *, value: bool = True) -> None:
         """Returns once the job has that condition."""
@@ -87,29 +75,15 @@ class MpiJobs:
 
         await until(reached, f"{name} is {'' if value else 'not '}{condition}")
 
-    async def pods(self, name: str) -> dict[str, Any]:
-        """The job's pods by their names; the launcher's, which is another with each start, is `launcher` here."""
-        listed = await self._api.get(
-            f"{self.namespace.path}/pods", labelSelector=f"training.kubeflow.org/job-name={name}"
-        )
-        return {_short(pod["metadata"]["name"], name): pod for pod in listed["items"]}
-
-    async def has_pods(
-        self, name: str, *pods: str, condition: Callable[[Any], bool] = lambda _: True
-    ) -> dict[str, Any]:
-        """The job's pods, once they are just these, and all fulfil the condition."""
-
-        async def just_these() -> Any:
-            found = await self.pods(name)
-            return [found] if set(found) == set(pods) and all(condition(pod) for pod in found.values()) else None
-
-        [found] = await until(just_these, f"{name} has just the pods {', '.join(pods) or 'none'}")
-        return dict(found)
+    def short(self, pod: Any, job: str) -> str:
+        """The launcher's, which is another with each start, is `launcher` here."""
+        own = super().short(pod, job)
+        return "launcher" if own.startswith("launcher") else own
 
     async def runs(self, name: str, workers: int) -> dict[str, Any]:
         """The job's pods, once its launcher and so many workers run."""
         pods = [f"worker-{number}" for number in range(workers)]
-        return await self.has_pods(name, "launcher", *pods, condition=_runs)
+        return await self.run(name, "launcher", *pods)
 
     async def discovered(self, name: str) -> list[str]:
         """The workers in discover_hosts.sh, without the job's name."""
@@ -128,14 +102,11 @@ class MpiJobs:
     async def relabel(self, name: str, pod: str, role: str) -> None:
         await self._api.patch(f"{self.namespace.path}/pods/{name}-{pod}", {"metadata": {"labels": {ROLE: role}}})
 
-    async def delete_pod(self, name: str, pod: str) -> None:
-        await self._api.delete(f"{self.namespace.path}/pods/{name}-{pod}")
-
     async def launcher_job(self, name: str) -> Any:
         """The batch Job of its launcher."""
         return await self._api.get(f"/apis/batch/v1/namespaces/{self.namespace.name}/jobs/{name}-launcher")
 
-    async def failures(self, name: str) -> int:
+    async def retries(self, name: str) -> int:
         """How many of its launcher's retries are burned."""
         return int((await self.launcher_job(name)).get("status", {}).get("failed", 0))
 
@@ -149,21 +120,6 @@ class MpiJobs:
         path = f"/apis/batch/v1/namespaces/{self.namespace.name}/jobs/{name}-launcher/status"
         await self._api.patch(path, {"status": {"startTime": None}})
 
-    async def end_launcher(self, name: str, code: int) -> None:
-        """Has the launcher's container end, as its kubelet says."""
-        launcher = (await self.pods(name))["launcher"]
-        path = f"{self.namespace.path}/pods/{launcher['metadata']['name']}/status"
-        ended = [
-            {**each, "state": {"terminated": {"exitCode": code}}} for each in launcher["status"]["containerStatuses"]
-        ]
-        phase = "Failed" if code else "Succeeded"
-        await self._api.patch(path, {"status": {"phase": phase, "containerStatuses": ended}})
-
-
-def _short(pod: str, job: str) -> str:
-    own = pod.removeprefix(f"{job}-")
-    return "launcher" if own.startswith("launcher") else own
-
-
-def _runs(pod: Any) -> bool:
-    return pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+    async def succeed(self, name: str) -> None:
+        """Its launcher ends."""
+        await self.end((await self.pods(name))["launcher"], "Succeeded")

@@ -2,20 +2,13 @@
 
 import pytest
 
-from supervisor.jobs.mpijob.kind import MpiJobKind
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
-from tests.controlplane.operators import documented_jobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
 _ALL = ["worker-0", "worker-1", "worker-2", "worker-3"]
-
-
-@pytest.mark.brief
-async def test_the_documented_jobs_are_valid(jobs: MpiJobs, api: Api) -> None:
-    assert await documented_jobs(api, MpiJobKind(), jobs.namespace) == [(2, 4), (2, 4)]
 
 
 async def test_a_worker_without_its_role_leaves_the_list_and_lives_on(jobs: MpiJobs) -> None:
@@ -29,7 +22,7 @@ async def test_a_worker_without_its_role_leaves_the_list_and_lives_on(jobs: MpiJ
     await jobs.discovers("j", *_ALL)
     after = await jobs.runs("j", 4)
     assert _uids(after) == _uids(before)
-    assert await jobs.failures("j") == 0
+    assert await jobs.retries("j") == 0
 
 
 async def test_a_deleted_worker_is_replaced_under_its_name_and_listed_again(jobs: MpiJobs) -> None:
@@ -38,7 +31,7 @@ async def test_a_deleted_worker_is_replaced_under_its_name_and_listed_again(jobs
     before = await jobs.runs("j", 2)
     await jobs.relabel("j", "worker-1", "leaving")
     await jobs.discovers("j", "worker-0")
-    await jobs.delete_pod("j", "worker-1")
+    await jobs.delete_pod((await jobs.pods("j"))["worker-1"])
     await jobs.discovers("j", "worker-0", "worker-1")
     after = await jobs.runs("j", 2)
     assert [name for name in before if _uids(before)[name] != _uids(after)[name]] == ["worker-1"]
@@ -53,9 +46,9 @@ async def test_a_job_is_suspended_and_resumed_for_free(jobs: MpiJobs) -> None:
         await jobs.suspend("j")
         await jobs.has_pods("j")
         await jobs.is_now("j", "Suspended")
-        await jobs.suspend("j", suspend=False)
+        await jobs.resume("j")
         await jobs.runs("j", 2)
-    assert await jobs.failures("j") == 0
+    assert await jobs.retries("j") == 0
 
 
 async def test_a_job_is_resumed_smaller_and_grows_as_it_runs(jobs: MpiJobs) -> None:
@@ -65,7 +58,7 @@ async def test_a_job_is_resumed_smaller_and_grows_as_it_runs(jobs: MpiJobs) -> N
     await jobs.suspend("j")
     await jobs.has_pods("j")
     await jobs.resize("j", 2)
-    await jobs.suspend("j", suspend=False)
+    await jobs.resume("j")
     smaller = await jobs.runs("j", 2)
     await jobs.discovers("j", "worker-0", "worker-1")
     await jobs.resize("j", 4)
@@ -97,7 +90,7 @@ async def test_a_deadline_counts_from_a_start_that_nobody_has_cleared(jobs: MpiJ
     await until(lambda: jobs.began_before("j", 4.0), "longer ago than its deadline")
     if forgotten:
         await jobs.forget_start("j")
-    await jobs.suspend("j", suspend=False)
+    await jobs.resume("j")
     if forgotten:
         await jobs.runs("j", 2)
         assert not (await jobs.conditions("j")).get("Failed")
@@ -112,7 +105,7 @@ async def test_an_evicted_worker_fails_its_job_for_ever(jobs: MpiJobs, api: Api)
     pod = f"{jobs.namespace.path}/pods/j-worker-1"
     await api.patch(f"{pod}/status", {"status": {"phase": "Failed", "reason": "Evicted"}})
     await jobs.is_now("j", "Failed")
-    await jobs.delete_pod("j", "worker-1")
+    await jobs.delete_pod((await jobs.pods("j"))["worker-1"])
     await jobs.runs("j", 2)
     assert (await jobs.conditions("j"))["Failed"]
 

@@ -7,7 +7,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.controlplane.mpijob.mpijob_jobs import MANAGED, PREFIX, MpiJobs
+from tests.controlplane.kind_jobs import ELASTIC, PREFIX
+from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.controlplane.operator_world import restarted, world
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
@@ -39,10 +40,9 @@ async def test_a_noticed_host_leaves_the_list_before_it_dies_and_is_replaced(
         after = await jobs.runs("j", 3)
         kept = ["launcher", "worker-0", "worker-2"]
         assert [after[name]["metadata"]["uid"] for name in kept] == [before[name]["metadata"]["uid"] for name in kept]
-        assert await jobs.failures("j") == 0
+        assert await jobs.retries("j") == 0
 
 
-@pytest.mark.brief
 async def test_a_withdrawn_notice_takes_everything_back(plane: ControlPlane, jobs: MpiJobs, tmp_path: Path) -> None:
     """Three times over: no pod is another one, and nothing is left of it."""
     await jobs.nodes(3)
@@ -62,34 +62,8 @@ async def test_a_withdrawn_notice_takes_everything_back(plane: ControlPlane, job
             assert after[name]["metadata"]["uid"] == pod["metadata"]["uid"]
             assert after[name]["metadata"]["labels"] == pod["metadata"]["labels"]
         assert not _launcher(after)
-        assert (await jobs.get("j"))["metadata"]["annotations"] == MANAGED
-        assert await jobs.failures("j") == 0
-
-
-async def test_ten_reclaims_in_a_row_burn_no_retry(plane: ControlPlane, jobs: MpiJobs, tmp_path: Path) -> None:
-    """Its launcher's Job allows none: below the minimum the job is stopped, suspended and resumed, once smaller."""
-    await jobs.nodes(3)
-    async with world(plane, jobs, tmp_path / "supervisor") as one:
-        await jobs.submit("j", 3)
-        for run in range(1, 11):
-            await jobs.runs("j", 3)
-            await one.decided("j", "Running", run=run)
-            noticed = [await one.node_of("j", f"worker-{number}") for number in range(2)]
-            await one.stop("j", noticed)
-            assert (await jobs.conditions("j"))["Suspended"]
-            assert await jobs.failures("j") == 0
-            if run < 10:
-                await one.withdraw(noticed)
-        await one.withdraw(noticed[:1])
-        await jobs.runs("j", 2)
-        smaller = await one.decided("j", "Running", run=11, workers=2)
-        assert smaller["spec"]["requestedWorkers"] == 3
-        await one.withdraw(noticed[1:])
-        await jobs.runs("j", 3)
-        await jobs.discovers("j", "worker-0", "worker-1", "worker-2")
-        assert (await jobs.get("j"))["metadata"]["annotations"] == MANAGED
-        assert await jobs.failures("j") == 0
-        assert not (await jobs.conditions("j")).get("Failed")
+        assert (await jobs.get("j"))["metadata"]["annotations"] == ELASTIC
+        assert await jobs.retries("j") == 0
 
 
 async def test_a_suspension_that_was_decided_when_the_supervisor_was_killed_is_carried_out(
@@ -115,7 +89,7 @@ async def test_a_suspension_that_was_decided_when_the_supervisor_was_killed_is_c
             await other.withdraw([noticed])
             await jobs.runs("j", 2)
             await other.decided("j", "Running", run=2)
-            assert await jobs.failures("j") == 0
+            assert await jobs.retries("j") == 0
 
 
 async def test_a_job_with_a_deadline_survives_a_long_suspension(
@@ -136,44 +110,5 @@ async def test_a_job_with_a_deadline_survives_a_long_suspension(
         assert not (await jobs.conditions("j")).get("Failed")
 
 
-async def test_a_job_that_waits_for_too_long_times_out(plane: ControlPlane, jobs: MpiJobs, tmp_path: Path) -> None:
-    """It stays suspended, whatever room there is, until a person resumes it."""
-    await jobs.nodes(2)
-    async with world(plane, jobs, tmp_path / "supervisor") as one:
-        await jobs.submit("j", 2, annotations={**MANAGED, f"{PREFIX}max-wait-time": "3"})
-        await jobs.runs("j", 2)
-        await one.decided("j", "Running")
-        noticed = await one.node_of("j", "worker-1")
-        await one.stop("j", [noticed])
-        await one.decided("j", "TimedOut")
-        await until(lambda: _is_marked(jobs, "timeout"), "the job is marked")
-        await one.withdraw([noticed])
-        job = await jobs.get("j")
-        assert job["spec"]["runPolicy"]["suspend"]
-        freed = {f"{PREFIX}suspended-by": None, f"{PREFIX}job-status": None}
-        await jobs.patch("j", {"metadata": {"annotations": freed}, "spec": {"runPolicy": {"suspend": False}}})
-        await jobs.runs("j", 2)
-        await one.decided("j", "Running")
-
-
-async def test_a_job_that_a_person_suspends_is_theirs(plane: ControlPlane, jobs: MpiJobs, tmp_path: Path) -> None:
-    await jobs.nodes(2)
-    async with world(plane, jobs, tmp_path / "supervisor") as one:
-        await jobs.submit("j", 2)
-        await jobs.runs("j", 2)
-        await one.decided("j", "Running")
-        await jobs.suspend("j")
-        await jobs.has_pods("j")
-        await one.released("j")
-        await jobs.suspend("j", suspend=False)
-        await jobs.runs("j", 2)
-        await one.decided("j", "Running")
-
-
 def _launcher(pods: dict[str, Any]) -> str:
     return str(pods["launcher"]["metadata"].get("annotations", {}).get(_EXCLUDED, ""))
-
-
-async def _is_marked(jobs: MpiJobs, status: str) -> bool:
-    annotations = (await jobs.get("j"))["metadata"]["annotations"]
-    return bool(annotations.get(f"{PREFIX}job-status") == status)

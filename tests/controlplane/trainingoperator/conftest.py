@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.operators import built, plane_of_running_pods
-from tests.controlplane.trainingoperator.trainingoperator_jobs import PYTORCH, TENSORFLOW, ReplicatedJobs
+from tests.controlplane.trainingoperator.trainingoperator_jobs import PyTorchJobs, TfJobs
 from tests.controlplane.trainingoperator.trainingoperator_process import NAME, operating
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.binaries import Operator, Program
@@ -36,12 +36,12 @@ def cluster(plane: ControlPlane) -> Cluster:
 
 
 @pytest.fixture
-def pytorch(api: Api, namespace: Namespace) -> ReplicatedJobs:
+def pytorch(api: Api, namespace: Namespace) -> PyTorchJobs:
     """The PyTorchJobs of the test's namespace, which has no node yet."""
-    return ReplicatedJobs(api, namespace, PYTORCH)
+    return PyTorchJobs(api, namespace)
 
 
 @pytest.fixture
-def tensorflow(api: Api, namespace: Namespace) -> ReplicatedJobs:
+def tensorflow(api: Api, namespace: Namespace) -> TfJobs:
     """The TFJobs of the test's namespace, which has no node yet."""
-    return ReplicatedJobs(api, namespace, TENSORFLOW)
+    return TfJobs(api, namespace)

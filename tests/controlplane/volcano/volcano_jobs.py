@@ -1,30 +1,21 @@
 """Volcano's jobs in one test's namespace."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace
+from tests.controlplane.kind_jobs import MANAGED, KindJobs
 from tests.testkit.waiting import until
 
-PREFIX = "job-supervisor.kube-ai.io/"
-MANAGED = {f"{PREFIX}managed-by-job-supervisor": "true"}
 
-
-class VolcanoJobs:
+class VolcanoJobs(KindJobs):
     """The jobs of a namespace, and what Volcano has made of them."""
 
     kind = "vcjob"
+    resource = ("batch.volcano.sh/v1alpha1", "jobs")
+    job_label = "volcano.sh/job-name"
 
-    def __init__(self, api: Api, namespace: Namespace) -> None:
-        self._api = api
-        self.namespace = namespace
-        self._path = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace.name}/jobs"
-
-    async def nodes(self, count: int) -> None:
-        """So many nodes with room for one pod each."""
-        for number in range(count):
-            await self.namespace.node(f"node-{number}", gpus=1)
+    async def submit_workers(self, name: str, workers: int, annotations: Mapping[str, str] = MANAGED) -> None:
+        await self.submit(name, {"worker": workers}, annotations=annotations)
 
     async def submit(
         self,
@@ -36,12 +27,7 @@ class VolcanoJobs:
         annotations: Mapping[str, str] = MANAGED,
     ) -> None:
         """Makes a job with these numbers of pods, each with a GPU."""
-        container = {"name": "main", "image": "none", "resources": {"limits": {GPU: "1"}}}
-        pod = {
-            "nodeSelector": {OWNER_LABEL: self.namespace.name},
-            "containers": [container],
-            "terminationGracePeriodSeconds": 5,
-        }
+        pod = self.pod_spec("main")
         spec = {
             "schedulerName": "volcano",
             "policies": list(policies),
@@ -61,9 +47,6 @@ class VolcanoJobs:
         path = f"/apis/bus.volcano.sh/v1alpha1/namespaces/{self.namespace.name}/commands"
         await self._api.create(path, {**body, "action": action, "target": target})
 
-    async def get(self, name: str) -> Any:
-        return await self._api.get(f"{self._path}/{name}")
-
     async def phase(self, name: str, *phases: str) -> None:
         """Returns once the job is in one of these phases."""
 
@@ -72,33 +55,18 @@ class VolcanoJobs:
 
         await until(reached, f"{name} is {' or '.join(phases)}")
 
-    async def retries(self, name: str) -> tuple[int, int]:
-        """How many retries the job has used, and how often Volcano has restarted all of its pods."""
+    async def suspend(self, name: str) -> None:
+        await self.command(name, "AbortJob")
+
+    async def resume(self, name: str) -> None:
+        await self.phase(name, "Aborted")
+        await self.command(name, "ResumeJob")
+
+    async def retries(self, name: str) -> int:
+        """How many retries the job has used, or how often Volcano has restarted all of its pods."""
         status = (await self.get(name))["status"]
-        return status.get("retryCount", 0), status.get("version", 0)
+        return max(int(status.get("retryCount", 0)), int(status.get("version", 0)))
 
-    async def pods(self, name: str) -> dict[str, Any]:
-        """The job's pods by their names, without the job's."""
-        listed = await self._api.get(f"{self.namespace.path}/pods", labelSelector=f"volcano.sh/job-name={name}")
-        return {pod["metadata"]["name"].removeprefix(f"{name}-"): pod for pod in listed["items"]}
-
-    async def has_pods(
-        self, name: str, *pods: str, condition: Callable[[Any], bool] = lambda _: True
-    ) -> dict[str, Any]:
-        """The job's pods, once they are just these, and all fulfil the condition."""
-
-        async def just_these() -> Any:
-            found = await self.pods(name)
-            return [found] if set(found) == set(pods) and all(condition(pod) for pod in found.values()) else None
-
-        [found] = await until(just_these, f"{name} has just the pods {', '.join(pods) or 'none'}")
-        return dict(found)
-
-    async def runs(self, name: str, tasks: Mapping[str, int]) -> dict[str, Any]:
+    async def tasks_run(self, name: str, tasks: Mapping[str, int]) -> dict[str, Any]:
         """The job's pods, once so many of each task run."""
-        pods = [f"{task}-{number}" for task, size in tasks.items() for number in range(size)]
-        return await self.has_pods(name, *pods, condition=_runs)
-
-
-def _runs(pod: Any) -> bool:
-    return pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+        return await self.run(name, *(f"{task}-{number}" for task, size in tasks.items() for number in range(size)))

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 # A directory that has the programs already; the name is the one that Kubernetes' own test tools look at.
 ASSETS = "KUBEBUILDER_ASSETS"
-_PINS = Path(__file__).parent / "pins"
+PINS = Path(__file__).parent / "pins"
 # A folder with a go.mod each, which names the operator's programs by its `tool` lines. Beside it may lie edits of its
 # source, which a fixed port needs so that two can run on one machine: {file: {text: other text}}.
 _OPERATORS = "operators"
@@ -78,7 +78,7 @@ class _Module(Generic[_Name]):
 
     @property
     def pins(self) -> Path:
-        return _PINS / self.name
+        return PINS / self.name
 
     @property
     def home(self) -> Path:
@@ -197,7 +197,7 @@ def build_operators() -> Sequence[Path]:
         NotBuilt: One cannot be built.
         NoGo: One is missing and cannot be built here.
     """
-    modules = [_operator(pins.name) for pins in sorted((_PINS / _OPERATORS).iterdir())]
+    modules = [_operator(pins.name) for pins in sorted((PINS / _OPERATORS).iterdir())]
     if not all(module.home.exists() for module in modules):
         _require_go()
         with _alone(_cache()):
@@ -227,7 +227,7 @@ def kubernetes_version() -> str:
 
 def _operator(name: str) -> _Module[str]:
     pins = f"{_OPERATORS}/{name}"
-    tools = re.findall(r"^(?:tool |\t)([^\s(]+)$", (_PINS / pins / "go.mod").read_text(encoding="utf-8"), re.MULTILINE)
+    tools = re.findall(r"^(?:tool |\t)([^\s(]+)$", (PINS / pins / "go.mod").read_text(encoding="utf-8"), re.MULTILINE)
     programs = [name] if len(tools) == 1 else [tool.rpartition("/")[2] for tool in tools]
     return _Module(pins, dict(zip(programs, tools, strict=True)))
 
