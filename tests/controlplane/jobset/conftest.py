@@ -1,0 +1,35 @@
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.jobset.jobset_controller import NAME, jobset_controller
+from tests.controlplane.jobset.jobset_jobs import JobSets
+from tests.controlplane.operators import built, plane_of_running_pods
+from tests.testkit.controlplane.api import Api
+from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.namespace import Namespace
+from tests.testkit.controlplane.running import Cluster, ControlPlane
+
+
+@pytest.fixture(scope="session")
+def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of this process, with the controller of JobSets."""
+    controller = built(NAME)
+    with (
+        plane_of_running_pods(programs, tmp_path_factory.mktemp(NAME)) as running,
+        jobset_controller(controller, running.cluster),
+    ):
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster(plane: ControlPlane) -> Cluster:
+    """This one instead of the control plane that other tests share."""
+    return plane.cluster
+
+
+@pytest.fixture
+def jobs(api: Api, namespace: Namespace) -> JobSets:
+    """The JobSets of the test's namespace, which has no node yet."""
+    return JobSets(api, namespace)
