@@ -29,7 +29,7 @@ class Support:
         kind: Its name in the registry.
         title: Its name in the docs.
         controller: Its controller's name.
-        module: The Go module of the controller, and the file that pins its version.
+        module: The Go module of the controller, and the directory that pins its version; None for our stand-in for it.
         leaves_hosts_out: Whether a job goes on without a host that will be reclaimed.
         resumes_smaller: Whether a job resumes with fewer workers than it had.
         grows_running: Whether a job gets workers back while it runs, and not just at its next resume.
@@ -41,7 +41,7 @@ class Support:
     kind: str
     title: str
     controller: str
-    module: tuple[str, Path]
+    module: tuple[str, Path] | None
     leaves_hosts_out: bool = False
     resumes_smaller: bool = True
     grows_running: bool = False
@@ -50,12 +50,14 @@ class Support:
     keeps: frozenset[str] = frozenset()
 
     @property
-    def version(self) -> str:
-        """The controller's version, as it is pinned."""
+    def tested_with(self) -> str:
+        """The controller, with its version as it is pinned."""
+        if self.module is None:
+            return f"a stand-in for {self.controller}"
         name, pins = self.module
         found = re.search(rf"{re.escape(name)} v(\S+)", (pins / "go.mod").read_text(encoding="utf-8"))
         assert found is not None
-        return found[1]
+        return f"{self.controller} {found[1]}"
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -66,7 +68,7 @@ class Support:
             reclaimed,
             "yes" if self.resumes_smaller else "no",
             "while it runs" if self.grows_running else "at its next resume",
-            f"{self.controller} {self.version}",
+            self.tested_with,
             "0",
         )
 
@@ -78,6 +80,16 @@ _training_operator = partial(
     module=("github.com/kubeflow/training-operator", _OPERATORS / "training-operator"),
 )
 
+TRAINING_JOB = Support(
+    kind="trainingjob",
+    title="`TrainingJob`",
+    controller="et-operator",
+    module=None,
+    leaves_hosts_out=True,
+    grows_running=True,
+    documented=((2, 4),),
+    keeps=frozenset(),
+)
 MPI_JOB = Support(
     kind="mpijob",
     title="`MPIJob`",
@@ -104,7 +116,7 @@ INDEXED_JOB = Support(
     kind="batchjob", title="Indexed `Job`", controller="Kubernetes", module=("k8s.io/kubernetes", PINS / "kubernetes")
 )
 
-ALL = (MPI_JOB, PYTORCH_ROUNDS, PYTORCH_JOB, TF_JOB, VOLCANO_JOB, INDEXED_JOB)
+ALL = (TRAINING_JOB, MPI_JOB, PYTORCH_ROUNDS, PYTORCH_JOB, TF_JOB, VOLCANO_JOB, INDEXED_JOB)
 
 
 def table() -> Iterator[str]:
@@ -121,7 +133,7 @@ def shown(outcomes: Mapping[tuple[str, str], str]) -> Iterator[str]:
     for support in ALL:
         cells = [outcomes.get((support.title, verb), "-") for verb in verbs]
         if set(cells) != {"-"}:
-            yield _line([support.title, f"{support.controller} {support.version}", *cells])
+            yield _line([support.title, support.tested_with, *cells])
 
 
 def _line(cells: Sequence[str]) -> str:
