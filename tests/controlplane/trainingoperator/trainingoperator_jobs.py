@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from tests.controlplane.kind_jobs import MANAGED, MIN_WORKERS, KindJobs
 from tests.testkit.controlplane.api import Manifest
+from tests.testkit.waiting import until
 
 ROUNDS = {"rdzvBackend": "kubeai", "minReplicas": 2, "maxReplicas": 4, "maxRestarts": 9}
 _FAILURES = ("Failed", "Restarting")
@@ -44,6 +45,22 @@ class ReplicatedJobs(KindJobs):
             "spec": {**spec, **({} if elastic is None else {"elasticPolicy": dict(elastic)})},
         }
         await self._api.create(self._path, manifest)
+
+    async def resume(self, name: str) -> None:
+        """Not before the operator knows that the pods are gone, which it would count as failed ones of the new run."""
+        await self._catches_up()
+        await super().resume(name)
+
+    async def _catches_up(self) -> None:
+        """Returns once the operator has seen what has become of all pods so far: it sees their changes in order."""
+        await self.submit("later", 1, annotations={})
+
+        async def counted() -> bool:
+            return (await self.conditions("later")).get("Running", False)
+
+        await until(counted, "the operator has seen a later pod run")
+        await self._api.delete(f"{self._path}/later")
+        await self.has_pods("later")
 
     def suspending(self, *, suspend: bool) -> Manifest:
         return {"runPolicy": {"suspend": suspend}}
