@@ -19,6 +19,7 @@ class Kind(StrEnum):
     TF_JOB = "TFJob"
     VOLCANO_JOB = "Volcano Job"
     JOB = "Job"
+    JOB_SET = "JobSet"
     COMMAND = "command"
 
 
@@ -35,7 +36,7 @@ class Role:
     """The pods of one role.
 
     Attributes:
-        name: The role, or the name of a Volcano task.
+        name: The role, or the name of a Volcano task or a replicated job.
         path: Where the manifest has it.
         leads: Whether the job cannot go on without this pod: a launcher, a master or a chief.
         replicas: How many pods there are.

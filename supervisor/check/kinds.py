@@ -58,6 +58,12 @@ SHAPES: Mapping[Kind, Shape] = {
         resource=Resource(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True),
         budget=("backoffLimit",),
     ),
+    Kind.JOB_SET: Shape(
+        resource=Resource(
+            group="jobset.x-k8s.io", version="v1alpha2", kind="JobSet", plural="jobsets", namespaced=True
+        ),
+        budget=("failurePolicy", "maxRestarts"),
+    ),
 }
 
 

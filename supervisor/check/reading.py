@@ -60,6 +60,9 @@ def _roles(kind: Kind, document: Value) -> Iterator[Role]:
     spec, shape = at(document, "spec"), SHAPES[kind]
     if kind is Kind.JOB:
         yield _role("pod", "spec", spec)
+    for number_, job in enumerate(items(spec, "replicatedJobs") if kind is Kind.JOB_SET else ()):
+        path = f"spec.replicatedJobs[{number_}].template.spec"
+        yield _role(text(job, "name") or f"job {number_}", path, at(job, "template", "spec"))
     for number_, task in enumerate(items(spec, "tasks") if kind is Kind.VOLCANO_JOB else ()):
         yield _role(text(task, "name") or f"task {number_}", f"spec.tasks[{number_}]", task)
     added = _rendezvous_variables(document) if kind is Kind.PYTORCH_JOB else {}

@@ -10,7 +10,8 @@ from supervisor.domain.ids import JobName, cluster_job
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Process
 from supervisor.jobs.batchjob.kind import BatchJobKind
-from supervisor.jobs.kind import AnyKind
+from supervisor.jobs.jobset.kind import JobSetKind
+from supervisor.jobs.kind import AnyKind, JobReference
 from supervisor.jobs.mpijob.kind import MpiJobKind
 from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
 from supervisor.jobs.tfjob.kind import TfJobKind
@@ -22,8 +23,10 @@ KINDS: tuple[AnyKind, ...] = (
     MpiJobKind(),
     PyTorchJobKind(),
     TfJobKind(),
-    BatchJobKind(),
     VcJobKind(),
+    JobSetKind(),
+    # The last one, as these are also parts of jobs of other kinds, which claim their pods.
+    BatchJobKind(),
 )
 
 
@@ -46,12 +49,16 @@ def owning_job(namespace: str, owner: Owner | None) -> JobName | None:
     return None if kind is None else cluster_job(namespace, kind, owner.name)
 
 
+def job_of(pod: Pod) -> JobReference | None:
+    """The job that a pod belongs to, where the pod tells its uid; None for other pods."""
+    references = filter(None, (kind.reference(pod) for kind in KINDS))
+    return next((each for each in references if each.uid), None)
+
+
 def process_of(pod: Pod | None) -> Process | None:
     """The training process of a pod that a job owns; None for other pods. Its run is None: the job knows it."""
-    job = None if pod is None else owning_job(pod.metadata.namespace, pod.owner)
-    if pod is None or pod.owner is None or job is None:
-        return None
-    return Process(job, pod.owner.uid, run=None, host=pod.host)
+    job = None if pod is None else job_of(pod)
+    return None if pod is None or job is None else Process(job.name, job.uid, run=None, host=pod.host)
 
 
 def failpoints() -> tuple[StrEnum, ...]:

@@ -115,8 +115,16 @@ VOLCANO_JOB = Support(
 INDEXED_JOB = Support(
     kind="batchjob", title="Indexed `Job`", controller="Kubernetes", module=("k8s.io/kubernetes", PINS / "kubernetes")
 )
+JOB_SET = Support(
+    kind="jobset",
+    title="`JobSet`",
+    controller="JobSet",
+    module=("sigs.k8s.io/jobset", _OPERATORS / "jobset"),
+    resumes_smaller=False,
+    documented=((4, 4), (4, 4)),
+)
 
-ALL = (TRAINING_JOB, MPI_JOB, PYTORCH_ROUNDS, PYTORCH_JOB, TF_JOB, VOLCANO_JOB, INDEXED_JOB)
+ALL = (TRAINING_JOB, MPI_JOB, PYTORCH_ROUNDS, PYTORCH_JOB, TF_JOB, VOLCANO_JOB, INDEXED_JOB, JOB_SET)
 
 
 def table() -> Iterator[str]:

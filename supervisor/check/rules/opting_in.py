@@ -4,24 +4,33 @@ from collections.abc import Iterator
 
 from supervisor.check.finding import Facts, Problem, Severity, rule
 from supervisor.check.job import CheckedJob, Kind
-from supervisor.check.values import number, text
+from supervisor.check.values import Value, items, mapping, number, text
 from supervisor.cluster.annotations import MANAGED, opts_in
 
 
 @rule("kind-not-supervised", Severity.WARNING, "a job that the supervisor does not look after")
 def kind_not_supervised(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
-    if job.kind is Kind.JOB and not _is_one_run(job):
-        yield Problem(
-            "spec",
-            "The supervisor looks after Jobs whose pods have an index and run at the same time, so nothing saves this "
-            "job before a reclaim.",
-            "Make completionMode Indexed, and parallelism equal to completions.",
-        )
+    for place, spec, mode in _batch_jobs(job):
+        if not _is_one_run(spec, mode):
+            yield Problem(
+                place,
+                "The supervisor looks after Jobs whose pods have an index and run at the same time, so nothing saves "
+                "this job before a reclaim.",
+                "Make completionMode Indexed, and parallelism equal to completions.",
+            )
 
 
-def _is_one_run(job: CheckedJob) -> bool:
-    together, all_of_them = number(job.spec, "parallelism"), number(job.spec, "completions")
-    return text(job.spec, "completionMode") == "Indexed" and (1 if together is None else together) == all_of_them
+def _batch_jobs(job: CheckedJob) -> Iterator[tuple[str, Value, str]]:
+    """The places and specs of the Jobs of Kubernetes in a manifest, and their mode where none is written."""
+    if job.kind is Kind.JOB:
+        yield "spec", job.spec, "NonIndexed"
+    for at_, replicated in enumerate(items(job.spec, "replicatedJobs") if job.kind is Kind.JOB_SET else ()):
+        yield f"spec.replicatedJobs[{at_}].template.spec", mapping(replicated, "template", "spec"), "Indexed"
+
+
+def _is_one_run(spec: Value, mode: str) -> bool:
+    together, all_of_them = number(spec, "parallelism"), number(spec, "completions")
+    return (text(spec, "completionMode") or mode) == "Indexed" and (1 if together is None else together) == all_of_them
 
 
 @rule("not-opted-in", Severity.ERROR, "a job without the annotation that opts in")

@@ -7,7 +7,7 @@ from supervisor.check.finding import Facts, Problem, Severity, rule
 from supervisor.check.job import CheckedJob, Kind
 from supervisor.check.kinds import SHAPES
 from supervisor.check.torchrun import KUBEAI, agents
-from supervisor.check.values import at, number, text
+from supervisor.check.values import at, mapping, number, text
 
 
 @rule("worker-not-replaced", Severity.WARNING, "a restart policy that replaces no worker")
@@ -41,7 +41,11 @@ def loss_fails_job(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
             )
 
 
-@rule("failure-is-final", Severity.WARNING, "a job that is not started again after its launcher has failed")
+@rule(
+    "failure-is-final",
+    Severity.WARNING,
+    "a job that is not started again after its launcher, or one of its Jobs, has failed",
+)
 def failure_is_final(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
     if job.kind is Kind.TRAINING_JOB and text(job.spec, "restartPolicy") != "OnFailure":
         written = text(job.spec, "restartPolicy") or "Never, the default"
@@ -49,6 +53,12 @@ def failure_is_final(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
             "spec.restartPolicy",
             f"A loss without a notice that fails the launcher fails the job for good (restartPolicy is {written}).",
             "Set spec.restartPolicy to OnFailure.",
+        )
+    if job.kind is Kind.JOB_SET and not mapping(job.spec, "failurePolicy"):
+        yield Problem(
+            "spec.failurePolicy",
+            "A pod that is lost without a notice fails its Job, and the first failed Job fails the JobSet for good.",
+            "Set failurePolicy.maxRestarts to 3 or more.",
         )
 
 

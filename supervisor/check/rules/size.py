@@ -20,7 +20,7 @@ _FIX = {
 
 @rule("fixed-processes", Severity.WARNING, "a fixed number of processes in the launcher's command")
 def fixed_processes(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
-    for role, launch in () if job.holds else job.launches(HOROVODRUN, MPIRUN):
+    for role, launch in () if _has_one_size(job) else job.launches(HOROVODRUN, MPIRUN):
         written = launch.option(*_PROCESSES) or ""
         if count(resolved(written, _fixed_variables(job, role, launch))) is not None:
             yield Problem(
@@ -33,7 +33,7 @@ def fixed_processes(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
 
 @rule("fixed-nodes", Severity.WARNING, "a fixed number of nodes for torchrun")
 def fixed_nodes(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
-    for agent in () if job.holds else agents(job):
+    for agent in () if _has_one_size(job) else agents(job):
         nodes = agent.fixed_nodes
         if nodes is not None and nodes > 1 and not agent.standalone:
             yield Problem(
@@ -58,7 +58,7 @@ def static_hosts(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
 
 @rule("no-room-to-shrink", Severity.HINT, "a smallest number of workers that is the largest, or is not given")
 def no_room_to_shrink(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
-    for where, least, most, fix in () if job.holds else _bounds(job):
+    for where, least, most, fix in () if _has_one_size(job) else _bounds(job):
         if least is None or (most is not None and least >= most):
             said = "The job names no smallest number" if least is None else f"The job needs {least} of {most}"
             yield Problem(where, f"{said} of workers, so the reclaim of any worker stops the whole job.", fix)
@@ -87,6 +87,11 @@ def _bounds(job: CheckedJob) -> Iterator[tuple[str, int | None, int | None, str]
                 yield "kubeai-run --min-workers", least, count(launch.option("--max-workers") or ""), "Lower it."
         case _:
             return
+
+
+def _has_one_size(job: CheckedJob) -> bool:
+    """Whether the job wants no other number of workers, or its controller accepts none."""
+    return job.holds or job.kind is Kind.JOB_SET
 
 
 def _training_job_bounds(job: CheckedJob, role: Role) -> tuple[str, int | None, int | None, str]:

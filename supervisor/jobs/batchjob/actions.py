@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 
 from supervisor.jobs.kind import JobState, Progress
+from supervisor.jobs.replicated.actions import only_logs_left
 from supervisor.jobs.replicated.merging import MergingJobActions
 from supervisor.jobs.replicated.objects import ReplicatedJob, ReplicatedSpec
 
 _State = JobState[ReplicatedJob]
 
 
-class BatchJobActions(MergingJobActions):
+class BatchJobActions(MergingJobActions[ReplicatedJob]):
     """See `supervisor.jobs.kind.JobActions`."""
 
     async def resume(self, state: _State, workers: int, requested: int) -> Progress:
@@ -31,5 +32,4 @@ class BatchJobActions(MergingJobActions):
         return {"parallelism": pods, "completions": pods}
 
     def is_released(self, state: _State) -> bool:
-        """The pods of the retries that the job has used stay for their logs."""
-        return all(pod.over and pod.deleted_at is None for pod in state.pods)
+        return only_logs_left(state.pods)

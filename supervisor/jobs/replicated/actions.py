@@ -87,3 +87,8 @@ class ReplicatedJobActions(ABC, Generic[R]):
         if len(state.workers) != asked.replicas or not all(pod.running for pod in state.workers):
             return 0
         return requested_replicas(job, asked) - asked.replicas
+
+
+def only_logs_left(present: Collection[Pod]) -> bool:
+    """Whether all pods have ended, and stay for their logs as those of used retries of a Kubernetes Job do."""
+    return all(pod.over and pod.deleted_at is None for pod in present)

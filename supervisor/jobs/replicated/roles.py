@@ -11,7 +11,7 @@ from supervisor.jobs.replicated.merging import MergingJobActions
 from supervisor.jobs.replicated.objects import ReplicatedJob, ReplicatedSpec, Shape, read_replicated_job
 
 
-class RolesActions(MergingJobActions):
+class RolesActions(MergingJobActions[ReplicatedJob]):
     """See `supervisor.jobs.kind.JobActions`."""
 
     def __init__(self, context: KindContext[ReplicatedJob], shape: Shape) -> None:

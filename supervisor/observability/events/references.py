@@ -11,7 +11,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
 from supervisor.domain.placement import Placement
-from supervisor.jobs.registry import owning_job, resources
+from supervisor.jobs.registry import job_of, resources
 from supervisor.observability.events.event import ObjectReference
 from supervisor.store.kubernetes import KubernetesStore
 from supervisor.store.names import JOBS, NOTICES, owners
@@ -60,9 +60,9 @@ class ClusterReferenceResolver:
         return () if pod is None else (pod,)
 
     def _is_supervised(self, pod: Pod) -> bool:
-        name = owning_job(pod.metadata.namespace, pod.owner)
-        job = None if name is None else self.store.snapshot().jobs.get(name)
-        return job is not None and pod.owner is not None and job.uid == pod.owner.uid
+        reference = job_of(pod)
+        job = None if reference is None else self.store.snapshot().jobs.get(reference.name)
+        return reference is not None and job is not None and job.uid == reference.uid
 
 
 def _about(kind: Resource, metadata: Metadata) -> ObjectReference:

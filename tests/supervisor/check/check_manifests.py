@@ -81,6 +81,13 @@ def _job() -> Manifest:
     return _object("batch/v1", "Job", spec)
 
 
+def _job_set() -> Manifest:
+    spec = {"parallelism": 4, "completions": 4, "template": template(f"{TORCHRUN} train.py")}
+    worker = {"name": "worker", "replicas": 1, "template": {"spec": spec}}
+    policy = {"maxRestarts": 3}
+    return _object("jobset.x-k8s.io/v1alpha2", "JobSet", {"failurePolicy": policy, "replicatedJobs": [worker]})
+
+
 GOOD: dict[Kind, Callable[[], Manifest]] = {
     Kind.TRAINING_JOB: _training_job,
     Kind.MPI_JOB: _mpi_job,
@@ -88,6 +95,7 @@ GOOD: dict[Kind, Callable[[], Manifest]] = {
     Kind.TF_JOB: _tf_job,
     Kind.VOLCANO_JOB: _volcano_job,
     Kind.JOB: _job,
+    Kind.JOB_SET: _job_set,
 }
 
 GOOD_COMMANDS = (

@@ -26,7 +26,7 @@ from tests.supervisor.check.check_manifests import (
     template,
 )
 
-_TRAINING, _MPI, _PYTORCH, _TF, _VOLCANO, _JOB = GOOD
+_TRAINING, _MPI, _PYTORCH, _TF, _VOLCANO, _JOB, _JOB_SET = GOOD
 _TEMPLATES = {
     _TRAINING: "spec.etReplicaSpecs.worker.template",
     _MPI: "spec.mpiReplicaSpecs.Worker.template",
@@ -34,6 +34,7 @@ _TEMPLATES = {
     _TF: "spec.tfReplicaSpecs.Worker.template",
     _VOLCANO: "spec.tasks.0.template",
     _JOB: "spec.template",
+    _JOB_SET: "spec.replicatedJobs.0.template.spec.template",
 }
 _LAUNCHERS = {
     _TRAINING: "spec.etReplicaSpecs.launcher.template",
@@ -93,6 +94,8 @@ _TRAIN_TORCH = [_PYTORCH, _TF, _VOLCANO, _JOB]
 BAD: Sequence[Bad] = [
     Bad("kind-not-supervised", _JOB, "spec.completionMode", "NonIndexed"),
     Bad("kind-not-supervised", _JOB, "spec.parallelism", 2),
+    Bad("kind-not-supervised", _JOB_SET, "spec.replicatedJobs.0.template.spec.completionMode", "NonIndexed"),
+    Bad("kind-not-supervised", _JOB_SET, "spec.replicatedJobs.0.template.spec.parallelism", 2),
     *_each("pods-not-opted-in", _TEMPLATES, "metadata.annotations", None),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", 5),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", None, Facts(checkpoint_seconds=45.0)),
@@ -106,8 +109,10 @@ BAD: Sequence[Bad] = [
     Bad("loss-fails-job", _TF, "spec.tfReplicaSpecs.PS", {"template": template()}),
     Bad("worker-not-replaced", _TRAINING, "spec.etReplicaSpecs.worker.restartPolicy", None),
     Bad("failure-is-final", _TRAINING, "spec.restartPolicy", "Never"),
+    Bad("failure-is-final", _JOB_SET, "spec.failurePolicy", None),
     *(Bad("no-retries", kind, "spec.backoffLimit", 0) for kind in (_TRAINING, _JOB)),
     *(Bad("no-retries", kind, "spec.runPolicy.backoffLimit", 0) for kind in (_MPI, _PYTORCH, _TF)),
+    Bad("no-retries", _JOB_SET, "spec.failurePolicy.maxRestarts", 0),
     Bad("no-retries", _VOLCANO, "spec.maxRetry", 0),
     *(Bad("no-torchrun-restarts", *_script(kind, _NO_RESTARTS)) for kind in _TRAIN_TORCH),
     Bad("no-torchrun-restarts", _PYTORCH, _POLICY, {}),
