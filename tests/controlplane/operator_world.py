@@ -93,11 +93,14 @@ class World(Generic[J]):
         """Returns once the job is none of the supervisor's business."""
 
         async def gone() -> bool:
-            path = f"/apis/job-supervisor.kube-ai.io/v1alpha1/namespaces/{self.jobs.namespace.name}/supervisedjobs"
-            listed = await self.api.get(path)
-            return all(job["metadata"]["name"] != f"{self.jobs.kind}.{name}" for job in listed["items"])
+            return f"{self.jobs.kind}.{name}" not in await self.names()
 
         await until(gone, f"{name} is released")
+
+    async def names(self) -> set[str]:
+        """The jobs of the namespace that are stored, as KIND.NAME."""
+        path = f"/apis/job-supervisor.kube-ai.io/v1alpha1/namespaces/{self.jobs.namespace.name}/supervisedjobs"
+        return {job["metadata"]["name"] for job in (await self.api.get(path))["items"]}
 
     async def train(self, name: str, worker: str) -> ProcessPeer:
         """Rank 0 on a worker, with the token that its pod has."""

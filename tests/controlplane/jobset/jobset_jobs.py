@@ -22,13 +22,26 @@ class JobSets(KindJobs):
         await self.submit(name, {"worker": (1, workers)}, annotations)
 
     async def submit(
-        self, name: str, jobs: Mapping[str, tuple[int, int]], annotations: Mapping[str, str] = MANAGED, **asked: Any
+        self,
+        name: str,
+        jobs: Mapping[str, tuple[int, int]],
+        annotations: Mapping[str, str] = MANAGED,
+        *,
+        prepared_by: str = "",
+        deadline_seconds: int | None = None,
+        **asked: Any,
     ) -> None:
         """Makes a JobSet of replicated jobs, each with its number of Jobs, and of pods with a GPU in each Job.
 
-        Any failed pod would be the end of it.
+        Any failed pod would be the end of it. The deadline is that of each Job, and the others begin when `prepared_by`
+        is complete.
         """
         replicated = [self._replicated(job, replicas, pods) for job, (replicas, pods) in jobs.items()]
+        for each in replicated:
+            each["template"]["spec"]["activeDeadlineSeconds"] = deadline_seconds
+        for each in replicated if prepared_by else ():
+            if each["name"] != prepared_by:
+                each["dependsOn"] = [{"name": prepared_by, "status": "Complete"}]
         manifest = {
             "apiVersion": self.resource[0],
             "kind": "JobSet",
@@ -37,14 +50,20 @@ class JobSets(KindJobs):
         }
         await self._api.create(self._path, manifest)
 
-    def _replicated(self, name: str, replicas: int, pods: int) -> Mapping[str, Any]:
-        template = {"spec": self.pod_spec("train", restartPolicy="Never")}
+    def _replicated(self, name: str, replicas: int, pods: int) -> dict[str, Any]:
+        opted_in = {"metadata": {"annotations": MANAGED}}
+        template = {**opted_in, "spec": self.pod_spec("train", restartPolicy="Never")}
         job = {"parallelism": pods, "completions": pods, "backoffLimit": 0, "template": template}
-        return {"name": name, "replicas": replicas, "template": {"spec": job}}
+        return {"name": name, "replicas": replicas, "template": {**opted_in, "spec": job}}
 
     async def retries(self, name: str) -> int:
         """How often its controller has restarted all of its Jobs."""
         return int((await self.get(name))["status"].get("restarts", 0))
+
+    async def began(self, job: str, at: str) -> None:
+        """Sets the time at which one of its suspended Jobs was last started."""
+        path = f"/apis/batch/v1/namespaces/{self.namespace.name}/jobs/{job}/status"
+        await self._api.patch(path, {"status": {"startTime": at}})
 
     async def ended(self, name: str) -> str:
         """The reason for which the JobSet has failed, once it has."""
@@ -56,8 +75,8 @@ class JobSets(KindJobs):
         return str(await until(reason, f"{name} has failed"))
 
     def is_there(self, pod: Any) -> bool:
-        """Pods that have failed stay for their logs."""
-        return pod["status"]["phase"] != "Failed" or "deletionTimestamp" in pod["metadata"]
+        """Pods that have ended stay for their logs."""
+        return pod["status"]["phase"] not in ("Failed", "Succeeded") or "deletionTimestamp" in pod["metadata"]
 
     def short(self, pod: Any, job: str) -> str:  # noqa: ARG002 - its labels say it
         """By its replicated job and its number in all of its Jobs, as far as each has one pod or there is one Job."""
