@@ -93,7 +93,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     outcomes: dict[tuple[str, str], str] = {}
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.getreports(outcome):
-            outcomes.update({(kind, verb): outcome for name, (kind, verb) in report.user_properties if name == SHOWS})
+            outcomes.update({tuple(value): outcome for name, value in report.user_properties if name == SHOWS})
     if outcomes:
         terminalreporter.section("kinds of jobs")
         for line in shown(outcomes):
