@@ -1,0 +1,79 @@
+"""A closed client leaves no connection behind, also to a server that no longer answers."""
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from servicekit.kubernetes.access import Access
+from servicekit.kubernetes.server import ApiServer, Call
+from simulator.certificates import Authority
+from tests.testkit.loops import AsyncioPolicy, UvloopPolicy
+
+_SECONDS = 10.0
+
+
+@pytest.fixture(params=[AsyncioPolicy, UvloopPolicy])
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    policy: asyncio.AbstractEventLoopPolicy = request.param()
+    return policy
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A server that takes one request, and then reads what arrives without an answer, also to the end of TLS."""
+
+    listener: socket.socket
+    context: ssl.SSLContext
+    asked: threading.Event
+    ended: threading.Event
+
+    def serve(self) -> None:
+        accepted, _ = self.listener.accept()
+        accepted.settimeout(_SECONDS)
+        with accepted.dup() as connection, self.context.wrap_socket(accepted, server_side=True) as secured:
+            connection.settimeout(_SECONDS)
+            secured.recv(4096)
+            self.asked.set()
+            with suppress(TimeoutError):
+                while connection.recv(4096):
+                    pass
+                self.ended.set()
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[tuple[Silent, ssl.SSLContext]]:
+    authority = Authority(tmp_path / "tls")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority.cert_file, authority.key_file)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Silent(listener, context, threading.Event(), threading.Event())
+        thread = threading.Thread(target=server.serve)
+        thread.start()
+        yield server, ssl.create_default_context(cafile=str(authority.ca_file))
+        thread.join()
+
+
+async def test_the_connection_of_a_cancelled_request_is_closed(silent: tuple[Silent, ssl.SSLContext]) -> None:
+    """At once: TLS alone would wait for half a minute, and nobody would close it where the loop ends before."""
+    server, trusted = silent
+    url = f"https://127.0.0.1:{server.listener.getsockname()[1]}"
+    client = ApiServer(
+        Access(url=url, namespace="", tls=trusted, credentials=_nobody, server_hostname="localhost"), _SECONDS
+    )
+    request = asyncio.create_task(client.request(Call(method="GET", path="/")))
+    assert await asyncio.to_thread(server.asked.wait, _SECONDS)
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+    await client.close()
+    assert await asyncio.to_thread(server.ended.wait, _SECONDS)
+
+
+async def _nobody() -> dict[str, str]:
+    return {}
