@@ -8,6 +8,7 @@ from tests.controlplane.kind_jobs import MANAGED, KindJobs
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import spec
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import OWNER_LABEL, Namespace
+from tests.testkit.waiting import until
 
 _LAUNCHERS = {"trainingjob.test/launchers": "true"}
 
@@ -44,6 +45,12 @@ class TrainingJobs(KindJobs):
         await self.annotate(name, job_suspended="true")
 
     async def resume(self, name: str) -> None:
+        """Not before the operator says that it is suspended: else it would take the job for one that runs."""
+
+        async def is_suspended() -> bool:
+            return bool((await self.get(name))["status"].get("phase") == "Suspended")
+
+        await until(is_suspended, f"{name} is Suspended")
         await self.annotate(name, job_suspended=None, job_status=None, suspended_by=None)
 
     async def succeed(self, name: str) -> None:

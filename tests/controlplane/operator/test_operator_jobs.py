@@ -412,7 +412,7 @@ async def test_a_scale_out_that_takes_too_long_takes_back_what_it_has_made(clust
         await jobs.scale("ScaleOut", "more", "j", toAdd={"count": 1}, timeout=1)
         await until(lambda: _scaled(jobs, "ScaleOut", "more", "ScaleFailed"), "it has failed")
         await jobs.has_pods("j", *names("j", range(2)))
-        assert (await jobs.status("j"))["phase"] == "Running"
+        await jobs.phase("j", "Running")
 
 
 async def test_a_scale_out_whose_script_fails_changes_nothing(cluster: Cluster, jobs: Jobs) -> None:
@@ -422,7 +422,7 @@ async def test_a_scale_out_whose_script_fails_changes_nothing(cluster: Cluster, 
         await jobs.scale("ScaleOut", "more", "j", toAdd={"count": 1}, script="false")
         await until(lambda: _scaled(jobs, "ScaleOut", "more", "ScaleFailed"), "it has failed")
         await jobs.has_pods("j", *names("j", range(2)))
-        assert (await jobs.status("j"))["phase"] == "Running"
+        await jobs.phase("j", "Running")
 
 
 async def test_a_scale_out_that_fails_deletes_whoever_has_its_names(cluster: Cluster, jobs: Jobs) -> None:
