@@ -77,6 +77,10 @@ def result_of(job: SuspendableJob, *, succeeded: bool, failed: bool) -> Result |
 
 
 def _waits_since(job: SuspendableJob, now: float) -> float:
-    """Since when the controller waits for the pods of the job's present start; it notes a resume a moment later."""
+    """Since when the controller waits for the pods of the job's present start; it notes a resume a moment later.
+
+    Where a person has resumed a job and left the supervisor's mark, the start may be unknown: Volcano notes no resume.
+    """
     began = job.started_at or job.metadata.creation_timestamp
-    return now if began is None or job.still_suspended else min(now, began.timestamp())
+    just_resumed = job.still_suspended or suspended_here(job)
+    return now if began is None or just_resumed else min(now, began.timestamp())

@@ -128,9 +128,8 @@ class KindContract:
             await until(is_marked, "the job is marked")
             await one.withdraw([noticed])
             await jobs.has_pods("j")
-            if self.support.resumed_by_hand:
-                await jobs.resume("j")
-                await _running(one, 2)
+            await jobs.resume("j")
+            await _running(one, 2)
 
     async def test_left_to_a_person(self, plane: ControlPlane, jobs: KindJobs, tmp_path: Path) -> None:
         """Who suspends a job with the means of its own controller; it is taken up again once they resume it."""

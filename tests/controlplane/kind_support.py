@@ -33,7 +33,6 @@ class Support:
         leaves_hosts_out: Whether a job goes on without a host that will be reclaimed.
         resumes_smaller: Whether a job resumes with fewer workers than it had.
         grows_running: Whether a job gets workers back while it runs, and not just at its next resume.
-        resumed_by_hand: Whether the page says how a person resumes a job that has timed out.
         documented: The smallest and the requested size of the sample job, and then of those of the page.
         keeps: Annotations of ours, without their prefix, that stay on a job that runs at its own size again.
     """
@@ -45,7 +44,6 @@ class Support:
     leaves_hosts_out: bool = False
     resumes_smaller: bool = True
     grows_running: bool = False
-    resumed_by_hand: bool = True
     documented: tuple[tuple[int, int], ...] = ((2, 4), (2, 4))
     keeps: frozenset[str] = frozenset()
 
@@ -108,7 +106,6 @@ VOLCANO_JOB = Support(
     title="Volcano `Job`",
     controller="Volcano",
     module=("volcano.sh/volcano", _OPERATORS / "volcano"),
-    resumed_by_hand=False,
     documented=((2, 4), (3, 5)),
     keeps=frozenset({"suspensions"}),
 )

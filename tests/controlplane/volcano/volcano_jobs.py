@@ -1,9 +1,10 @@
 """Volcano's jobs in one test's namespace."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.controlplane.kind_jobs import MANAGED, KindJobs
+from tests.controlplane.kind_jobs import MANAGED, PREFIX, KindJobs
 from tests.testkit.waiting import until
 
 
@@ -59,8 +60,16 @@ class VolcanoJobs(KindJobs):
         await self.command(name, "AbortJob")
 
     async def resume(self, name: str) -> None:
-        await self.phase(name, "Aborted")
-        await self.command(name, "ResumeJob")
+        """As the page says: by the sizes where the supervisor has suspended the job, or else by Volcano's command."""
+        job = await self.get(name)
+        recorded = job["metadata"]["annotations"].get(f"{PREFIX}requested-sizes")
+        if recorded is None:
+            await self.phase(name, "Aborted")
+            await self.command(name, "ResumeJob")
+            return
+        sizes = json.loads(recorded)
+        tasks = [{**task, **size} for task, size in zip(job["spec"]["tasks"], sizes["tasks"], strict=True)]
+        await self._api.patch(f"{self._path}/{name}", {"spec": {"minAvailable": sizes["minAvailable"], "tasks": tasks}})
 
     async def retries(self, name: str) -> int:
         """How many retries the job has used, or how often Volcano has restarted all of its pods."""

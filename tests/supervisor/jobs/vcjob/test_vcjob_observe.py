@@ -172,3 +172,9 @@ def test_without_a_task_of_workers_the_largest_is_scaled() -> None:
         TaskSize(name="node", replicas=4, min_available=4),
     )
     assert Sizes(tasks=tasks, min_available=5).scaled == "node"
+
+
+def test_a_job_that_a_person_resumes_waits_from_then_on() -> None:
+    """Volcano notes no resume, and a time limit that counted from the job's creation would end it at once."""
+    resumed = _supervised(_job(annotations={**SUSPENDED, f"{PREFIX}job-status": "timeout"}))
+    assert (resumed.decision.phase, resumed.decision.waiting_since) == (Phase.WAITING, NOW)
