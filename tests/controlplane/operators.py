@@ -1,22 +1,26 @@
 """Real operators outside a pod, on a control plane whose pods run until somebody ends them."""
 
+import base64
+import http.client
 import re
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import AnyKind, JobState
-from tests.testkit.controlplane.api import Api
+from tests.testkit.controlplane.api import Api, client
 from tests.testkit.controlplane.binaries import NoGo, Operator, Program, operator
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import Cluster, ControlPlane, running
 from tests.testkit.waiting import until
-from tests.testkit.yaml_text import document
+from tests.testkit.yaml_text import document, documents
 
 _ROOT = Path(__file__).parents[2]
 _STAGES = Path(__file__).parent / "operator_stages.yaml"
@@ -49,24 +53,33 @@ async def define(api: Api, manifest: str) -> None:
     await until(established, f"{definition['metadata']['name']} is defined")
 
 
+def documented(kind: AnyKind) -> list[list[Any]]:
+    """The sample job of a kind and those of its page, each as the last one of the manifests that it comes with."""
+    sample = (_ROOT / "examples" / f"{kind.name}.yaml").read_text(encoding="utf-8")
+    page = (_ROOT / "docs" / "kinds" / f"{kind.name}.md").read_text(encoding="utf-8")
+    found = [documents(text) for text in (sample, *re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))]
+    return [manifests for manifests in found if manifests[-1].get("kind") == kind.resource.kind]
+
+
 async def documented_jobs(api: Api, kind: AnyKind, namespace: Namespace) -> list[tuple[int, int]]:
     """The smallest and the requested size of the sample job of a kind and of those of its page, as they are observed.
 
     The API server completes them, and refuses fields that their definition does not have.
     """
-    page = (_ROOT / "docs" / "kinds" / f"{kind.name}.md").read_text(encoding="utf-8")
-    blocks = [document(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-    sample = document((_ROOT / "examples" / f"{kind.name}.yaml").read_text(encoding="utf-8"))
     path = f"/apis/{kind.resource.api_version}/namespaces/{namespace.name}/{kind.resource.plural}"
     sizes = []
-    for job in (sample, *(block for block in blocks if block.get("kind") == sample["kind"])):
+    for [job] in documented(kind):
         accepted = await api.create(f"{path}?fieldValidation=Strict&dryRun=All", job)
         accepted["metadata"].setdefault("resourceVersion", "1")
-        state = JobState.of(kind, JobName(job["metadata"]["name"]), kind.decode(msgspec.json.encode(accepted)), [])
-        supervised = kind.observe(state, None, 0.0)
-        assert supervised is not None
-        sizes.append((supervised.spec.min_workers, supervised.spec.requested_workers))
+        sizes.append(observed_size(kind, kind.decode(msgspec.json.encode(accepted))))
     return sizes
+
+
+def observed_size(kind: AnyKind, job: Any) -> tuple[int, int]:
+    """The smallest and the requested size of a job that has no pods yet."""
+    supervised = kind.observe(JobState.of(kind, JobName(job.metadata.name), job, []), None, 0.0)
+    assert supervised is not None
+    return supervised.spec.min_workers, supervised.spec.requested_workers
 
 
 @contextmanager
@@ -82,3 +95,33 @@ def started(
     finally:
         process.kill()
         process.wait()
+
+
+async def certificate_copied(cluster: Cluster, secret: str, directory: Path) -> None:
+    """Copies the certificate that an operator makes in a Secret, which in a pod is mounted, once it is there."""
+    async with client(cluster) as api:
+
+        async def data() -> Any:
+            return (await api.get(secret)).get("data")
+
+        found: dict[str, str] = dict(await until(data, f"{secret} has a certificate"))
+    for name, content in found.items():
+        (directory / name).write_bytes(base64.b64decode(content))
+
+
+def free_port() -> int:
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        return int(chosen.getsockname()[1])
+
+
+def says_ready(port: int) -> bool:
+    """Whether an operator says so at its port for health."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5.0)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
