@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Generic
+from typing import Any, Generic
 
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
@@ -15,9 +15,10 @@ from supervisor.cluster.objects import Pod
 from supervisor.cluster.placements import placements_of
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.capacity import ResourceRequest
-from supervisor.domain.ids import Host, JobName, cluster_job
+from supervisor.domain.ids import Host, JobName, bare_name, cluster_job
+from supervisor.domain.ids import namespace as namespace_of
 from supervisor.domain.placement import Placement
-from supervisor.jobs.kind import Admission, J, JobKind, JobState
+from supervisor.jobs.kind import Admission, J, JobKind, JobReference, JobState
 
 OnJobs = Callable[[Collection[JobName]], None]
 
@@ -39,9 +40,6 @@ class JobCache(Generic[J]):
         namespace: The only namespace whose jobs are cached; empty for all.
         admissions: What queues say of jobs.
         undefined_seconds: Pause between checks while the kind is not defined.
-
-    Attributes:
-        listed: Whether the jobs were ever listed; until then stored jobs are kept.
     """
 
     def __init__(  # noqa: PLR0913 - the last ones have defaults
@@ -72,12 +70,23 @@ class JobCache(Generic[J]):
         self._counts: Counter[str] = Counter()
         self._placements: dict[JobName, Mapping[Host, Placement]] = {}  # Asked for with every pass, of all jobs.
         self._listeners: list[OnJobs] = []
-        self.listed = False
+        self._listed = False
+        self._dependents: JobCache[Any] | None = None
         view.pods_changed.add(self._pod_moved)
 
     def subscribe(self, on_change: OnJobs) -> None:
         """Adds a callback for changes of jobs and their pods."""
         self._listeners.append(on_change)
+
+    def follow(self, dependents: "JobCache[Any]") -> None:
+        """From now on, reads the jobs also from those that their controller makes of them; see `Dependent`."""
+        self._dependents = dependents
+        dependents.subscribe(self._dependents_changed)
+
+    @property
+    def listed(self) -> bool:
+        """Whether everything that the jobs are read from was ever listed; until then stored jobs are kept."""
+        return self._listed and (self._dependents is None or self._dependents.listed)
 
     @property
     def names(self) -> Collection[JobName]:
@@ -86,10 +95,10 @@ class JobCache(Generic[J]):
 
     def state(self, name: JobName) -> JobState[J] | None:
         """The state of a job; None if there is none of that name."""
-        job = self._jobs.get(name)
+        job = self._joined(name)
         if job is None:
             return None
-        state = JobState.of(self.kind, name, job, list(self._pods_of(name, job)))
+        state = JobState.of(self.kind, name, job, list(self.pods_of(job)))
         return replace(state, admission=self._admissions(job.metadata.uid))
 
     def touched(self, names: Collection[JobName]) -> None:
@@ -105,15 +114,36 @@ class JobCache(Generic[J]):
         placements = self._placements.get(name)
         if placements is None:
             job = self._jobs.get(name)
-            pods = () if job is None else self._pods_of(name, job)
+            pods = () if job is None else self.pods_of(job)
             placements = placements_of(pods)
             self._placements[name] = placements
         return placements
 
     def resource_request(self, name: JobName) -> ResourceRequest | None:
         """The resource request of a run of the job; None if it is unknown."""
-        job = self._jobs.get(name)
+        job = self._joined(name)
         return None if job is None else self.kind.resource_request(job)
+
+    def owner_of(self, reference: JobReference) -> JobReference | None:
+        """The job of this kind of which the controller has made that one; None if there is none."""
+        name = self._namesake(reference.name)
+        job = self._jobs.get(name)
+        made = None if job is None else self._made(job)
+        if job is None or made is None or made.metadata.uid != reference.uid:
+            return None
+        return JobReference(name, job.metadata.uid)
+
+    def named_as(self, name: JobName) -> J | None:
+        """The job of this kind with the name and namespace of one of another kind; None if there is none."""
+        return self._jobs.get(self._namesake(name))
+
+    def pods_of(self, job: J) -> Iterator[Pod]:
+        """The pods of a job, by the owner's uid if they have it: a job may be deleted and created again by name."""
+        made = self._made(job)
+        if self._dependents is not None and made is not None:
+            return self._dependents.pods_of(made)
+        pods = self._pods.get(self._name(job), {}).values()
+        return (pod for uid, pod in pods if uid in ("", job.metadata.uid))
 
     def namesakes(self, name: JobName) -> bool:
         """Whether a job in another namespace has the same name."""
@@ -132,12 +162,26 @@ class JobCache(Generic[J]):
         """Root task: watches the jobs, also if their kind is defined later."""
         await self._reflector.run()
 
-    def _pods_of(self, name: JobName, job: J) -> Iterator[Pod]:
-        """The pods of a job, by the owner's uid if they have it: a job may be deleted and created again by name."""
-        return (pod for uid, pod in self._pods.get(name, {}).values() if uid in ("", job.metadata.uid))
+    def _joined(self, name: JobName) -> J | None:
+        """A job, with what is read from the one that its controller has made of it."""
+        job, dependent = self._jobs.get(name), self.kind.dependent
+        made = None if job is None else self._made(job)
+        return job if job is None or made is None or dependent is None else dependent.joined(job, made)
+
+    def _made(self, job: J) -> Any:
+        """What the controller has made of a job: not what only has the same name."""
+        made = None if self._dependents is None else self._dependents.named_as(self._name(job))
+        return made if made is not None and made.owner is not None and made.owner.uid == job.metadata.uid else None
+
+    def _namesake(self, name: JobName) -> JobName:
+        return cluster_job(namespace_of(name), self.kind.name, bare_name(name))
+
+    def _dependents_changed(self, names: Collection[JobName]) -> None:
+        if changed := self._jobs.keys() & {self._namesake(name) for name in names}:
+            self._changed(changed)
 
     def _note_listed(self) -> None:
-        self.listed = True
+        self._listed = True
 
     def _job_moved(self, before: J | None, after: J | None) -> None:
         if before is not None:

@@ -8,7 +8,7 @@ from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, JobName, kind_of
 from supervisor.domain.placement import Placement
 from supervisor.jobs.cache import JobCache
-from supervisor.jobs.kind import ClusterContext, J, JobActions, JobKind, JobState, KindContext
+from supervisor.jobs.kind import ClusterContext, J, JobActions, JobKind, JobReference, JobState, KindContext
 from supervisor.jobs.queues.client import QueuedJobClient
 from supervisor.jobs.queues.kueue.actions import KueueActions
 from supervisor.jobs.queues.kueue.workloads import Workloads
@@ -35,6 +35,9 @@ class ClusterJobs:
 
     def __init__(self, kinds: Iterable[ConnectedKind]) -> None:
         self._kinds = {kind.cache.kind.name: kind for kind in kinds}
+        for kind in self:
+            if (dependent := kind.cache.kind.dependent) is not None:
+                kind.cache.follow(self._kinds[dependent.kind].cache)
 
     def __iter__(self) -> Iterator[ConnectedKind]:
         return iter(self._kinds.values())
@@ -58,6 +61,11 @@ class ClusterJobs:
         """The state of a job; None if there is none of that name."""
         kind = self.of(name)
         return None if kind is None else kind.cache.state(name)
+
+    def owner_of(self, reference: JobReference) -> JobReference:
+        """The job of which a controller has made that one; that one itself if it is nobody's part."""
+        owners = filter(None, (kind.cache.owner_of(reference) for kind in self))
+        return next(owners, reference)
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
         """The placements of the job's workers and launcher; the same object until they change."""

@@ -133,6 +133,19 @@ class Progress(Enum):
     IN_PLACE = auto()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependent(Generic[J]):
+    """The job of another kind that the controller of a kind makes of each job, with the job's name.
+
+    Attributes:
+        kind: The name of that kind, whose jobs know their `owner`.
+        joined: Returns a job with what is read from the one that was made of it.
+    """
+
+    kind: str
+    joined: Callable[[J, Any], J]
+
+
 class JobActions(Protocol[J]):
     """The actions on jobs of one kind. Every action may be repeated, and continues where it was interrupted.
 
@@ -236,6 +249,10 @@ class JobKind(Protocol[J]):
     @property
     def discovery(self) -> Discovery | None:
         """How running launchers discover their hosts; None if they do not."""
+
+    @property
+    def dependent(self) -> Dependent[J] | None:
+        """The job of another kind that the controller makes of each job, and whose pods are the job's; None if none."""
 
     @property
     def failpoints(self) -> Sequence[StrEnum]:

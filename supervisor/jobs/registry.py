@@ -1,6 +1,6 @@
 """The kinds of jobs that are supervised on a cluster: one line each."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from servicekit.kubernetes.client import Resource
@@ -16,6 +16,7 @@ from supervisor.jobs.mpijob.kind import MpiJobKind
 from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
 from supervisor.jobs.tfjob.kind import TfJobKind
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
+from supervisor.jobs.trainjob.kind import TrainJobKind
 from supervisor.jobs.vcjob.kind import VcJobKind
 
 KINDS: tuple[AnyKind, ...] = (
@@ -24,10 +25,13 @@ KINDS: tuple[AnyKind, ...] = (
     PyTorchJobKind(),
     TfJobKind(),
     VcJobKind(),
+    TrainJobKind(),
     JobSetKind(),
     # The last one, as these are also parts of jobs of other kinds, which claim their pods.
     BatchJobKind(),
 )
+
+OwnerOf = Callable[[JobReference], JobReference]
 
 
 def pod_labels() -> frozenset[str]:
@@ -49,15 +53,20 @@ def owning_job(namespace: str, owner: Owner | None) -> JobName | None:
     return None if kind is None else cluster_job(namespace, kind, owner.name)
 
 
-def job_of(pod: Pod) -> JobReference | None:
-    """The job that a pod belongs to, where the pod tells its uid; None for other pods."""
+def job_of(pod: Pod, owner_of: OwnerOf = lambda job: job) -> JobReference | None:
+    """The job that a pod belongs to, where the pod tells its uid; None for other pods.
+
+    Args:
+        pod: The pod.
+        owner_of: Returns the job of which a controller has made a job, or that job itself.
+    """
     references = filter(None, (kind.reference(pod) for kind in KINDS))
-    return next((each for each in references if each.uid), None)
+    return next((owner_of(each) for each in references if each.uid), None)
 
 
-def process_of(pod: Pod | None) -> Process | None:
+def process_of(pod: Pod | None, owner_of: OwnerOf = lambda job: job) -> Process | None:
     """The training process of a pod that a job owns; None for other pods. Its run is None: the job knows it."""
-    job = None if pod is None else job_of(pod)
+    job = None if pod is None else job_of(pod, owner_of)
     return None if pod is None or job is None else Process(job.name, job.uid, run=None, host=pod.host)
 
 

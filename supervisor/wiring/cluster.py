@@ -105,7 +105,7 @@ class Cluster:
             published=self._keys,
             reviews=reviews,
             pods=self.view,
-            process_of=lambda uid: process_of(self.view.pod(uid)),
+            process_of=lambda uid: process_of(self.view.pod(uid), self.jobs.owner_of),
             agent_account=settings.agent_account,
             clock=clock,
         )

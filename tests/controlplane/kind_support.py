@@ -120,8 +120,16 @@ JOB_SET = Support(
     resumes_smaller=False,
     documented=((4, 4), (4, 4)),
 )
+TRAIN_JOB = Support(
+    kind="trainjob",
+    title="`TrainJob`",
+    controller="Kubeflow Trainer",
+    module=("github.com/kubeflow/trainer/v2", _OPERATORS / "trainer"),
+    resumes_smaller=False,
+    documented=((4, 4), (4, 4)),
+)
 
-ALL = (TRAINING_JOB, MPI_JOB, PYTORCH_ROUNDS, PYTORCH_JOB, TF_JOB, VOLCANO_JOB, INDEXED_JOB, JOB_SET)
+ALL = (TRAINING_JOB, MPI_JOB, PYTORCH_ROUNDS, PYTORCH_JOB, TF_JOB, VOLCANO_JOB, INDEXED_JOB, JOB_SET, TRAIN_JOB)
 
 
 def table() -> Iterator[str]:

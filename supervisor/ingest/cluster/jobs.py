@@ -84,7 +84,7 @@ class JobReconciler:
         state, known = cache.state(name), self._store.snapshot().jobs.get(name)
         value = self._observed(kind, state, known)
         if known is not None and (value is None or known.uid != value.uid):
-            if state is None and not cache.listed:
+            if not cache.listed:
                 return
             # An ended job stays on record after its object is gone, as long as the cluster's own collector leaves it.
             _log.info("job.released", job=name, uid=known.uid)

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from servicekit.kubernetes.objects import Owner
 from supervisor.cluster.annotations import ours
 from supervisor.cluster.podspec import Body
 from supervisor.jobs import manifest
@@ -24,9 +25,11 @@ class JobSet(ReplicatedJob):
 
     Attributes:
         restarts: How often its controller has made all of its Jobs anew.
+        owner: The job that it is a part of, which suspends it; None if it is nobody's part.
     """
 
     restarts: int = 0
+    owner: Owner | None = None
 
     @property
     def run_id(self) -> str:
@@ -94,8 +97,7 @@ class _Status(Body, frozen=True):
 def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
     """Returns a JobSet from the API server's JSON.
 
-    It has no spec if a job of another kind has made it, which is supervised itself, or if its pods are no run that
-    could be stopped and started as one.
+    It has no spec if its pods are no run that could be stopped and started as one.
 
     Raises:
         msgspec.MsgspecError: It is no object at all.
@@ -109,8 +111,9 @@ def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
         elsewhere=spec is not None and spec.managed_by not in (None, _CONTROLLER),
         conditions=frozenset(_CONDITIONS.get(each.type, each.type) for each in status.conditions or () if each.holds),
         started_at=status.resumed_at or metadata.creation_timestamp,
-        spec=None if spec is None or metadata.owner is not None else _spec(spec),
+        spec=None if spec is None else _spec(spec),
         restarts=status.restarts,
+        owner=metadata.owner,
     )
 
 

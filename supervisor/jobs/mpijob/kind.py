@@ -57,6 +57,7 @@ class MpiJobKind:
         ),
     )
     discovery = None
+    dependent = None
     failpoints = ()
 
     def decode(self, data: bytes | msgspec.Raw) -> MpiJob:

@@ -11,7 +11,7 @@ from supervisor.cluster.objects import Pod
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import Framework, SupervisedJob
-from supervisor.jobs.kind import JobReference, JobState, KindContext, Right, Role
+from supervisor.jobs.kind import Dependent, JobReference, JobState, KindContext, Right, Role
 from supervisor.jobs.replicated.actions import ReplicatedJobActions
 from supervisor.jobs.replicated.objects import ReplicatedSpec
 from supervisor.jobs.replicated.observe import Bounds, Observer, R
@@ -31,6 +31,7 @@ class ReplicatedKind(ABC, Generic[R]):
     framework: Framework
 
     discovery = None
+    dependent: Dependent[R] | None = None
     failpoints = ()
 
     @abstractmethod

@@ -68,6 +68,7 @@ class TrainingJobKind:
         ),
     )
     discovery = Discovery(directory="/etc/edl", file="discover_hosts.sh", script=DISCOVERY)
+    dependent = None
     failpoints = tuple(At)
 
     def decode(self, data: bytes | msgspec.Raw) -> TrainingJob:

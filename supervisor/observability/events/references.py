@@ -11,7 +11,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
 from supervisor.domain.placement import Placement
-from supervisor.jobs.registry import job_of, resources
+from supervisor.jobs.registry import OwnerOf, job_of, resources
 from supervisor.observability.events.event import ObjectReference
 from supervisor.store.kubernetes import KubernetesStore
 from supervisor.store.names import JOBS, NOTICES, owners
@@ -24,6 +24,7 @@ class ClusterReferenceResolver:
     store: KubernetesStore
     view: ClusterView
     placements: Callable[[JobName], Mapping[Host, Placement] | None]
+    owner_of: OwnerOf
 
     def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
         metadata = self.store.notice_object(notice.id)
@@ -60,7 +61,7 @@ class ClusterReferenceResolver:
         return () if pod is None else (pod,)
 
     def _is_supervised(self, pod: Pod) -> bool:
-        reference = job_of(pod)
+        reference = job_of(pod, self.owner_of)
         job = None if reference is None else self.store.snapshot().jobs.get(reference.name)
         return reference is not None and job is not None and job.uid == reference.uid
 

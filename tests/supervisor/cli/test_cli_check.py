@@ -9,10 +9,11 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
 from supervisor.check.job import Kind
+from supervisor.check.kinds import SUPERVISED
 from tests.supervisor.check.check_manifests import GOOD, GOOD_COMMANDS, Manifest, changed
 from tests.supervisor.cli.cli_running import RunHere
 
-_EXAMPLES = Path(__file__).parents[3] / "examples"
+_EXAMPLES = sorted(Path(__file__).parents[3] / "examples" / f"{kind}.yaml" for kind in SUPERVISED)
 _GOOD = GOOD[Kind.MPI_JOB]()
 _WARNED = changed(_GOOD, "spec.runPolicy.backoffLimit", 0)
 _BAD = changed(_WARNED, "spec.mpiReplicaSpecs.Worker.template.spec.terminationGracePeriodSeconds", 10)
@@ -24,7 +25,7 @@ def _file(directory: Path, *documents: Manifest, name: str = "jobs.yaml") -> Pat
     return file
 
 
-@pytest.mark.parametrize("file", sorted(_EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", _EXAMPLES, ids=lambda file: file.stem)
 def test_nothing_is_found_in_the_examples(run_here: RunHere, file: Path) -> None:
     """But what no job of its kind without a chief is without."""
     said = run_here("check", file, "-o", "name")

@@ -1,0 +1,1 @@
+"""TrainJobs of Kubeflow Trainer (trainer.kubeflow.org), of each of which its controller makes a JobSet."""
