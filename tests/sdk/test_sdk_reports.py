@@ -57,7 +57,7 @@ def test_a_saved_checkpoint_is_reported_until_it_is_confirmed(supervisor: FakeSu
             step += 1
             if kubeai.should_checkpoint():
                 began = time.perf_counter()
-                kubeai.checkpoint_saved(step=step)
+                kubeai.checkpoint_saved(step=step, seconds=0.25)
                 slowest = max(slowest, time.perf_counter() - began)
                 saved.append(kubeai.directive().generation)
                 print("saved for", saved[-1])
@@ -74,6 +74,7 @@ def test_a_saved_checkpoint_is_reported_until_it_is_confirmed(supervisor: FakeSu
     report = supervisor.wait_for(lambda: supervisor.reports_of("saved"))[0]
     assert (report["generation"], report["rank"]) == (3, 0)
     assert report["step"] > 0
+    assert report["checkpoint_seconds"] == 0.25
     supervisor.direct(directive="RUN", generation=4)
     supervisor.direct(directive="CHECKPOINT", generation=5)
     supervisor.wait_for(lambda: len(supervisor.reports_of("saved")) == 2)

@@ -89,17 +89,26 @@ class Hello:
 
 @dataclass(frozen=True)
 class Report:
-    """A report that is repeated until it is confirmed. `generation` is that of the directive it answers."""
+    """A report that is repeated until it is confirmed. `generation` is that of the directive it answers.
+
+    `checkpoint_seconds` is how long a saved checkpoint took; None is unknown.
+    """
 
     kind: ReportKind
     member: Member
     step: int | None
     generation: int
     reply: Reply | None = None
+    checkpoint_seconds: float | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the message."""
-        about = {"kind": self.kind.value, "step": self.step, "generation": self.generation}
+        about = {
+            "kind": self.kind.value,
+            "step": self.step,
+            "generation": self.generation,
+            "checkpoint_seconds": self.checkpoint_seconds,
+        }
         return {**self.member.fields(), **about, **({} if self.reply is None else self.reply.fields())}
 
 

@@ -105,8 +105,8 @@ class Monitor:
         with self._changed:
             generation = self.state.directive.generation
             self.step = self.step if step is None else step
-            self._saved = Report(ReportKind.SAVED, self.member, step, generation)
-            self._learn_save(seconds)
+            took = self._learn_save(seconds)
+            self._saved = Report(ReportKind.SAVED, self.member, step, generation, checkpoint_seconds=took)
             saved = replace(self._received, saved_for=generation, saved_after_signal=self._is_terminated)
             self._set_state(saved)
 
@@ -310,12 +310,13 @@ class Monitor:
             self._holds = None
             self._wake()
 
-    def _learn_save(self, seconds: float | None) -> None:
+    def _learn_save(self, seconds: float | None) -> float | None:
         if seconds is None and self._save_began is not None:
             seconds = time.monotonic() - self._save_began
         self._save_began = None
         if seconds is not None:
             self._saves.append(seconds)
+        return seconds
 
     def _set_member(self, member: Member) -> None:
         if member != self.member:
