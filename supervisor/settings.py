@@ -136,6 +136,34 @@ class Settings(Policy):
             " of a pod of any other account speaks for the job of that pod.",
         ),
     ] = "arena-system/elastic-job-supervisor-agent"
+    kueue_priority_boost_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="With the Kubernetes store: the largest priority boost that a job gets in its queue of Kueue "
+            "for the work that a preemption would cost it. Keep it below the distance of your priority classes. 0: the "
+            "supervisor writes no boosts. See docs/kubernetes/kueue.md.",
+        ),
+    ] = 0
+    kueue_priority_boost_step_seconds: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=86400,
+            description="With KUEUE_PRIORITY_BOOST_MAX: so much work that a preemption would cost is one point of "
+            "boost. Ten minutes of work are worth a change of Kueue's order.",
+        ),
+    ] = 600.0
+    kueue_priority_boost_hold_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86400,
+            description="With KUEUE_PRIORITY_BOOST_MAX: the boost of a job that runs changes at most once in this "
+            "time, so that jobs that save often do not change Kueue's order all the time.",
+        ),
+    ] = 300.0
     token_audience: Annotated[
         str, Meta(min_length=1, description="With the Kubernetes store: the audience that tokens of pods must have.")
     ] = "job-supervisor.kube-ai.io"  # noqa: S105 - a name, not a password

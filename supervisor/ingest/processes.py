@@ -19,6 +19,7 @@ from supervisor.failpoints import At
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes, ProcessStream
 from supervisor.fanout.ranks import RankStates
+from supervisor.fanout.saves import Saves
 from supervisor.identity.tokens import Process
 from supervisor.ingest.agreements import AgreeingProcess, AgreementAnswer, Held
 from supervisor.ingest.errors import MalformedError, TooManyError
@@ -94,6 +95,7 @@ class ProcessEndpoints:
     authenticate: Authenticate
     clock: Clock
     ranks: RankStates
+    saves: Saves
     on_step: Callable[[Worker, int | None], None] = lambda _worker, _step: None
 
     def routes(self) -> list[web.RouteDef]:
@@ -142,6 +144,8 @@ class ProcessEndpoints:
         answer = sent.answered(self.clock.now()) if sent.kind is ReportKind.AGREEMENT else None
         if answer is not None:
             self.ranks.answered(worker, answer, sent.measured)
+        if sent.kind is ReportKind.SAVED:
+            self.saves.saved(principal.uid, worker, sent.checkpoint_seconds, self.clock.now())
         if sent.kind in _ACKNOWLEDGEMENTS:
             await self._acknowledge(principal.uid, worker, sent, sent.generation or 0)
 

@@ -26,6 +26,7 @@ from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
+from supervisor.fanout.saves import Saves
 from supervisor.identity.authenticator import Authenticator
 from supervisor.identity.tokens import Tokens
 from supervisor.ingest.agent_registry import AgentRegistry
@@ -63,7 +64,7 @@ from supervisor.store.interface import Store
 from supervisor.wiring.retention import Retention
 
 if TYPE_CHECKING:
-    from supervisor.wiring.cluster import Cluster, ClusterLeader
+    from supervisor.wiring.cluster import Cluster
 
 OnStep = Callable[[Worker, int | None], None]
 Task = Callable[[], Coroutine[Any, Any, None]]
@@ -135,7 +136,13 @@ class Supervisor:
         ranks = RankStates(self._processes.workers, facts.agreement, requests.add)
         self._members = MemberStreams(self._job, requests.add)
         self._launchers = Launchers(tokens.process, clock.now, facts.waits_for)
-        leader = _leader(cluster, clock, store, self._processes)
+        saves = Saves()
+        leader = None
+        if cluster is not None:
+            # Imported here: a stand-alone supervisor does not need the Kubernetes client.
+            from supervisor.wiring.cluster import ClusterLeader  # noqa: PLC0415
+
+            leader = ClusterLeader(cluster, clock, store, processes=self._processes, saves=saves, settings=settings)
         control = Control(
             ControlDependencies(
                 store=store,
@@ -203,6 +210,7 @@ class Supervisor:
             store=store,
             processes=self._processes,
             ranks=ranks,
+            saves=saves,
             refusals=refusals,
             authenticate=authenticate,
             clock=clock,
@@ -245,6 +253,7 @@ class Supervisor:
             launchers=self._launchers,
             processes=self._processes,
             ranks=ranks,
+            saves=saves,
             members=self._members,
             clock=clock,
             seconds=settings.retention_hours * 3600,
@@ -304,15 +313,6 @@ def _notifier(
         proxy=settings.notifications_proxy,
     )
     return Notifications(config, timing, leadership.may_act, clock)
-
-
-def _leader(cluster: "Cluster | None", clock: Clock, store: Store, processes: Processes) -> "ClusterLeader | None":
-    if cluster is None:
-        return None
-    # Imported here: a stand-alone supervisor does not need the Kubernetes client.
-    from supervisor.wiring.cluster import ClusterLeader  # noqa: PLC0415
-
-    return ClusterLeader(cluster, clock, store, processes.hosts)
 
 
 def _both(one: OnStep, other: OnStep) -> OnStep:

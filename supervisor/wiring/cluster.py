@@ -21,6 +21,8 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import API_SOURCES, ReclaimNotice, Subject, SubjectKind
 from supervisor.domain.placement import Placement
+from supervisor.fanout.processes import Processes
+from supervisor.fanout.saves import Saves
 from supervisor.identity.jwks import JwksVerifier
 from supervisor.identity.pod_tokens import PodTokens
 from supervisor.identity.token_review import TokenReviewVerifier
@@ -30,6 +32,8 @@ from supervisor.jobs.actuator import Actuator, ActuatorDependencies
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.cluster import ClusterJobs, connect
 from supervisor.jobs.kind import ClusterContext
+from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies
+from supervisor.jobs.queues.kueue.boosts import BoostPolicy
 from supervisor.jobs.queues.kueue.workloads import Workloads
 from supervisor.jobs.registry import KINDS, pod_labels, process_of
 from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
@@ -109,10 +113,10 @@ class Cluster:
             agent_account=settings.agent_account,
             clock=clock,
         )
-        self._workloads = Workloads(server, clock, lambda names: self.jobs.touched(names))  # noqa: PLW0108 - no jobs yet
-        admissions = self._workloads.admission
+        self.workloads = Workloads(server, clock, lambda names: self.jobs.touched(names))  # noqa: PLW0108 - no jobs yet
+        admissions = self.workloads.admission
         caches = [JobCache(kind, server, self.view, clock, admissions=admissions) for kind in KINDS]
-        self.jobs = ClusterJobs([connect(cache.kind, cache, context, self._workloads) for cache in caches])
+        self.jobs = ClusterJobs([connect(cache.kind, cache, context, self.workloads) for cache in caches])
         self.jobs.subscribe(lambda _names: on_change())
         self._allocation = Allocation(self.view, settings, self.jobs)
 
@@ -141,7 +145,7 @@ class Cluster:
             for reflector in cluster.view.reflectors:
                 await reflector.first()
             with suppress(ApiError):  # Kueue may not be installed.
-                await cluster._workloads.reflector.first()
+                await cluster.workloads.reflector.first()
             for kind in cluster.jobs:
                 with suppress(ApiError):  # Nothing waits for jobs, as their kind may not be defined.
                     await kind.cache.first()
@@ -176,7 +180,7 @@ class Cluster:
             **{f"events.{reason}": reflector.run for reason, reflector in self._events.reflectors.items()},
             **{f"drills.{reason}": reflector.run for reason, reflector in self._drills.reflectors.items()},
             "keys": self._keys.run,
-            "workloads": self._workloads.reflector.run,
+            "workloads": self.workloads.reflector.run,
         }
         for kind in self.jobs:
             tasks |= {f"{kind.cache.kind.name}.follow": kind.cache.run, **kind.actions.standby_tasks}
@@ -253,15 +257,20 @@ class ClusterLeader:
         cluster: The cluster.
         clock: The supervisor's clock.
         store: The store of notices and jobs.
-        connected: Returns the hosts of a job from which processes have a stream.
+        processes: The connected training processes.
+        saves: The checkpoints that they have reported.
+        settings: The supervisor's settings.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - documented above
         self,
         cluster: Cluster,
         clock: Clock,
         store: Store,
-        connected: Callable[[JobName], Collection[Host]],
+        *,
+        processes: Processes,
+        saves: Saves,
+        settings: Settings,
     ) -> None:
         self._cluster = cluster
         self._store = store
@@ -273,9 +282,21 @@ class ClusterLeader:
                 store=store,
                 report=self._jobs.in_place,
                 may_act=cluster.may_act,
-                connected=connected,
+                connected=processes.hosts,
                 clock=clock,
                 cluster_now=cluster.time.now,
+            )
+        )
+        self._booster = Booster(
+            BoosterDependencies(
+                jobs=cluster.jobs,
+                workloads=cluster.workloads,
+                store=store,
+                saves=saves,
+                rank_zero=processes.rank_zero,
+                may_act=cluster.may_act,
+                policy=_boost_policy(settings),
+                clock=clock,
             )
         )
 
@@ -287,7 +308,17 @@ class ClusterLeader:
             "jobs.observe": self._jobs.run,
             "jobs.requeue": self._jobs.requeue,
             "jobs.act": self.actuator.run,
+            "jobs.boost": self._booster.run,
         }
         for kind in self._cluster.jobs:
             tasks |= kind.actions.leader_tasks
         return tasks
+
+
+def _boost_policy(settings: Settings) -> BoostPolicy:
+    return BoostPolicy(
+        maximum=settings.kueue_priority_boost_max,
+        step_seconds=settings.kueue_priority_boost_step_seconds,
+        hold_seconds=settings.kueue_priority_boost_hold_seconds,
+        margin_seconds=settings.margin_seconds,
+    )

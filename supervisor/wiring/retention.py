@@ -12,6 +12,7 @@ from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
+from supervisor.fanout.saves import Saves
 from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry
 from supervisor.ingest.pod_reports import PodReports
 from supervisor.store.interface import Store, StoreUnavailableError
@@ -31,6 +32,7 @@ class Retention:
     launchers: Launchers
     processes: Processes
     ranks: RankStates
+    saves: Saves
     members: MemberStreams
     clock: Clock
     seconds: float
@@ -56,5 +58,6 @@ class Retention:
         self.launchers.forget_others(jobs)
         self.processes.forget_others(jobs)
         self.ranks.forget_others(jobs)
+        self.saves.forget_others({job.uid for job in jobs.values()})
         self.members.forget_others(jobs)
         failpoint(At.PRUNED)

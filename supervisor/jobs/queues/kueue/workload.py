@@ -1,5 +1,6 @@
 """Workloads of Kueue, and the admission of the jobs that they were made for."""
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -7,13 +8,20 @@ import msgspec
 
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata, Owner
-from supervisor.cluster.annotations import OURS, SUSPENDED_BY
+from supervisor.cluster.annotations import OURS, PRIORITY_BOOST, SUSPENDED_BY
 from supervisor.cluster.objects import Condition
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import Admission
 from supervisor.jobs.registry import owning_job
 
 WORKLOADS = Resource(group="kueue.x-k8s.io", version="v1beta1", kind="Workload", plural="workloads", namespaced=True)
+
+
+KUEUE_BOOST = "kueue.x-k8s.io/priority-boost"
+"""What Kueue adds to the priority of a Workload: an integer, which any controller may write."""
+
+_BOOST = re.compile(r"[1-9][0-9]{0,8}")
+"""The boosts that the supervisor writes."""
 
 
 class _Type(StrEnum):
@@ -26,9 +34,11 @@ class _Type(StrEnum):
 
 
 class _Annotations(msgspec.Struct, frozen=True):
-    """Only the annotation that is needed, as others may be long."""
+    """Only the annotations that are needed, as others may be long."""
 
     suspended_by: str = msgspec.field(default="", name=SUSPENDED_BY)
+    boost: str = msgspec.field(default="", name=KUEUE_BOOST)
+    our_boost: str = msgspec.field(default="", name=PRIORITY_BOOST)
 
 
 class _Metadata(Metadata, frozen=True, rename="camel"):
@@ -78,11 +88,37 @@ class Workload(msgspec.Struct, frozen=True):
         return self._is(_Type.QUOTA_RESERVED)
 
     @property
+    def admitted(self) -> bool:
+        """Whether its job may run."""
+        return self._is(_Type.ADMITTED) and not self._is(_Type.EVICTED)
+
+    @property
+    def finished(self) -> bool:
+        """Whether its job has ended."""
+        return self._is(_Type.FINISHED)
+
+    @property
+    def boost(self) -> int:
+        """The boost that the supervisor has written, 0 if there is none."""
+        annotations = self.metadata.annotations
+        is_ours = annotations.boost == annotations.our_boost
+        return int(annotations.boost) if is_ours and _BOOST.fullmatch(annotations.boost) else 0
+
+    @property
+    def boost_of_another(self) -> str:
+        """The boost that somebody else has written, empty if there is none."""
+        return "" if self.boost else self.metadata.annotations.boost
+
+    @property
+    def boost_marked(self) -> bool:
+        """Whether the supervisor has written a boost, which somebody may have changed or removed."""
+        return bool(self.metadata.annotations.our_boost)
+
+    @property
     def admission(self) -> Admission:
         """The admission of its job; it contains no number, so that it changes only when something happens."""
         is_ours = self.marked and not self.active
-        admitted = self._is(_Type.ADMITTED) and not self._is(_Type.EVICTED)
-        if is_ours or admitted or self._is(_Type.FINISHED):
+        if is_ours or self.admitted or self.finished:
             return Admission()
         if self.reserves_quota and self._is(_Type.EVICTED):
             return Admission(f"Kueue evicts the job: {self._conditions[_Type.EVICTED].reason}.")

@@ -8,17 +8,18 @@ from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
-from supervisor.cluster.annotations import OURS, SUSPENDED_BY
+from supervisor.cluster.annotations import OURS, PRIORITY_BOOST, SUSPENDED_BY
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import Admission, Right
-from supervisor.jobs.queues.kueue.workload import WORKLOADS, Workload, read_workload
+from supervisor.jobs.queues.kueue.workload import KUEUE_BOOST, WORKLOADS, Workload, read_workload
 
 RIGHTS = (
     Right(
         group=WORKLOADS.group,
         resources=(WORKLOADS.plural,),
         verbs=("get", "list", "watch", "patch"),
-        reason="to see which jobs Kueue admits and evicts, and to suspend and resume them by `spec.active`",
+        reason="to see which jobs Kueue admits and evicts, to suspend and resume them by `spec.active`, and to write "
+        "their priority boost if a setting asks for it",
     ),
 )
 
@@ -43,6 +44,11 @@ class Workloads:
         """The Workload of the job with that uid; the newest one while Kueue replaces it."""
         return max(self._by_job.get(uid, {}).values(), key=lambda each: each.metadata.version, default=None)
 
+    @property
+    def empty(self) -> bool:
+        """Whether there are none."""
+        return not self._by_job
+
     def admission(self, uid: str) -> Admission | None:
         """The admission of the job with that uid; None if Kueue does not manage it."""
         workload = self.of(uid)
@@ -63,6 +69,18 @@ class Workloads:
             ApiError: The API server refuses or does not answer.
         """
         await self._change(workload, active=True, mark=None)
+
+    async def boost(self, workload: Workload, value: int) -> None:
+        """Writes the boost of a Workload with our mark, or removes both for 0; not if the Workload has changed.
+
+        Raises:
+            ApiError: The API server refuses or does not answer.
+        """
+        text = str(value) if value else None
+        annotations = {KUEUE_BOOST: text, PRIORITY_BOOST: text}
+        as_read = {"resourceVersion": workload.metadata.resource_version}
+        written = await self._client.merge(workload, {}, metadata={"annotations": annotations, **as_read})
+        self._cache.record_write(written)
 
     async def _change(self, workload: Workload, *, active: bool, mark: str | None) -> None:
         # One write, so that nobody sees a Workload that is inactive and whose reason is unknown.
