@@ -102,8 +102,11 @@ class Pod:
         return self.phase is PodPhase.RUNNING and self.deleted_at is None
 
 
-_REMOVAL = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "node.kubernetes.io/out-of-service"})
-"""The taints of nodes that an autoscaler removes, or that a person has given up."""
+SCALE_IN_TAINTS = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"})
+"""The taints of nodes that an autoscaler removes."""
+
+_REMOVAL = SCALE_IN_TAINTS | {"node.kubernetes.io/out-of-service"}
+"""Those, and the taint of nodes that a person has given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ POD_CONDITION = Source("pod-condition")
 NODE_CONDITION = Source("node-condition")
 NODE_MAINTENANCE = Source("node-maintenance")
 NODE_TAINT = Source("node-taint")
-API_SOURCES = frozenset({EVENT, POD_CONDITION, NODE_CONDITION, NODE_MAINTENANCE, NODE_TAINT})
+SCALE_IN = Source("scale-in")
+API_SOURCES = frozenset({EVENT, POD_CONDITION, NODE_CONDITION, NODE_MAINTENANCE, NODE_TAINT, SCALE_IN})
 """The supervisor reads these from the API server. Their notices contain the uid of a Node object, not of a machine."""
 
 SIMULATED = Source("simulated")

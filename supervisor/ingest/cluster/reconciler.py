@@ -25,7 +25,7 @@ from supervisor.ingest.cluster.signals import (
     pod_signal,
     pod_subject,
 )
-from supervisor.ingest.cluster.taints import taint_signal
+from supervisor.ingest.cluster.taints import taint_signals
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _MAX_AT_ONCE = 16
@@ -46,7 +46,7 @@ class SignalReconciler:
         clock: The supervisor's clock.
         cluster_now: Unix seconds of the cluster's clock.
         drills: The Events that request drills.
-        taint_leads: The taints that announce reclaims, as `taint_signal` takes them.
+        taint_leads: The taints that announce reclaims, as `taint_signals` takes them.
     """
 
     def __init__(  # noqa: PLR0913 - documented above
@@ -141,14 +141,13 @@ class SignalReconciler:
             subject, lead = node_subject(node), self._policy.default_lead_seconds
             asked = drill_signal((event for event, _ in self._drills.about_node(node)), subject)
             announced = event_signal(self._events.about_node(node), subject)
-            tainted = taint_signal(node, self._taint_leads, self._cluster_now())
             signals = (
                 node_signal(node, lead),
                 maintenance_signal(node),
                 drain_signal(node),
-                tainted,
                 announced,
                 asked,
+                *taint_signals(node, self._taint_leads, self._cluster_now()),
             )
         yield from (signal for signal in signals if signal is not None)
 

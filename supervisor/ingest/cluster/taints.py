@@ -1,17 +1,19 @@
-"""Derives the signal of the taints that termination handlers, autoscalers and clouds put on a node. Pure."""
+"""Derives the signals of the taints that termination handlers, autoscalers and clouds put on a node. Pure."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from supervisor.cluster.objects import Node
+from supervisor.cluster.objects import SCALE_IN_TAINTS, Node
 from supervisor.decide.signals import Signal
-from supervisor.domain.notice import NODE_TAINT, Announcement, NoticeClass
+from supervisor.domain.notice import NODE_TAINT, SCALE_IN, Announcement, NoticeClass
 from supervisor.ingest.cluster.signals import node_subject
 
 
-def taint_signal(node: Node, leads: Mapping[str, float | None], now: float) -> Signal | None:
-    """The signal of a node's taints; None if the node cannot be read, which withdraws nothing.
+def taint_signals(node: Node, leads: Mapping[str, float | None], now: float) -> Iterator[Signal]:
+    """The signals of a node's taints: one of the taints of autoscalers, and one of all others.
+
+    There are none if the node cannot be read, which withdraws nothing.
 
     Args:
         node: The node.
@@ -20,15 +22,22 @@ def taint_signal(node: Node, leads: Mapping[str, float | None], now: float) -> S
         now: Unix seconds of the cluster's clock. Most taints have no time of their own.
     """
     keys = {taint.key for taint in node.taints} & leads.keys()
-    signal = Signal(
+    withdrawn = Signal(
         source=NODE_TAINT,
         subject=node_subject(node),
         announcement=Announcement.WITHDRAWN,
         revision=node.metadata.version,
     )
-    if not keys:
-        return None if node.unread else signal
-    key = min(keys, key=lambda each: (_urgency(leads[each]), each))
+    for source, found in ((NODE_TAINT, keys - SCALE_IN_TAINTS), (SCALE_IN, keys & SCALE_IN_TAINTS)):
+        if found:
+            yield _announced(replace(withdrawn, source=source), {key: leads[key] for key in found}, now)
+        elif not node.unread:
+            yield replace(withdrawn, source=source)
+
+
+def _announced(signal: Signal, leads: Mapping[str, float | None], now: float) -> Signal:
+    """The announcement of the most urgent of these taints."""
+    key = min(leads, key=lambda each: (_urgency(leads[each]), each))
     announced, lead = replace(signal, announcement=Announcement.ACTIVE, message=key), leads[key]
     if lead is None:
         return replace(announced, notice_class=NoticeClass.HINT)

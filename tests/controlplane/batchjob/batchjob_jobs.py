@@ -27,16 +27,21 @@ class BatchJobs(KindJobs):
         annotations: Mapping[str, str] = MANAGED,
         *,
         owner: str = "",
+        pod_annotations: Mapping[str, str] | None = None,
         **asked: Any,
     ) -> None:
         """Makes a job of workers with a GPU each, of which any failed pod would be the end; `owner` is another job."""
+        template = {
+            "metadata": {"annotations": dict(pod_annotations or {})},
+            "spec": self.pod_spec("train", restartPolicy="Never"),
+        }
         owners = [await self._owner(owner)] if owner else []
         size = {"parallelism": workers, "completions": workers, "completionMode": "Indexed", "backoffLimit": 0}
         manifest = {
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": {"name": name, "annotations": dict(annotations), "ownerReferences": owners},
-            "spec": {**size, **asked, "template": {"spec": self.pod_spec("train", restartPolicy="Never")}},
+            "spec": {**size, **asked, "template": template},
         }
         await self._api.create(self._path, manifest)
 

@@ -119,7 +119,7 @@ async def test_a_taint_announces_a_reclaim_for_as_long_as_it_is_there(here: Scen
     async with here.supervisor(tmp_path):
         await _taint(here, "n", "aws-node-termination-handler/spot-itn")
         await _taint(here, "drained", "karpenter.sh/disrupted")
-        noticed, hinted = await here.notice("n", "node-taint"), await here.notice("drained", "node-taint")
+        noticed, hinted = await here.notice("n", "node-taint"), await here.notice("drained", "scale-in")
         assert noticed["status"]["message"] == "aws-node-termination-handler/spot-itn"
         assert noticed["status"]["noticeClass"] == "sudden"
         assert hinted["status"]["noticeClass"] == "hint"

@@ -10,8 +10,8 @@ from supervisor.cluster.reading import read_node
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
 from supervisor.decide.signals import Signal, apply_signal
-from supervisor.domain.notice import NODE_TAINT, Announcement, NoticeClass, NoticeState, ReclaimNotice
-from supervisor.ingest.cluster.taints import taint_signal
+from supervisor.domain.notice import NODE_TAINT, SCALE_IN, Announcement, NoticeClass, NoticeState, ReclaimNotice
+from supervisor.ingest.cluster.taints import taint_signals
 
 LEADS = {"spot/soon": 120.0, "spot/now": 30.0, "drain": None}
 T0 = 1_000.0
@@ -24,8 +24,7 @@ def _node(*keys: str, version: int = 7) -> Node:
 
 
 def _signal(*keys: str, now: float = T0, version: int = 7) -> Signal:
-    signal = taint_signal(_node(*keys, version=version), LEADS, now)
-    assert signal is not None
+    [signal] = (each for each in taint_signals(_node(*keys, version=version), LEADS, now) if each.source == NODE_TAINT)
     return signal
 
 
@@ -85,4 +84,14 @@ def test_a_later_taint_is_a_new_episode() -> None:
 
 def test_a_node_that_cannot_be_read_withdraws_nothing() -> None:
     """Unknown is never "no notice"."""
-    assert taint_signal(replace(_node(), unread="a newer form"), LEADS, T0) is None
+    assert not list(taint_signals(replace(_node(), unread="a newer form"), LEADS, T0))
+
+
+@pytest.mark.parametrize("key", ["karpenter.sh/disrupted", "ToBeDeletedByClusterAutoscaler"])
+def test_the_removal_of_a_node_by_an_autoscaler_has_a_source_of_its_own(key: str) -> None:
+    """It says nothing about the taints of others, whose notices stand or fall by themselves."""
+    found = taint_signals(_node(key), {**LEADS, key: None}, T0)
+    assert {signal.source: signal.announcement for signal in found} == {
+        NODE_TAINT: Announcement.WITHDRAWN,
+        SCALE_IN: Announcement.ACTIVE,
+    }
