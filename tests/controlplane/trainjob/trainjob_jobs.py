@@ -77,8 +77,10 @@ class TrainJobs(JobSets):
         await self.create_runtime(runtime)
 
     async def create_runtime(self, manifest: Manifest) -> None:
-        """Makes a runtime; raises Refused for a field that it does not have."""
-        await self._api.create(f"{self._runtimes}?{_STRICT}", manifest)
+        """Makes a runtime, of the namespace or of the cluster; raises Refused for a field that it does not have."""
+        of_cluster = manifest["kind"] == "ClusterTrainingRuntime"
+        path = f"/apis/{self.resource[0]}/clustertrainingruntimes" if of_cluster else self._runtimes
+        await self._api.create(f"{path}?{_STRICT}", manifest)
 
     async def change_runtime(self, name: str, image: str) -> None:
         """Writes another image into a runtime."""
