@@ -1,6 +1,7 @@
 """What a TrainJob is taken for, with the JobSet that its controller has made of it, or without one."""
 
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, Result, SupervisedJob
 from supervisor.identity.tokens import Process
+from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.cluster import ClusterJobs, connect
 from supervisor.jobs.jobset.kind import JobSetKind
@@ -24,6 +26,9 @@ from supervisor.jobs.kind import ClusterContext, JobState
 from supervisor.jobs.queues.kueue.workloads import Workloads
 from supervisor.jobs.registry import pod_labels, process_of
 from supervisor.jobs.trainjob.kind import TrainJobKind
+from supervisor.store.sqlite import SqliteStore
+from tests.supervisor.decide.decide_builders import running_job
+from tests.supervisor.store.store_behaviour import opened
 
 NAME, JOBSET = JobName("team/trainjob.bert"), JobName("team/jobset.bert")
 PREFIX = "job-supervisor.kube-ai.io/"
@@ -289,13 +294,19 @@ def test_it_ends_as_its_jobset_does(scene: Scene, condition: str, result: Result
     assert value.observed.result is result
 
 
-def test_stored_trainjobs_are_kept_until_the_jobsets_were_listed(scene: Scene) -> None:
+async def test_a_stored_trainjob_is_kept_until_the_jobsets_were_listed(scene: Scene, tmp_path: Path) -> None:
     """A list of TrainJobs alone does not say that one has no run any more."""
-    scene.there_is(trainjob=_trainjob(), jobset=_jobset())
+    scene.there_is(trainjob=_trainjob())
     scene.trainjobs._note_listed()
-    assert not scene.trainjobs.listed
-    scene.jobsets._note_listed()
-    assert scene.trainjobs.listed
+    known = running_job(name=NAME)
+    async with opened(lambda: SqliteStore.open(tmp_path / "store.sqlite")) as store:
+        await store.put_job(NAME, lambda _: known)
+        reconciler = JobReconciler(scene.jobs, store, Clock())
+        await reconciler._reconcile(NAME)
+        assert NAME in store.snapshot().jobs
+        scene.jobsets._note_listed()
+        await reconciler._reconcile(NAME)
+        assert NAME not in store.snapshot().jobs
 
 
 async def test_it_is_suspended_by_its_own_field(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
