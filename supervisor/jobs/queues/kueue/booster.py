@@ -26,7 +26,7 @@ from supervisor.jobs.queues.kueue.workloads import Workloads
 from supervisor.store.interface import Store
 
 _LOOK_SECONDS = 10.0
-"""Nothing tells of a checkpoint, of a rank 0 that has gone, and of a job that is not supervised any more."""
+"""Nothing tells of a checkpoint, of a rank 0 that has gone, and of what was stored about a job meanwhile."""
 
 _RETRY_SECONDS = 0.5
 _FIRST_PAUSE = 0.5
@@ -102,10 +102,13 @@ class Booster:
         exposure = self._exposure(state, workload)
         if exposure is None:
             self._forget(name)
-            return await self._write(workload, 0)
-        boost = self._boost(name, workload, exposure)
-        pause = await self._write(workload, boost.value)
-        return min(_LOOK_SECONDS, self._deps.policy.step_seconds) if pause is None else pause
+        value = 0 if exposure is None else self._boost(name, workload, exposure).value
+        pause = await self._write(workload, value)
+        return self._pause(workload) if pause is None else pause
+
+    def _pause(self, workload: Workload) -> float | None:
+        policy = self._deps.policy
+        return min(_LOOK_SECONDS, policy.step_seconds) if policy.maximum and _may_run(workload) else None
 
     def _exposure(self, state: JobState[Any], workload: Workload) -> Exposure | None:
         """None for a Workload that gets no boost: that of one that waits would change its place in the queue."""
@@ -154,6 +157,9 @@ class Booster:
         self._foreign.pop(name, None)
 
 
+def _may_run(workload: Workload) -> bool:
+    return workload.admitted and workload.active and not workload.finished
+
+
 def _runs(job: SupervisedJob, workload: Workload) -> bool:
-    admitted = workload.admitted and workload.active and not workload.finished
-    return admitted and job.observed.running and not job.over
+    return _may_run(workload) and job.observed.running and not job.over

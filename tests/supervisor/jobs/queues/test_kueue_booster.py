@@ -266,6 +266,21 @@ async def test_only_a_running_job_that_has_opted_in_keeps_its_boost(scene: _Scen
     assert await scene.look(after=1) == {"a": "b"}
 
 
+async def test_a_job_that_is_known_later_than_its_workload_gets_one(scene: _Scene) -> None:
+    """Nothing changes in the cluster in between."""
+    job = scene.jobs.pop(NAME)
+    scene.policy = replace(POLICY, step_seconds=0.01)
+    scene.lead()
+    task = asyncio.create_task(scene.booster.run())
+    await until(lambda: not scene.booster._queue._waiting, "the job was looked at")
+    scene.jobs[NAME] = job
+    await until(lambda: scene.booster._boosts, "the job is known")
+    scene.time.seconds += 1200
+    await until(lambda: scene.annotations == _boosted(POLICY.maximum), "the boost is written")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_the_boosts_are_removed_when_the_setting_is_taken_back(scene: _Scene) -> None:
     await scene.look()
     assert await scene.look(after=1200) == _boosted(2)
