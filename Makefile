@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -95,6 +95,16 @@ test-kinds: $(INSTALLED) ## Reclaim jobs of every kind and queue under their con
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py >/dev/null
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
 	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal $(KINDS:%=tests/controlplane/%) $(ARGS)
+
+# The oldest and the newest of Kubernetes that the chart claims; any suite on a cluster takes one of them as KUBERNETES=1.30.
+VERSIONS := 1.30 1.36
+
+test-versions: $(INSTALLED) ## Reclaim jobs and install the chart on the oldest and the newest Kubernetes, built first; skipped without Go (one of them: VERSIONS=1.36)
+	-@for version in $(VERSIONS); do KUBERNETES=$$version $(BIN)/python -m tests.testkit.controlplane.binaries >/dev/null; done
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries clients >/dev/null
+	@set -e; for version in $(VERSIONS); do \
+		KUBERNETES=$$version $(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal \
+			tests/controlplane/batchjob tests/controlplane/chart $(ARGS); done
 
 # Suites that need more of a machine than Python. What of it cannot be had is skipped.
 SUITES := chart clocks browser horovod monitoring chaos controlplane

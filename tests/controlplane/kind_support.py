@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.testkit.controlplane.binaries import PINS
+from tests.testkit.controlplane.binaries import KUBERNETES_PINS, PINS
 
 SHOWS = "shows"
 """The property of a test's report that has the title of a kind and a verb."""
@@ -110,7 +110,7 @@ VOLCANO_JOB = Support(
     keeps=frozenset({"suspensions"}),
 )
 INDEXED_JOB = Support(
-    kind="batchjob", title="Indexed `Job`", controller="Kubernetes", module=("k8s.io/kubernetes", PINS / "kubernetes")
+    kind="batchjob", title="Indexed `Job`", controller="Kubernetes", module=("k8s.io/kubernetes", KUBERNETES_PINS)
 )
 JOB_SET = Support(
     kind="jobset",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testkit.controlplane.binaries import ASSETS, NotBuilt, Program, binaries, build
+from tests.testkit.controlplane.binaries import ASSETS, KUBERNETES, NotBuilt, Program, binaries, build
 from tests.testkit.controlplane.procfs import waits_for_a_lock
 from tests.testkit.waiting import wait_until
 
@@ -62,6 +62,19 @@ def test_other_pins_are_built_beside_the_old_ones(workshop: Path) -> None:
     assert changed == [Program.KWOK]
     assert all(Path(path).exists() for path in before)
     assert len(_built(workshop)) == len(Program) + 1
+
+
+def test_another_version_is_built_beside_the_usual_one(workshop: Path) -> None:
+    """All of it but kwok, which serves every version."""
+    usual, other = _run(workshop).stdout.splitlines(), _run(workshop, KUBERNETES="1.30").stdout.splitlines()
+    assert [Path(path).name for path in {*usual} & {*other}] == [Program.KWOK]
+    assert all("kubernetes-1.30-" in path for path in {*other} - {*usual})
+
+
+def test_a_version_without_pins_is_named_in_a_sentence(workshop: Path) -> None:
+    failed = _run(workshop, KUBERNETES="1.2")
+    assert failed.stderr == "no control plane: KUBERNETES=1.2 is none of 1.30, 1.36\n"
+    assert not _built(workshop)
 
 
 def test_a_killed_build_leaves_nothing_half(workshop: Path) -> None:
@@ -170,7 +183,7 @@ def _python(workshop: Path, *words: str, **environment: str) -> subprocess.Compl
 
 def _start(workshop: Path, *words: str, **changes: str) -> subprocess.Popen[str]:
     environment = {
-        **{name: value for name, value in os.environ.items() if name != ASSETS},
+        **{name: value for name, value in os.environ.items() if name not in (ASSETS, KUBERNETES)},
         "PATH": f"{workshop / 'bin'}:{os.environ['PATH']}",
         "XDG_CACHE_HOME": str(workshop / "cache"),
         "FAKE_BUILT": str(workshop / "built"),

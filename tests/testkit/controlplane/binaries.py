@@ -23,6 +23,8 @@ from typing import Any, Generic, TypeVar
 
 # A directory that has the programs already; the name is the one that Kubernetes' own test tools look at.
 ASSETS = "KUBEBUILDER_ASSETS"
+# The version of Kubernetes whose control plane is built and run, such as 1.30; the usual one without it.
+KUBERNETES = "KUBERNETES"
 PINS = Path(__file__).parent / "pins"
 # A folder with a go.mod each, which names the operator's programs by its `tool` lines. Beside it may lie edits of its
 # source, which a fixed port needs so that two can run on one machine: {file: {text: other text}}.
@@ -88,7 +90,7 @@ class _Module(Generic[_Name]):
 
 # Two, because their dependencies contradict each other.
 _KUBERNETES = _Module(
-    "kubernetes",
+    "-".join(filter(None, ("kubernetes", os.environ.get(KUBERNETES)))),
     {
         Program.ETCD: "go.etcd.io/etcd/server/v3",
         Program.API_SERVER: "k8s.io/kubernetes/cmd/kube-apiserver",
@@ -96,9 +98,11 @@ _KUBERNETES = _Module(
         Program.SCHEDULER: "k8s.io/kubernetes/cmd/kube-scheduler",
     },
 )
+KUBERNETES_PINS = _KUBERNETES.pins
+"""The directory that pins the version of the control plane."""
 _KWOK = _Module("kwok", {Program.KWOK: "sigs.k8s.io/kwok/cmd/kwok"})
 _HELM = _Module("helm", {Tool.HELM: "helm.sh/helm/v3/cmd/helm"})
-# Of the same version as the control plane, and apart: that is wanted without them.
+# Of the same version as the usual control plane, and apart: that is wanted without them.
 _KUBECTL = _Module("kubectl", {Tool.KUBECTL: "k8s.io/kubernetes/cmd/kubectl"})
 _NODE = _Module(
     "node",
@@ -221,8 +225,12 @@ def build_node() -> Mapping[Tool, Path]:
 
 
 def kubernetes_version() -> str:
-    """The pinned version of Kubernetes, such as 1.34.4."""
-    return _pinned(_KUBERNETES.pins, r"^\s*k8s\.io/kubernetes v(\S+)")
+    """The pinned version of the control plane, such as 1.34.4."""
+    return _version(_KUBERNETES)
+
+
+def _version(module: _Module[Any]) -> str:
+    return _pinned(module.pins, r"^\s*k8s\.io/kubernetes v(\S+)")
 
 
 def _operator(name: str) -> _Module[str]:
@@ -237,6 +245,9 @@ def _source(module: _Module[Any], package: str) -> Path:
 
 
 def _paths() -> dict[Program, Path]:
+    if not _KUBERNETES.pins.exists():
+        known = sorted(pins.name.removeprefix("kubernetes-") for pins in PINS.glob("kubernetes-*"))
+        raise NotBuilt(f"{KUBERNETES}={os.environ[KUBERNETES]} is none of {', '.join(known)}")
     built = {program: module.home / program for module in (_KUBERNETES, _KWOK) for program in module.packages}
     assets = _assets()
     if not assets:
@@ -330,7 +341,7 @@ def _linked(module: _Module[Any]) -> str:
     if module not in (_KUBERNETES, _KUBECTL, _NODE):
         return "-s -w"
     # Without it the API server says v0.0.0, and clients that ask for its version are misled.
-    version = kubernetes_version()
+    version = _version(module)
     major, minor, _ = version.split(".", 2)
     said = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     return " ".join(["-s -w", *(f"-X {_VERSION}.{name}={value}" for name, value in said.items())])
@@ -338,7 +349,7 @@ def _linked(module: _Module[Any]) -> str:
 
 def _helm_claims() -> Iterator[str]:
     # Without it helm takes every cluster that it does not ask for Kubernetes 1.20.
-    major, minor, _ = kubernetes_version().split(".", 2)
+    major, minor, _ = _version(_KUBECTL).split(".", 2)
     for package in ("pkg/chartutil", "pkg/lint/rules"):
         for part, number in (("Major", major), ("Minor", minor)):
             yield f"-X helm.sh/helm/v3/{package}.k8sVersion{part}={number}"
