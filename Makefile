@@ -89,7 +89,7 @@ test-cluster: $(INSTALLED) ## Run the tests that need a real control plane, buil
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
 	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal tests/controlplane $(ARGS)
 
-KINDS := batchjob etoperator jobset karpenter mpijob operator trainingjob trainingoperator trainjob volcano kueue
+KINDS := batchjob etoperator jobset karpenter kubequeue mpijob operator trainingjob trainingoperator trainjob volcano kueue
 
 test-kinds: $(INSTALLED) ## Reclaim jobs of every kind and queue under their controllers, built first; skipped without Go (short form: ARGS="-m brief")
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py >/dev/null

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 PREFIX = "job-supervisor.kube-ai.io/"
-"""Annotations that begin with it are kept; others may be long."""
+"""Annotations that begin with it are kept; of others only those of `_QUEUES`, as they may be long."""
 
 MANAGED = f"{PREFIX}managed-by-job-supervisor"
 SPOT = f"{PREFIX}spot-instance"
@@ -57,11 +57,21 @@ INJECTED = frozenset({ADDRESS, CA, DISCOVERY_SCRIPT})
 """Annotations that a pod gets for its own files. The supervisor does not read them, so they are not cached."""
 
 
+QUEUE_SUSPEND = "scheduling.x-k8s.io/suspend"
+"""On a job: `true` while KubeQueue or koord-queue holds it back."""
+QUEUE_ENQUEUED = "koord-queue/job-has-enqueued"
+"""On a Job of Kubernetes: koord-queue has taken it into a queue."""
+QUEUE_DEQUEUED = "koord-queue/job-dequeue-timestamp"
+"""On such a Job: when koord-queue admitted it; empty while it holds the Job back."""
+_QUEUES = frozenset({QUEUE_SUSPEND, QUEUE_ENQUEUED, QUEUE_DEQUEUED})
+
+
 def opts_in(annotations: Mapping[str, str]) -> bool:
     """Returns whether these annotations give their object into the supervisor's care."""
     return any(annotations.get(name) == "true" for name in (MANAGED, SPOT))
 
 
 def ours(annotations: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns those of an object's annotations that begin with our prefix."""
-    return {name: value for name, value in (annotations or {}).items() if name.startswith(PREFIX)}
+    """Returns those of an object's annotations that begin with our prefix, or that a queue has written."""
+    kept = (annotations or {}).items()
+    return {name: value for name, value in kept if name.startswith(PREFIX) or name in _QUEUES}

@@ -7,14 +7,18 @@ from supervisor.decide.situation import Situation
 from supervisor.decide.waiting import wait
 from supervisor.domain.job import Decision, Phase
 
-_ENTERED_FROM = (Phase.WAITING, Phase.SUSPENDED, Phase.RESUMING)
+_WAITING = (Phase.WAITING, Phase.SUSPENDED)
+_WITH_A_RUN = (Phase.RESUMING, Phase.RUNNING, Phase.SHRINKING)
 
 
 def enters_queue(s: Situation) -> bool:
-    """Whether a job without a run is its queue's; what a person asks of the job counts more."""
-    observed = s.job.observed
-    is_starting = s.previous.phase is Phase.RESUMING and observed.running
-    return bool(observed.queue) and s.previous.phase in _ENTERED_FROM and observed.request is None and not is_starting
+    """Whether a job without a run is its queue's; what a person asks of the job counts more.
+
+    A queue may also end a run before it can be told to save: its processes then have the grace of their pods.
+    """
+    observed, phase = s.job.observed, s.previous.phase
+    has_no_run = phase in _WAITING or (phase in _WITH_A_RUN and not observed.running)
+    return bool(observed.queue) and has_no_run and observed.request is None
 
 
 def queued(s: Situation) -> Decision:

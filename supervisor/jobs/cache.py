@@ -22,8 +22,8 @@ from supervisor.jobs.kind import Admission, J, JobKind, JobReference, JobState
 
 OnJobs = Callable[[Collection[JobName]], None]
 
-Admissions = Callable[[str], Admission | None]
-"""Returns the admission of the job with a uid; None if no queue manages it."""
+Admissions = Callable[[JobState[Any]], Admission | None]
+"""Returns the admission of a job; None if no queue manages it."""
 
 _Pods = dict[ObjectKey, tuple[str, Pod]]
 """Pods with the uid of the job that their owner names; empty if it names none."""
@@ -50,7 +50,7 @@ class JobCache(Generic[J]):
         clock: Clock,
         *,
         namespace: str = "",
-        admissions: Admissions = lambda _uid: None,
+        admissions: Admissions = lambda _state: None,
         undefined_seconds: float = UNDEFINED_SECONDS,
     ) -> None:
         self.kind = kind
@@ -99,7 +99,7 @@ class JobCache(Generic[J]):
         if job is None:
             return None
         state = JobState.of(self.kind, name, job, list(self.pods_of(job)))
-        return replace(state, admission=self._admissions(job.metadata.uid))
+        return replace(state, admission=self._admissions(state))
 
     def touched(self, names: Collection[JobName]) -> None:
         """Tells the subscribers about changes of what queues say of these jobs."""

@@ -31,7 +31,11 @@ class JobObject(Protocol):
 
     @property
     def annotations(self) -> Mapping[str, str]:
-        """Those of its annotations that begin with our prefix."""
+        """Those of its annotations that begin with our prefix, or that a queue has written."""
+
+    @property
+    def suspended(self) -> bool:
+        """Whether its controller has been told to delete all of its pods."""
 
 
 J = TypeVar("J", bound=JobObject)
@@ -279,8 +283,8 @@ class JobKind(Protocol[J]):
     def reference(self, pod: Pod) -> JobReference | None:
         """The job of this kind that a pod belongs to, by its owner; None if it belongs to none."""
 
-    def is_queued(self, state: JobState[J]) -> bool:
-        """Whether a queue holds the job; the supervisor ignores a job until its queue admits it."""
+    def runs_elsewhere(self, state: JobState[J]) -> bool:
+        """Whether another controller runs the job, such as one of another cluster; the supervisor then ignores it."""
 
     def observe(self, state: JobState[J], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
         """The job to store; None if it is not, or not any more, supervised. Pure.

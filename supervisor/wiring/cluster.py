@@ -31,7 +31,8 @@ from supervisor.ingest.cluster.reconciler import SignalReconciler
 from supervisor.jobs.actuator import Actuator, ActuatorDependencies
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.cluster import ClusterJobs, connect
-from supervisor.jobs.kind import ClusterContext
+from supervisor.jobs.kind import Admission, ClusterContext, JobState
+from supervisor.jobs.queues.kubequeue.admission import admission
 from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies
 from supervisor.jobs.queues.kueue.boosts import BoostPolicy
 from supervisor.jobs.queues.kueue.workloads import Workloads
@@ -114,8 +115,7 @@ class Cluster:
             clock=clock,
         )
         self.workloads = Workloads(server, clock, lambda names: self.jobs.touched(names))  # noqa: PLW0108 - no jobs yet
-        admissions = self.workloads.admission
-        caches = [JobCache(kind, server, self.view, clock, admissions=admissions) for kind in KINDS]
+        caches = [JobCache(kind, server, self.view, clock, admissions=self._admission) for kind in KINDS]
         self.jobs = ClusterJobs([connect(cache.kind, cache, context, self.workloads) for cache in caches])
         self.jobs.subscribe(lambda _names: on_change())
         self._allocation = Allocation(self.view, settings, self.jobs)
@@ -189,6 +189,10 @@ class Cluster:
     async def close(self) -> None:
         """Closes the connections."""
         await self.server.close()
+
+    def _admission(self, state: JobState[Any]) -> Admission | None:
+        """What the queue that manages a job says of it; None if no queue does."""
+        return self.workloads.admission(state.job.metadata.uid) or admission(state)
 
     @property
     def nodes_version(self) -> int:

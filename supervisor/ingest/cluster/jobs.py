@@ -98,7 +98,7 @@ class JobReconciler:
     def _observed(
         self, kind: JobKind[Any], state: JobState[Any] | None, known: SupervisedJob | None
     ) -> SupervisedJob | None:
-        if state is None or kind.is_queued(state):
+        if state is None or kind.runs_elsewhere(state):
             return None
         observed = kind.observe(state, known, self._clock.now())
         if observed is None:

@@ -80,7 +80,7 @@ class MpiJobKind:
         is_launcher = pod.labels.get(OPERATOR) == MPI_OPERATOR and owner.name == f"{job}-launcher"
         return JobReference(cluster_job(pod.metadata.namespace, KIND, job)) if job and is_launcher else None
 
-    def is_queued(self, state: observe.State) -> bool:
+    def runs_elsewhere(self, state: observe.State) -> bool:
         return state.job.elsewhere
 
     def observe(self, state: observe.State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:

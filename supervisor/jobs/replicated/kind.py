@@ -79,7 +79,7 @@ class ReplicatedKind(ABC, Generic[R]):
     def run_id(self, job: R, _launcher: Pod | None) -> str:
         return job.run_id
 
-    def is_queued(self, state: JobState[R]) -> bool:
+    def runs_elsewhere(self, state: JobState[R]) -> bool:
         return state.job.elsewhere
 
     def observe(self, state: JobState[R], known: SupervisedJob | None, now: float) -> SupervisedJob | None:

@@ -17,7 +17,6 @@ from supervisor.jobs.trainingjob.objects import (
     ROLE,
     SCALE_OUT,
     TRAINING_JOBS,
-    JobPhase,
     TrainingJob,
     read_training_job,
     role,
@@ -86,8 +85,8 @@ class TrainingJobKind:
             return None
         return JobReference(cluster_job(pod.metadata.namespace, KIND, pod.owner.name), pod.owner.uid)
 
-    def is_queued(self, state: State) -> bool:
-        return state.job.queued and state.job.phase is JobPhase.NEW and not state.pods
+    def runs_elsewhere(self, _state: State) -> bool:
+        return False
 
     def observe(self, state: State, known: SupervisedJob | None, now: float) -> SupervisedJob | None:
         return supervised(state, known, now)

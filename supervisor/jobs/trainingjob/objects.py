@@ -26,8 +26,6 @@ SUSPENDED = f"{PREFIX}job-suspended"
 """The annotation that makes the operator delete a job's pods, and start it again when it is removed."""
 SCALE_OUT = "scaleout-name"
 """The label of pods that the operator made for a ScaleOut."""
-QUEUED = "scheduling.x-k8s.io/suspend"
-"""KubeQueue sets this annotation on a job that it has not admitted yet."""
 
 ROLE = "training-job-role"
 _LAUNCHED = "LauncherCreated"
@@ -115,7 +113,6 @@ class TrainingJob:
 
     `targets` are the workers that the operator wants to be there, `current` those that ran when it last looked.
     `launched`: the operator has made the launcher of this start. `moved_at` is when a condition last became true.
-    `queued`: a queue has not admitted it.
     """
 
     metadata: Metadata
@@ -127,7 +124,6 @@ class TrainingJob:
     moved_at: datetime | None = None
     targets: frozenset[str] = frozenset()
     current: frozenset[str] = frozenset()
-    queued: bool = False
     spec: TrainingJobSpec | None = None
 
     @property
@@ -189,7 +185,6 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
         moved_at=max((each.last_transition_time for each in conditions if each.last_transition_time), default=None),
         targets=status.target_workers or frozenset(),
         current=status.current_workers or frozenset(),
-        queued=(metadata.annotations or {}).get(QUEUED) == "true",
         spec=_job_spec(read.spec),
     )
 

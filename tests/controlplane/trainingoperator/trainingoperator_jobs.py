@@ -27,6 +27,7 @@ class ReplicatedJobs(KindJobs):
         restart_policy: str = "OnFailure",
         elastic: Mapping[str, Any] | None = None,
         servers: int = 0,
+        suspend: bool = False,
         annotations: Mapping[str, str] = MANAGED,
     ) -> None:
         """Makes a job of workers and parameter servers with a GPU each."""
@@ -37,7 +38,7 @@ class ReplicatedJobs(KindJobs):
             for role, size in sizes.items()
             if size
         }
-        spec = {"runPolicy": {"backoffLimit": 0}, self.replicas: replicas}
+        spec = {"runPolicy": {"backoffLimit": 0, "suspend": suspend}, self.replicas: replicas}
         manifest = {
             "apiVersion": "kubeflow.org/v1",
             "kind": self.title,

@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.decide.directives import JobDirectives
 from supervisor.decide.plan import plan
 from supervisor.decide.prospects import prospects
 from supervisor.domain.capability import Capability
+from supervisor.domain.directive import DirectiveKind, Worker
+from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, RequestKind, SupervisedJob, UserRequest
 from supervisor.domain.order import SuspendRun
 from tests.supervisor.decide.decide_builders import (
@@ -52,6 +55,15 @@ def test_a_run_that_its_queue_takes_away_is_saved_and_not_suspended() -> None:
     assert (stopping.decision.phase, stopping.decision.reason) == (Phase.STOPPING, evicted)
     saved, planned = decide(answered(stopping), seeing(), 1)
     assert (saved.decision.phase, planned.actions) == (Phase.QUEUED, ())
+
+
+def test_a_run_that_its_queue_has_ended_is_queued() -> None:
+    """Its processes are told to stop, as they have the grace of their pods to save."""
+    lost = observing(running_job(_OPERATED), queue=HELD, running=False)
+    job, planned = decide(lost, seeing())
+    assert (job.decision.phase, job.decision.reason, planned.actions) == (Phase.QUEUED, HELD, ())
+    rank_zero = Worker("p0", job.name, 1, Host("n1"), 0)
+    assert JobDirectives.of(job, {}, POLICY).directive(rank_zero).kind is DirectiveKind.STOP
 
 
 def test_a_person_can_suspend_a_queued_job() -> None:

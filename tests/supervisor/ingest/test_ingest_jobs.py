@@ -13,7 +13,7 @@ from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.jobs.cluster import ClusterJobs, ConnectedKind
-from supervisor.jobs.kind import JobState
+from supervisor.jobs.kind import Admission, JobState
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
 from supervisor.jobs.trainingjob.objects import TrainingJob
 from supervisor.store.sqlite import SqliteStore
@@ -22,7 +22,6 @@ from tests.supervisor.store.store_behaviour import opened
 from tests.testkit.waiting import until
 
 _NAME = JobName("team/trainingjob.bert")
-_QUEUED = {**OPTED_IN, "scheduling.x-k8s.io/suspend": "true"}
 
 
 class _Cache:
@@ -61,12 +60,12 @@ class _Scene:
         request = None if self.known is None else self.known.observed.request
         return None if request is None else (request.kind, request.by, request.reason)
 
-    def shows(self, one: TrainingJob | None) -> None:
+    def shows(self, one: TrainingJob | None, admission: Admission | None = None) -> None:
         self.cache.listed = True
         if one is None:
             del self.cache.states[_NAME]
         else:
-            self.cache.states[_NAME] = state(one)
+            self.cache.states[_NAME] = replace(state(one), admission=admission)
         self.reconciler.add([_NAME])
 
 
@@ -96,13 +95,11 @@ async def test_nothing_is_forgotten_before_the_jobs_were_listed(scene: _Scene) -
     assert scene.known is not None
 
 
-async def test_a_queued_job_is_none_of_the_supervisors_business(scene: _Scene) -> None:
-    """It is taken up when the queue admits it: only then does it wait for capacity."""
-    scene.shows(job(annotations=_QUEUED))
-    await scene.reconciler._reconcile(_NAME)
-    assert scene.known is None
+async def test_what_its_queue_says_is_a_fact_of_a_job(scene: _Scene) -> None:
+    scene.shows(job(), Admission("It waits in its queue."))
+    await until(lambda: scene.known is not None and scene.known.observed.queue == "It waits in its queue.")
     scene.shows(job())
-    await until(lambda: scene.known is not None, "the job is stored")
+    await until(lambda: scene.known is not None and not scene.known.observed.queue, "the job is admitted")
 
 
 async def test_what_a_person_asks_by_an_annotation_is_stored_and_taken_back(scene: _Scene) -> None:

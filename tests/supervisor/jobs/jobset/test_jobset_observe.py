@@ -157,7 +157,7 @@ def test_a_jobset_that_a_person_has_suspended_is_left_alone() -> None:
 def test_another_controller_runs_its_own_jobs() -> None:
     for manager, elsewhere in {"kueue.x-k8s.io/multikueue": True, f"{_LABEL}jobset-controller": False}.items():
         state = JobState.of(KIND, NAME, _read(_job(managedBy=manager)), [])
-        assert KIND.is_queued(state) is elsewhere
+        assert KIND.runs_elsewhere(state) is elsewhere
 
 
 @pytest.mark.parametrize(("condition", "result"), [("Completed", Result.SUCCEEDED), ("Failed", Result.FAILED)])

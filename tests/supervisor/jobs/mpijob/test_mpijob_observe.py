@@ -173,7 +173,7 @@ def test_what_another_cluster_runs_is_left_to_it(
     parts: dict[str, Any],
     queued: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    assert KIND.is_queued(state(**parts)) == queued
+    assert KIND.runs_elsewhere(state(**parts)) == queued
 
 
 def test_an_evicted_worker_is_not_the_end_of_its_job() -> None:

@@ -8,7 +8,6 @@ import pytest
 from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import OnLoss, Phase, Result, SupervisedJob
-from supervisor.jobs.trainingjob.kind import TrainingJobKind
 from supervisor.jobs.trainingjob.objects import JobPhase
 from supervisor.jobs.trainingjob.observe import State, supervised, worker_names
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import (
@@ -355,13 +354,3 @@ def test_an_earlier_job_of_the_name_is_not_gone_on_with() -> None:
     known = replace(taken(running()), uid="earlier")
     value = taken(running(), known)
     assert (value.uid, value.observed.run) == ("job-uid", 1)
-
-
-def test_a_queue_holds_a_job_until_it_admits_it() -> None:
-    """Once its operator has begun, or has pods for it, the annotation of the queue says nothing any more."""
-    kind, queued = TrainingJobKind(), {**OPTED_IN, "scheduling.x-k8s.io/suspend": "true"}
-    assert kind.is_queued(state(job(annotations=queued)))
-    assert not kind.is_queued(state(job()))
-    assert not kind.is_queued(state(job(annotations={**queued, "scheduling.x-k8s.io/suspend": "false"})))
-    assert not kind.is_queued(state(job(annotations=queued, status={"phase": "Running"})))
-    assert not kind.is_queued(state(job(annotations=queued), workers(1)))

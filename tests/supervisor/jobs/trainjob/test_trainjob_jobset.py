@@ -279,7 +279,7 @@ def test_another_controller_runs_its_own_jobs() -> None:
         "trainer.kubeflow.org/trainjob-controller": False,
     }.items():
         job = kind.decode(msgspec.json.encode(_trainjob(managedBy=manager)))
-        assert kind.is_queued(JobState.of(kind, NAME, job, [])) is elsewhere
+        assert kind.runs_elsewhere(JobState.of(kind, NAME, job, [])) is elsewhere
 
 
 @pytest.mark.parametrize(("condition", "result"), [("Completed", Result.SUCCEEDED), ("Failed", Result.FAILED)])
