@@ -70,6 +70,10 @@ class KindJobs(ABC):
     async def patch(self, name: str, changes: Manifest) -> Any:
         return await self._api.patch(f"{self._path}/{name}", changes)
 
+    async def delete(self, name: str) -> None:
+        """Deletes a job and its pods; of a Job of Kubernetes they would stay."""
+        await self._api.delete(f"{self._path}/{name}", {"propagationPolicy": "Background"})
+
     async def annotations(self, name: str) -> Mapping[str, str]:
         return dict((await self.get(name))["metadata"].get("annotations", {}))
 

@@ -1,15 +1,18 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.controlplane.batchjob.batchjob_jobs import BatchJobs
+from tests.controlplane.jobset.jobset_controller import NAME as JOBSET
+from tests.controlplane.jobset.jobset_controller import jobset_controller
 from tests.controlplane.kueue.kueue_controller import NAME, queueing
-from tests.controlplane.kueue.kueue_jobs import QueuedJobs
-from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
+from tests.controlplane.kueue.kueue_jobs import QueuedJobs, queued_jobs
 from tests.controlplane.mpijob.mpijob_operator import NAME as MPI_OPERATOR
 from tests.controlplane.mpijob.mpijob_operator import operating
 from tests.controlplane.operators import built, plane_of_running_pods
+from tests.controlplane.trainingoperator.trainingoperator_process import NAME as TRAINING_OPERATOR
+from tests.controlplane.trainingoperator.trainingoperator_process import operating as training_operating
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.namespace import Namespace
@@ -18,12 +21,13 @@ from tests.testkit.controlplane.running import Cluster, ControlPlane
 
 @pytest.fixture(scope="session")
 def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of this process, with Kueue and an operator whose jobs it queues."""
-    controllers = built(MPI_OPERATOR), built(NAME)
+    """A control plane of this process, with Kueue and the controllers whose jobs it queues."""
     with (
         plane_of_running_pods(programs, tmp_path_factory.mktemp(NAME)) as running,
-        operating(controllers[0], running.cluster),
-        queueing(controllers[1], running.cluster),
+        operating(built(MPI_OPERATOR), running.cluster),
+        training_operating(built(TRAINING_OPERATOR), running.cluster, "pytorchjob", "tfjob"),
+        jobset_controller(built(JOBSET), running.cluster),
+        queueing(built(NAME), running.cluster),
     ):
         yield running
 
@@ -35,16 +39,8 @@ def cluster(plane: ControlPlane) -> Cluster:
 
 
 @pytest.fixture
-async def queued(api: Api, namespace: Namespace) -> QueuedJobs[MpiJobs]:
-    """The MPIJobs of the test's namespace, which has a queue with a quota of three GPUs and no node yet."""
-    jobs = QueuedJobs(api, MpiJobs(api, namespace))
-    await jobs.open(gpus=3)
-    return jobs
-
-
-@pytest.fixture
-async def queued_batch(api: Api, namespace: Namespace) -> QueuedJobs[BatchJobs]:
-    """The Indexed Jobs of such a namespace."""
-    jobs = QueuedJobs(api, BatchJobs(api, namespace))
+async def queued(request: pytest.FixtureRequest, api: Api, namespace: Namespace) -> QueuedJobs[Any]:
+    """The jobs of the test's namespace, by default MPIJobs. It has a queue with a quota of three GPUs, and no node."""
+    jobs = queued_jobs(getattr(request, "param", "mpijob"), api, namespace)
     await jobs.open(gpus=3)
     return jobs

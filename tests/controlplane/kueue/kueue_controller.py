@@ -1,4 +1,4 @@
-"""The real Kueue, outside a pod, beside the real mpi-operator. Its admission webhooks are not installed."""
+"""The real Kueue, outside a pod, beside the real controllers of its jobs. Its admission webhooks are not installed."""
 
 import asyncio
 import os
@@ -18,7 +18,13 @@ from tests.testkit.waiting import until
 
 NAME = "kueue"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_FRAMEWORKS = ["kubeflow.org/mpijob", "batch/job"]
+_FRAMEWORKS = [
+    "batch/job",
+    "jobset.x-k8s.io/jobset",
+    "kubeflow.org/mpijob",
+    "kubeflow.org/pytorchjob",
+    "kubeflow.org/tfjob",
+]
 
 
 @contextmanager

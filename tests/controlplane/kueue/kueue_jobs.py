@@ -1,26 +1,33 @@
 """Jobs in a queue of Kueue."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tests.controlplane.batchjob.batchjob_jobs import BatchJobs
+from tests.controlplane.jobset.jobset_jobs import JobSets
+from tests.controlplane.kind_jobs import KindJobs
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
+from tests.controlplane.trainingoperator.trainingoperator_jobs import PyTorchJobs, TfJobs
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.namespace import GPU
+from tests.testkit.controlplane.namespace import GPU, Namespace
 from tests.testkit.waiting import until
 
 _KUEUE = "/apis/kueue.x-k8s.io/v1beta1"
 _QUEUE = "gpus"
 
-J = TypeVar("J", MpiJobs, BatchJobs)
+J = TypeVar("J", bound=KindJobs)
+Make = Callable[..., Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJobs(Generic[J]):
-    """The jobs of one kind in a namespace, and their Workloads."""
+    """The jobs of one kind in a namespace, and their Workloads; `make` makes a job of that name and so many workers."""
 
     api: Api
     jobs: J
+    make: Make
 
     async def open(self, gpus: int) -> None:
         """Makes a queue with a quota, in which a job preempts those of a lower priority."""
@@ -43,7 +50,7 @@ class QueuedJobs(Generic[J]):
 
     async def submit(self, name: str, workers: int, *, urgent: bool = False, **asked: Any) -> None:
         """Makes a job in the queue; Kueue's webhook, which is not there, would make it suspended."""
-        await self.jobs.submit(name, workers, suspend=True, **asked)
+        await self.make(name, workers, suspend=True, **asked)
         labels = {"kueue.x-k8s.io/queue-name": _QUEUE}
         if urgent:
             labels["kueue.x-k8s.io/priority-class"] = self.jobs.namespace.name
@@ -63,6 +70,26 @@ class QueuedJobs(Generic[J]):
 
         await until(reached, f"the Workload of {name} is {'' if active else 'in'}active")
 
-    async def delete(self, name: str) -> None:
-        own = self.jobs.namespace.name
-        await self.api.delete(f"/apis/kubeflow.org/v2beta1/namespaces/{own}/mpijobs/{name}")
+
+def _jobset_of(jobs: JobSets) -> Make:
+    async def make(name: str, workers: int, **asked: Any) -> None:
+        await jobs.submit(name, {"worker": (1, workers)}, **asked)
+
+    return make
+
+
+_ELASTIC = {"rdzvBackend": "c10d", "minReplicas": 2, "maxReplicas": 3}
+_KINDS: Mapping[str, tuple[Callable[[Api, Namespace], Any], Callable[[Any], Make]]] = {
+    "batchjob": (BatchJobs, lambda jobs: jobs.submit),
+    "jobset": (JobSets, _jobset_of),
+    "mpijob": (MpiJobs, lambda jobs: jobs.submit),
+    "pytorchjob": (PyTorchJobs, lambda jobs: partial(jobs.submit, elastic=_ELASTIC)),
+    "tfjob": (TfJobs, lambda jobs: jobs.submit),
+}
+
+
+def queued_jobs(kind: str, api: Api, namespace: Namespace) -> QueuedJobs[Any]:
+    """The jobs of a kind in a namespace, with a queue that is not open yet."""
+    of_namespace, making = _KINDS[kind]
+    jobs = of_namespace(api, namespace)
+    return QueuedJobs(api, jobs, making(jobs))
