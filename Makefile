@@ -132,7 +132,9 @@ test-images: $(INSTALLED) ## Run both images as containers, built first; skipped
 	-@$(BIN)/python -m tests.images.images_building
 	$(BIN)/python -m pytest tests/images $(ARGS)
 
-test-node: $(INSTALLED) ## Run everything on a real node: kubelet, containerd, our images, the chart; skipped if that is not possible
+test-node: $(INSTALLED) ## Run everything on a real node: kubelet, containerd, our images, the chart, a PyTorchJob; skipped if that is not possible (short form: ARGS='-m "not long"')
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries operators >/dev/null
+	-@$(BIN)/python -m tests.frameworks.frameworks_installation >/dev/null
 	$(BIN)/python -m tests.node.node_ground $(ARGS)
 
 test-browser: $(INSTALLED) ## Open the status page in Debian's Chromium; skipped if that is not available
