@@ -96,11 +96,12 @@ MPI_JOB = Support(
     leaves_hosts_out=True,
     grows_running=True,
 )
-PYTORCH_ROUNDS = _training_operator(
-    kind="pytorchjob", title="`PyTorchJob` with `rdzvBackend: kubeai`", leaves_hosts_out=True, grows_running=True
+_pytorch_job = partial(_training_operator, kind="pytorchjob", documented=((2, 4), (2, 4), (4, 4)))
+PYTORCH_ROUNDS = _pytorch_job(
+    title="`PyTorchJob` with `rdzvBackend: kubeai`", leaves_hosts_out=True, grows_running=True
 )
-PYTORCH_JOB = _training_operator(kind="pytorchjob", title="other `PyTorchJob`")
-TF_JOB = _training_operator(kind="tfjob", title="`TFJob`")
+PYTORCH_JOB = _pytorch_job(title="other `PyTorchJob`")
+TF_JOB = _training_operator(kind="tfjob", title="`TFJob`", documented=((2, 4), (2, 4), (3, 4)))
 VOLCANO_JOB = Support(
     kind="vcjob",
     title="Volcano `Job`",
