@@ -6,7 +6,7 @@ import pytest
 
 from tests.controlplane.jobset.jobset_controller import NAME as JOBSET
 from tests.controlplane.jobset.jobset_controller import jobset_controller
-from tests.controlplane.kueue.kueue_controller import NAME, queueing
+from tests.controlplane.kueue.kueue_controller import NAME, PINS, queueing
 from tests.controlplane.kueue.kueue_jobs import QueuedJobs, queued_jobs
 from tests.controlplane.mpijob.mpijob_operator import NAME as MPI_OPERATOR
 from tests.controlplane.mpijob.mpijob_operator import operating
@@ -27,7 +27,7 @@ def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFac
         operating(built(MPI_OPERATOR), running.cluster),
         training_operating(built(TRAINING_OPERATOR), running.cluster, "pytorchjob", "tfjob"),
         jobset_controller(built(JOBSET), running.cluster),
-        queueing(built(NAME), running.cluster),
+        queueing(built(PINS), running.cluster),
     ):
         yield running
 

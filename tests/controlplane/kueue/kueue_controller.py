@@ -17,6 +17,8 @@ from tests.testkit.controlplane.running import Cluster
 from tests.testkit.waiting import until
 
 NAME = "kueue"
+# The pins of the version that is run, such as kueue-0.14.
+PINS = os.environ.get("KUEUE", NAME)
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _FRAMEWORKS = [
     "batch/job",

@@ -75,6 +75,7 @@ async def test_a_preempted_job_saves_waits_in_its_queue_and_is_started_by_it(
         await until(waits, "the job waits in its queue")
         assert (await queued.workload("victim"))["spec"]["active"]
         await jobs.runs("urgent", 3)
+        await jobs.noted("urgent")
         await jobs.delete("urgent")
         await jobs.runs("victim", 3)
         await one.decided("victim", "Running", run=2)

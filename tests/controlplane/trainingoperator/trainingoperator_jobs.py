@@ -55,13 +55,15 @@ class ReplicatedJobs(KindJobs):
     async def _catches_up(self) -> None:
         """Returns once the operator has seen what has become of all pods so far: it sees their changes in order."""
         await self.submit("later", 1, annotations={})
-
-        async def counted() -> bool:
-            return (await self.conditions("later")).get("Running", False)
-
-        await until(counted, "the operator has seen a later pod run")
+        await self.noted("later")
         await self._api.delete(f"{self._path}/later")
         await self.has_pods("later")
+
+    async def noted(self, name: str) -> None:
+        async def running() -> bool:
+            return (await self.conditions(name)).get("Running", False)
+
+        await until(running, f"the operator has seen {name} run")
 
     def suspending(self, *, suspend: bool) -> Manifest:
         return {"runPolicy": {"suspend": suspend}}
