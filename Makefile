@@ -73,7 +73,7 @@ controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, o
 clients: $(INSTALLED) ## Build the helm and kubectl that tests use, once, in their own cache (needs Go 1.24)
 	@$(BIN)/python tests/testkit/controlplane/binaries.py clients
 
-operators: $(INSTALLED) ## Build the operators of training jobs that tests use, once, in their own cache (needs Go 1.24)
+operators: $(INSTALLED) ## Build the operators of training jobs that tests use, once, in their own cache (needs Go 1.25)
 	@$(BIN)/python tests/testkit/controlplane/binaries.py operators
 
 chart: $(INSTALLED) ## Generate the chart's schema, README tables, roles and dashboards
