@@ -60,10 +60,12 @@ class ReplicatedJobs(KindJobs):
         await self.has_pods("later")
 
     async def noted(self, name: str) -> None:
-        async def running() -> bool:
-            return (await self.conditions(name)).get("Running", False)
+        async def counted() -> bool:
+            job = await self.get(name)
+            active = job.get("status", {}).get("replicaStatuses", {}).get("Worker", {}).get("active", 0)
+            return bool(active == job["spec"][self.replicas]["Worker"]["replicas"])
 
-        await until(running, f"the operator has seen {name} run")
+        await until(counted, f"the operator has seen all workers of {name} run")
 
     def suspending(self, *, suspend: bool) -> Manifest:
         return {"runPolicy": {"suspend": suspend}}
