@@ -10,9 +10,9 @@ from tests.chart.chart_definitions import CannotBeHad, files
 from tests.chart.chart_rendering import NAMESPACE, RELEASE
 from tests.controlplane.chart.chart_cluster import Installation
 from tests.testkit.controlplane.api import Refused
+from tests.testkit.controlplane.definitions import DEFINITIONS, until_gone
 from tests.testkit.waiting import until
 
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _OPERATED = f"/apis/monitoring.coreos.com/v1/namespaces/{NAMESPACE}"
 _SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 _ALL = {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "rules", "dashboards")}
@@ -26,7 +26,7 @@ async def _operated(cluster_with_helm: Installation) -> AsyncIterator[Installati
     except CannotBeHad as reason:
         pytest.skip(str(reason))
     for each in definitions:
-        await cluster_with_helm.api.create(_DEFINITIONS, each)
+        await cluster_with_helm.api.create(DEFINITIONS, each)
 
     async def served() -> bool:
         with suppress(Refused):  # 404 and then 429 for as long as they are being prepared.
@@ -38,15 +38,11 @@ async def _operated(cluster_with_helm: Installation) -> AsyncIterator[Installati
     await until(served, "the operator's resources are served")
     yield cluster_with_helm
     await cluster_with_helm.helm("uninstall", RELEASE, "--wait")
-    for each in definitions:
-        await cluster_with_helm.api.delete(f"{_DEFINITIONS}/{each['metadata']['name']}")
-
-    async def forgotten() -> bool:
-        known = {each["metadata"]["name"] for each in (await cluster_with_helm.api.get(_DEFINITIONS))["items"]}
-        return not known & {each["metadata"]["name"] for each in definitions}
-
+    names = [each["metadata"]["name"] for each in definitions]
+    for name in names:
+        await cluster_with_helm.api.delete(f"{DEFINITIONS}/{name}")
     # Other tests of this process look at all that there is.
-    await until(forgotten, "the definitions are gone")
+    await until_gone(cluster_with_helm.api, names)
 
 
 async def test_everything_about_metrics_is_admitted(operated: Installation) -> None:

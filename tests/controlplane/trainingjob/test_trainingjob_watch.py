@@ -15,6 +15,7 @@ from tests.controlplane.operator.operator_jobs import defined, names, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, elastic, watching
 from tests.supervisor.store.store_behaviour import opened, put_job
 from tests.testkit.controlplane.api import Api, client
+from tests.testkit.controlplane.definitions import DEFINITIONS, until_gone
 from tests.testkit.controlplane.installed import define, job_path
 from tests.testkit.controlplane.namespace import fresh_namespace
 from tests.testkit.controlplane.running import Cluster, ControlPlane
@@ -148,5 +149,7 @@ async def test_jobs_that_are_defined_later_are_picked_up(own_controlplane: Contr
         jobs = elastic(api, namespace, tmp_path)
         await jobs.submit("bert", 2)
         await world.appears("bert")
-        await api.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingjobs.kai.alibabacloud.com")
+        definition = "trainingjobs.kai.alibabacloud.com"
+        await api.delete(f"{DEFINITIONS}/{definition}")
+        await until_gone(api, [definition])
         await world.forgotten("bert")
