@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -173,6 +173,9 @@ properties: $(INSTALLED) ## Try every property with ten times the examples, at r
 bench: $(INSTALLED) ## Measure everything and write docs/maintainers/benchmarks.md (a quick check: ARGS=--short)
 	$(BIN)/python -m benchmarks run $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks page)
+
+goodput: $(INSTALLED) ## Replay reclaims in simulated time, and compare what training each policy makes of the capacity (a quick check: ARGS=--short)
+	@$(BIN)/python -m benchmarks run --only goodput $(ARGS)
 
 bench-page: $(INSTALLED) ## Write docs/maintainers/benchmarks.md from the last results
 	$(BIN)/python -m benchmarks page

@@ -17,6 +17,7 @@ from benchmarks.scenarios import (
     cluster,
     fanout,
     footprint,
+    goodput,
     metrics,
     page,
     path,
@@ -51,6 +52,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "page": page.run,
     "tenants": tenants.run,
     "footprint": footprint.run,
+    "goodput": goodput.run,
 }
 
 

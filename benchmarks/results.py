@@ -28,6 +28,7 @@ class Unit(StrEnum):
     CORES = "cores"
     COUNT = "count"
     RATIO = "ratio"
+    SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ _FORMATS: Mapping[Unit, Callable[[float], str]] = {
     Unit.CORES: lambda value: f"{value * 100:.3g} %",
     Unit.COUNT: lambda value: f"{value:,.0f}",
     Unit.RATIO: lambda value: f"{value:.3g}",
+    Unit.SHARE: lambda value: f"{value * 100:.2f} %",
 }
 
 

@@ -1,0 +1,193 @@
+"""The processes of a simulated job that a supervisor steers.
+
+They stand for a script that calls `should_stop(step)` under an elastic launcher. All ranks are as one, because they are
+always at the same step: a ring of hosts that trains, changes, or saves and is held.
+"""
+
+import math
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from enum import Enum, auto
+
+from benchmarks.goodput.delays import Delays
+from benchmarks.goodput.model import Case, Costs
+from benchmarks.goodput.timeline import Timeline
+from benchmarks.goodput.training import Training
+from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
+from supervisor.decide.situation import RankZero
+from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
+from supervisor.domain.directive import Directive, DirectiveKind
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision
+
+COMMIT_STEPS = 10
+"""How often the processes keep their state in memory. Those that remain return to it if a host of the ring is lost."""
+
+
+class State(Enum):
+    DOWN = auto()
+    STARTING = auto()
+    TRAINING = auto()
+    CHANGING = auto()
+    SAVING = auto()
+    HELD = auto()
+    ENDING = auto()
+
+
+_CONNECTED = (State.TRAINING, State.CHANGING, State.SAVING, State.HELD)
+
+
+class RingOfProcesses:
+    """The processes of one run after another. `present` are the hosts that exist, which the simulation changes."""
+
+    def __init__(self, case: Case, costs: Costs, delays: Delays, line: Timeline, present: AbstractSet[Host]) -> None:
+        self._least, self._costs, self._delays = case.least, costs, delays
+        self._line, self._present = line, present
+        self.training = Training(costs.step)
+        self.state = State.DOWN
+        self.hosts: AbstractSet[Host] = frozenset()
+        self.changes = 0
+        self.lost = 0.0
+        self.acknowledgement: Acknowledgement | None = None
+        self._run = 0
+        self._listed: AbstractSet[Host] = frozenset()
+        self._connection_since = 0.0
+        self._entered = 0
+        self._heard: tuple[int, int] | None = None
+        self._answer: Answer | None = None
+        self._acknowledged = 0
+        self._checkpoint_seconds: float | None = None
+
+    # What the launcher does.
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is not State.DOWN
+
+    def start(self, run: int, listed: AbstractSet[Host]) -> None:
+        """Starts all processes. The first start is the same for all policies, so it costs nothing."""
+        seconds = self._costs.restart if self._run else 0.0
+        self._run, self._listed = run, listed
+        self.acknowledgement, self._answer, self._acknowledged = None, None, 0
+        self._enter(State.STARTING)
+        self._enter_after(seconds, self._form)
+
+    def follow(self, listed: AbstractSet[Host]) -> None:
+        """Changes the ring if the launcher lists other hosts."""
+        self._listed = listed
+        if self.state is State.TRAINING and self._listed & self._present != self.hosts:
+            self._change()
+
+    def end(self) -> None:
+        """Ends all processes."""
+        if self.state not in (State.DOWN, State.ENDING):
+            self._enter(State.ENDING)
+            self._enter_after(self._delays.end, self._fail)
+
+    def lose(self, host: Host) -> None:
+        """A host is gone, with its process."""
+        if host not in self.hosts:
+            return
+        if self.state in (State.TRAINING, State.CHANGING):
+            self.lost += self.training.roll_back(COMMIT_STEPS)
+            self._change()
+        elif self.state is State.SAVING:
+            self._fail()
+
+    # What the supervisor learns and says.
+
+    @property
+    def rank_zero(self) -> RankZero:
+        return RankZero(self.state in _CONNECTED, self._connection_since)
+
+    @property
+    def ranks(self) -> Ranks:
+        """One rank that stands for all."""
+        if self.state not in _CONNECTED:
+            return NO_RANKS
+        rank = RankState(
+            process="all",
+            rank=0,
+            purposes=frozenset({Purpose.STOP}),
+            world_size=1,
+            step_seconds=self._costs.step,
+            checkpoint_seconds=self._checkpoint_seconds,
+            answer=self._answer,
+            acknowledged=self._acknowledged,
+        )
+        return Ranks((rank,))
+
+    def hear(self, decision: Decision, directive: Directive) -> None:
+        """All ranks learn of a decision and rank 0's directive."""
+        heard = decision.generation, self._entered
+        if self.state not in _CONNECTED or heard == self._heard:
+            return
+        self._heard = heard
+        agreement = directive.agreement
+        if agreement is not None and not agreement.committed:
+            self._line.after(2 * self._delays.wire, lambda: self._say(agreement))
+        if directive.kind is DirectiveKind.STOP and self.state is State.TRAINING:
+            self._stop_at(decision.agreed_stop, directive.generation)
+
+    def _say(self, agreement: Agreement) -> None:
+        if self.state not in _CONNECTED or agreement.run != self._run:
+            return
+        step = math.floor(self.training.steps)
+        is_ahead = agreement.step is not None and step < agreement.step
+        kind = AnswerKind.ACCEPTED if is_ahead else AnswerKind.DECLINED
+        self._answer = Answer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=self._line.now)
+
+    def _stop_at(self, agreed: Agreement | None, generation: int) -> None:
+        """Saves after the agreed step, or after the present one."""
+        steps = self.training.steps
+        last = math.ceil(steps) if agreed is None or agreed.step is None else agreed.step
+        seconds = max(self._delays.wire, (last - steps) * self._costs.step)
+        self._enter_after(seconds, lambda: self._save(generation))
+
+    # What follows.
+
+    def _change(self) -> None:
+        """The ring changes. Hosts that leave it are free to go at once."""
+        self.changes += 1
+        self.hosts = self._listed & self._present
+        self._enter(State.CHANGING)
+        self._enter_after(self._costs.change, self._form)
+
+    def _form(self) -> None:
+        self.hosts = self._listed & self._present
+        self._enter(State.TRAINING)
+
+    def _save(self, generation: int) -> None:
+        self._enter(State.SAVING)
+        self._enter_after(self._costs.checkpoint, lambda: self._saved(generation))
+
+    def _saved(self, generation: int) -> None:
+        self.training.keep()
+        self._enter(State.HELD)
+        self._checkpoint_seconds, self._acknowledged = self._costs.checkpoint, generation
+        self.acknowledgement = Acknowledgement(
+            run=self._run,
+            generation=generation,
+            kind=AcknowledgementKind.SAVED,
+            step=math.floor(self.training.steps),
+            at=self._line.now,
+        )
+
+    def _fail(self) -> None:
+        """No process is left, so the next run continues from the last checkpoint."""
+        self.lost += self.training.roll_back()
+        self.hosts = frozenset()
+        self._enter(State.DOWN)
+
+    def _enter(self, state: State) -> None:
+        trains = state is State.TRAINING and len(self.hosts) >= self._least
+        self.training.workers = len(self.hosts) if trains else 0
+        if (state in _CONNECTED) != (self.state in _CONNECTED):
+            self._connection_since = self._line.now
+        self.state = state
+        self._entered += 1
+
+    def _enter_after(self, seconds: float, do: Callable[[], None]) -> None:
+        """Calls `do` after a time unless the processes are in another state by then."""
+        entered = self._entered
+        self._line.after(seconds, lambda: do() if self._entered == entered else None)

@@ -1,0 +1,149 @@
+"""A job whose hosts, stops and starts the supervisor decides on."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+
+from benchmarks.goodput.decider import Decider
+from benchmarks.goodput.delays import Delays
+from benchmarks.goodput.model import Case, Costs, Score, Unused
+from benchmarks.goodput.processes import RingOfProcesses, State
+from benchmarks.goodput.timeline import BEGIN, Timeline
+from simulator.cloud.schedule import Add, Kill, Notice, Step, Withdraw
+from supervisor.decide.registration import LauncherReport
+from supervisor.domain.ids import Host
+from supervisor.domain.order import Order, OrderKind
+
+_REASONS = {State.TRAINING: "joining", State.CHANGING: "changing"}
+
+
+def supervised(case: Case, costs: Costs, seed: int, delays: Delays | None = None) -> Score:
+    """Simulates such a job."""
+    job = _SupervisedJob(case, costs, seed, delays or Delays())
+    return job.run()
+
+
+class _SupervisedJob:
+    def __init__(self, case: Case, costs: Costs, seed: int, delays: Delays) -> None:
+        self._case, self._costs, self._delays = case, costs, delays
+        self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
+        self._line = Timeline()
+        self._present = {Host(node) for node in case.schedule.present}
+        self._decider = Decider(case, self._present, self._line.now)
+        self._ring = RingOfProcesses(case, costs, delays, self._line, self._present)
+        self._launcher = _Launcher(self._ring, self._line, delays, self._chance)
+        self._unused: defaultdict[str, float] = defaultdict(float)
+        self._counted_at = self._line.now
+        self._wakes_at: float | None = None
+
+    def run(self) -> Score:
+        for step in self._case.schedule.steps:
+            self._line.after(step.at, _call(self._happens, step))
+        self._line.after(0.0, _wake)
+        self._line.run(self._case.schedule.seconds, self._advance, self._settle)
+        training, runs = self._ring.training, self._launcher.run
+        return Score(
+            useful=training.useful,
+            steps_lost=training.steps_lost,
+            restarts=max(0, runs - 1) + (0 if self._costs.in_process else self._ring.changes),
+            unused=Unused(**self._unused, lost=self._ring.lost),
+        )
+
+    def _happens(self, step: Step) -> None:
+        host = Host(step.node)
+        match step:
+            case Add():
+                self._present.add(host)
+                self._within_a_poll(self._see, host, None)
+            case Notice(at=at, lead=lead):
+                self._within_a_poll(self._see, host, BEGIN + at + lead)
+            case Kill():
+                self._present.discard(host)
+                self._ring.lose(host)
+                self._decider.remove(host)
+            case Withdraw():
+                raise NotImplementedError("a notice that is withdrawn")
+
+    def _within_a_poll(self, do: Callable[..., None], *arguments: object) -> None:
+        seconds = self._chance.uniform(0.0, self._delays.poll) + self._delays.wire
+        self._line.after(seconds, _call(do, *arguments))
+
+    def _see(self, host: Host, gone_at: float | None) -> None:
+        """The agent of a host reports what its metadata say."""
+        if host in self._present:
+            left = None if gone_at is None else gone_at - self._line.now
+            self._decider.report_host(host, left, self._line.now)
+
+    def _settle(self) -> None:
+        """Reports what is so, and passes on what is decided."""
+        ring, decider = self._ring, self._decider
+        decider.report(self._launcher.report(frozenset(self._present)), ring.acknowledgement)
+        decider.decide(ring.rank_zero, ring.ranks, self._line.now)
+        self._launcher.order(decider.order())
+        ring.hear(decider.job.decision, decider.directive())
+        if decider.wake_at is not None and decider.wake_at != self._wakes_at:
+            self._wakes_at = decider.wake_at
+            self._line.at(decider.wake_at, _wake)
+
+    def _advance(self) -> None:
+        """Trains, and counts the possible steps that were not made since the last time."""
+        ring = self._ring
+        steps = (self._line.now - self._counted_at) / self._costs.step
+        self._counted_at = self._line.now
+        ring.training.advance(self._line.now)
+        idle = self._case.possible(len(self._present)) - ring.training.workers
+        left = len(self._present.intersection(self._decider.noticed).difference(ring.hosts))
+        announced = min(idle, left) if ring.state in _REASONS else 0
+        self._unused["announced"] += announced * steps
+        self._unused[_REASONS.get(ring.state, "stopped")] += (idle - announced) * steps
+
+
+class _Launcher:
+    """Obeys the supervisor's orders, as `kubeai-run` does."""
+
+    def __init__(self, ring: RingOfProcesses, line: Timeline, delays: Delays, chance: random.Random) -> None:
+        self._ring, self._line, self._delays, self._chance = ring, line, delays, chance
+        self.run = 0
+        self._applied = 0
+        self._ordered = 0
+        self._revision = 0
+
+    def report(self, hosts: frozenset[Host]) -> LauncherReport:
+        self._revision += 1
+        return LauncherReport(
+            revision=self._revision,
+            hosts=hosts,
+            run=self.run,
+            running=self._ring.is_running,
+            applied=self._applied,
+        )
+
+    def order(self, order: Order) -> None:
+        """Sends an order unless it is the last one that was sent."""
+        if order.generation != self._ordered:
+            self._ordered = order.generation
+            self._line.after(self._delays.wire, lambda: self._obey(order))
+
+    def _obey(self, order: Order) -> None:
+        self._applied = order.generation
+        listed = frozenset(order.hosts) - frozenset(order.exclusions)
+        if order.kind is not OrderKind.RUN:
+            self._ring.end()
+        elif order.run > self.run:
+            self.run = order.run
+            self._ring.start(order.run, listed)
+        else:
+            self._line.after(self._chance.uniform(0.0, self._delays.discovery), lambda: self._read(order))
+
+    def _read(self, order: Order) -> None:
+        """The list is read, which is the last one that was written."""
+        if order.generation == self._applied:
+            self._ring.follow(frozenset(order.hosts) - frozenset(order.exclusions))
+
+
+def _wake() -> None:
+    """Nothing happens; the job is planned again."""
+
+
+def _call(do: Callable[..., None], *arguments: object) -> Callable[[], None]:
+    return lambda: do(*arguments)

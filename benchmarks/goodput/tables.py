@@ -1,0 +1,104 @@
+"""The results of the simulations as tables."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+from benchmarks.goodput.model import Case, Costs, Score, Unused, groups, possible_steps
+from benchmarks.goodput.oracle import best_worker_steps
+from benchmarks.goodput.policies import RESTARTED, SUPERVISOR, scores, with_restarts
+from benchmarks.results import Figure, Row, Target, Unit
+
+AT_MOST_BEHIND = 0.01
+
+_LABELS: Mapping[str, str] = {
+    "announced": "hosts left before they went",
+    "changing": "changes of hosts",
+    "stopped": "stops and starts",
+    "joining": "hosts not yet taken in",
+    "lost": "steps lost",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What came out of one case: each policy's score, and the most that an oracle could make useful."""
+
+    case: Case
+    groups: int
+    possible: float
+    scores: Mapping[str, Score]
+    oracle: float
+    restarting_oracle: float
+
+    def share(self, worker_steps: float) -> float:
+        """Which part of the possible worker-steps these are."""
+        return worker_steps / self.possible
+
+
+def simulated(case: Case, costs: Costs, seed: int) -> Simulated:
+    """Simulates every policy in one case."""
+    return Simulated(
+        case=case,
+        groups=groups(case.schedule),
+        possible=possible_steps(case, costs),
+        scores=scores(case, costs, seed),
+        oracle=best_worker_steps(case, costs),
+        restarting_oracle=best_worker_steps(case, with_restarts(costs)),
+    )
+
+
+def goodput(found: Simulated) -> Row:
+    """The goodput of every policy beside the oracle's."""
+    behind = found.share(found.oracle - found.scores[SUPERVISOR].useful)
+    by_restarts = found.share(found.restarting_oracle - found.scores[RESTARTED].useful)
+    target = Target(at_most=AT_MOST_BEHIND, why=_reasons(found))
+    figures = (
+        Figure(label="groups", value=found.groups, unit=Unit.COUNT),
+        *_for_each(found, lambda score: found.share(score.useful), Unit.SHARE),
+        Figure(label="oracle", value=found.share(found.oracle), unit=Unit.SHARE),
+        Figure(label="supervisor behind it", value=behind, unit=Unit.SHARE, target=target),
+        Figure(label="by restarts behind the oracle by restarts", value=by_restarts, unit=Unit.SHARE),
+    )
+    return Row(case=found.case.name, figures=figures)
+
+
+def steps_lost(found: Simulated) -> Row:
+    """The steps that each policy repeated."""
+    return Row(case=found.case.name, figures=_for_each(found, lambda score: score.steps_lost, Unit.COUNT))
+
+
+def restarts(found: Simulated) -> Row:
+    """The restarts of all processes for each group of reclaims."""
+    figures = _for_each(found, lambda score: score.restarts / max(1, found.groups), Unit.RATIO)
+    return Row(case=found.case.name, figures=figures)
+
+
+def unused(found: Simulated) -> Row:
+    """Where the supervisor's goodput is lost, and how much no policy could have used."""
+    figures = (
+        *(Figure(label=label, value=value, unit=Unit.SHARE) for label, value in _unused(found).items()),
+        Figure(label="together", value=found.share(found.possible - found.scores[SUPERVISOR].useful), unit=Unit.SHARE),
+        Figure(label="oracle, together", value=found.share(found.possible - found.oracle), unit=Unit.SHARE),
+    )
+    return Row(case=found.case.name, figures=figures)
+
+
+def _for_each(found: Simulated, value: Callable[[Score], float], unit: Unit) -> tuple[Figure, ...]:
+    return tuple(Figure(label=name, value=value(score), unit=unit) for name, score in found.scores.items())
+
+
+def _unused(found: Simulated) -> Mapping[str, float]:
+    by_reason: Unused = found.scores[SUPERVISOR].unused
+    return {_LABELS[reason]: found.share(steps) for reason, steps in asdict(by_reason).items()}
+
+
+def _reasons(found: Simulated) -> str:
+    """The largest reasons for unused capacity, as a sentence."""
+    largest = sorted(_unused(found).items(), key=lambda item: -item[1])[:2]
+    named = " and ".join(f"{_percent(share)} ({label})" for label, share in largest)
+    oracle = found.share(found.possible - found.oracle)
+    return f"of the capacity it does not use {named}; the oracle, {_percent(oracle)} in all."
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.2f} %"

@@ -1,0 +1,67 @@
+"""How much of reclaimed capacity each way to handle reclaims turns into training, in simulated time."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.goodput import tables
+from benchmarks.goodput.model import Costs
+from benchmarks.goodput.tables import Simulated, simulated
+from benchmarks.goodput.traces import cases
+from benchmarks.results import Outcome, Row
+
+SEED = 1
+
+METHOD = """\
+Simulated time, without processes. *Goodput* is the useful worker-steps (each step, times its workers) by the possible
+ones: every node trains from its arrival until it is gone, while there are as many as the job needs.
+
+- **Capacity**: the recording of `make replay`, unshortened, and 10 hours of nodes that are reclaimed at a fixed rate in
+  groups of 1, 1, 2 and 4, with a lead of 120 s, and replaced 6 minutes later on average. The job has a worker on each
+  node and needs 10 of the recording's up to 24 nodes, otherwise 13 of 16.
+- **Costs**, which are assumptions and the same for all: a step takes 1 s with any number of workers, a checkpoint 5 s,
+  a restart of all processes 30 s, a change of hosts within the same processes 2 s. Nobody trains meanwhile. The first
+  start costs nothing, and the process of a new node is ready when the node arrives.
+- **Checkpoints** every 60 s and 600 s: nobody hears of notices. The loss of a node breaks the job, which learns of it
+  at once and restarts from the last checkpoint. **Keep-alive**: as with 60 s, but the job learns of it after 15 s.
+- **SIGTERM**: each node asks for its notice every 2 s. After the first SIGTERM all processes save and restart without
+  the nodes that have been told. This policy and those above take new nodes in by another restart, once these have
+  waited as many node-seconds as it costs.
+- **Supervisor**: the functions of `supervisor/decide` decide, with their default settings. An agent sees a notice
+  within 1 s, a message takes 50 ms, a launcher reads its changed host list within 1 s, and the end of a run takes 2 s.
+  The ranks agree on the step of a stop; the first stop is at once, because no checkpoint has been timed. The job takes
+  new nodes in 2 s after their arrival, whatever it costs. If a node goes while it trains, 10 steps are lost, which is
+  how often the processes keep their state in memory. **By restarts**: the same decisions, but each change of hosts is a
+  checkpoint and a restart, as for scripts that cannot change within their processes.
+- **Oracle**: it knows every arrival and reclaim from the beginning, uses a node until it is gone, and changes hosts,
+  stops and starts at the best moments (exact, by dynamic programming), at the same costs.
+
+SIGTERM, supervisor and oracle save only before a restart or a stop. A checkpoint every 600 s, against failures that
+nobody announces, would cost each of them 0.8 %."""
+
+STEPS_LOST = """\
+Steps of the job that were made again after a return to a checkpoint, or to the state in memory, in the simulations
+above."""
+
+RESTARTS = """\
+Restarts of all processes after the first start, for each group of nodes that went at the same instant. Those for new
+nodes count as well."""
+
+UNUSED = """\
+The possible worker-steps that the supervisor of the simulations above did not make, by reason. *Hosts left before they
+went*: a job leaves all hosts of a group at once after their notices, and they idle until they are gone."""
+
+
+async def run(root: Path, *, short: bool) -> tuple[Outcome, ...]:  # noqa: ARG001 - nothing is written
+    """Simulate all policies in all cases."""
+    found = [simulated(case, Costs(), SEED) for case in cases(SEED, short=short)]
+
+    def outcome(title: str, method: str, row: Callable[[Simulated], Row]) -> Outcome:
+        rows = tuple(row(each) for each in found)
+        return Outcome(scenario="goodput", title=title, method=method, rows=rows)
+
+    return (
+        outcome("Goodput of replayed reclaims", METHOD, tables.goodput),
+        outcome("Steps lost to replayed reclaims", STEPS_LOST, tables.steps_lost),
+        outcome("Restarts a group of replayed reclaims", RESTARTS, tables.restarts),
+        outcome("What the supervisor does not use", UNUSED, tables.unused),
+    )

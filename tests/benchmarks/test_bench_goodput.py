@@ -1,0 +1,190 @@
+"""The simulations of goodput: what must hold whatever the policies do, and small cases worked out by hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, replace
+
+import pytest
+
+from benchmarks.goodput import tables
+from benchmarks.goodput.delays import Delays
+from benchmarks.goodput.model import Case, Costs, groups, possible_steps
+from benchmarks.goodput.oracle import best_worker_steps
+from benchmarks.goodput.policies import HABITS, SUPERVISOR, scores
+from benchmarks.goodput.restarting import Habits, restarting
+from benchmarks.goodput.supervised import supervised
+from benchmarks.goodput.traces import cases, synthetic
+from simulator.cloud.schedule import Add, Kill, Notice, Schedule, Step
+from simulator.cloud.trace import Node
+
+COSTS = Costs()
+AT_ONCE = Delays(wire=0.0, poll=0.0, discovery=0.0)
+NODES = [Node(f"node{number}") for number in range(1, 7)]
+
+
+def case(*steps: Step, present: int = 4, least: int = 2, seconds: float = 1000.0) -> Case:
+    schedule = Schedule(tuple(NODES[:present]), tuple(sorted(steps, key=lambda step: step.at)), seconds)
+    return Case(name="made by hand", schedule=schedule, least=least, most=4)
+
+
+def reclaim(node: Node, at: float, lead: float = 100.0) -> tuple[Step, Step]:
+    return Notice(at - lead, node, lead, "group"), Kill(at, node)
+
+
+def goodput(found: Case, seed: int) -> Mapping[str, float]:
+    possible = possible_steps(found, COSTS)
+    return {name: score.useful / possible for name, score in scores(found, COSTS, seed).items()}
+
+
+@pytest.mark.parametrize("node_hours", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("lead", [10.0, 120.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_nobody_beats_the_oracle(node_hours: float, lead: float, seed: int) -> None:
+    found = synthetic(12, node_hours, seed, lead)
+    best = best_worker_steps(found, COSTS)
+    assert best <= possible_steps(found, COSTS)
+    for name, score in scores(found, COSTS, seed).items():
+        assert score.useful <= best + 1e-6, name
+
+
+def test_more_frequent_reclaims_never_raise_goodput() -> None:
+    """On average over some traces: a single trace may be lucky."""
+    seeds = range(6)
+
+    def means(node_hours: float) -> Mapping[str, float]:
+        found = [goodput(synthetic(16, node_hours, seed), seed) for seed in seeds]
+        return {name: sum(each[name] for each in found) / len(seeds) for name in found[0]}
+
+    by_rate = [means(node_hours) for node_hours in (96.0, 24.0, 6.0, 1.5)]
+    for name in by_rate[0]:
+        falling = [each[name] for each in by_rate]
+        assert falling == sorted(falling, reverse=True), name
+
+
+def test_without_reclaims_all_are_equal_but_for_their_checkpoints() -> None:
+    """1,000 s are 15 checkpoints every 60 s, or one every 600 s."""
+    found = goodput(case(), seed=1)
+    every_minute, every_ten_minutes, keep_alive, *without = found.values()
+    assert every_minute == keep_alive == pytest.approx(1 - 15 * 5 / 1000)
+    assert every_ten_minutes == pytest.approx(1 - 5 / 1000)
+    assert without == pytest.approx([1.0] * 3, abs=1e-4)
+    assert best_worker_steps(case(), COSTS) == possible_steps(case(), COSTS) == 4000
+
+
+def test_what_the_nodes_allow_is_nothing_below_the_minimum_and_bounded_by_the_maximum() -> None:
+    gone = [Kill(100.0, node) for node in NODES[:3]]
+    found = case(*gone, Add(200.0, NODES[4]), *(Add(300.0, Node(f"new{number}")) for number in range(9)))
+    assert possible_steps(found, COSTS) == 4 * 100 + 0 * 100 + 2 * 100 + 4 * 700
+    assert groups(found.schedule) == 1
+
+
+def test_a_reclaim_costs_the_supervisor_the_announced_time_and_one_change() -> None:
+    """The group is collected for 1.25 s, then three hosts change for 2 s, and the fourth idles until it goes."""
+    score = supervised(case(*reclaim(NODES[0], 500.0)), COSTS, 1, AT_ONCE)
+    assert score.useful == pytest.approx(4 * 401.25 + 3 * (1000 - 403.25))
+    assert score.unused.announced == pytest.approx(98.75)
+    assert score.unused.changing == pytest.approx(3 * 2.0)
+    assert (score.steps_lost, score.restarts) == (0, 0)
+
+
+def test_a_change_that_is_a_restart_costs_a_checkpoint_and_a_restart() -> None:
+    by_restarts = replace(COSTS, change=35.0, in_process=False)
+    score = supervised(case(*reclaim(NODES[0], 500.0)), by_restarts, 1, AT_ONCE)
+    assert score.unused.changing == pytest.approx(3 * 35.0)
+    assert (score.steps_lost, score.restarts) == (0, 1)
+
+
+def test_a_job_below_its_minimum_trains_until_its_last_checkpoint_just_fits() -> None:
+    """The first stop is at once, as no checkpoint has been timed yet; the second is 16 s before its reclaim."""
+    gone = [*reclaim(NODES[0], 300.0), *reclaim(NODES[4], 700.0)]
+    found = case(*gone, Add(400.0, NODES[4]), Add(800.0, NODES[5]), present=2, least=2)
+    score = supervised(found, COSTS, 1, AT_ONCE)
+    assert (score.steps_lost, score.restarts) == (0, 2)
+    # From 2 s to 202 s, from 432 s to 684 s, and from 832 s on.
+    assert score.useful == pytest.approx(2 * (200 + 252 + 168))
+
+
+def test_a_host_that_goes_before_it_could_be_left_costs_steps() -> None:
+    """A lead that is shorter than a poll breaks the ring, which returns to what its processes have in memory."""
+    score = supervised(case(*reclaim(NODES[0], 500.0, lead=0.5)), COSTS, 1)
+    assert (score.steps_lost, score.restarts) == (10, 0)
+    assert score.unused.lost == 40
+
+
+def test_a_checkpoint_that_a_reclaim_interrupts_is_none() -> None:
+    """Two nodes are below the minimum of three, and are gone before the checkpoint is complete."""
+    found = case(*reclaim(NODES[0], 500.0, lead=3.0), *reclaim(NODES[1], 500.0, lead=3.0), least=3)
+    score = supervised(found, COSTS, 1, AT_ONCE)
+    assert score.useful == 0
+    assert score.steps_lost == pytest.approx(499.0)
+
+
+@pytest.mark.parametrize("name", [name for name, habits in HABITS.items() if habits.checkpoint_every == 60])
+def test_an_unannounced_loss_costs_what_was_not_saved(name: str) -> None:
+    """At 500 s, 45 s have passed since the seventh checkpoint was complete."""
+    habits = HABITS[name]
+    score = restarting(case(*reclaim(NODES[0], 500.0)), COSTS, habits, 1)
+    again = 500.0 + habits.detect + COSTS.restart
+    saves = (1000.0 - again) // 65
+    assert score.steps_lost == pytest.approx(45.0)
+    assert score.useful == pytest.approx(4 * 7 * 60 + 3 * (1000.0 - again - saves * 5))
+
+
+def test_sigterm_saves_and_restarts_without_the_node() -> None:
+    score = restarting(case(*reclaim(NODES[0], 500.0)), COSTS, Habits(poll=0.0), 1)
+    assert score.useful == pytest.approx(4 * 400 + 3 * (1000 - 435))
+    assert (score.steps_lost, score.restarts) == (0, 1)
+
+
+def test_new_nodes_join_by_a_restart_once_they_have_waited_as_long_as_it_costs() -> None:
+    """One node waits for the 3 x 30 node-seconds that the others lose."""
+    score = restarting(case(Add(100.0, NODES[4]), present=3), COSTS, Habits(poll=2.0), 1)
+    assert score.useful == pytest.approx(3 * 190 + 4 * (1000 - 190 - 35))
+    assert score.restarts == 1
+
+
+def test_the_oracle_leaves_at_the_last_moment_and_takes_in_only_who_stays_long_enough() -> None:
+    """A node that stays for 5 s is not worth two changes of three others."""
+    found = case(Add(100.0, NODES[4]), *reclaim(NODES[4], 105.0, lead=5.0), present=3)
+    assert best_worker_steps(found, COSTS) == 3 * 1000
+    found = case(Add(100.0, NODES[4]), *reclaim(NODES[4], 205.0), present=3)
+    assert best_worker_steps(found, COSTS) == pytest.approx(3 * 100 + 4 * 103 + 3 * (1000 - 207))
+
+
+def test_the_oracle_saves_just_before_it_has_too_few_nodes() -> None:
+    found = case(*reclaim(NODES[0], 500.0), Add(600.0, NODES[4]), present=2)
+    assert best_worker_steps(found, COSTS) == pytest.approx(2 * 495 + 2 * (400 - 30))
+
+
+def recorded() -> Sequence[Case]:
+    return [each for each in cases(1, short=True) if each.name.startswith("recorded")]
+
+
+@pytest.mark.parametrize("found", recorded(), ids=lambda each: each.name)
+def test_the_supervisor_loses_no_step_of_the_recorded_trace_and_beats_what_it_replaces(found: Case) -> None:
+    simulated = tables.simulated(found, COSTS, 1)
+    ours = simulated.scores[SUPERVISOR]
+    assert ours.steps_lost == 0
+    assert ours.useful > max(simulated.scores[name].useful for name in HABITS)
+    assert simulated.share(simulated.oracle - ours.useful) < 0.02
+    assert ours.restarts < simulated.groups / 4
+
+
+def test_every_possible_step_is_useful_or_has_a_reason() -> None:
+    for found in cases(1, short=True):
+        score = supervised(found, COSTS, 1)
+        possible = possible_steps(found, COSTS)
+        assert score.useful + sum(astuple(score.unused)) == pytest.approx(possible)
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    found = synthetic(16, 2.0, 7)
+    assert scores(found, COSTS, 3) == scores(synthetic(16, 2.0, 7), COSTS, 3)
+    assert scores(found, COSTS, 3) != scores(found, COSTS, 4)
+
+
+def test_a_row_names_the_reasons_why_the_target_is_missed() -> None:
+    simulated = tables.simulated(synthetic(12, 0.5, 1), COSTS, 1)
+    [behind] = [figure for figure in tables.goodput(simulated).figures if figure.target is not None]
+    assert behind.met is False
+    assert behind.target is not None
+    assert "(stops and starts) and 1" in behind.target.why
