@@ -13,7 +13,7 @@ from node_agent.outbox import Outbox
 from node_agent.stream import HelloOutdated, SessionSuperseded, Stream, StreamLost
 from node_agent.watchdog import Watchdog
 from node_agent.wire import AgentIdentity
-from servicekit.backoff import Backoff
+from servicekit.backoff import ReconnectBackoff
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 
@@ -54,7 +54,7 @@ class Uplink:
         self._version = version
         self._session = int(clock.now() * 1000)
         self._ever_welcomed = False
-        self._backoff = Backoff(_FIRST_DELAY, _MAX_DELAY)
+        self._backoff = ReconnectBackoff(_FIRST_DELAY, _MAX_DELAY, clock)
         self._fault = Fault("supervisor", clock)
         self.watchdog = Watchdog(clock)
         self.started_at = clock.monotonic()

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,17 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class _Agent:
-    """Plays an agent: it reopens a lost stream and repeats its notice until it is acknowledged."""
+    """Plays an agent: it reopens a lost stream and repeats its notice until it is acknowledged.
 
-    def __init__(self, node: Node, channel: grpc.aio.Channel) -> None:
+    Args:
+        node: The agent's node.
+        open_channel: Opens a connection. As for an agent, each stream has a new one, without gRPC's own backoff.
+    """
+
+    def __init__(self, node: Node, open_channel: Callable[[], grpc.aio.Channel]) -> None:
         self.reconnected = 0
         self._node = node
-        self._channel = channel
+        self._open_channel = open_channel
         self._writing = asyncio.Lock()
         self._welcomed = asyncio.Event()
         self._call: Any = None
@@ -75,10 +81,13 @@ class _Agent:
         backoff = Backoff()
         while True:
             try:
-                await self._hold()
+                async with self._open_channel() as channel:
+                    await self._hold(channel)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
                 # gRPC reports a call that the supervisor cancels as CancelledError. Nothing here cancels an agent.
-                self.reconnected += self._welcomed.is_set()
+                if self._welcomed.is_set():
+                    self.reconnected += 1
+                    backoff.reset()
                 self._welcomed.clear()
             await asyncio.sleep(backoff.next())
 
@@ -102,9 +111,9 @@ class _Agent:
                 await self._write(wire.AgentMessage(notice=self._report))
         return Sent(name, at, await self._acknowledged)
 
-    async def _hold(self) -> None:
+    async def _hold(self, channel: grpc.aio.Channel) -> None:
         metadata = (("authorization", f"Bearer {self._node.token}"),)
-        self._call = ReclaimServiceStub(self._channel).Connect(metadata=metadata)  # type: ignore[call-arg]  # The stubs require all arguments.
+        self._call = ReclaimServiceStub(channel).Connect(metadata=metadata)  # type: ignore[call-arg]  # The stubs require all arguments.
         await self._write(wire.AgentMessage(hello=self._hello()))
         beating: asyncio.Task[None] | None = None
         try:
@@ -167,11 +176,11 @@ class _Agents:
 
     async def _start(self, setup: Setup) -> None:
         gate = asyncio.Semaphore(setup.at_once)
-        credentials = _credentials(setup.ca)
+        open_channel = partial(_channel, setup.target, _credentials(setup.ca))
 
         async def enter(node: Node) -> None:
             async with gate:
-                agent = self._agents[node.name] = _Agent(node, _channel(setup.target, credentials))
+                agent = self._agents[node.name] = _Agent(node, open_channel)
                 self._tasks.append(asyncio.create_task(agent.run()))
                 await agent.welcomed()
 

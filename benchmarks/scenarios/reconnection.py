@@ -12,9 +12,9 @@ _READY_SECONDS = 60.0
 
 METHOD = """\
 The supervisor is killed with SIGKILL and started again on the same ports and data. The streams are protocol clients
-in another process, which reconnect after the SDK's pauses (full jitter, 0.1 s growing to 5 s). *Back* is from the
-moment the supervisor serves again to the first line of each stream. *Server CPU* is the CPU time from its start until
-the last stream is back."""
+in another process, which reconnect after the SDK's pauses: full jitter up to 1 s, and after 4 s up to a quarter of the
+absence. *Back* is from the moment the supervisor serves again to the first line of each stream. *Server CPU* is the CPU
+time from its start until the last stream is back."""
 
 
 async def run(root: Path, *, short: bool) -> Outcome:

@@ -208,15 +208,27 @@ def test_close_wakes_a_reader_in_another_thread() -> None:
         stream.close()
 
 
-def test_a_backoff_grows_under_full_jitter_and_begins_again() -> None:
-    """Ceilings 0.1, 0.2, … 5 s; anything below may come."""
-    backoff = Backoff(first=0.1, maximum=5.0)
-    for ceiling in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0):
+class _Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_backoff_grows_with_the_absence_of_the_supervisor_and_begins_again() -> None:
+    """Ceilings double to a second, are a quarter of the absence later, and 5 s in the end; anything below may come."""
+    clock = _Clock()
+    backoff = Backoff(first=0.1, maximum=5.0, clock=clock)
+    for ceiling in (0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
         assert 0 <= backoff.next() <= ceiling
-    assert max(backoff.next() for _ in range(200)) > 2.5
-    assert min(backoff.next() for _ in range(200)) < 2.5
+    for absence, ceiling in ((4.0, 1.0), (8.0, 2.0), (3600.0, 5.0)):
+        clock.now = 1000.0 + absence
+        waits = [backoff.next() for _ in range(500)]
+        assert 0 <= min(waits) < ceiling * 0.1
+        assert ceiling * 0.9 < max(waits) <= ceiling
     backoff.reset()
     assert backoff.next() <= 0.1
+    assert max(backoff.next() for _ in range(200)) <= 1.0
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 import pytest
 import uvloop
 
-from servicekit.backoff import Backoff
 from servicekit.clock import Clock
 from servicekit.lifecycle import RootTaskEnded, cancel_on_signals, run, run_tasks, stop_on_signals
 
@@ -141,17 +140,3 @@ def test_the_clock_does_not_follow_a_step_of_the_wall_clock(monkeypatch: pytest.
     before = clock.now()
     monkeypatch.setattr(time, "time", lambda: before - 3600)
     assert clock.now() >= before
-
-
-def test_delays_are_drawn_from_a_range_that_doubles_up_to_its_bound() -> None:
-    """Full jitter: anything between nothing and the bound, which starts again after a reset."""
-    bounds = [0.1, 0.2, 0.4, 0.5, 0.5]
-    drawn: list[list[float]] = [[] for _ in bounds]
-    backoff = Backoff(0.1, 0.5)
-    for _ in range(500):
-        for delays in drawn:
-            delays.append(backoff.next())
-        backoff.reset()
-    for delays, bound in zip(drawn, bounds, strict=True):
-        assert 0.0 <= min(delays) < bound * 0.1
-        assert bound * 0.9 < max(delays) <= bound

@@ -16,6 +16,7 @@ import random
 import socket
 import ssl
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -24,11 +25,13 @@ from . import local, sockets
 from .framing import MAX_LINE, ChunkDecoder, LineSplitter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 _CONNECT_SECONDS = 5.0
 _RECEIVE_BYTES = 65536
+_REPLACED_WITHIN = 1.0  # seconds over which clients spread their attempts while a lost supervisor is replaced
+_OF_THE_ABSENCE = 1 / 4
 _FAULTS = (OSError, http.client.HTTPException, ValueError)
 
 
@@ -59,24 +62,35 @@ class Endpoint:
 
 
 class Backoff:
-    """Computes waits between attempts in seconds: full jitter below a ceiling that doubles up to `maximum`."""
+    """Computes waits between attempts in seconds: full jitter below a ceiling that doubles up to `maximum`.
 
-    def __init__(self, first: float = 0.1, maximum: float = 5.0) -> None:
+    While the supervisor has not been away for long, the ceiling is a second, and later a quarter of its absence. So
+    thousands of clients spread their attempts over that time, and its successor has all of them soon.
+    """
+
+    def __init__(self, first: float = 0.1, maximum: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._first = first
         self._maximum = maximum
+        self._clock = clock
         self._ceiling = first
+        self._lost_at: float | None = None
         # Not the shared generator, because drawing from it would change the training's random numbers.
-        self._random = random.SystemRandom()
+        self._random: random.Random = random.SystemRandom()
 
     def next(self) -> float:
         """Return the next wait."""
-        wait = self._random.uniform(0, self._ceiling)
+        now = self._clock()
+        if self._lost_at is None:
+            self._lost_at = now
+        spread = max(_REPLACED_WITHIN, (now - self._lost_at) * _OF_THE_ABSENCE)
+        wait = self._random.uniform(0, min(self._ceiling, spread))
         self._ceiling = min(self._maximum, self._ceiling * 2)
         return wait
 
     def reset(self) -> None:
-        """Start with short waits again."""
+        """Start with short waits again: the supervisor is there."""
         self._ceiling = self._first
+        self._lost_at = None
 
 
 class Stream:
