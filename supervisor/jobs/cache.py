@@ -68,7 +68,9 @@ class JobCache(Generic[J]):
         self._jobs: dict[JobName, J] = {}
         self._pods: dict[JobName, _Pods] = {}
         self._counts: Counter[str] = Counter()
-        self._placements: dict[JobName, Mapping[Host, Placement]] = {}  # Asked for with every pass, of all jobs.
+        # Asked for with every pass, of all jobs.
+        self._placements: dict[JobName, Mapping[Host, Placement]] = {}
+        self._states: dict[JobName, JobState[J]] = {}
         self._listeners: list[OnJobs] = []
         self._listed = False
         self._dependents: JobCache[Any] | None = None
@@ -94,11 +96,13 @@ class JobCache(Generic[J]):
         return self._jobs.keys()
 
     def state(self, name: JobName) -> JobState[J] | None:
-        """The state of a job; None if there is none of that name."""
-        job = self._joined(name)
-        if job is None:
-            return None
-        state = JobState.of(self.kind, name, job, list(self.pods_of(job)))
+        """The state of a job; None if there is none of that name. Its pods are read again only when they change."""
+        state = self._states.get(name)
+        if state is None:
+            job = self._joined(name)
+            if job is None:
+                return None
+            state = self._states[name] = JobState.of(self.kind, name, job, list(self.pods_of(job)))
         return replace(state, admission=self._admissions(state))
 
     def touched(self, names: Collection[JobName]) -> None:
@@ -213,6 +217,7 @@ class JobCache(Generic[J]):
     def _changed(self, names: Collection[JobName]) -> None:
         for name in names:
             self._placements.pop(name, None)
+            self._states.pop(name, None)
         for listener in self._listeners:
             listener(names)
 

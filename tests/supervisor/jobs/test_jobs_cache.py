@@ -1,0 +1,87 @@
+"""What is kept of the jobs of one kind, and when it is read anew."""
+
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.access import Access
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.objects import Pod
+from supervisor.cluster.view import ClusterView
+from supervisor.domain.ids import JobName
+from supervisor.jobs.cache import JobCache
+from supervisor.jobs.kind import Admission, JobState, Role
+from supervisor.jobs.trainingjob.kind import TrainingJobKind
+from supervisor.jobs.trainingjob.objects import TrainingJob
+from tests.supervisor.jobs.trainingjob.trainingjob_objects import LABELS, job, pod, workers
+
+NAME = JobName("team/trainingjob.bert")
+
+
+class CountingKind(TrainingJobKind):
+    """Counts how often the role of a pod is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.roles = 0
+
+    def role(self, labels: Mapping[str, str]) -> Role | None:
+        self.roles += 1
+        return super().role(labels)
+
+
+class Scene:
+    """A job with eight workers in a cache, filled as its followers fill it."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.kind = CountingKind()
+        self.admission: Admission | None = None
+        view = ClusterView(server, LABELS, Clock(), lambda: None)
+        self.cache = JobCache(self.kind, server, view, Clock(), admissions=lambda _state: self.admission)
+        self._pods_changed = view.pods_changed
+        self.cache.wrote(job())
+        for each in workers(8):
+            self.moved(None, each)
+
+    def moved(self, before: Pod | None, after: Pod | None) -> None:
+        self._pods_changed.call(before, after)
+
+    def state(self) -> JobState[TrainingJob]:
+        state = self.cache.state(NAME)
+        assert state is not None
+        return state
+
+
+async def _nobody() -> Mapping[str, str]:
+    return {}
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    server = ApiServer(Access(url="http://127.0.0.1:1", namespace="", tls=None, credentials=_nobody), 1.0)
+    yield Scene(server)
+    await server.close()
+
+
+def test_the_pods_of_a_job_are_read_once_until_one_of_them_changes(scene: Scene) -> None:
+    """Each pass of the control loop asks for every running job; 500 agents that connect at once are 500 passes."""
+    for _ in range(500):
+        assert len(scene.state().workers) == 8
+    once = scene.kind.roles
+    assert once <= 2 * 8
+    scene.moved(None, pod("launcher"))
+    assert scene.state().launcher is not None
+    assert scene.kind.roles <= once + 2 * 9
+
+
+def test_a_state_shows_each_change_of_the_job_of_its_pods_and_of_its_queue(scene: Scene) -> None:
+    before = scene.state()
+    assert (before.job.phase, before.admission) == ("", None)
+    gone = next(each for each in workers(8))
+    scene.moved(gone, None)
+    assert len(scene.state().workers) == 7
+    scene.cache.wrote(job(status={"phase": "Running"}, resourceVersion="8"))
+    assert scene.state().job.phase == "Running"
+    scene.admission = Admission("no quota")
+    assert scene.state().admission == Admission("no quota")
