@@ -31,7 +31,6 @@ from servicekit.kubernetes.access import Access, in_pod, pod_access
 from servicekit.kubernetes.errors import ConfigurationError
 from servicekit.kubernetes.server import ApiServer
 from servicekit.lifecycle import RootTaskEnded, run_tasks, stop_on_signals
-from servicekit.probes import Probes
 
 if TYPE_CHECKING:
     from node_agent.metrics import AgentMetrics
@@ -191,6 +190,9 @@ async def _probes(bind: str, health: AgentHealth) -> AsyncIterator[None]:
     if not bind:
         yield
         return
+    # Imported here, like the metrics: an agent without probes does not pay for an HTTP server.
+    from servicekit.probes import Probes  # noqa: PLC0415
+
     probes = Probes(health.live, health.ready, address.parse(bind))
     try:
         structlog.get_logger().info("probes.listening", address=str(await probes.start()))

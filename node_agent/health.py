@@ -10,7 +10,7 @@ from node_agent.outbox import Outbox
 from node_agent.uplink import Uplink
 from node_agent.watchdog import Watchdog
 from servicekit.clock import Clock
-from servicekit.probes import Health
+from servicekit.health import Health
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from node_agent.failpoints import At
-from node_agent.sources.session_token import MetadataMode
+from node_agent.sources import MetadataMode
 from servicekit import address, failpoints, settings
 from servicekit.kubernetes.access import SERVICE_ACCOUNT_DIR
 from servicekit.logs import LogFormat, LogLevel

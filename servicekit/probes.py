@@ -1,22 +1,14 @@
 """The HTTP server for liveness and readiness probes: `/livez` and `/readyz`."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from servicekit.address import Address
+from servicekit.health import Health
 from servicekit.server_name import hide_versions
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The answer to a probe. The detail is for people; it must encode as JSON and must not name a job."""
-
-    ok: bool
-    detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Probes:

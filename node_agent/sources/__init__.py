@@ -16,6 +16,15 @@ class ServiceBusy(SourceUnavailable):
     """A service is there and refuses to answer now: it may be any cloud's."""
 
 
+class MetadataMode(enum.StrEnum):
+    """Whether requests to the metadata service carry a session token."""
+
+    # Without a token until a request is refused for the lack of one, with tokens from then on.
+    AUTO = "auto"
+    PLAIN = "plain"
+    HARDENED = "hardened"
+
+
 @dataclass(frozen=True, slots=True)
 class Clear:
     """Nothing is announced."""

@@ -4,12 +4,11 @@ The clouds differ only in the names of the headers, and in whether a GET without
 """
 
 import asyncio
-import enum
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from node_agent.sources import SourceUnavailable
+from node_agent.sources import MetadataMode, SourceUnavailable
 from node_agent.sources.http import MetadataHttp, Reply, unusable
 from servicekit.clock import Clock
 
@@ -19,15 +18,6 @@ _MARGIN = 300
 # While the old token is still valid, a renewal may delay a poll, which has one second, by this many at most.
 _RENEWAL_SECONDS = 0.3
 _TOKEN = re.compile(r"[!-~]{1,2048}")
-
-
-class MetadataMode(enum.StrEnum):
-    """Whether requests to the metadata service carry a session token."""
-
-    # Without a token until a request is refused for the lack of one, with tokens from then on.
-    AUTO = "auto"
-    PLAIN = "plain"
-    HARDENED = "hardened"
 
 
 @dataclass(frozen=True, slots=True)

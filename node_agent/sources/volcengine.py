@@ -6,10 +6,10 @@
 import re
 
 from node_agent.notices import SourceName
-from node_agent.sources import machine
+from node_agent.sources import MetadataMode, machine
 from node_agent.sources.announcement import parse_with_zone
 from node_agent.sources.http import MetadataHttp
-from node_agent.sources.session_token import MetadataMode, OptionalTokenClient, TokenHeaders
+from node_agent.sources.session_token import OptionalTokenClient, TokenHeaders
 from node_agent.sources.termination_time import Service, TerminationTimeSource
 from servicekit.clock import Clock
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from servicekit.probes import Health
+from servicekit.health import Health
 
 
 class ServingState(StrEnum):

@@ -18,13 +18,12 @@ from node_agent.identity import ThisNode
 from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, Subject, SubjectKind
 from node_agent.outbox import Outbox
 from node_agent.poller import Poller
-from node_agent.sources import Source
+from node_agent.sources import MetadataMode, Source
 from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.aws import AwsSource
 from node_agent.sources.azure import AzureSource
 from node_agent.sources.file import FileSource
 from node_agent.sources.gcp import GcpSource
-from node_agent.sources.session_token import MetadataMode
 from node_agent.sources.tencent import TencentSource
 from node_agent.sources.volcengine import VolcengineSource
 from node_agent.stream import SessionSuperseded, Stream, StreamLost

@@ -44,6 +44,12 @@ class Process:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     @property
+    def wake_ups(self) -> int:
+        """How often the main thread has gone to sleep."""
+        status = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/status").read_text()
+        return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+    @property
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 

@@ -12,10 +12,9 @@ import pytest
 import pytest_asyncio
 from aioresponses import aioresponses
 
-from node_agent.sources import Answer, Clear, Noticed, Source, SourceUnavailable
+from node_agent.sources import Answer, Clear, MetadataMode, Noticed, Source, SourceUnavailable
 from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.aws import AwsSource
-from node_agent.sources.session_token import MetadataMode
 from node_agent.sources.tencent import TencentSource
 from node_agent.sources.volcengine import VolcengineSource
 from servicekit.clock import Clock

@@ -10,10 +10,9 @@ from node_agent.identity import ThisNode
 from node_agent.notices import Announcement, NoticeClass, SourceState
 from node_agent.outbox import Outbox
 from node_agent.poller import Poller
-from node_agent.sources import Clear, NodeIdentity, Noticed, PriceClass, Source, SourceUnavailable
+from node_agent.sources import Clear, MetadataMode, NodeIdentity, Noticed, PriceClass, Source, SourceUnavailable
 from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.aws import AwsSource
-from node_agent.sources.session_token import MetadataMode
 from servicekit.clock import Clock
 
 BASE = "http://metadata.test"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node_agent.settings import PREFIX, PodsMode, Settings, SourceKind, load
-from node_agent.sources.session_token import MetadataMode
+from node_agent.sources import MetadataMode
 from servicekit.logs import LogFormat, LogLevel
 from servicekit.settings import SettingsError, describe
 

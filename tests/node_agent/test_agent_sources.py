@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from node_agent.sources import Clear, NodeIdentity, Noticed, SourceUnavailable
+from node_agent.sources import Clear, MetadataMode, NodeIdentity, Noticed, SourceUnavailable
 from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.file import FileSource
-from node_agent.sources.session_token import MetadataMode
 from servicekit.clock import Clock
 from tests.node_agent.fake_metadata import IDENTITY, TERMINATION, FakeMetadata, Reply, metadata
 
