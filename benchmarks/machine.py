@@ -24,7 +24,12 @@ def usage(pid: int) -> Usage:
     """Return the usage of a running process. Raises OSError if it does not run."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
     ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
-    return Usage(ticks / _TICKS, _kibibytes(Path(f"/proc/{pid}/status"), "VmRSS") * 1024)
+    return Usage(ticks / _TICKS, _number(Path(f"/proc/{pid}/status"), "VmRSS") * 1024)
+
+
+def wake_ups(pid: int) -> int:
+    """Return how often threads of a running process have gone to sleep, without those that have ended."""
+    return sum(_number(status, "voluntary_ctxt_switches") for status in Path(f"/proc/{pid}/task").glob("*/status"))
 
 
 def machine() -> Machine:
@@ -32,7 +37,7 @@ def machine() -> Machine:
     return Machine(
         cores=os.cpu_count() or 1,
         cpu=_cpu(),
-        memory_bytes=_kibibytes(Path("/proc/meminfo"), "MemTotal") * 1024,
+        memory_bytes=_number(Path("/proc/meminfo"), "MemTotal") * 1024,
         python=platform.python_version(),
     )
 
@@ -45,7 +50,7 @@ def _cpu() -> str:
     return platform.machine()
 
 
-def _kibibytes(path: Path, field: str) -> int:
+def _number(path: Path, field: str) -> int:
     for line in path.read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")
         if name == field:

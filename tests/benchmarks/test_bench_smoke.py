@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.fleet import FleetSize
-from benchmarks.scenarios import agreement, metrics, webhook
+from benchmarks.scenarios import agreement, footprint, metrics, webhook
 from benchmarks.scenarios.fanout import Load
 
 
@@ -34,3 +34,12 @@ async def test_a_few_ranks_agree_and_meet_at_a_barrier(tmp_path: Path) -> None:
     ]
     assert [(each["blocked max"], each["proposal → all committed p50"] > 0) for each in ours] == [(0, True)] * 2
     assert 0.3 < theirs["blocked p50"] <= theirs["blocked max"] < 10
+
+
+@pytest.mark.long
+async def test_what_runs_on_every_node_is_measured_at_rest(tmp_path: Path) -> None:
+    """Real agents, one of them with an API server, which it lists and watches."""
+    outcome = await footprint.run(tmp_path, short=True)
+    alone, clustered, *_ = [{figure.label: figure.value for figure in row.figures} for row in outcome.rows]
+    assert 0 < alone["resident"] < clustered["resident"]
+    assert min(alone["wake-ups a second"], clustered["wake-ups a second"]) > 0
