@@ -284,7 +284,7 @@ async def _measure_failover(setup: _Setup) -> Row:
         case="its leader is killed",
         figures=(
             Figure(label="serves after", value=serving - began, unit=Unit.SECONDS, target=Target(at_most=5.0)),
-            Figure(label="decided after", value=decided, unit=Unit.SECONDS),
+            Figure(label="decided after", value=decided, unit=Unit.SECONDS, target=Target(at_most=5.0)),
             Figure(label="server RSS", value=second.usage().resident_bytes, unit=Unit.BYTES),
         ),
     )

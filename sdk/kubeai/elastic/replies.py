@@ -84,6 +84,7 @@ class Replies:
             else:
                 self._not_before = time.monotonic() + self._retry.after(error)
         else:
+            self._retry.delivered()
             monitor.confirm_reply(position)
 
     def _pause(self, now: float) -> float:

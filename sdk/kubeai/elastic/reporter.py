@@ -61,6 +61,7 @@ class Reporter:
                 else:
                     self._not_before = time.monotonic() + self._retry.after(error)
             else:
+                self._retry.delivered()
                 self._monitor.confirm(report)
             report = self._monitor.next_report()
 

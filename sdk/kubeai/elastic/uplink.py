@@ -116,6 +116,11 @@ class RetryPolicy:
         if seconds >= _SLOWEST_SECONDS:
             self._backoff.reset()
 
+    def delivered(self) -> None:
+        """Record that a report was confirmed."""
+        self._was_reached = True
+        self._backoff.reset()
+
     def after(self, error: wire.Refused | wire.Unreachable, absent_seconds: float = 0.0) -> float:
         """Return the seconds to wait after an error. `absent_seconds` is how long the supervisor has been away."""
         if isinstance(error, wire.Refused) and not _may_pass(error):
