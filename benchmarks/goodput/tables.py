@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from benchmarks.goodput.model import Case, Costs, Score, Unused, groups, possible_steps
 from benchmarks.goodput.oracle import best_worker_steps
 from benchmarks.goodput.policies import RESTARTED, SUPERVISOR, scores, with_restarts
+from benchmarks.goodput.real import Compared
 from benchmarks.results import Figure, Row, Target, Unit
 
 AT_MOST_BEHIND = 0.01
@@ -81,6 +82,25 @@ def unused(found: Simulated) -> Row:
         Figure(label="oracle, together", value=found.share(found.possible - found.oracle), unit=Unit.SHARE),
     )
     return Row(case=found.case.name, figures=figures)
+
+
+def validation(found: Compared) -> tuple[Row, Row]:
+    """The simulated score of a case and the real one."""
+    return (
+        _score(f"{found.case.name}: simulated", found, found.simulated),
+        _score(f"{found.case.name}: real processes", found, found.real),
+    )
+
+
+def _score(name: str, found: Compared, score: Score) -> Row:
+    share = score.useful / possible_steps(found.case, found.costs)
+    figures = (
+        Figure(label="groups", value=groups(found.case.schedule), unit=Unit.COUNT),
+        Figure(label="goodput", value=share, unit=Unit.SHARE),
+        Figure(label="steps lost", value=score.steps_lost, unit=Unit.COUNT),
+        Figure(label="restarts", value=score.restarts, unit=Unit.COUNT),
+    )
+    return Row(case=name, figures=figures)
 
 
 def _for_each(found: Simulated, value: Callable[[Score], float], unit: Unit) -> tuple[Figure, ...]:

@@ -5,15 +5,20 @@ from pathlib import Path
 
 from benchmarks.goodput import tables
 from benchmarks.goodput.model import Costs
+from benchmarks.goodput.real import compared
 from benchmarks.goodput.tables import Simulated, simulated
 from benchmarks.goodput.traces import cases
 from benchmarks.results import Outcome, Row
+from simulator import guarantees
+from simulator.runner import Scenario
+from simulator.scenarios import Part, ScenarioOptions, scenarios
 
 SEED = 1
 
 METHOD = """\
-Simulated time, without processes. *Goodput* is the useful worker-steps (each step, times its workers) by the possible
-ones: every node trains from its arrival until it is gone, while there are as many as the job needs.
+Simulated time, without processes; the last of these tables compares the simulation with real ones. *Goodput* is the
+useful worker-steps (each step, times its workers) by the possible ones: every node trains from its arrival until it is
+gone, while there are as many as the job needs.
 
 - **Capacity**: the recording of `make replay`, unshortened, and 10 hours of nodes that are reclaimed at a fixed rate in
   groups of 1, 1, 2 and 4, with a lead of 120 s, and replaced 6 minutes later on average. The job has a worker on each
@@ -50,9 +55,17 @@ UNUSED = """\
 The possible worker-steps that the supervisor of the simulations above did not make, by reason. *Hosts left before they
 went*: a job leaves all hosts of a group at once after their notices, and they idle until they are gone."""
 
+VALIDATION = """\
+The same capacity twice: in the simulation, and with the real supervisor, agents, launcher and training processes of
+`make replay`, sixteen times as fast as the trace. Step and checkpoint are those of the real run, a change of hosts
+costs nothing, and a restart is assumed to take 2.5 s, with the start of a new node's agent. At that speed a second more
+of it costs about two points, and goodput is low because capacity lasts hardly longer than a stop and a start take."""
 
-async def run(root: Path, *, short: bool) -> tuple[Outcome, ...]:  # noqa: ARG001 - nothing is written
-    """Simulate all policies in all cases."""
+_REAL_SEED, _REAL_LEAD = 2, 120.0
+
+
+async def run(root: Path, *, short: bool) -> tuple[Outcome, ...]:
+    """Simulate all policies in all cases, and play one case with real processes."""
     found = [simulated(case, Costs(), SEED) for case in cases(SEED, short=short)]
 
     def outcome(title: str, method: str, row: Callable[[Simulated], Row]) -> Outcome:
@@ -64,4 +77,19 @@ async def run(root: Path, *, short: bool) -> tuple[Outcome, ...]:  # noqa: ARG00
         outcome("Steps lost to replayed reclaims", STEPS_LOST, tables.steps_lost),
         outcome("Restarts a group of replayed reclaims", RESTARTS, tables.restarts),
         outcome("What the supervisor does not use", UNUSED, tables.unused),
+        await _validation(root, short=short),
     )
+
+
+async def _validation(root: Path, *, short: bool) -> Outcome:
+    scenario = _real_scenario(root, short=short)
+    rows = tables.validation(await compared(scenario, root / "world", SEED))
+    return Outcome(scenario="goodput", title="The simulation beside real processes", method=VALIDATION, rows=rows)
+
+
+def _real_scenario(root: Path, *, short: bool) -> Scenario:
+    """Sixteen nodes that are reclaimed at a fixed rate; in short, one of three nodes."""
+    part = Part.TINY if short else Part.RATES
+    options = ScenarioOptions(part=part, seeds=(_REAL_SEED,), leads=(_REAL_LEAD,))
+    [scenario] = scenarios(options, guarantees.Costs(options.step_seconds, guarantees.timed_checkpoint(root)))
+    return scenario

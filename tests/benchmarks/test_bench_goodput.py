@@ -10,11 +10,13 @@ from benchmarks.goodput.delays import Delays
 from benchmarks.goodput.model import Case, Costs, groups, possible_steps
 from benchmarks.goodput.oracle import best_worker_steps
 from benchmarks.goodput.policies import HABITS, SUPERVISOR, scores
+from benchmarks.goodput.real import useful_steps
 from benchmarks.goodput.restarting import Habits, restarting
 from benchmarks.goodput.supervised import supervised
 from benchmarks.goodput.traces import cases, synthetic
 from simulator.cloud.schedule import Add, Kill, Notice, Schedule, Step
 from simulator.cloud.trace import Node
+from simulator.events import Event, Kind
 
 COSTS = Costs()
 AT_ONCE = Delays(wire=0.0, poll=0.0, discovery=0.0)
@@ -188,3 +190,16 @@ def test_a_row_names_the_reasons_why_the_target_is_missed() -> None:
     assert behind.met is False
     assert behind.target is not None
     assert "(stops and starts) and 1" in behind.target.why
+
+
+def test_a_repeated_step_of_real_processes_counts_once() -> None:
+    """Two workers make steps 1 and 2; step 2 is made again in another ring, by three."""
+    made = [(1.0, 1, 1, 2), (2.0, 2, 1, 2), (3.0, 2, 2, 3)]
+    events = [
+        Event(at, Kind.STEP_APPLIED, {"run": 1, "epoch": epoch, "step": step, "rank": rank})
+        for at, step, epoch, workers in made
+        for rank in range(workers)
+    ]
+    assert useful_steps(events, 0.0, 10.0) == 2 + 3
+    assert useful_steps(events, 0.0, 2.5) == 2 + 2
+    assert useful_steps(events, 1.5, 3.0) == 2
