@@ -44,6 +44,16 @@ def test_nothing_in_it_builds_or_installs(engine: Engine, image: Image) -> None:
     assert (archives.returncode, archives.stdout) == (0, ""), archives.stderr
 
 
+def test_the_agent_finds_the_systems_cas_without_keeping_them(engine: Engine) -> None:
+    """None are in its memory; those of the base are in the directory where OpenSSL looks for them one by one."""
+    code = "import ssl; print(ssl.create_default_context().cert_store_stats()['x509'])"
+    kept = engine.shell(Image.AGENT, f'python -c "{code}"')
+    assert kept.stdout.strip() == "0", kept.stderr
+    where = "import ssl; print(ssl.get_default_verify_paths().capath)"
+    found = engine.shell(Image.AGENT, f'ls $(python -c "{where}")')
+    assert any(name.endswith(".0") for name in found.stdout.split()), found.stderr
+
+
 @_EACH
 def test_nothing_in_it_is_for_trying_things(engine: Engine, image: Image) -> None:
     """The project's packages are in it, and of the two services only its own."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.quiet_cluster import quiet_cluster
 from tests.node_agent.agent_process import agent
 from tests.node_agent.fake_metadata import metadata
 from tests.node_agent.fake_supervisor import fake_supervisor
@@ -33,19 +34,22 @@ def test_it_loads_only_what_it_needs(imported: str, absent: tuple[str, ...]) -> 
     assert done.stdout.split() == []
 
 
-async def test_an_idle_agent_rarely_wakes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clustered", [pytest.param(False, id="alone"), pytest.param(True, id="cluster")])
+async def test_an_idle_agent_rarely_wakes(tmp_path: Path, *, clustered: bool) -> None:
     """Between two polls the event loop waits for events, and does not look for them."""
     (tmp_path / "token").write_text("secret")
-    async with fake_supervisor() as supervisor, metadata() as cloud:
+    async with fake_supervisor() as supervisor, metadata() as cloud, quiet_cluster(tmp_path / "account", "n1") as found:
         environ = {
             "NODE_AGENT_NODE_NAME": "n1",
             "NODE_AGENT_SUPERVISOR": f"127.0.0.1:{supervisor.port}",
             "NODE_AGENT_TOKEN_FILE": str(tmp_path / "token"),
             "NODE_AGENT_SOURCES": "aliyun",
             "NODE_AGENT_METADATA_URL": cloud.url,
+            **(found if clustered else {}),
         }
         async with agent(environ) as running:
             await until(lambda: running.event("supervisor.welcomed"))
+            assert len(supervisor.streams[0].hello.sources) == 1 + clustered
             polls, wake_ups = len(cloud.requests), running.wake_ups
             await until(lambda: len(cloud.requests) >= polls + POLLS)
             assert running.wake_ups - wake_ups <= POLLS * MAX_WAKE_UPS
