@@ -13,11 +13,18 @@ _MAX_BYTES = 256 * 1024
 
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
-_OPTIONS = (
+OPTIONS = (
     ("grpc.max_receive_message_length", _MAX_BYTES),
     ("grpc.max_send_message_length", _MAX_BYTES),
     # A proxy in the environment is meant for downloads; it would see our token.
     ("grpc.enable_http_proxy", 0),
+    # A supervisor that answers no ping for 10 s is gone. Its own pings, every 30 s, usually take the place of these.
+    # Without the last option gRPC would not send a third one without data in between.
+    ("grpc.keepalive_time_ms", 35_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Otherwise gRPC pings every 10 s to measure the bandwidth, however little is sent.
+    ("grpc.http2.bdp_probe", 0),
     # Each connection has its own subchannel: a shared one would carry its backoff over to the next connection.
     ("grpc.use_local_subchannel_pool", 1),
 )
@@ -46,13 +53,13 @@ class Endpoint:
             NotConfigured: The CA file cannot be read, or has no certificate.
         """
         if self.ca_file is None:
-            return grpc.aio.insecure_channel(str(self.address), options=_OPTIONS)
+            return grpc.aio.insecure_channel(str(self.address), options=OPTIONS)
         trusted = _read(self.ca_file)
         if _CERTIFICATE not in trusted:
             # For an empty file gRPC takes its default CAs (seen with 1.85 and a CA among the defaults).
             raise NotConfigured(f"{self.ca_file} contains no CA certificate")
         credentials = grpc.ssl_channel_credentials(root_certificates=trusted)
-        return grpc.aio.secure_channel(str(self.address), credentials, options=_OPTIONS)
+        return grpc.aio.secure_channel(str(self.address), credentials, options=OPTIONS)
 
     def explain(self, reason: str) -> str:
         """Adds to a failure's reason that TLS was off: a server that expects TLS does not say so."""

@@ -160,10 +160,12 @@ class Settings:
         float,
         Meta(
             ge=0.05,
-            le=60.0,
-            description="Seconds between heartbeats until the supervisor sets its own; missing three ends a stream.",
+            le=600.0,
+            description="The longest pause between heartbeats on the stream that the agent asks for, in seconds; the "
+            "supervisor may set a shorter one. Three of them without a message end the stream. Pings of HTTP/2, every "
+            "30 s, detect most faults earlier.",
         ),
-    ] = 5.0
+    ] = 300.0
     probe_address: Annotated[
         str, Meta(description="host:port for /livez and /readyz; port 0 picks a free port, empty disables them.")
     ] = ""

@@ -20,7 +20,9 @@ Call = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.SupervisorMessage]
 # A peer that has been silent for this many heartbeats is gone.
 _SILENT_HEARTBEATS = 3
 # Seconds. The agent ignores a heartbeat outside of these: the shortest costs twenty messages a second.
-_MIN_HEARTBEAT, _MAX_HEARTBEAT = 0.05, 60.0
+_MIN_HEARTBEAT, _MAX_HEARTBEAT = 0.05, 600.0
+# Seconds for the welcome, however far apart heartbeats are.
+_WELCOME_SECONDS = 15.0
 # The largest on the wire: no session can follow it.
 _LAST_SESSION = 2**64 - 1
 # Seconds for the goodbye: together with everything else at the end it stays well below two.
@@ -53,7 +55,7 @@ class Stream:
         call: The stream, before anything is written to it.
         outbox: Reports and source states to send.
         clock: Monotonic instants.
-        heartbeat: Seconds between heartbeats until the supervisor sets its own.
+        heartbeat: The longest pause between heartbeats that is asked for, in seconds.
         watchdog: Fed by the sending loop.
     """
 
@@ -65,6 +67,7 @@ class Stream:
         self._watchdog = watchdog
         self._sent_at = clock.monotonic()
         self._closing = False
+        self._is_welcomed = False
         # Already sent on this stream, so that only changes follow.
         self._revisions: dict[NoticeId, int] = {}
         self._states: dict[SourceName, tuple[SourceState, str]] = {}
@@ -142,7 +145,7 @@ class Stream:
         self._states = {status.source: (status.state, status.detail) for status in statuses}
         self._revisions = {report.id: report.revision for report in reports}
         failpoint(At.HELLO_SENDING)
-        await self._write(wire.hello(identity, statuses, reports, self._clock.monotonic()))
+        await self._write(wire.hello(identity, statuses, reports, self._heartbeat, self._clock.monotonic()))
         failpoint(At.HELLO_SENT)
 
     async def _send_changes(self) -> None:
@@ -167,6 +170,8 @@ class Stream:
 
     async def _next(self) -> pb.SupervisorMessage:
         limit = _SILENT_HEARTBEATS * self._heartbeat
+        if not self._is_welcomed:
+            limit = min(limit, _WELCOME_SECONDS)
         try:
             async with asyncio.timeout(limit):
                 message = await self._call.read()
@@ -186,6 +191,7 @@ class Stream:
     def _handle(self, message: pb.SupervisorMessage, on_welcome: Callable[[], None]) -> None:
         match message.WhichOneof("message"):
             case "welcome":
+                self._is_welcomed = True
                 self._set_heartbeat(message.welcome.heartbeat_seconds)
                 on_welcome()
             case "acknowledgement":

@@ -34,7 +34,7 @@ class Uplink:
         node: This node; nothing is sent before its uid is known.
         outbox: Reports and source states to send.
         clock: Wall time for the session, monotonic instants for the rest.
-        heartbeat: Seconds between heartbeats until the supervisor sets its own.
+        heartbeat: The longest pause between heartbeats that is asked for, in seconds.
         version: The agent's version.
 
     Attributes:

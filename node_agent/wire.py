@@ -55,7 +55,11 @@ class AgentIdentity:
 
 
 def hello(
-    identity: AgentIdentity, statuses: Sequence[SourceStatus], reports: Sequence[NoticeReport], now: float
+    identity: AgentIdentity,
+    statuses: Sequence[SourceStatus],
+    reports: Sequence[NoticeReport],
+    heartbeat: float,
+    now: float,
 ) -> pb.AgentMessage:
     return pb.AgentMessage(
         hello=pb.Hello(
@@ -66,6 +70,7 @@ def hello(
             machine=_machine(identity.machine),
             sources=[_source(status, now) for status in statuses],
             notices=[_notice(report, now) for report in reports],
+            heartbeat_seconds=heartbeat,
         )
     )
 

@@ -309,7 +309,8 @@ class Settings(Policy):
         Meta(
             ge=0.05,
             le=60,
-            description="Interval of heartbeats on every stream; a peer that misses three is considered gone.",
+            description="Interval of heartbeats on every stream whose peer does not ask for a longer one; a peer that "
+            "misses three is considered gone.",
         ),
     ] = 5.0
     connection_seconds: Annotated[

@@ -15,9 +15,10 @@ from reclaim.v1 import reclaim_pb2 as wire
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
 from benchmarks.clients.jsonlines import serve
+from node_agent.channel import OPTIONS
 
-# Without this, all channels of a process to one address share one connection.
-_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
+# What agents and the SDK ask for by default.
+_HEARTBEAT_SECONDS = 300.0
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -146,6 +147,7 @@ class _Agent:
             agent_version="benchmark",
             sources=[wire.SourceReport(source="metadata", state=state)],
             notices=[] if report is None else [report],
+            heartbeat_seconds=_HEARTBEAT_SECONDS,
         )
 
     async def _beat(self, seconds: float) -> None:
@@ -203,8 +205,8 @@ def _credentials(ca: str | None) -> grpc.ChannelCredentials | None:
 
 def _channel(target: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
     if credentials is None:
-        return grpc.aio.insecure_channel(target, options=_OPTIONS)
-    return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+        return grpc.aio.insecure_channel(target, options=OPTIONS)
+    return grpc.aio.secure_channel(target, credentials, options=OPTIONS)
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def _request(group: Group, host: str, rank: int) -> bytes:
     body = json.dumps(hello).encode()
     head = (
         "POST /v1/processes/stream HTTP/1.1\r\nHost: supervisor\r\n"
-        f"Authorization: Bearer {group.token}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Authorization: Bearer {group.token}\r\nHeartbeat-Seconds: 20\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 

@@ -13,8 +13,8 @@ from benchmarks.harness.fleet import Fleet, FleetSize, fleet
 from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
 from benchmarks.summary import summarize
 
-_IDLE_BYTES = 768 * 1024 * 1024
-_IDLE_CORES = 0.1
+_IDLE_BYTES = 640 * 1024 * 1024
+_IDLE_CORES = 0.03
 _WHY_CORES = """most of it is gRPC's Python code, with 1,000 heartbeats per second each way. A larger
 `JOB_SUPERVISOR_HEARTBEAT_SECONDS` reduces them and detects silent agents later."""
 _WHY_BYTES = """an agent's gRPC connection with TLS uses about 90 KiB, a process's stream 37 KiB."""

@@ -1,4 +1,4 @@
-"""Heartbeats on the streams to launchers, elastic agents and training processes."""
+"""Heartbeats on all streams, from one timer."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from typing import Protocol
 class Streams(Protocol):
     """Streams of one kind of peer."""
 
-    async def heartbeat(self) -> None:
-        """Sends a heartbeat on each."""
+    async def heartbeat(self, seconds: float) -> None:
+        """Gives each stream its turn, which comes every `seconds`: it sends a heartbeat if one is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sends a heartbeat on every stream every `seconds`."""
+    """Gives every stream a turn every `seconds`."""
 
     streams: Sequence[Streams]
     seconds: float
@@ -25,4 +25,4 @@ class Heartbeat:
         while True:
             await asyncio.sleep(self.seconds)
             for each in self.streams:
-                await each.heartbeat()
+                await each.heartbeat(self.seconds)

@@ -8,7 +8,7 @@ from typing import Any
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.order import Order, OrderKind
-from supervisor.fanout.lines import HEARTBEAT, LineStream, line
+from supervisor.fanout.lines import LineStream, line
 
 
 @dataclass(slots=True)
@@ -83,10 +83,10 @@ class Launchers:
         connection.job = job
         self._send(connection, order)
 
-    async def heartbeat(self) -> None:
-        """Sends a heartbeat on every stream, and the order again where a job waits for something else now."""
+    async def heartbeat(self, seconds: float) -> None:
+        """Sends the heartbeats that are due, and the order again where a job waits for something else now."""
         for connection in list(self._connections.values()):
-            connection.stream.push(HEARTBEAT)
+            connection.stream.heartbeat(seconds)
             if connection.sent is not None and connection.sent[0].kind is OrderKind.WAIT:
                 self._send(connection, connection.sent[0])
                 await asyncio.sleep(0)  # Between jobs with thousands of hosts, urgent work has its turn.

@@ -15,6 +15,8 @@ from servicekit.connections import mark_streaming
 from supervisor.refusals import Code, Refusals, Wire
 
 _MAX_BUFFERED_BYTES = 256 * 1024  # In addition to one line, whose length is bounded by the limits of messages.
+_PATIENCE_HEADER = "Heartbeat-Seconds"
+_MAX_PATIENCE = 600.0
 _HEADERS = {"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"}
 
 
@@ -23,7 +25,7 @@ def line(message: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
-HEARTBEAT = line({"type": "heartbeat"})
+_HEARTBEAT = line({"type": "heartbeat"})
 
 
 class LineStream:
@@ -35,6 +37,8 @@ class LineStream:
         self._response = web.StreamResponse(headers=_HEADERS)
         self._response.enable_chunked_encoding()
         self._end: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._patience = _patience(request)
+        self._quiet = 0.0
 
     @property
     def wire(self) -> "LineStream":
@@ -46,8 +50,15 @@ class LineStream:
         mark_streaming(self._request)
         await self._response.prepare(self._request)
 
+    def heartbeat(self, seconds: float) -> None:
+        """Sends a heartbeat if the next turn, in so many seconds, would be later than the peer can wait for a line."""
+        self._quiet += seconds
+        if self._quiet + seconds > self._patience:
+            self.push(_HEARTBEAT)
+
     def push(self, data: bytes) -> None:
         """Sends a line; drops a peer that does not read."""
+        self._quiet = 0.0
         transport = self._request.transport
         if transport is None or transport.is_closing() or self._end.done():
             return
@@ -68,3 +79,12 @@ class LineStream:
         await self._response.write(goodbye)
         await self._response.write_eof()
         return self._response
+
+
+def _patience(request: web.Request) -> float:
+    """The longest pause between lines, in seconds, that the peer says it can do with; 0 if it says nothing."""
+    try:
+        wanted = float(request.headers.get(_PATIENCE_HEADER, "0"))
+    except ValueError:
+        return 0.0
+    return wanted if 0.0 <= wanted <= _MAX_PATIENCE else 0.0

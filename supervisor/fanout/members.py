@@ -9,7 +9,7 @@ from supervisor.decide.members import NO_MEMBERS, Member, Members
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.rendezvous import Round
-from supervisor.fanout.lines import HEARTBEAT, LineStream, line
+from supervisor.fanout.lines import LineStream, line
 
 GONE_SECONDS = 0.3
 """A member whose stream has ended is gone after this time: it may only have lost its connection."""
@@ -127,12 +127,12 @@ class MemberStreams:
         """Forgets all other jobs without a stream."""
         self._jobs = {name: job for name, job in self._jobs.items() if name in jobs or job.connections}
 
-    async def heartbeat(self) -> None:
-        """Sends a heartbeat on every stream."""
+    async def heartbeat(self, seconds: float) -> None:
+        """Sends the heartbeats that are due."""
         for name in list(self._jobs):
             for connection in self._connections(name):
                 if connection.stream is not None:
-                    connection.stream.push(HEARTBEAT)
+                    connection.stream.heartbeat(seconds)
 
     def finish(self, reason: str) -> None:
         """Ends every stream with a goodbye."""

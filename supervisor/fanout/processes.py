@@ -13,7 +13,7 @@ from supervisor.domain.agreement import Agreement
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.fanout.lines import HEARTBEAT, LineStream, line
+from supervisor.fanout.lines import LineStream, line
 
 COALESCE_SECONDS = 0.05
 """Directives that are not urgent are delayed by this time and sent together. Sending every notice of a group to 2,000
@@ -204,11 +204,11 @@ class Processes:
         """Forgets rank 0 of all other jobs."""
         self._rank_zeros = {name: known for name, known in self._rank_zeros.items() if name in jobs}
 
-    async def heartbeat(self) -> None:
-        """Sends a heartbeat on every stream, with pauses for urgent directives."""
+    async def heartbeat(self, seconds: float) -> None:
+        """Sends the heartbeats that are due, with pauses for urgent directives."""
         streams = [stream for job in self._jobs.values() for stream in _wires(job)]
         for turn, stream in enumerate(streams, 1):
-            stream.push(HEARTBEAT)
+            stream.heartbeat(seconds)
             if turn % _HEARTBEATS_AT_ONCE == 0:
                 await asyncio.sleep(0)
 

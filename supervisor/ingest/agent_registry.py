@@ -22,7 +22,7 @@ class SourceState(StrEnum):
 
 
 SILENCE_SECONDS = 60.0
-"""How much later than the end of its node an agent may fall silent: silence is detected after three heartbeats."""
+"""How much later than the end of its node an agent may fall silent: pings detect it within 40 s."""
 
 _NONE_ANNOUNCED = frozenset({SourceState.CLEAR, SourceState.NOT_SPOT})
 

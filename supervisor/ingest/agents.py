@@ -22,6 +22,7 @@ from supervisor.ingest.agent_messages import Received, about_pods, decode, hello
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState
 from supervisor.ingest.agent_reports import ReportDependencies, ReportHandler, ignore_refusal
 from supervisor.ingest.errors import ForeignTokenError, MalformedError, SlowReaderError, TooManyError, code_of
+from supervisor.ingest.liveness import Liveness, Verdict
 from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.refusals import Code, Refusals, Wire, readable
@@ -29,6 +30,8 @@ from supervisor.store.interface import Store
 
 _CONNECT = "/reclaim.v1.ReclaimService/Connect"
 _SILENT_HEARTBEATS = 3
+_HEARTBEATS_AT_ONCE = 100
+_MAX_INTERVAL_SECONDS = 600.0
 _HELLO_SECONDS = 1.0
 """The time limit for the hello of an agent that will be refused."""
 
@@ -90,7 +93,8 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
 
     def __init__(self, deps: AgentDependencies) -> None:
         self._deps = deps
-        self._stop = asyncio.Event()
+        self._streams: set[_Stream] = set()
+        self._is_stopping = False
         self._connect = grpc.stream_stream_rpc_method_handler(
             self.connect, request_deserializer=decode, response_serializer=wire.SupervisorMessage.SerializeToString
         )
@@ -104,13 +108,22 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
 
     def finish(self) -> None:
         """Ends all streams with a goodbye, including later ones."""
-        self._stop.set()
+        self._is_stopping = True
+        for stream in self._streams:
+            stream.finish()
+
+    async def heartbeat(self, _seconds: float) -> None:
+        """Gives each stream its turn, with pauses for notices."""
+        for turn, stream in enumerate(list(self._streams), 1):
+            stream.heartbeat()
+            if turn % _HEARTBEATS_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def connect(self, messages: AsyncIterator[Received], context: _Context) -> None:
         """Serves one agent's stream."""
         try:
             node = await self._authenticate(messages, context)
-            await _Stream(self._deps, node, messages, context, self._stop).serve()
+            await self._serve(_Stream(self._deps, node, messages, context))
         except grpc.aio.InternalError:  # The agent disconnected during a write; gRPC ignores this error.
             raise
         except SlowReaderError as error:
@@ -121,6 +134,15 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
             code = code_of(error) or Code.INTERNAL
             self._deps.refusals.add(Wire.GRPC, code, str(error), None if code_of(error) else error)
             await context.abort(_STATUS[code], f"{code}: {readable(str(error))}")
+
+    async def _serve(self, stream: "_Stream") -> None:
+        self._streams.add(stream)
+        if self._is_stopping:
+            stream.finish()
+        try:
+            await stream.serve()
+        finally:
+            self._streams.discard(stream)
 
     async def _authenticate(self, messages: AsyncIterator[Received], context: _Context) -> Host:
         try:
@@ -150,19 +172,53 @@ class _Stream:
         node: Host,
         messages: AsyncIterator[Received],
         context: _Context,
-        stop: asyncio.Event,
     ) -> None:
         self._deps = deps
         self._node = node
         self._messages = aiter(messages)
         self._context = context
-        self._stop = stop
         self._writing = asyncio.Lock()
         self._sources: set[Source] = set()
         self._patience = _SILENT_HEARTBEATS * deps.heartbeat_seconds
-        self._missed_heartbeats = 0
-        self._blocked_writes = 0
+        self._interval = 1
+        self._liveness: Liveness | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_stopping = False
+        self._beats: set[asyncio.Task[None]] = set()
         self._reports = ReportHandler(deps.reports, node, self._acknowledge)
+
+    def finish(self) -> None:
+        """Ends the stream with a goodbye."""
+        self._is_stopping = True
+        self._finish(None)
+
+    def heartbeat(self) -> None:
+        """Takes a turn: sends a heartbeat if one is due, and ends the stream of an agent that is not there any more."""
+        if self._liveness is None:
+            return
+        match self._liveness.turn(is_writing=self._writing.locked()):
+            case Verdict.HEARTBEAT_DUE:
+                beat = asyncio.create_task(self._write(wire.SupervisorMessage(heartbeat=wire.Heartbeat())))
+                self._beats.add(beat)
+                beat.add_done_callback(self._beat_ended)
+            case Verdict.SILENT:
+                _log.warning("agent.silent", node=self._node)
+                self._finish(None)
+            case Verdict.NOT_READING:
+                self._finish(self._slow_reader())
+
+    def _beat_ended(self, beat: asyncio.Task[None]) -> None:
+        self._beats.discard(beat)
+        if not beat.cancelled() and (error := beat.exception()) is not None:
+            self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        if self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
 
     async def serve(self) -> None:
         """Serves the stream until either side ends it."""
@@ -197,6 +253,7 @@ class _Stream:
         hello = first.hello
         if hello.node != self._node:
             raise ForeignTokenError(f"the token is for {self._node} only")
+        self._interval = _turns(hello.heartbeat_seconds, self._deps.heartbeat_seconds)
         view = hello_view(hello, self._deps.clock.now())
         reports = [report(each, view) for each in hello.notices]
         for source in (*view.sources, *view.pod_sources, *(each.source for each in reports)):
@@ -233,51 +290,27 @@ class _Stream:
         return about and notice.source not in NOT_OF_AGENTS
 
     async def _run(self, view: AgentState, reports: Sequence[Report]) -> None:
-        """Reads messages and sends heartbeats until the agent ends the stream or falls silent, or this side stops."""
-        tasks: set[asyncio.Task[Any]] = {
-            asyncio.create_task(self._read_messages(view, reports), name="agent.listen"),
-            asyncio.create_task(self._reports.run(), name="agent.reports"),
-            asyncio.create_task(self._send_heartbeats(), name="agent.beat"),
-            asyncio.create_task(self._detect_silence(), name="agent.watch"),
-            asyncio.create_task(self._stop.wait(), name="agent.stop"),
-        }
+        """Reads messages until the agent ends the stream, or this side does."""
+        self._liveness = Liveness(self._interval)
+        listening = asyncio.create_task(self._read_messages(view, reports), name="agent.listen")
+        reporting = asyncio.create_task(self._reports.run(), name="agent.reports")
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({listening, reporting, self._ended}, return_when=asyncio.FIRST_COMPLETED)
             if self._deps.agents.session(self._node) > view.session:
                 await self._superseded()
-            elif self._stop.is_set():
+            elif self._is_stopping:
                 goodbye = wire.Goodbye(reason="the supervisor is stopping")
                 await self._send_last(wire.SupervisorMessage(goodbye=goodbye))
         finally:
+            self._liveness = None
             self._reports.end()
-            for task in tasks:
-                task.cancel()
-            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            running = (listening, reporting, self._ended, *self._beats)
+            for each in running:
+                each.cancel()
+            outcomes = await asyncio.gather(*running, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
-
-    async def _send_heartbeats(self) -> None:
-        while True:
-            await asyncio.sleep(self._deps.heartbeat_seconds)
-            await self._write(wire.SupervisorMessage(heartbeat=wire.Heartbeat()))
-
-    async def _detect_silence(self) -> None:
-        """Returns when the agent has missed too many heartbeats.
-
-        It counts heartbeats and measures no time: a supervisor that was blocked itself, for example by thousands of
-        handshakes, did not read either, and lost 4,700 of 5,000 agents at once when it used the clock.
-
-        Raises:
-            SlowReaderError: The agent does not read; otherwise it would count as connected for ever.
-        """
-        while max(self._missed_heartbeats, self._blocked_writes) < _SILENT_HEARTBEATS:
-            await asyncio.sleep(self._deps.heartbeat_seconds)
-            self._missed_heartbeats += 1
-            self._blocked_writes += self._writing.locked()
-        if self._blocked_writes > 1:  # One heartbeat may just be being written.
-            raise self._slow_reader()
-        _log.warning("agent.silent", node=self._node)
 
     def _is_current(self) -> bool:
         return self._deps.agents.is_current(self._node, self)
@@ -288,7 +321,8 @@ class _Stream:
 
     async def _read_messages(self, view: AgentState, reports: Sequence[Report]) -> None:
         """Welcomes the agent and reads its messages until its goodbye, or until a newer stream replaces this one."""
-        await self._write(wire.SupervisorMessage(welcome=wire.Welcome(heartbeat_seconds=self._deps.heartbeat_seconds)))
+        welcome = wire.Welcome(heartbeat_seconds=self._interval * self._deps.heartbeat_seconds)
+        await self._write(wire.SupervisorMessage(welcome=welcome))
         for each in reports:
             await self._reports.put(each)
         self._deps.agents.mark_synced(self._node, self)
@@ -314,7 +348,8 @@ class _Stream:
     async def _next(self) -> wire.AgentMessage | None:
         """The next message; None if the agent ended the stream."""
         received = await anext(self._messages, None)
-        self._missed_heartbeats = 0
+        if self._liveness is not None:
+            self._liveness.heard()
         if isinstance(received, Exception):
             raise received
         return received
@@ -323,7 +358,8 @@ class _Stream:
         # gRPC allows one write at a time: a heartbeat during an acknowledgement would break the stream.
         async with self._writing:
             await self._context.write(message)
-            self._blocked_writes = 0
+            if self._liveness is not None:
+                self._liveness.written()
 
     async def _send_last(self, message: wire.SupervisorMessage) -> None:
         """Sends the message that ends the stream.
@@ -343,3 +379,10 @@ class _Stream:
     async def _acknowledge(self, received: Report) -> None:
         entry = wire.Acknowledgement.Entry(notice_id=received.acknowledged_as, revision=received.revision)
         await self._write(wire.SupervisorMessage(acknowledgement=wire.Acknowledgement(entries=[entry])))
+
+
+def _turns(wanted: float, seconds: float) -> int:
+    """The turns of so many seconds between heartbeats, for an agent that can do with one every `wanted` seconds."""
+    if not wanted > seconds:  # It said nothing, or no number.
+        return 1
+    return int(min(wanted, _MAX_INTERVAL_SECONDS) // seconds) or 1

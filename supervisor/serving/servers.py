@@ -137,10 +137,14 @@ def _grpc_options(patience: float) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", milliseconds),
         # For a connection without a stream.
         ("grpc.max_connection_idle_ms", milliseconds),
-        # A peer that acknowledges nothing is dropped after 10 + 15 s; heartbeats usually detect it earlier. Pings of a
-        # peer need no setting: gRPC ends a connection at the third one within five minutes without data.
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 15_000),
+        # A peer that answers no ping is dropped after 30 + 10 s, and one that acknowledges no data after 10 s. A ping
+        # costs less than half of a heartbeat, which goes through Python.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        # gRPC ends a connection at the third ping of a peer that comes sooner than this after the one before.
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        # Otherwise gRPC pings every 10 s to measure the bandwidth, however little is sent.
+        ("grpc.http2.bdp_probe", 0),
         # An agent opens one stream, but HTTP/2 advises against limits below 100.
         ("grpc.max_concurrent_streams", 100),
     ]

@@ -263,7 +263,9 @@ class Supervisor:
             "ageing": expiry.run,
             "journal": journal.run,
             "watch": self._watch,
-            "heartbeat": Heartbeat((self._processes, self._members, self._launchers), settings.heartbeat_seconds).run,
+            "heartbeat": Heartbeat(
+                (self._reclaim, self._processes, self._members, self._launchers), settings.heartbeat_seconds
+            ).run,
             "retention": self.retention.run,
             "servers": servers.run,
             **({"page": self._page.viewers.run} if self._page else {}),

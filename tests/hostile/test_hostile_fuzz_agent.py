@@ -77,7 +77,7 @@ async def one_poll(source: Source) -> None:
         await poller.once()
     finally:
         await source.close()
-    said = wire.hello(SPEAKER, outbox.statuses(), outbox.reports(), Clock().monotonic()).hello
+    said = wire.hello(SPEAKER, outbox.statuses(), outbox.reports(), 300.0, Clock().monotonic()).hello
     (state,) = said.sources
     assert state.state in set(pb.SourceState.values()) - {pb.SOURCE_STATE_UNSPECIFIED}
     assert len(said.notices) == (state.state == pb.SOURCE_STATE_NOTICED)
@@ -280,7 +280,7 @@ async def test_no_supervisor_ends_an_agent_or_makes_it_forget(messages: list[pb.
         await stream.run(SPEAKER, lambda: None)
     if isinstance(ended.value, SessionSuperseded):
         # What follows is a hello of the next one.
-        assert wire.hello(wire.AgentIdentity(NODE, ended.value.session + 1, "0"), [], [], 0.0)
+        assert wire.hello(wire.AgentIdentity(NODE, ended.value.session + 1, "0"), [], [], 300.0, 0.0)
     heard = {(entry.notice_id, entry.revision) for each in messages for entry in each.acknowledgement.entries}
     for each in KNOWN:
         settled = any(name == each.id and revision >= each.revision for name, revision in heard)

@@ -44,7 +44,7 @@ def test_the_promised_defaults() -> None:
         poll_seconds=1.0,
         max_lead_seconds=3600.0,
         outbox_limit=1024,
-        heartbeat_seconds=5.0,
+        heartbeat_seconds=300.0,
         probe_address="",
         metrics_address="",
         log_format=LogFormat.AUTO,

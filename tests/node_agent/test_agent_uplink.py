@@ -255,6 +255,16 @@ async def test_heartbeats_keep_an_idle_stream(fake: FakeSupervisor, agent: Agent
         await own.stop()
 
 
+async def test_a_hello_says_how_far_apart_heartbeats_may_be(fake: FakeSupervisor, agent: Agent) -> None:
+    own = Agent(Address("127.0.0.1", fake.port), agent.token_file, heartbeat=300.0)
+    own.start()
+    try:
+        await until(lambda: own.uplink.welcomed)
+        assert fake.streams[0].hello.heartbeat_seconds == 300.0
+    finally:
+        await own.stop()
+
+
 async def test_a_silent_supervisor_is_left(fake: FakeSupervisor, agent: Agent) -> None:
     fake.answers_heartbeats, fake.heartbeat = False, 0.05
     agent.start()

@@ -1,5 +1,6 @@
 """Posts and streams over real sockets."""
 
+import concurrent.futures
 import contextlib
 import json
 import shutil
@@ -147,6 +148,21 @@ def test_heartbeats_are_life(supervisor: FakeSupervisor) -> None:
         next(lines)
         threading.Timer(0.7, lambda: supervisor.direct(directive="LEAVE")).start()
         assert next(lines)["directive"] == "LEAVE"
+
+
+def test_three_heartbeats_are_asked_for_in_the_silence_that_ends_a_stream() -> None:
+    """The kernel asks as well whether the supervisor's machine is still there."""
+    with socket.create_server(("127.0.0.1", 0)) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        there = Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", "token")
+        opening = pool.submit(open_stream, there, STREAM, {}, silence=60.0)
+        connection, _ = server.accept()
+        with connection:
+            asked = connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            with opening.result() as stream:
+                assert b"\r\nHeartbeat-Seconds: 20\r\n" in asked
+                assert stream._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                assert stream._sock.gettimeout() == 60.0
 
 
 def test_silence_is_unreachable() -> None:

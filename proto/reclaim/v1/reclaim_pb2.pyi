@@ -228,6 +228,7 @@ class Hello(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     NOTICES_FIELD_NUMBER: _builtins.int
     MACHINE_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     node_uid: _builtins.str
     """The machine's own id (ECS: instance-id). A new machine under an old name has a new one."""
@@ -236,6 +237,8 @@ class Hello(_message.Message):
     superseded it where the clock went back. A lower session than the one already seen is refused.
     """
     agent_version: _builtins.str
+    heartbeat_seconds: _builtins.float
+    """The longest pause between heartbeats, in seconds, that the agent can do with; absent: what the supervisor wants."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceReport]: ...
     @_builtins.property
@@ -254,12 +257,15 @@ class Hello(_message.Message):
         sources: _abc.Iterable[Global___SourceReport] | None = ...,
         notices: _abc.Iterable[Global___NoticeReport] | None = ...,
         machine: Global___Machine | None = ...,
+        heartbeat_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["machine", b"machine"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_seconds", b"_heartbeat_seconds", "heartbeat_seconds", b"heartbeat_seconds", "machine", b"machine"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "machine", b"machine", "node", b"node", "node_uid", b"node_uid", "notices", b"notices", "session", b"session", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_seconds", b"_heartbeat_seconds", "agent_version", b"agent_version", "heartbeat_seconds", b"heartbeat_seconds", "machine", b"machine", "node", b"node", "node_uid", b"node_uid", "notices", b"notices", "session", b"session", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__heartbeat_seconds: _TypeAlias = _typing.Literal["heartbeat_seconds"]  # noqa: Y015
+    _WhichOneofArgType__heartbeat_seconds: _TypeAlias = _typing.Literal["_heartbeat_seconds", b"_heartbeat_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__heartbeat_seconds) -> _WhichOneofReturnType__heartbeat_seconds | None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
@@ -475,7 +481,7 @@ class Welcome(_message.Message):
 
     HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
     heartbeat_seconds: _builtins.float
-    """Seconds between heartbeats, both ways; a peer silent for three of them is gone."""
+    """Seconds between heartbeats, both ways; a peer silent for three of them is gone. Pings of HTTP/2 detect most others."""
     def __init__(
         self,
         *,

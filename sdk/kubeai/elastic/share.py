@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from .identity import Identity
 
-_SILENCE_SECONDS = 15.0  # as for a stream of its own; a relay passes the supervisor's heartbeats on
 _ATTEMPTS = 10
 _BETWEEN_SECONDS = 0.02  # while a relay has taken the name and does not listen yet, or is dying
 
@@ -68,7 +67,7 @@ class Share:
         for _ in range(_ATTEMPTS):
             self._become_relay()
             try:
-                return wire.open_stream(self._there, path, hello, _SILENCE_SECONDS)
+                return wire.open_stream(self._there, path, hello)
             except wire.Refused as error:
                 _raise_unless_unknown(error)
                 return None

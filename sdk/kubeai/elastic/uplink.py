@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _STREAM = "/v1/processes/stream"
 _REPORT = "/v1/processes/report"
 _SLOWEST_SECONDS = 5.0  # the longest back-off; a final refusal is retried forever at this pace
-_QUIET_SECONDS = 15.0  # the silence limit of the stream; a restarting supervisor is back before we report its absence
+_QUIET_SECONDS = 15.0  # a restarting supervisor is back before we report its absence
 
 
 class RunIsOver(Exception):  # noqa: N818 - the name describes the state

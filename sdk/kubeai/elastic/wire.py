@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CONNECT_SECONDS = 5.0
+_HEARTBEATS = 3  # that are missed before the supervisor counts as silent
+_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}  # Linux has all of them
+_HEAD_SECONDS = 15.0
+_NO_HEADERS: dict[str, str] = {}
 _RECEIVE_BYTES = 65536
 _REPLACED_WITHIN = 1.0  # seconds over which clients spread their attempts while a lost supervisor is replaced
 _OF_THE_ABSENCE = 1 / 4
@@ -177,16 +181,17 @@ def post(endpoint: Endpoint, path: str, body: Mapping[str, Any], timeout: float 
         return _object(_content(response))
 
 
-def open_stream(endpoint: Endpoint, path: str, hello: Mapping[str, Any], silence: float = 15.0) -> Stream:
+def open_stream(endpoint: Endpoint, path: str, hello: Mapping[str, Any], silence: float = 60.0) -> Stream:
     """Send the hello and return the stream. Raises Refused or Unreachable.
 
-    `silence` is the longest time in seconds without a byte from the supervisor.
+    `silence` is the longest time in seconds without a byte from the supervisor, which is asked for three heartbeats in
+    it. That finds a supervisor that hangs; the kernel finds one whose machine is gone.
     """
     with _translated(endpoint), contextlib.ExitStack() as stack:
         sock = _connect(endpoint, min(_CONNECT_SECONDS, silence))
         stack.callback(sockets.release, sock)
-        sock.settimeout(silence)
-        response = _exchange(sock, endpoint, path, hello)
+        sock.settimeout(min(_HEAD_SECONDS, silence))
+        response = _exchange(sock, endpoint, path, hello, {"Heartbeat-Seconds": f"{silence / _HEARTBEATS:g}"})
         stack.callback(response.close)
         if not response.chunked:
             raise Unreachable(f"{endpoint.address} did not answer with a stream")
@@ -275,13 +280,21 @@ def _connect_any(host: str, port: int, timeout: float) -> socket.socket:
         try:
             sock.settimeout(timeout)
             sock.connect(where)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _set_options(sock)
         except OSError as error:
             failure = error
             sockets.release(sock)
         else:
             return sock
     raise failure
+
+
+def _set_options(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _wrap_tls(sock: socket.socket, endpoint: Endpoint, host: str) -> socket.socket:
@@ -308,11 +321,13 @@ def _tls_context(ca: Path | None) -> ssl.SSLContext:
         raise ValueError(f"{ca} contains no CA certificate: {error}") from error
 
 
-def _exchange(sock: socket.socket, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> http.client.HTTPResponse:
+def _exchange(
+    sock: socket.socket, endpoint: Endpoint, path: str, body: Mapping[str, Any], more: Mapping[str, str] = _NO_HEADERS
+) -> http.client.HTTPResponse:
     parts = urlsplit(endpoint.address)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
     connection.sock = sock
-    headers = {"Authorization": f"Bearer {endpoint.token}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {endpoint.token}", "Content-Type": "application/json", **more}
     connection.request("POST", path, json.dumps(body, allow_nan=False).encode(), headers)
     response = connection.getresponse()
     if response.status != http.client.OK:

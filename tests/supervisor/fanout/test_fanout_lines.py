@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
 from aiohttp import web
 
 from supervisor.decide.orders import order_for
@@ -36,10 +37,11 @@ class Streams:
         finally:
             self.open.remove(lines)
 
-    async def connect(self) -> socket.socket:
+    async def connect(self, *headers: str) -> socket.socket:
         """A peer that has asked for a stream and reads nothing."""
         peer = socket.create_connection(self.address)
-        peer.sendall(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n")
+        head = "\r\n".join(["POST / HTTP/1.1", "Host: here", "Content-Length: 0", *headers])
+        peer.sendall(f"{head}\r\n\r\n".encode())
         count = len(self.open) + 1
         await until(lambda: len(self.open) == count)
         return peer
@@ -87,6 +89,39 @@ async def test_a_peer_that_reads_is_not_dropped_by_one_that_does_not() -> None:
                     break
             assert serving.open == [read]
             writer.close()
+
+
+async def heartbeats(*headers: str, turns: int = 12, other_lines: bool = False) -> int:
+    """How many a peer with these headers gets in so many turns of five seconds."""
+    async with streams() as serving:
+        with await serving.connect(*headers) as peer:
+            (stream,) = serving.open
+            for _ in range(turns):
+                stream.heartbeat(5.0)
+                if other_lines:
+                    stream.push(line({"type": "other"}))
+            stream.finish("enough")
+            reader, writer = await asyncio.open_connection(sock=peer, limit=2**20)
+            data = await reader.readuntil(b"0\r\n\r\n")
+            writer.close()
+    return data.count(b"heartbeat")
+
+
+async def test_a_peer_gets_heartbeats_as_far_apart_as_it_asks_for() -> None:
+    """No farther, and one every turn if it asks for nothing."""
+    assert await heartbeats() == 12
+    assert await heartbeats("Heartbeat-Seconds: 20") == 3
+    assert await heartbeats("Heartbeat-Seconds: 19.9") == 4
+    assert await heartbeats("Heartbeat-Seconds: 600") == 0
+
+
+async def test_another_line_takes_the_place_of_a_heartbeat() -> None:
+    assert await heartbeats("Heartbeat-Seconds: 20", other_lines=True) == 0
+
+
+@pytest.mark.parametrize("wanted", ["", "soon", "nan", "inf", "-1", "601", "1e9"])
+async def test_a_peer_that_asks_for_an_impossible_pause_gets_one_every_turn(wanted: str) -> None:
+    assert await heartbeats(f"Heartbeat-Seconds: {wanted}") == 12
 
 
 async def test_nothing_is_sent_after_a_goodbye() -> None:

@@ -213,6 +213,37 @@ async def test_a_silent_agent_is_disconnected_and_its_sources_are_unknown(served
     assert not served.store.snapshot().notices
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (4.4 * HEARTBEAT, 4 * HEARTBEAT),
+        (0.0, HEARTBEAT),
+        (HEARTBEAT / 2, HEARTBEAT),
+        (1e9, 600.0),
+        (float("inf"), 600.0),
+        (float("nan"), HEARTBEAT),
+        (-1.0, HEARTBEAT),
+    ],
+)
+async def test_an_agent_is_told_a_pause_between_heartbeats_that_it_can_do_with(
+    served: Served, asked: float, told: float
+) -> None:
+    """In whole turns of the supervisor's own timer."""
+    agent = served.peers.stranger(served.peers.tokens.agent("n1"))
+    await agent.say(hello=hello("n1", heartbeat_seconds=asked))
+    assert (await agent.read("welcome")).heartbeat_seconds == told
+
+
+async def test_an_agent_may_be_silent_for_as_long_as_it_was_told(served: Served) -> None:
+    """Another one, which asked for nothing, is given up meanwhile."""
+    patient = await served.peers.agent("n1", silent=True, heartbeat_seconds=40 * HEARTBEAT)
+    await served.peers.agent("n2", silent=True)
+    await served.agent_is("n2", connected=False)
+    await served.agent_is("n1", connected=True)
+    await patient.say(notice=noticed("n1"))
+    await patient.acknowledged(1)
+
+
 async def test_an_agent_that_is_heard_stays_connected(served: Served) -> None:
     """Heartbeats go both ways, for longer than the silence that ends a stream."""
     agent = await served.peers.agent("n1", silent=True)

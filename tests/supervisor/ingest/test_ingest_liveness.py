@@ -1,0 +1,40 @@
+import pytest
+
+from supervisor.ingest.liveness import Liveness, Verdict
+
+
+def turns(liveness: Liveness, count: int, *, is_writing: bool = False) -> list[Verdict]:
+    return [liveness.turn(is_writing=is_writing) for _ in range(count)]
+
+
+@pytest.mark.parametrize("interval", [1, 4])
+def test_a_heartbeat_is_due_once_in_an_interval(interval: int) -> None:
+    liveness = Liveness(interval)
+    for _ in range(5):
+        assert turns(liveness, interval) == [*[Verdict.FINE] * (interval - 1), Verdict.HEARTBEAT_DUE]
+        liveness.heard()
+        liveness.written()
+
+
+def test_anything_that_is_written_takes_the_place_of_a_heartbeat() -> None:
+    liveness = Liveness(4)
+    turns(liveness, 3)
+    liveness.written()
+    assert turns(liveness, 4)[-1] is Verdict.HEARTBEAT_DUE
+
+
+@pytest.mark.parametrize("interval", [1, 4])
+def test_three_intervals_without_a_message_are_silence(interval: int) -> None:
+    liveness = Liveness(interval)
+    turns(liveness, 3 * interval - 1)
+    liveness.heard()
+    assert Verdict.SILENT not in turns(liveness, 3 * interval - 1)
+    assert liveness.turn(is_writing=False) is Verdict.SILENT
+
+
+def test_a_write_that_waits_for_three_turns_is_not_read_however_far_apart_heartbeats_are() -> None:
+    """Two turns may just have fallen into two writes; nothing more is written meanwhile."""
+    liveness = Liveness(60)
+    assert turns(liveness, 2, is_writing=True) == [Verdict.FINE] * 2
+    liveness.written()
+    assert turns(liveness, 3, is_writing=True)[-1] is Verdict.NOT_READING
