@@ -97,15 +97,15 @@ def _checkpoint_delays(
     decisions: Iterable[Decision], received: Sequence[DirectiveReceived], peers: Sequence[Peer]
 ) -> Iterator[float]:
     """A process on an excluded host gets a LEAVE instead, which is not measured here."""
-    asked = {line.generation for line in received if line.directive == "CHECKPOINT"}
+    asked: dict[int, list[DirectiveReceived]] = {}
+    for line in received:
+        if line.directive == "CHECKPOINT":
+            asked.setdefault(line.generation, []).append(line)
+    leaves = {(line.generation, line.stream) for line in received if line.directive == "LEAVE"}
     for decision in decisions:
         if decision.phase == _SHRINKING and decision.generation in asked:
-            received_at = _first(
-                line for line in received if (line.directive, line.generation) == ("CHECKPOINT", decision.generation)
-            )
-            leaving = {
-                line.stream for line in received if line.directive == "LEAVE" and line.generation <= decision.generation
-            }
+            received_at = _first(asked[decision.generation])
+            leaving = {stream for generation, stream in leaves if generation <= decision.generation}
             expected = [
                 (s, decision.at) for s, peer in enumerate(peers) if peer.job == decision.job and s not in leaving
             ]

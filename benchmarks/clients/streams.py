@@ -8,7 +8,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -17,16 +17,20 @@ from kubeai.elastic.wire import Backoff
 
 from benchmarks.clients.jsonlines import serve
 
+_STREAM = "/v1/processes/stream"
+_STREAM_OF_RELAYS = "/v1/relays/stream"
+_MESSAGES_OF_RELAYS = "/v1/relays/messages"
 _DIRECTIVE = b'"directive"'
 _HEAD_END = b"\r\n\r\n"
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The processes of one job: one per host, ranks from 0."""
+    """The processes of one job: the host of each, in the order of their ranks. Each `shared` of them share a stream."""
 
     job: str
     token: str
     hosts: list[str]
+    shared: int = 1
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True):
@@ -82,6 +86,8 @@ class _Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
+        if not self._received and not self._is_past_head:
+            self._owner.answered()
         self._received.append((now, data))
         if not self.ready and _DIRECTIVE in data:
             self.ready = True
@@ -129,6 +135,9 @@ class _Process:
             else:
                 return
 
+    def answered(self) -> None:
+        """The supervisor has begun to answer."""
+
     def opened(self, at: float) -> None:
         self._backoff.reset()
         self._clients.opened.append(at)
@@ -140,9 +149,34 @@ class _Process:
     def drain(self) -> list[DirectiveReceived]:
         messages = [each for stream in self._streams for each in stream.messages()]
         self._streams = [stream for stream in self._streams if not stream.is_lost]
-        return [
-            _parse_directive(at, self._index, message) for at, message in messages if message.get("type") == "directive"
-        ]
+        return [each for at, message in messages for each in self.directives(at, message)]
+
+    def directives(self, at: float, message: dict[str, Any]) -> Iterator[DirectiveReceived]:
+        """Yield what a line tells this process."""
+        if message.get("type") == "directive":
+            yield _parse_directive(at, self._index, message)
+
+
+class _Relay(_Process):
+    """Plays the relay of a host: its processes join its stream, and each line names those that it is for."""
+
+    def __init__(self, first: int, clients: "_Clients", group: Group, ranks: Sequence[int]) -> None:
+        name = f"{group.job}-{ranks[0]}"
+        super().__init__(first, clients, _request(_STREAM_OF_RELAYS, group.token, {"relay": name}))
+        hellos = [{"hello": _hello(group, rank)} for rank in ranks]
+        self._hellos = _request(_MESSAGES_OF_RELAYS, group.token, {"relay": name, "messages": hellos})
+        self._numbers = {_name(group, rank): first + turn for turn, rank in enumerate(ranks)}
+
+    def answered(self) -> None:
+        self._clients.later(0.0, self._join)
+
+    async def _join(self) -> None:
+        await self._clients.post(self._hellos)
+
+    def directives(self, at: float, message: dict[str, Any]) -> Iterator[DirectiveReceived]:
+        if message.get("type") == "relayed" and message["line"]["type"] == "directive":
+            for name in message["processes"]:
+                yield _parse_directive(at, self._numbers[name], message["line"])
 
 
 class _Clients:
@@ -172,6 +206,19 @@ class _Clients:
             lambda: stream, self._setup.host, self._setup.port, ssl=self._tls, server_hostname=host
         )
 
+    async def post(self, request: bytes) -> None:
+        """Make one call on a connection of its own, as a relay's first one is."""
+        if self._setup is None:
+            raise AssertionError("set up first")
+        host, port = self._setup.host, self._setup.port
+        name = host if self._tls is not None else None
+        reader, writer = await asyncio.open_connection(host, port, ssl=self._tls, server_hostname=name)
+        writer.write(request)
+        status = await reader.readline()
+        writer.close()
+        if b" 200 " not in status:
+            raise AssertionError(f"the supervisor answered {status!r}")
+
     def later(self, seconds: float, function: Any) -> None:
         async def run() -> None:
             await asyncio.sleep(seconds)
@@ -184,9 +231,11 @@ class _Clients:
     async def _start(self, setup: Setup) -> None:
         self._setup = setup
         self._tls = ssl.create_default_context(cafile=setup.ca) if setup.ca is not None else None
+        number = 0
         for group in setup.groups:
-            for rank, host in enumerate(group.hosts):
-                self._processes.append(_Process(len(self._processes), self, _request(group, host, rank)))
+            for rank in range(0, len(group.hosts), group.shared):
+                self._processes.append(self._process(number + rank, group, rank))
+            number += len(group.hosts)
         gate = asyncio.Semaphore(setup.at_once)
 
         async def enter(process: _Process) -> None:
@@ -194,6 +243,11 @@ class _Clients:
                 await process.connect()
 
         await asyncio.gather(*(enter(process) for process in self._processes))
+
+    def _process(self, number: int, group: Group, rank: int) -> _Process:
+        if group.shared > 1:
+            return _Relay(number, self, group, range(rank, rank + group.shared))
+        return _Process(number, self, _request(_STREAM, group.token, _hello(group, rank)))
 
     async def _until_ready(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -209,12 +263,20 @@ class _Clients:
         return Arrivals(received, opened, self._waiting())
 
 
-def _request(group: Group, host: str, rank: int) -> bytes:
-    hello = {"process": f"{group.job}-{rank}", "host": host, "rank": rank, "pid": 1, "step": None, "sdk": "benchmark"}
-    body = json.dumps(hello).encode()
+def _name(group: Group, rank: int) -> str:
+    return f"{group.job}-{rank}"
+
+
+def _hello(group: Group, rank: int) -> dict[str, Any]:
+    host = group.hosts[rank]
+    return {"process": _name(group, rank), "host": host, "rank": rank, "pid": 1, "step": None, "sdk": "benchmark"}
+
+
+def _request(path: str, token: str, message: Mapping[str, Any]) -> bytes:
+    body = json.dumps(message).encode()
     head = (
-        "POST /v1/processes/stream HTTP/1.1\r\nHost: supervisor\r\n"
-        f"Authorization: Bearer {group.token}\r\nHeartbeat-Seconds: 20\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: supervisor\r\n"
+        f"Authorization: Bearer {token}\r\nHeartbeat-Seconds: 20\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 

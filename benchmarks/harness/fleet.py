@@ -23,7 +23,7 @@ _MAX_STREAMS = 5000
 class FleetSize:
     """The size of a fleet. `jobs` share `nodes` and `streams` evenly, and each node has an agent.
 
-    `spare` is how many nodes a job can lose before it is stopped.
+    `spare` is how many nodes a job can lose before it is stopped. If `shared`, the processes of a node share a stream.
     """
 
     nodes: int
@@ -31,6 +31,7 @@ class FleetSize:
     jobs: int
     spare: int = 0
     framework: str = "horovod"
+    shared: bool = False
 
     def node_names(self) -> list[str]:
         return [f"node-{number}" for number in range(self.nodes)]
@@ -140,7 +141,12 @@ class Fleet:
     def _groups(self) -> list[streams.Group]:
         each = self.size.streams // self.size.nodes
         return [
-            streams.Group(job.shape.name, job.token, [host for host in job.shape.hosts for _ in range(each)])
+            streams.Group(
+                job.shape.name,
+                job.token,
+                [host for host in job.shape.hosts for _ in range(each)],
+                each if self.size.shared else 1,
+            )
             for job in self.jobs
         ]
 
@@ -161,15 +167,16 @@ async def fleet(
 
 
 def _by_size(groups: Iterable[streams.Group], maximum: int) -> list[list[streams.Group]]:
-    """Batch groups with at most `maximum` processes together. A larger group stays whole."""
+    """Batch groups with at most `maximum` streams together. A larger group stays whole."""
     batches: list[list[streams.Group]] = [[]]
     size = 0
     for group in groups:
-        if batches[-1] and size + len(group.hosts) > maximum:
+        opened = len(group.hosts) // group.shared
+        if batches[-1] and size + opened > maximum:
             batches.append([])
             size = 0
         batches[-1].append(group)
-        size += len(group.hosts)
+        size += opened
     return batches
 
 

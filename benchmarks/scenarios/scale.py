@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.clients.agents import Sent
@@ -15,8 +16,7 @@ from benchmarks.summary import summarize
 
 _IDLE_BYTES = 640 * 1024 * 1024
 _IDLE_CORES = 0.03
-_WHY_CORES = """most of it is gRPC's Python code, with 1,000 heartbeats per second each way. A larger
-`JOB_SUPERVISOR_HEARTBEAT_SECONDS` reduces them and detects silent agents later."""
+_WHY_CORES = """gRPC's threads wake for its timers, for pings of 5,000 connections and for heartbeats."""
 _WHY_BYTES = """an agent's gRPC connection with TLS uses about 90 KiB, a process's stream 37 KiB."""
 _WAVE_P99_SECONDS = 1.0
 _WAVE_CORES = 2.0
@@ -32,25 +32,33 @@ One real supervisor with TLS; all agents, launchers and streams are protocol cli
 same cores, each with a connection and a token of its own, so that a busy client delays what it measures. In the wave
 half of all nodes are noticed, one after the other; each job excludes what it loses until it must be stopped. *Durable*
 is from an agent's notice to its acknowledgement, the others are as in the first table. Nothing may be lost: a process
-that is not told fails the run. An agent whose stream is lost, as on starved cores, opens it again and repeats."""
+that is not told fails the run. An agent whose stream is lost, as on starved cores, opens it again and repeats. With
+*shared streams*, eight processes of each node share one, as those of a pod do."""
 
 
 async def run(root: Path, *, short: bool) -> Outcome:
-    """Measure both cases with one fleet."""
-    size = (
+    """Measure idle and in a wave, with a fleet that has a stream for each process, and with one that shares them."""
+    alone = (
         FleetSize(nodes=100, streams=200, jobs=5, spare=8)
         if short
         else FleetSize(nodes=5000, streams=10_000, jobs=100, spare=20)
     )
+    shared = replace(alone, streams=8 * alone.nodes, shared=True)
+    rows = [row for size in (alone, shared) for row in await _measure(root / f"{size.streams}", size, short=short)]
+    return Outcome(scenario="scale", title=f"{alone.nodes:,} agents, TLS", method=METHOD, rows=tuple(rows))
+
+
+async def _measure(root: Path, size: FleetSize, *, short: bool) -> Sequence[Row]:
     over, watched = (3.0, 3.0) if short else (60.0, 30.0)
     async with fleet(root, size, tls=True) as peers:
         await peers.start_jobs()
         await peers.start_streams()
         await asyncio.sleep(_SETTLE_SECONDS)
-        idle = await _measure_idle(peers, watched)
-        wave = await _measure_wave(peers, over)
-    title = f"{size.nodes:,} agents and {size.streams:,} streams, TLS"
-    return Outcome(scenario="scale", title=title, method=METHOD, rows=(idle, wave))
+        return await _measure_idle(peers, watched), await _measure_wave(peers, over)
+
+
+def _case(size: FleetSize, what: str) -> str:
+    return f"{size.streams:,} {'processes, shared streams' if size.shared else 'streams'}: {what}"
 
 
 async def _measure_idle(peers: Fleet, seconds: float) -> Row:
@@ -59,7 +67,7 @@ async def _measure_idle(peers: Fleet, seconds: float) -> Row:
     after, passed = peers.server.usage(), time.monotonic() - began
     cores = (after.cpu_seconds - before.cpu_seconds) / passed
     return Row(
-        case="idle",
+        case=_case(peers.size, "idle"),
         figures=(
             Figure(
                 label="server CPU", value=cores, unit=Unit.CORES, target=Target(at_most=_IDLE_CORES, why=_WHY_CORES)
@@ -85,7 +93,7 @@ async def _measure_wave(peers: Fleet, over: float) -> Row:
     noticed, told = await _all_told(peers, sent)
     aim = Target(at_most=_WAVE_P99_SECONDS)
     return Row(
-        case=f"{len(nodes):,} notices in {over:g} s",
+        case=_case(peers.size, f"{len(nodes):,} notices in {over:g} s"),
         figures=(
             Figure(
                 label="server CPU",
