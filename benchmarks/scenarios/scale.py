@@ -20,7 +20,7 @@ _WHY_CORES = """gRPC's threads wake for its timers, for pings of 5,000 connectio
 _WHY_BYTES = """an agent's gRPC connection with TLS uses about 90 KiB, a process's stream 37 KiB."""
 _WAVE_P99_SECONDS = 1.0
 _WAVE_CORES = 2.0
-_WAVE_BYTES = 2 * 1024 * 1024 * 1024
+_WAVE_BYTES = 1024 * 1024 * 1024
 _SETTLE_SECONDS = 6.0
 """Longer than the interval of heartbeats."""
 _LOOK_SECONDS = 0.5
