@@ -19,6 +19,8 @@ long for the commit."""
 
 _SHORTEST_ROUND_SECONDS = 0.05
 _STEPS_OF_MARGIN = 4
+_PART_OF_A_STEP = 0.25
+"""A commit that arrives within this part of a step finds most ranks in the step that they named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,11 @@ def _advanced(s: Situation, held: Agreement) -> Agreement | NoAgreement:
 
 
 def _reachable(s: Situation, held: Agreement, answers: Iterable[tuple[RankState, Answer]]) -> int:
-    """A step that no rank will have passed when the commit arrives: two rounds from now, each as long as this one."""
+    """A step that no rank will have passed when the commit arrives: two rounds from now, each as long as this one.
+
+    Where steps are much longer than that, it is the next one: if a rank has just passed it, another attempt costs less
+    than the whole step that is saved otherwise.
+    """
     answers = list(answers)
     took = max(answer.at for _, answer in answers) - held.since
     heard_at = s.now + 2 * min(max(took, _SHORTEST_ROUND_SECONDS), ROUND_SECONDS)
@@ -131,7 +137,11 @@ def _reachable(s: Situation, held: Agreement, answers: Iterable[tuple[RankState,
 
 
 def _step_at(instant: float, answer: Answer, step_seconds: float | None) -> int:
-    return answer.step + (1 if step_seconds is None else math.ceil(max(0.0, instant - answer.at) / step_seconds))
+    """The step that a rank has at most begun by then, or will be in with few exceptions."""
+    if step_seconds is None:
+        return answer.step + 1
+    steps = max(0.0, instant - answer.at) / step_seconds
+    return answer.step + (0 if steps < _PART_OF_A_STEP else math.ceil(steps))
 
 
 def _round_ends_at(s: Situation, held: Agreement) -> float:

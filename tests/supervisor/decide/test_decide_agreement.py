@@ -78,6 +78,15 @@ def test_the_proposed_step_is_ahead_of_every_rank_for_two_rounds() -> None:
     assert (agreement.epoch, agreement.step, agreement.committed) == (1, 105 + 2 + 1, False)
 
 
+@pytest.mark.parametrize(("step_seconds", "ahead"), [(10.0, 1), (0.81, 1), (0.79, 2), (0.2, 2)])
+def test_of_long_steps_the_one_that_is_under_way_is_proposed(step_seconds: float, ahead: int) -> None:
+    """The commit comes in 0.2 s. A job that waited for the step after it would lose it where the lead is short."""
+    states = tuple(replace(state, step_seconds=step_seconds) for state in STATES)
+    job = _polled(states)
+    facts = stopping_for(answering(states, present(job), DECLINED, at=0.1, step=100))
+    assert present(decide(job, facts, 0.1).job).step == 100 + ahead
+
+
 def test_a_rank_that_answered_long_ago_is_expected_further_on() -> None:
     job = _polled()
     early = answering(STATES[:1], present(job), DECLINED, at=0.1, step=100)
