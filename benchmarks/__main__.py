@@ -14,6 +14,7 @@ from benchmarks.results import Outcome, Results
 from benchmarks.scenarios import (
     agreement,
     check_alive,
+    cliff,
     cluster,
     deciding,
     fanout,
@@ -55,6 +56,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "tenants": tenants.run,
     "footprint": footprint.run,
     "goodput": goodput.run,
+    "cliff": cliff.run,
 }
 
 
