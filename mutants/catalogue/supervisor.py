@@ -83,9 +83,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _LOOP,
-                "                await self._deps.wakeup.wait(self._pass())\n",
-                "                await self._deps.wakeup.wait(self._pass())\n"
-                "                await asyncio.sleep(8.0)\n",
+                "                await self._deps.wakeup.wait(seconds)\n",
+                "                await self._deps.wakeup.wait(seconds)\n                await asyncio.sleep(8.0)\n",
             ),
         ),
     ),

@@ -316,6 +316,7 @@ class MemberPeer:
     revision: int = 0
     alive: asyncio.Task[None] | None = None
     _lines: list[Lines] = field(default_factory=list)
+    _saying: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def lines(self) -> Lines:
@@ -341,10 +342,12 @@ class MemberPeer:
             self.alive.cancel()
 
     async def says(self, **changes: Any) -> Refusal:
-        self.state = {**self.state, **changes}
-        self.revision += 1
-        report = {**self._who, "state": self.state, "revision": self.revision}
-        return await self.peers.post("/v1/rendezvous/report", self.token, report)
+        """Reports, one after the other: of two reports under way the earlier one could come last, and be refused."""
+        async with self._saying:
+            self.state = {**self.state, **changes}
+            self.revision += 1
+            report = {**self._who, "state": self.state, "revision": self.revision}
+            return await self.peers.post("/v1/rendezvous/report", self.token, report)
 
     async def live(self) -> None:
         """Reports each half second that nothing has changed."""
