@@ -3,21 +3,24 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from kubeai.elastic import identity, local, sockets
+from kubeai.elastic.relay import Relay
 from kubeai.elastic.testing import FakeSupervisor
+from kubeai.elastic.wire import Endpoint
 
 from supervisor.domain.ids import JobName
 from tests.sdk.sdk_scripts import Script, Start
 from tests.testkit.serving import AgentPeer, Served
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 SOMEBODY_ELSE = 12345
 
@@ -261,6 +264,32 @@ def test_processes_of_different_jobs_runs_and_directories_have_different_relays(
     assert len(names) == 5
     same = replace(own, directory=tmp_path / "link", token="renewed", address="http://b")
     assert local.name_of(same) == local.name_of(own)
+
+
+def test_a_relay_that_is_closed_while_it_opens_its_stream_leaves_nothing_open() -> None:
+    name, ready = os.urandom(8).hex(), b'{"answers": [{}]}'
+    with socket.create_server(("127.0.0.1", 0)) as server, closing(local.listen(name)) as listener:
+        there = Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", "token")
+        relay = Relay(listener, lambda: there)
+        relay.start()
+        peer = local.connect(name, 5.0)
+        peer.sendall(HEAD % 16 + b'{"process": "x"}')
+        stream, _ = server.accept()
+        relay.close()
+        stream.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        call, _ = server.accept()
+        call.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(ready), ready))
+        with stream, call:
+            read_to_the_end(stream)
+            read_to_the_end(call)
+    sockets.release(peer)
+
+
+def read_to_the_end(connection: socket.socket) -> None:
+    """Read what the other side sends, until it ends the connection."""
+    connection.settimeout(PATIENCE)
+    while connection.recv(65536):
+        pass
 
 
 def test_with_a_supervisor_that_knows_no_relays_each_has_a_stream(supervisor: FakeSupervisor, start: Start) -> None:

@@ -17,7 +17,7 @@ import pytest
 from kubeai.elastic import sockets
 from kubeai.elastic.framing import MAX_LINE
 from kubeai.elastic.testing import FakeSupervisor
-from kubeai.elastic.wire import Backoff, Endpoint, Refused, Stream, Unreachable, open_stream, post
+from kubeai.elastic.wire import Backoff, Connection, Endpoint, Refused, Stream, Unreachable, open_stream, post
 
 STREAM = "/v1/processes/stream"
 REPORT = "/v1/processes/report"
@@ -61,6 +61,24 @@ def answer(status: str, body: bytes, *headers: str) -> bytes:
 def _nothing_stays_open() -> Iterator[None]:
     yield
     assert not sockets._open
+
+
+def test_a_connection_that_is_closed_while_another_thread_opens_it_again_can_be_closed(
+    supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the old one wakes that thread, which is done before `close` returns."""
+    connection = Connection()
+
+    def again(sock: socket.socket) -> None:
+        monkeypatch.undo()
+        sockets.release(sock)
+        connection.post(endpoint(supervisor), REPORT, {"kind": "left", "process": "p"})
+
+    connection.post(endpoint(supervisor), REPORT, {"kind": "left", "process": "p"})
+    monkeypatch.setattr(sockets, "release", again)
+    connection.close()
+    assert len(supervisor.reports) == 2
+    connection.close()
 
 
 def test_a_post_says_what_it_is_given_and_returns_the_answer(supervisor: FakeSupervisor) -> None:

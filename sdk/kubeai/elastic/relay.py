@@ -100,6 +100,7 @@ class Relay:
         finally:
             for peer in list(self._peers):
                 sockets.release(peer.sock)
+            self._end_stream()  # which may have been opened during `close`
             self._connection.close()
 
     def _accept(self) -> None:

@@ -222,14 +222,16 @@ class Connection:
                 except _FAULTS:
                     pass  # the peer has closed a connection that was idle
             self.close()
-            self._sock, self._endpoint = _connect(endpoint, timeout), endpoint
-            return self._post(self._sock, endpoint, path, body)
+            sock = _connect(endpoint, timeout)
+            self._sock, self._endpoint = sock, endpoint
+            return self._post(sock, endpoint, path, body)
 
     def close(self) -> None:
-        """Close the connection; the next post opens another."""
-        if self._sock is not None:
-            sockets.release(self._sock)
-            self._sock = None
+        """Close the connection, from any thread; the next post opens another."""
+        # Let go of it first: its end wakes a thread that posts, which opens the next one at once.
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sockets.release(sock)
 
     def _post(self, sock: socket.socket, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         keep = False
