@@ -20,7 +20,12 @@ class Kind(StrEnum):
     VOLCANO_JOB = "Volcano Job"
     JOB = "Job"
     JOB_SET = "JobSet"
+    TRAIN_JOB = "TrainJob"
     COMMAND = "command"
+
+
+JOB_SETS = frozenset({Kind.JOB_SET, Kind.TRAIN_JOB})
+"""Kinds of which a JobSet is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +71,19 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedJob:
-    """A job; `spec` is that of the manifest, for what only one kind has."""
+    """A job.
+
+    Attributes:
+        spec: That of the manifest, for what only one kind has; that of the JobSet which becomes of a TrainJob.
+        spec_path: Where that spec is.
+    """
 
     kind: Kind
     name: str
     namespace: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Value] = field(default_factory=dict)
+    spec_path: str = "spec"
     roles: tuple[Role, ...] = ()
 
     def __str__(self) -> str:
@@ -83,6 +94,11 @@ class CheckedJob:
     def opts_in(self) -> bool:
         """Whether the job or any of its templates opts in."""
         return opts_in(self.annotations) or any(opts_in(role.annotations) for role in self.roles)
+
+    @property
+    def lacks_pods(self) -> bool:
+        """Whether its pods are described by another object, which was not read."""
+        return self.kind is Kind.TRAIN_JOB and not self.spec
 
     @property
     def holds(self) -> bool:

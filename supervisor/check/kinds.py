@@ -64,6 +64,12 @@ SHAPES: Mapping[Kind, Shape] = {
         ),
         budget=("failurePolicy", "maxRestarts"),
     ),
+    Kind.TRAIN_JOB: Shape(
+        resource=Resource(
+            group="trainer.kubeflow.org", version="v1alpha1", kind="TrainJob", plural="trainjobs", namespaced=True
+        ),
+        budget=("failurePolicy", "maxRestarts"),
+    ),
 }
 
 

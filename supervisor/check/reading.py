@@ -1,27 +1,42 @@
 """Reads jobs from manifests and command lines."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from supervisor.check.command import KUBEAI_RUN, Launch, launches_in
 from supervisor.check.job import CheckedJob, Kind, Mount, Role
+from supervisor.check.jobset import training_jobs
 from supervisor.check.kinds import SHAPES, Shape, kind_of
+from supervisor.check.runtimes import jobset_spec, runtime_of
 from supervisor.check.values import Value, at, items, mapping, number, text
 
 _RENDEZVOUS_PORT = "23456"
 _NO_VOLUME = ""
 
 
-def jobs_in(document: Value) -> Iterator[CheckedJob]:
-    """The jobs of one document, which may be a List; nothing for other objects."""
+def jobs_in(*documents: Value, beside: Iterable[Value] = ()) -> Iterator[CheckedJob]:
+    """The jobs of documents, which may be Lists; nothing for other objects.
+
+    A TrainJob has roles only if its runtime is in these documents, or in those `beside` them.
+    """
+    objects = [each for document in documents for each in _objects(document)]
+    runtimes = [*objects, *(each for document in beside for each in _objects(document))]
+    for each in objects:
+        group = text(each, "apiVersion").rpartition("/")[0]
+        kind = kind_of(group, text(each, "kind"))
+        if kind is Kind.TRAIN_JOB:
+            yield _train_job(each, runtimes)
+        elif kind is not None:
+            yield _job(kind, each)
+
+
+def _objects(document: Value) -> Iterator[Value]:
     if text(document, "kind").endswith("List"):
         for each in items(document, "items"):
-            yield from jobs_in(each)
-        return
-    group = text(document, "apiVersion").rpartition("/")[0]
-    kind = kind_of(group, text(document, "kind"))
-    if kind is not None:
-        yield _job(kind, document)
+            yield from _objects(each)
+    else:
+        yield document
 
 
 def job_of_command(line: str) -> CheckedJob:
@@ -45,6 +60,13 @@ def job_of_bounds(name: str, least: int, most: int) -> CheckedJob:
     return CheckedJob(kind=Kind.COMMAND, name=name, roles=(Role(name="command", path="", launches=(launch,)),))
 
 
+def _train_job(document: Value, runtimes: Sequence[Value]) -> CheckedJob:
+    """Its pods are those of the JobSet that its runtime describes."""
+    spec, path = jobset_spec(document, runtimes), f"{runtime_of(document)}: spec.template.spec"
+    roles = tuple(_replicated_jobs(spec, path))
+    return replace(_job(Kind.TRAIN_JOB, document), spec=spec, spec_path=path, roles=roles)
+
+
 def _job(kind: Kind, document: Value) -> CheckedJob:
     return CheckedJob(
         kind=kind,
@@ -60,14 +82,18 @@ def _roles(kind: Kind, document: Value) -> Iterator[Role]:
     spec, shape = at(document, "spec"), SHAPES[kind]
     if kind is Kind.JOB:
         yield _role("pod", "spec", spec)
-    for number_, job in enumerate(items(spec, "replicatedJobs") if kind is Kind.JOB_SET else ()):
-        path = f"spec.replicatedJobs[{number_}].template.spec"
-        yield _role(text(job, "name") or f"job {number_}", path, at(job, "template", "spec"))
+    if kind is Kind.JOB_SET:
+        yield from _replicated_jobs(spec, "spec")
     for number_, task in enumerate(items(spec, "tasks") if kind is Kind.VOLCANO_JOB else ()):
         yield _role(text(task, "name") or f"task {number_}", f"spec.tasks[{number_}]", task)
     added = _rendezvous_variables(document) if kind is Kind.PYTORCH_JOB else {}
     for name, replicas in mapping(spec, shape.replica_specs).items() if shape.replica_specs else ():
         yield _role(name, f"spec.{shape.replica_specs}.{name}", replicas, shape, added)
+
+
+def _replicated_jobs(spec: Value, place: str) -> Iterator[Role]:
+    for path, job in training_jobs(spec):
+        yield _role(text(job, "name") or path, f"{place}.{path}", at(job, "template", "spec"))
 
 
 def _role(

@@ -2,8 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,8 @@ from supervisor.check.finding import Facts, Finding, Severity
 from supervisor.check.job import CheckedJob, Kind
 from supervisor.check.kinds import SHAPES, SUPERVISED
 from supervisor.check.reading import job_of_bounds, job_of_command, jobs_in
+from supervisor.check.runtimes import is_runtime, runtime_of
+from supervisor.check.values import text
 from supervisor.cli.backend import Backend
 from supervisor.cli.errors import ExitCode, UnknownError, UsageError
 from supervisor.cli.output import Output, complain, show
@@ -62,7 +65,8 @@ async def check_all(given: argparse.Namespace, connect: Connect) -> ExitCode:
         raise UsageError("Name a file, a job or - for standard input; or a command line with --command.")
     stated = Facts(checkpoint_seconds=given.checkpoint)
     local = [each for each in given.targets if _is_file(each)]
-    checked = [_checked(job, _source(file), stated) for file in local for job in _jobs_of(file)]
+    documents = {file: _documents(file) for file in local}
+    checked = [_checked(job, _source(file), stated) for file in local for job in _jobs_of(file, documents)]
     if given.line is not None:
         checked.append(_checked(_command(given.line), "--command", stated))
     if len(local) < len(given.targets):
@@ -76,6 +80,8 @@ async def check_all(given: argparse.Namespace, connect: Connect) -> ExitCode:
 
 
 def _checked(job: CheckedJob, source: str, facts: Facts) -> Checked:
+    if job.lacks_pods:
+        complain(f"{job}: its runtime is not here, so few rules apply. Name the file that it is in, too.")
     return Checked(job=str(job), source=source, findings=check(job, facts))
 
 
@@ -94,14 +100,25 @@ def _command(line: str) -> CheckedJob:
         raise UsageError(f"--command: {error}.") from error
 
 
-def _jobs_of(file: str) -> list[CheckedJob]:
+def _documents(file: str) -> list[object]:
+    with _understood(file):
+        return list(yaml.safe_load_all(_text(file)))
+
+
+@contextmanager
+def _understood(file: str) -> Iterator[None]:
     try:
-        documents = list(yaml.safe_load_all(_text(file)))
-        jobs = [job for document in documents for job in jobs_in(document)]
+        yield
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or "it is nested too deeply"
         raise UsageError(f"{_source(file)} has no manifests that can be read: {reason}.") from error
-    if not jobs:
+
+
+def _jobs_of(file: str, documents: Mapping[str, Sequence[object]]) -> list[CheckedJob]:
+    """The jobs of one of the files, whose runtimes may be in others."""
+    with _understood(file):
+        jobs = list(jobs_in(*documents[file], beside=chain.from_iterable(documents.values())))
+    if not jobs and not any(map(is_runtime, documents[file])):
         kinds = ", ".join(SHAPES)
         raise UnknownError(f"{_source(file)} has no job that can be checked; the kinds are {kinds}.")
     return jobs
@@ -138,14 +155,22 @@ async def _live(
         if document is None:
             yield _checked(_known_only_by_bounds(job, supervised), "the supervisor", _facts(job, stated))
         else:
-            yield _checked(next(jobs_in(document)), "the cluster", _facts(job, stated))
+            yield _checked(await _job(backend, document), "the cluster", _facts(job, stated))
 
 
 async def _manifest(backend: Backend, kind: Kind, where: str, name: str) -> CheckedJob:
     document = await backend.manifest(SHAPES[kind].resource, where, name)
     if document is None:
         raise UsageError(f"{kind} {name}: a supervisor's address shows no manifests. Use --kubeconfig or --context.")
-    return next(jobs_in(document))
+    return await _job(backend, document)
+
+
+async def _job(backend: Backend, document: object) -> CheckedJob:
+    """The job of a manifest on a cluster, where the runtime that it may name is, too."""
+    reference, beside = runtime_of(document), None
+    if reference is not None and reference.resource is not None:
+        beside = await backend.manifest(reference.resource, text(document, "metadata", "namespace"), reference.name)
+    return next(jobs_in(document, beside=[beside]))
 
 
 def _known_only_by_bounds(job: Job, kind: Kind | None) -> CheckedJob:

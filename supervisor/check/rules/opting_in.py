@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from supervisor.check.finding import Facts, Problem, Severity, rule
 from supervisor.check.job import CheckedJob, Kind
-from supervisor.check.values import Value, items, mapping, number, text
+from supervisor.check.jobset import training_jobs
+from supervisor.check.values import Value, mapping, number, text
 from supervisor.cluster.annotations import MANAGED, opts_in
 
 
@@ -24,8 +25,8 @@ def _batch_jobs(job: CheckedJob) -> Iterator[tuple[str, Value, str]]:
     """The places and specs of the Jobs of Kubernetes in a manifest, and their mode where none is written."""
     if job.kind is Kind.JOB:
         yield "spec", job.spec, "NonIndexed"
-    for at_, replicated in enumerate(items(job.spec, "replicatedJobs") if job.kind is Kind.JOB_SET else ()):
-        yield f"spec.replicatedJobs[{at_}].template.spec", mapping(replicated, "template", "spec"), "Indexed"
+    for path, replicated in training_jobs(job.spec) if job.kind is Kind.JOB_SET else ():
+        yield f"spec.{path}", mapping(replicated, "template", "spec"), "Indexed"
 
 
 def _is_one_run(spec: Value, mode: str) -> bool:

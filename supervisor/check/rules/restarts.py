@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from supervisor.check.command import KUBEAI_RUN
 from supervisor.check.finding import Facts, Problem, Severity, rule
-from supervisor.check.job import CheckedJob, Kind
+from supervisor.check.job import JOB_SETS, CheckedJob, Kind
 from supervisor.check.kinds import SHAPES
 from supervisor.check.torchrun import KUBEAI, agents
 from supervisor.check.values import at, mapping, number, text
@@ -54,10 +54,11 @@ def failure_is_final(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
             f"A loss without a notice that fails the launcher fails the job for good (restartPolicy is {written}).",
             "Set spec.restartPolicy to OnFailure.",
         )
-    if job.kind is Kind.JOB_SET and not mapping(job.spec, "failurePolicy"):
+    if job.kind in JOB_SETS and not job.lacks_pods and not mapping(job.spec, "failurePolicy"):
         yield Problem(
-            "spec.failurePolicy",
-            "A pod that is lost without a notice fails its Job, and the first failed Job fails the JobSet for good.",
+            f"{job.spec_path}.failurePolicy",
+            "A pod that is lost without a notice fails its Job, and the first failed Job fails the "
+            f"{job.kind} for good.",
             "Set failurePolicy.maxRestarts to 3 or more.",
         )
 
@@ -68,7 +69,7 @@ def no_retries(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
         budget = SHAPES[job.kind].budget
         if number(job.spec, *budget) == 0:
             yield Problem(
-                ".".join(("spec", *budget)),
+                ".".join((job.spec_path, *budget)),
                 f"{budget[-1]} is 0, so the first failure that a reclaim causes fails the job for good.",
                 f"Set {budget[-1]} to 3 or more.",
             )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from supervisor.check.command import HOROVODRUN, KUBEAI_RUN, MPIRUN, Launch, resolved
 from supervisor.check.finding import Facts, Problem, Severity, rule
-from supervisor.check.job import CheckedJob, Kind, Role
+from supervisor.check.job import JOB_SETS, CheckedJob, Kind, Role
 from supervisor.check.torchrun import agents
 from supervisor.check.values import count, number, text
 from supervisor.cluster.annotations import MIN_WORKERS
@@ -91,7 +91,7 @@ def _bounds(job: CheckedJob) -> Iterator[tuple[str, int | None, int | None, str]
 
 def _has_one_size(job: CheckedJob) -> bool:
     """Whether the job wants no other number of workers, or its controller accepts none."""
-    return job.holds or job.kind is Kind.JOB_SET
+    return job.holds or job.kind in JOB_SETS
 
 
 def _training_job_bounds(job: CheckedJob, role: Role) -> tuple[str, int | None, int | None, str]:

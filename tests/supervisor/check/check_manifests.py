@@ -88,6 +88,17 @@ def _job_set() -> Manifest:
     return _object("jobset.x-k8s.io/v1alpha2", "JobSet", {"failurePolicy": policy, "replicatedJobs": [worker]})
 
 
+def _train_job() -> Manifest:
+    """A list with its runtime, which has its pods."""
+    labels = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    node = {"metadata": {"labels": labels}, "spec": {"template": template(f"{TORCHRUN} train.py")}}
+    jobs = {"failurePolicy": {"maxRestarts": 3}, "replicatedJobs": [{"name": "node", "template": node}]}
+    version, spec = "trainer.kubeflow.org/v1alpha1", {"runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 4}}
+    runtime = {"apiVersion": version, "kind": "ClusterTrainingRuntime", "metadata": {"name": "torch"}}
+    items = [runtime | {"spec": {"template": {"spec": jobs}}}, _object(version, "TrainJob", spec)]
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
 GOOD: dict[Kind, Callable[[], Manifest]] = {
     Kind.TRAINING_JOB: _training_job,
     Kind.MPI_JOB: _mpi_job,
@@ -96,6 +107,7 @@ GOOD: dict[Kind, Callable[[], Manifest]] = {
     Kind.VOLCANO_JOB: _volcano_job,
     Kind.JOB: _job,
     Kind.JOB_SET: _job_set,
+    Kind.TRAIN_JOB: _train_job,
 }
 
 GOOD_COMMANDS = (

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from supervisor.check.checking import check
 from supervisor.check.command import launches_in
+from supervisor.check.job import Kind
 from supervisor.check.reading import job_of_command, jobs_in
 from supervisor.check.torchrun import agents
 from tests.supervisor.check.check_manifests import GOOD, Manifest, changed, found, ids, read, template
@@ -104,7 +105,42 @@ def test_a_variable_of_the_container_is_a_fixed_number() -> None:
 
 
 def test_lists_have_their_jobs_and_other_objects_none() -> None:
+    """Also a list in a list, as a TrainJob and its runtime are one here."""
     jobs = [build() for build in GOOD.values()]
     (service, wrong) = {"apiVersion": "v1", "kind": "Service"}, {"apiVersion": "apps/v1", "kind": "Job"}
     made = {"apiVersion": "v1", "kind": "List", "items": [*jobs, service, wrong, None, 7]}
     assert [job.kind for job in jobs_in(made)] == list(GOOD)
+
+
+def test_a_train_job_has_the_pods_of_its_runtime_with_its_own_command() -> None:
+    made = changed(GOOD[Kind.TRAIN_JOB](), "items.1.spec.trainer.command", ["torchrun", "--standalone", "train.py"])
+    made = changed(made, "items.1.spec.trainer.args", [])
+    (role,) = read(changed(made, "items.1.spec.trainer.env", [{"name": "SIZE", "value": "4"}])).roles
+    assert role.path == "ClusterTrainingRuntime torch: spec.template.spec.replicatedJobs[0].template.spec"
+    assert role.texts == ("torchrun --standalone train.py",)
+    assert role.environment == {"SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("items.0.metadata.name", "other"),
+        ("items.0.kind", "TrainingRuntime"),
+        ("items.0.apiVersion", "v1"),
+        ("items.1.spec.runtimeRef", None),
+    ],
+)
+def test_without_its_runtime_nothing_is_said_of_the_pods_of_a_train_job(path: str, value: object) -> None:
+    made = changed(changed(GOOD[Kind.TRAIN_JOB](), "items.0.spec.template.spec.failurePolicy", None), path, value)
+    assert not found(made)
+    assert not read(made).roles
+
+
+def test_a_job_that_prepares_the_training_needs_nothing() -> None:
+    """Others wait for it to complete."""
+    made = GOOD[Kind.JOB_SET]()
+    (worker,) = made["spec"]["replicatedJobs"]
+    fetch = {"name": "fetch", "template": {"spec": {"template": {"spec": {"containers": [{"name": "main"}]}}}}}
+    after = [{"name": "fetch", "status": "Complete"}]
+    assert not found(changed(made, "spec.replicatedJobs", [fetch, {**worker, "dependsOn": after}]))
+    assert ids(found(changed(made, "spec.replicatedJobs", [fetch, worker]))) >= {"kind-not-supervised"}

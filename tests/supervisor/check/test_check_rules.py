@@ -26,7 +26,7 @@ from tests.supervisor.check.check_manifests import (
     template,
 )
 
-_TRAINING, _MPI, _PYTORCH, _TF, _VOLCANO, _JOB, _JOB_SET = GOOD
+_TRAINING, _MPI, _PYTORCH, _TF, _VOLCANO, _JOB, _JOB_SET, _TRAIN_JOB = GOOD
 _TEMPLATES = {
     _TRAINING: "spec.etReplicaSpecs.worker.template",
     _MPI: "spec.mpiReplicaSpecs.Worker.template",
@@ -35,6 +35,7 @@ _TEMPLATES = {
     _VOLCANO: "spec.tasks.0.template",
     _JOB: "spec.template",
     _JOB_SET: "spec.replicatedJobs.0.template.spec.template",
+    _TRAIN_JOB: "items.0.spec.template.spec.replicatedJobs.0.template.spec.template",
 }
 _LAUNCHERS = {
     _TRAINING: "spec.etReplicaSpecs.launcher.template",
@@ -110,9 +111,11 @@ BAD: Sequence[Bad] = [
     Bad("worker-not-replaced", _TRAINING, "spec.etReplicaSpecs.worker.restartPolicy", None),
     Bad("failure-is-final", _TRAINING, "spec.restartPolicy", "Never"),
     Bad("failure-is-final", _JOB_SET, "spec.failurePolicy", None),
+    Bad("failure-is-final", _TRAIN_JOB, "items.0.spec.template.spec.failurePolicy", None),
     *(Bad("no-retries", kind, "spec.backoffLimit", 0) for kind in (_TRAINING, _JOB)),
     *(Bad("no-retries", kind, "spec.runPolicy.backoffLimit", 0) for kind in (_MPI, _PYTORCH, _TF)),
     Bad("no-retries", _JOB_SET, "spec.failurePolicy.maxRestarts", 0),
+    Bad("no-retries", _TRAIN_JOB, "items.0.spec.template.spec.failurePolicy.maxRestarts", 0),
     Bad("no-retries", _VOLCANO, "spec.maxRetry", 0),
     *(Bad("no-torchrun-restarts", *_script(kind, _NO_RESTARTS)) for kind in _TRAIN_TORCH),
     Bad("no-torchrun-restarts", _PYTORCH, _POLICY, {}),

@@ -82,6 +82,16 @@ def test_command_lines_are_checked(run_here: RunHere) -> None:
     assert run_here("check", "--command", "torchrun 'train.py").code == 64
 
 
+def test_the_runtime_of_a_train_job_may_be_in_another_file(run_here: RunHere, tmp_path: Path) -> None:
+    bad = changed(GOOD[Kind.TRAIN_JOB](), "items.0.spec.template.spec.failurePolicy", None)
+    runtime, job = (_file(tmp_path, each, name=f"{each['kind']}.yaml") for each in bad["items"])
+    for both in ((runtime, job), (job, runtime)):
+        said = run_here("check", "-o", "name", *both)
+        assert (said.out, said.err) == ("failure-is-final\n", "")
+    alone = run_here("check", job)
+    assert (alone.code, "its runtime is not here" in alone.err) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("content", "code"),
     [

@@ -14,9 +14,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from supervisor.check.job import Kind
 from supervisor.domain.ids import JobName
 from supervisor.jobs.registry import resources
 from supervisor.store.job_codec import JobCodec
+from tests.supervisor.check.check_manifests import GOOD, changed
 from tests.supervisor.cli.cli_running import Said, environment, run
 from tests.supervisor.decide.decide_builders import running_job
 from tests.testkit.controlplane.binaries import NotBuilt, Tool, client_path
@@ -222,6 +224,20 @@ async def test_a_live_job_is_checked_as_the_cluster_has_it(tmp_path: Path) -> No
             )
         missing = await run("check", "mpijobs/none", *where, "-n", "ml")
         assert (missing.code, "There is no MPIJob none in the namespace ml." in missing.err) == (66, True), missing
+
+
+async def test_a_live_train_job_is_checked_with_its_runtime(tmp_path: Path) -> None:
+    bad = changed(GOOD[Kind.TRAIN_JOB](), "items.0.spec.template.spec.failurePolicy", None)
+    runtime, job = ({**each, "metadata": {**_metadata("a"), **each["metadata"]}} for each in bad["items"])
+    objects = {
+        "/apis/trainer.kubeflow.org/v1alpha1/namespaces/training/trainjobs/resnet": job,
+        "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes/torch": runtime,
+    }
+    async with _served(_Answering(_cluster().lists, objects=objects), tmp_path) as kubeconfig:
+        said = await run(
+            "check", "trainjob/resnet", "-n", "training", "-o", "name", "--kubeconfig", kubeconfig, "--context", "here"
+        )
+    assert (said.out, said.err) == ("failure-is-final\n", "")
 
 
 async def test_the_node_of_a_host_is_that_of_the_jobs_own_pod(tmp_path: Path) -> None:
