@@ -9,11 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.server import ApiServer, Call
 from simulator.certificates import Authority
+from tests.testkit.connections import TlsConnector
 from tests.testkit.loops import AsyncioPolicy, UvloopPolicy
 
 _SECONDS = 10.0
@@ -73,6 +75,22 @@ async def test_the_connection_of_a_cancelled_request_is_closed(silent: tuple[Sil
     await asyncio.gather(request, return_exceptions=True)
     await client.close()
     assert await asyncio.to_thread(server.ended.wait, _SECONDS)
+
+
+async def test_so_is_that_of_a_tests_own_client(silent: tuple[Silent, ssl.SSLContext]) -> None:
+    server, trusted = silent
+    url = f"https://localhost:{server.listener.getsockname()[1]}"
+    async with aiohttp.ClientSession(connector=TlsConnector(trusted)) as session:
+        request = asyncio.create_task(_get(session, url))
+        assert await asyncio.to_thread(server.asked.wait, _SECONDS)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+    assert await asyncio.to_thread(server.ended.wait, _SECONDS)
+
+
+async def _get(session: aiohttp.ClientSession, url: str) -> None:
+    async with session.get(url):
+        raise AssertionError("the server does not answer")
 
 
 async def _nobody() -> dict[str, str]:

@@ -32,6 +32,7 @@ from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.app import Supervisor
 from supervisor.wiring.startup import STORE_FILE, load_certificate, load_notifications
+from tests.testkit.connections import TlsConnector
 from tests.testkit.waiting import PATIENCE, until
 
 HEARTBEAT = 0.5
@@ -184,8 +185,8 @@ class Peers:
     async def of(cls, tokens: Tokens, endpoints: Mapping[str, str], ca: bytes | None = None) -> AsyncIterator[Self]:
         """Peers of the supervisor that serves there, with TLS if they are given whom to trust (PEM)."""
         async with AsyncExitStack() as stack:
-            trusted = True if ca is None else ssl.create_default_context(cadata=ca.decode())
-            connector = aiohttp.TCPConnector(ssl=trusted)
+            trusted = None if ca is None else ssl.create_default_context(cadata=ca.decode())
+            connector = TlsConnector(trusted)
             session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
             channel = await stack.enter_async_context(_channel(endpoints["grpc"], ca))
             yield cls(tokens, endpoints["http"], endpoints["grpc"], stack, session, ReclaimServiceStub(channel))

@@ -11,6 +11,7 @@ from itertools import groupby
 
 import aiohttp
 
+from tests.testkit.connections import TlsConnector
 from tests.testkit.controlplane.running import Cluster
 
 _RETRY_SECONDS = 0.1
@@ -64,7 +65,7 @@ async def _follow(cluster: Cluster, path: str, history: History) -> None:
     }
     trusted = ssl.create_default_context(cafile=str(cluster.ca))
     async with aiohttp.ClientSession(
-        cluster.url, headers=headers, connector=aiohttp.TCPConnector(ssl=trusted), timeout=aiohttp.ClientTimeout()
+        cluster.url, headers=headers, connector=TlsConnector(trusted), timeout=aiohttp.ClientTimeout()
     ) as session:
         while True:
             with suppress(aiohttp.ClientError):

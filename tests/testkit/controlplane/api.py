@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.testkit.connections import TlsConnector
 from tests.testkit.controlplane.running import Cluster
 from tests.testkit.waiting import NotYet
 
@@ -75,7 +76,7 @@ async def client(cluster: Cluster, token: str | None = None) -> AsyncIterator[Ap
     async with aiohttp.ClientSession(
         cluster.url,
         headers={"Authorization": f"Bearer {token or cluster.token}"},
-        connector=aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=str(cluster.ca))),
+        connector=TlsConnector(ssl.create_default_context(cafile=str(cluster.ca))),
         timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS),
     ) as session:
         yield Api(session)

@@ -1,0 +1,31 @@
+"""Connections over TLS that are closed when their session is closed."""
+
+import contextlib
+import socket
+import ssl
+import weakref
+
+import aiohttp
+
+from tests.testkit.waiting import until
+
+
+class TlsConnector(aiohttp.TCPConnector):
+    """aiohttp forgets the connections of cancelled requests, while TLS still waits for the other side to end them."""
+
+    def __init__(self, trusted: ssl.SSLContext | None) -> None:
+        self._sockets = weakref.WeakSet[socket.socket]()
+        super().__init__(ssl=trusted or True, socket_factory=self._opened)
+
+    async def close(self, *, abort_ssl: bool = False) -> None:
+        await super().close(abort_ssl=abort_ssl)
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        await until(lambda: all(each.fileno() < 0 for each in self._sockets), "every connection closed")
+
+    def _opened(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, *_ = address
+        opened = socket.socket(family, kind, protocol)
+        self._sockets.add(opened)
+        return opened
