@@ -34,7 +34,8 @@ voluntary context switches of all threads; most are those of gRPC's idle threads
 
 For comparison, requests and limits with which similar programs are installed:
 [aws-node-termination-handler][nth] requests 64 MiB and 5 % of a core (limits: 128 MiB, 10 %), GKE's
-[node-termination-handler][gke] is limited to 30 MiB and 15 %, and [node-problem-detector][npd] to 80 MiB and 1 %.
+[node-termination-handler][gke] is limited to 30 MiB and 15 %, and [node-problem-detector][npd] to 80 MiB and 1 %. The
+supervisor that the original `kubeai` belongs to requests 300 MiB and 10 % (limits: 500 MiB, 30 %).
 
 [nth]: https://github.com/aws/aws-node-termination-handler/blob/v1.13.3/config/helm/aws-node-termination-handler/values.yaml
 [gke]: https://github.com/GoogleCloudPlatform/k8s-node-termination-handler/blob/master/deploy/k8s.yaml
