@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-cluster hostile properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -154,6 +154,9 @@ release: $(INSTALLED) ## Build everything that is published of a version into di
 
 chaos: $(INSTALLED) ## Kill or stop every process at each of its steps; nothing may be lost (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/chaos $(ARGS)
+
+chaos-wires: $(INSTALLED) ## Disturb both wires of a supervisor with 1,000 nodes and 8,000 processes (short form: ARGS="-m brief")
+	$(BIN)/python -m pytest tests/chaos/test_chaos_wires.py $(ARGS)
 
 chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its steps, and stop the API server for a long time (half an hour)
 	LEADER_FAILPOINTS=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal \

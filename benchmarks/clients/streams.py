@@ -5,6 +5,7 @@ and not itself.
 """
 
 import asyncio
+import itertools
 import json
 import ssl
 import time
@@ -161,17 +162,30 @@ class _Relay(_Process):
     """Plays the relay of a host: its processes join its stream, and each line names those that it is for."""
 
     def __init__(self, first: int, clients: "_Clients", group: Group, ranks: Sequence[int]) -> None:
-        name = f"{group.job}-{ranks[0]}"
-        super().__init__(first, clients, _request(_STREAM_OF_RELAYS, group.token, {"relay": name}))
-        hellos = [{"hello": _hello(group, rank)} for rank in ranks]
-        self._hellos = _request(_MESSAGES_OF_RELAYS, group.token, {"relay": name, "messages": hellos})
+        super().__init__(first, clients, b"")
+        self._names = (f"{group.job}-{ranks[0]}-{number}" for number in itertools.count())
+        self._token = group.token
+        self._hellos = [{"hello": _hello(group, rank)} for rank in ranks]
+        self._join_request = b""
         self._numbers = {_name(group, rank): first + turn for turn, rank in enumerate(ranks)}
+
+    async def connect(self) -> None:
+        """Connect under a new name, as the supervisor may not have noticed the end of the last stream."""
+        name = next(self._names)
+        self.request = _request(_STREAM_OF_RELAYS, self._token, {"relay": name})
+        self._join_request = _request(_MESSAGES_OF_RELAYS, self._token, {"relay": name, "messages": self._hellos})
+        await super().connect()
 
     def answered(self) -> None:
         self._clients.later(0.0, self._join)
 
     async def _join(self) -> None:
-        await self._clients.post(self._hellos)
+        """Announce the processes, until the supervisor has accepted that or the stream is lost."""
+        stream, request, backoff = self._streams[-1], self._join_request, Backoff()
+        is_joined = False
+        while not stream.is_lost and not is_joined:
+            is_joined = await self._clients.post(request)
+            await asyncio.sleep(0.0 if is_joined else backoff.next())
 
     def directives(self, at: float, message: dict[str, Any]) -> Iterator[DirectiveReceived]:
         if message.get("type") == "relayed" and message["line"]["type"] == "directive":
@@ -206,18 +220,20 @@ class _Clients:
             lambda: stream, self._setup.host, self._setup.port, ssl=self._tls, server_hostname=host
         )
 
-    async def post(self, request: bytes) -> None:
-        """Make one call on a connection of its own, as a relay's first one is."""
+    async def post(self, request: bytes) -> bool:
+        """Make one call on a connection of its own, as a relay's first one is. Return whether it was accepted."""
         if self._setup is None:
             raise AssertionError("set up first")
         host, port = self._setup.host, self._setup.port
         name = host if self._tls is not None else None
-        reader, writer = await asyncio.open_connection(host, port, ssl=self._tls, server_hostname=name)
-        writer.write(request)
-        status = await reader.readline()
-        writer.close()
-        if b" 200 " not in status:
-            raise AssertionError(f"the supervisor answered {status!r}")
+        try:
+            reader, writer = await asyncio.open_connection(host, port, ssl=self._tls, server_hostname=name)
+            writer.write(request)
+            status = await reader.readline()
+            writer.close()
+        except OSError:
+            return False
+        return b" 200 " in status
 
     def later(self, seconds: float, function: Any) -> None:
         async def run() -> None:

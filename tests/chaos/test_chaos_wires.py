@@ -1,0 +1,212 @@
+"""Both wires fail in every way of `chaos_wire` while reclaims come and go: all concerned are told, and nobody else."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from benchmarks.harness.decisions import decisions
+from tests.chaos.chaos_fleet import Fleet, Launcher, Size, fleet
+from tests.chaos.chaos_witness import WITNESS_FILE, Held, held
+from tests.testkit.waiting import until
+
+_BRIEF = Size(nodes=200, jobs=10, each=5)
+_LONG = Size(nodes=1000, jobs=20, each=8)
+_BRIEF_SECONDS, _LONG_SECONDS = 6.0, 40.0
+_FAULTS = 600
+"""In each spell of faults."""
+_LONG_SEEDS = (1, 2, 3)
+_FALSE_ALARMS = 20
+_COMMAND = ("tests.chaos.chaos_witness", "supervisor", "serve")
+_LOOK_SECONDS = 0.25
+_POOLED_THREADS = 6
+"""gRPC starts and ends threads as it needs them."""
+_MAX_BYTES = 24 * 1024 * 1024
+_MAX_OBJECTS = 0.5
+"""For each fault: a stream that is kept is a dozen."""
+
+
+def _params() -> list[object]:
+    brief = pytest.param(_BRIEF, _BRIEF_SECONDS, 1, id="brief-1", marks=pytest.mark.brief)
+    return [brief, *(pytest.param(_LONG, _LONG_SECONDS, seed, id=f"long-{seed}") for seed in _LONG_SEEDS)]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("size", "seconds", "seed"), _params())
+async def test_reclaims_come_and_go_through_faulty_wires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: Size, seconds: float, seed: int
+) -> None:
+    """Each notice is decided once, all whom it concerns are told and nobody else, and withdrawals leave nothing."""
+    observer = tmp_path / "witness"
+    monkeypatch.setenv(WITNESS_FILE, str(observer))
+    async with fleet(tmp_path, size, _COMMAND) as one:
+        await one.start()
+        witness = _Witness(one.one.process.pid, observer)
+        calm = await witness.look()
+        scene = _Scene(one, Random(seed), seconds)  # noqa: S311 - to be repeated
+        await scene.reclaims()
+        await scene.withdrawals()
+        # By now pools and allocators have grown as far as faults make them.
+        grown = await witness.as_few_as(calm)
+        await scene.false_alarms()
+        after = await witness.as_few_as(calm)
+        assert after.threads - calm.threads < _POOLED_THREADS
+        assert after.objects - grown.objects < _MAX_OBJECTS * _FAULTS
+        assert after.resident_bytes - grown.resident_bytes < _MAX_BYTES
+        assert one.ended() == []
+
+
+@dataclass(frozen=True, slots=True)
+class _Witness:
+    """What the supervisor holds."""
+
+    pid: int
+    file: Path
+
+    async def look(self) -> Held:
+        return await held(self.pid, self.file)
+
+    async def as_few_as(self, before: Held) -> Held:
+        """Waits until it has no task and no descriptor more than before."""
+
+        async def so() -> Held | None:
+            now = await self.look()
+            return None if now.tasks - before.tasks or now.descriptors > before.descriptors else now
+
+        return await until(so, "no more tasks and descriptors than before", every=0.5) or before
+
+
+class _Scene:
+    """Reclaims on the nodes of a fleet while its wires fail."""
+
+    def __init__(self, one: Fleet, random: Random, seconds: float) -> None:
+        self._fleet = one
+        self._random = random
+        self._seconds = seconds
+        self._announced: set[str] = set()
+        self._ever_announced: set[str] = set()
+
+    async def reclaims(self) -> None:
+        """A quarter of each job's hosts are noticed: those that cannot lose any are stopped, the others shrink."""
+        chosen = [host for plan in self._fleet.plans for host in plan.hosts[1 : 1 + len(plan.hosts) // 4]]
+        self._random.shuffle(chosen)
+        async with self._faults():
+            for host in chosen:
+                self._announce(host)
+                await asyncio.sleep(self._seconds / len(chosen))
+        await until(self._all_are_told, self._who_is_not)
+        await until(self._stopped_jobs_are_suspended, "the jobs are suspended")
+        await until(self._each_is_excluded_once, self._exclusions)
+        self._check_lines()
+        await self._fleet.end_processes([plan.name for plan in self._fleet.plans if not plan.spare])
+
+    async def withdrawals(self) -> None:
+        """All notices are withdrawn: every job runs on all its hosts again."""
+        async with self._faults():
+            for host in sorted(self._announced):
+                self._withdraw(host)
+        await until(self._nothing_is_left, "the supervisor has no notice and no exclusion")
+        await until(self._all_are_told, self._who_is_not)
+        assert self._each_is_excluded_once()
+        self._check_lines()
+
+    async def false_alarms(self) -> None:
+        """Notices of jobs that have hosts to spare are withdrawn soon after they came."""
+        jobs = [plan for plan in self._fleet.plans if plan.spare]
+        chosen = [jobs[number % len(jobs)].hosts[-1 - number // len(jobs)] for number in range(_FALSE_ALARMS)]
+        async with self._faults():
+            for host in chosen:
+                self._announce(host)
+                await asyncio.sleep(self._random.uniform(0, 2 * self._seconds / len(chosen)))
+                self._withdraw(host)
+        await until(self._nothing_is_left, "the supervisor has no notice and no exclusion")
+        await until(self._all_are_told, self._who_is_not)
+        self._check_lines()
+
+    def _announce(self, host: str) -> None:
+        self._announced.add(host)
+        self._ever_announced.add(host)
+        self._fleet.nodes[host].announce()
+
+    def _withdraw(self, host: str) -> None:
+        self._announced.discard(host)
+        self._fleet.nodes[host].withdraw()
+
+    @asynccontextmanager
+    async def _faults(self) -> AsyncIterator[None]:
+        """Faults during the body, while what the supervisor knows is watched."""
+        every = self._seconds / _FAULTS
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(self._watch())
+            async with self._fleet.faults(self._random, self._seconds, every=every):
+                yield
+            watching.cancel()
+
+    async def _watch(self) -> None:
+        """What was acknowledged stands until it is withdrawn, and of a silent agent's sources nothing is known."""
+        while True:
+            acknowledged = {host for host in self._announced if self._fleet.nodes[host].is_durable}
+            status = await self._fleet.status()
+            active = {notice["subject"] for notice in status["notices"] if notice["state"] == "active"}
+            assert acknowledged & self._announced <= active
+            silent = [agent for agent in status["agents"] if not agent["connected"]]
+            assert {source["state"] for agent in silent for source in agent["sources"]} <= {"unknown"}
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _all_are_told(self) -> bool:
+        await self._fleet.look()
+        return not self._who_is_not()
+
+    def _who_is_not(self) -> Sequence[object]:
+        """The processes whose last line is not what they have to do."""
+        received = self._fleet.received()
+        return [
+            (peer, lines[-1:]) for peer, lines in received.items() if lines[-1].directive != self._wanted(peer.host)
+        ]
+
+    def _wanted(self, host: str) -> str:
+        if host not in self._announced and self._fleet.plan_of(host).spare:
+            return "RUN"
+        return "LEAVE" if self._fleet.plan_of(host).spare else "STOP"
+
+    async def _stopped_jobs_are_suspended(self) -> bool:
+        tight = {plan.name for plan in self._fleet.plans if not plan.spare}
+        jobs = (await self._fleet.status())["jobs"]
+        return {job["job"] for job in jobs if job["phase"] == "Suspended"} == tight
+
+    async def _nothing_is_left(self) -> bool:
+        status = await self._fleet.status()
+        active = [notice for notice in status["notices"] if notice["state"] == "active"]
+        changed = [job for job in status["jobs"] if job["phase"] != "Running" or job["exclusions"]]
+        return not (active or status["unconfirmed"] or changed)
+
+    def _each_is_excluded_once(self) -> bool:
+        return self._exclusions() == Counter(host for host in self._ever_announced if self._fleet.plan_of(host).spare)
+
+    def _exclusions(self) -> Counter[str]:
+        """How often each host of a job that shrinks was excluded."""
+        launchers = [launcher for launcher in self._fleet.launchers.values() if launcher.plan.spare]
+        return sum((launcher.excluded() for launcher in launchers), Counter[str]())
+
+    def _check_lines(self) -> None:
+        """Generations do not go back, nobody has ever been told to go without a cause, and each stop is one stop."""
+        for peer, lines in self._fleet.received().items():
+            assert all(one.generation <= two.generation for one, two in pairwise(lines)), (peer, lines)
+            told = {line.directive for line in lines} - {"RUN"}
+            assert "LEAVE" not in told or peer.host in self._ever_announced, (peer, lines)
+            assert "STOP" not in told or not self._fleet.plan_of(peer.host).spare, (peer, lines)
+        for launcher in self._fleet.launchers.values():
+            assert all(one.generation <= two.generation for one, two in pairwise(launcher.orders))
+            assert launcher.rejections == []
+            assert self._stops(launcher) == (not launcher.plan.spare)
+
+    def _stops(self, launcher: Launcher) -> int:
+        """How often the supervisor has decided to stop a job."""
+        made = [each.phase for each in decisions(self._fleet.one.log) if each.job == launcher.plan.name]
+        return [phase for phase, _ in groupby(made)].count("Stopping")
