@@ -184,6 +184,7 @@ class _Stream:
         self._liveness: Liveness | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_stopping = False
+        self._is_reading = False
         self._beats: set[asyncio.Task[None]] = set()
         self._reports = ReportHandler(deps.reports, node, self._acknowledge)
 
@@ -196,7 +197,7 @@ class _Stream:
         """Takes a turn: sends a heartbeat if one is due, and ends the stream of an agent that is not there any more."""
         if self._liveness is None:
             return
-        match self._liveness.turn(is_writing=self._writing.locked()):
+        match self._liveness.turn(is_writing=self._writing.locked(), is_reading=self._is_reading):
             case Verdict.HEARTBEAT_DUE:
                 beat = asyncio.create_task(self._write(wire.SupervisorMessage(heartbeat=wire.Heartbeat())))
                 self._beats.add(beat)
@@ -347,7 +348,9 @@ class _Stream:
 
     async def _next(self) -> wire.AgentMessage | None:
         """The next message; None if the agent ended the stream."""
+        self._is_reading = True
         received = await anext(self._messages, None)
+        self._is_reading = False
         if self._liveness is not None:
             self._liveness.heard()
         if isinstance(received, Exception):

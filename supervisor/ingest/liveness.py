@@ -42,9 +42,14 @@ class Liveness:
         """A write has ended."""
         self._unsent = self._blocked = 0
 
-    def turn(self, *, is_writing: bool) -> Verdict:
-        """Counts a turn; `is_writing` says whether a write waits."""
-        self._unheard += 1
+    def turn(self, *, is_writing: bool, is_reading: bool) -> Verdict:
+        """Counts a turn.
+
+        Args:
+            is_writing: Whether a write waits.
+            is_reading: Whether this side waits for a message. While it stores one, it hears nothing of its peer.
+        """
+        self._unheard += is_reading
         self._unsent += 1
         self._blocked += is_writing
         if self._blocked >= _BLOCKED_TURNS:

@@ -10,7 +10,10 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from reclaim.v1 import reclaim_pb2 as wire
 
-from supervisor.domain.notice import NODE_CONDITION, NoticeState
+from supervisor.domain.ids import NoticeId
+from supervisor.domain.notice import NODE_CONDITION, NoticeState, ReclaimNotice
+from supervisor.store.interface import NoticeChange
+from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import notice as decided_notice
 from tests.testkit.serving import HEARTBEAT, Served, hello, noticed, serving
 from tests.testkit.waiting import until
@@ -251,6 +254,32 @@ async def test_an_agent_that_is_heard_stays_connected(served: Served) -> None:
         await agent.read("heartbeat")
         await agent.say(heartbeat=wire.Heartbeat())
     await served.agent_is("n1", connected=True)
+
+
+class SlowStore(SqliteStore):
+    """Stores notices one by one, each when `go_on` is called."""
+
+    _turns = asyncio.Semaphore(0)
+
+    def go_on(self) -> None:
+        self._turns.release()
+
+    async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:
+        await self._turns.acquire()
+        return await super().put_notice(key, change)
+
+
+async def test_an_agent_whose_notice_is_stored_slowly_stays_connected(tmp_path: Path) -> None:
+    """Its heartbeats are read afterwards, however long the store takes."""
+    async with serving(tmp_path, kept_in=SlowStore) as served:
+        assert isinstance(served.store, SlowStore)
+        agent = await served.peers.agent("n1")
+        await agent.say(notice=noticed("n1"))
+        for _ in range(5):
+            await agent.read("heartbeat")
+        served.store.go_on()
+        await agent.acknowledged(1)
+        await served.agent_is("n1", connected=True)
 
 
 async def test_a_changed_source_is_known_at_once(served: Served) -> None:

@@ -3,8 +3,8 @@ import pytest
 from supervisor.ingest.liveness import Liveness, Verdict
 
 
-def turns(liveness: Liveness, count: int, *, is_writing: bool = False) -> list[Verdict]:
-    return [liveness.turn(is_writing=is_writing) for _ in range(count)]
+def turns(liveness: Liveness, count: int, *, is_writing: bool = False, is_reading: bool = True) -> list[Verdict]:
+    return [liveness.turn(is_writing=is_writing, is_reading=is_reading) for _ in range(count)]
 
 
 @pytest.mark.parametrize("interval", [1, 4])
@@ -29,7 +29,14 @@ def test_three_intervals_without_a_message_are_silence(interval: int) -> None:
     turns(liveness, 3 * interval - 1)
     liveness.heard()
     assert Verdict.SILENT not in turns(liveness, 3 * interval - 1)
-    assert liveness.turn(is_writing=False) is Verdict.SILENT
+    assert turns(liveness, 1) == [Verdict.SILENT]
+
+
+def test_turns_in_which_nothing_is_read_are_no_silence() -> None:
+    """A slow store keeps this side from reading for any length of time."""
+    liveness = Liveness(1)
+    assert Verdict.SILENT not in turns(liveness, 100, is_reading=False)
+    assert turns(liveness, 3)[-1] is Verdict.SILENT
 
 
 def test_a_write_that_waits_for_three_turns_is_not_read_however_far_apart_heartbeats_are() -> None:
