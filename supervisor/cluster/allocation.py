@@ -82,9 +82,15 @@ class Allocation:
                 self._bound(placement) for host, placement in placements.items() if host != job.spec.launcher_host
             )
             return Reservation(job, request, workers=max(0, growth.workers - bound), launcher=False)
-        unbound = [host for host in job.decision.hosts if not self._bound(placements.get(host))]
+        unbound = sum(not self._bound(placements.get(host)) for host in job.decision.hosts)
+        # Which of them request something else is not known: it is the workers that more jobs compete for.
+        workers = min(unbound, max(0, len(job.decision.hosts) - request.fixed))
         return Reservation(
-            job, request, workers=len(unbound), launcher=request.launcher is not None and not self._bound(launcher)
+            job,
+            request,
+            workers=workers,
+            launcher=request.launcher is not None and not self._bound(launcher),
+            others=unbound - workers,
         )
 
     def _bound(self, placement: Placement | None) -> bool:

@@ -1,7 +1,7 @@
 """Decides which suspended jobs of a cluster may resume and which running ones may grow, and to what size."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +11,7 @@ from supervisor.decide.packing import BinPacker, scarce
 from supervisor.decide.policy import Policy
 from supervisor.decide.probe import probe_at, probe_size
 from supervisor.decide.size import joining_workers, startable_workers
-from supervisor.domain.capacity import Demand, LabelOperator, NodeCapacity, Requirement, ResourceRequest
+from supervisor.domain.capacity import Demand, LabelOperator, NodeCapacity, Pods, Requirement, ResourceRequest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 
@@ -31,17 +31,34 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The capacity that is reserved for a resuming or growing job: its pods that are not bound to a node yet."""
+    """The capacity that is reserved for a resuming or growing job: its pods that are not bound to a node yet.
+
+    Attributes:
+        workers: The workers, without those that request something else.
+        others: How many of `request.others`.
+    """
 
     job: SupervisedJob
     request: ResourceRequest
     workers: int
     launcher: bool
+    others: int = 0
 
     @property
     def pending(self) -> bool:
         """Whether the job may still take capacity."""
-        return self.job.decision.probing or self.launcher or self.workers > 0
+        return self.job.decision.probing or self.launcher or self.workers > 0 or self.others > 0
+
+    @property
+    def pods(self) -> Iterator[Pods]:
+        """The pods that are not bound yet."""
+        yield Pods(self.request.worker, self.workers)
+        left = self.others
+        for each in self.request.others:
+            yield Pods(each.demand, min(left, each.count))
+            left -= min(left, each.count)
+        if self.launcher and self.request.launcher is not None:
+            yield Pods(self.request.launcher, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +134,13 @@ def first_hosts(job: SupervisedJob, count: int) -> frozenset[Host]:
 def _packer(usable: Iterable[NodeCapacity], reservations: Iterable[Reservation]) -> BinPacker:
     packer = BinPacker(usable)
     for reservation in sorted(reservations, key=lambda each: each.job.name):
-        packer.hold(reservation.request.worker, reservation.workers)
-        if reservation.launcher and reservation.request.launcher is not None:
-            packer.hold(reservation.request.launcher, 1)
+        for pods in reservation.pods:
+            packer.hold(pods.demand, pods.count)
     return packer
 
 
 def _could_take_one(noticed: BinPacker, request: ResourceRequest) -> bool:
-    return noticed.has_room(request.worker) or (request.launcher is not None and noticed.has_room(request.launcher))
+    return any(map(noticed.has_room, (request.worker, *(each.demand for each in request.beside))))
 
 
 def _probes(unmet: Iterable[PendingJob], busy: Collection[str], policy: Policy) -> Mapping[JobName, Grant]:
@@ -168,7 +184,8 @@ def _elsewhere(demand: Demand, nodes: frozenset[Host]) -> Demand:
 
 def _kind(request: ResourceRequest) -> frozenset[str]:
     """The resources that jobs compete for: the scarce ones, on whatever nodes."""
-    return scarce(request.worker) or frozenset({_PLAIN})
+    workers = (request.worker, *(each.demand for each in request.others))
+    return frozenset().union(*map(scarce, workers)) or frozenset({_PLAIN})
 
 
 def _queue_order(each: PendingJob) -> tuple[float, str]:

@@ -25,7 +25,7 @@ class BinPacker:
         self._accepted: dict[Hashable, dict[int, bool]] = {}
 
     def take(self, request: ResourceRequest, most: int, size: Callable[[int], int]) -> int:
-        """Assigns room to a job's launcher and to at most `most` workers; returns how many workers.
+        """Assigns room to the pods of a job with at most `most` workers; returns how many workers.
 
         `size` says how many workers a job uses of those that fit; if that is 0, nothing is assigned.
         """
@@ -46,38 +46,49 @@ class BinPacker:
         return next(self._spots(demand), None) is not None
 
     def _fit(self, request: ResourceRequest, most: int) -> int:
-        """Assigns room to the launcher and as many workers as fit; returns how many workers, 0 without a launcher."""
-        before = list(self._free)
-        count = self._give(request.worker, most)
-        if count and request.launcher is not None and not self._give(request.launcher, 1):
-            # The workers may have taken the only room for the launcher.
-            self._free = before
-            count = self._launcher_first(request.worker, request.launcher, most)
-        return count
+        """Assigns room to as many workers as fit, and to the pods beside them; returns how many workers.
 
-    def _launcher_first(self, worker: Demand, launcher: Demand, most: int) -> int:
-        """Places the launcher where it costs the fewest workers."""
-        spot = self._cheapest(self._spots(launcher), worker, launcher)
-        if spot is None:
+        Without room for all pods beside them there are no workers.
+        """
+        scaled = most - request.fixed
+        if scaled < 0:
             return 0
-        self._apply(launcher, {spot: 1})
-        return self._give(worker, most)
+        before = list(self._free)
+        count = self._give(request.worker, scaled)
+        if all(self._give(each.demand, each.count) == each.count for each in request.beside):
+            return count + request.fixed
+        # The workers may have taken the only room for the others.
+        self._free = list(before)
+        if not self._give_beside(request):
+            self._free = before
+            return 0
+        return self._give(request.worker, scaled) + request.fixed
 
-    def _cheapest(self, spots: Iterable[int], worker: Demand, launcher: Demand) -> int | None:
+    def _give_beside(self, request: ResourceRequest) -> bool:
+        """Places the pods beside the workers where they cost the fewest workers; returns whether all have room."""
+        for each in request.beside:
+            for _ in range(each.count):
+                spot = self._cheapest(self._spots(each.demand), request.worker, each.demand)
+                if spot is None:
+                    return False
+                self._apply(each.demand, {spot: 1})
+        return True
+
+    def _cheapest(self, spots: Iterable[int], worker: Demand, other: Demand) -> int | None:
         cheapest, least = None, 0
         for index in spots:
-            cost = self._cost(index, worker, launcher)
+            cost = self._cost(index, worker, other)
             if cheapest is None or cost < least:
                 cheapest, least = index, cost
             if not cost:
                 break
         return cheapest
 
-    def _cost(self, index: int, worker: Demand, launcher: Demand) -> int:
+    def _cost(self, index: int, worker: Demand, other: Demand) -> int:
         if not accepts(worker, self._free_capacity[index]):
             return 0
         free = self._free[index]
-        return how_many(worker, free) - how_many(worker, _less(free, launcher, 1))
+        return how_many(worker, free) - how_many(worker, _less(free, other, 1))
 
     def _give(self, demand: Demand, most: int) -> int:
         spread = self._spread(demand, most)

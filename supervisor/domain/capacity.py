@@ -80,9 +80,34 @@ class NodeCapacity:
     free: Resources = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """So many pods that request the same."""
+
+    demand: Demand
+    count: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRequest:
-    """What one run of a job requests: for each worker, and for its launcher if that is a pod of its own."""
+    """What one run of a job requests.
+
+    Attributes:
+        worker: For each worker that is none of the others.
+        launcher: For its launcher, if that is a pod of its own; it is no worker.
+        others: The workers that every run has and that request something else, such as parameter servers.
+    """
 
     worker: Demand
     launcher: Demand | None = None
+    others: tuple[Pods, ...] = ()
+
+    @property
+    def beside(self) -> tuple[Pods, ...]:
+        """The pods of a run whatever its size."""
+        return self.others if self.launcher is None else (Pods(self.launcher, 1), *self.others)
+
+    @property
+    def fixed(self) -> int:
+        """How many workers every run has."""
+        return sum(each.count for each in self.others)

@@ -74,7 +74,7 @@ def _spec(spec: _Spec) -> ReplicatedSpec | None:
         sizes={_PODS: pods},
         scaled=_PODS,
         suspended=bool(spec.suspend),
-        demand=demand,
+        demands={_PODS: demand},
         annotations=(spec.template.annotations,),
         # Both may speak of indices that a smaller Job has not, which the API server refuses.
         has_fixed_size=spec.max_failed_indexes is not None or spec.success_policy is not None,

@@ -119,20 +119,19 @@ def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
 
 def _spec(spec: _Spec) -> ReplicatedSpec | None:
     jobs = list(spec.training())
-    if not jobs or not all(job.template.spec.is_one_run for job in jobs):
+    if not any(job.pods for job in jobs) or not all(job.template.spec.is_one_run for job in jobs):
         return None
     largest = max(jobs, key=lambda job: job.pods)
+    roles = {f"{job.name}-{number}": job.template.spec for job in jobs for number in range(job.replicas)}
     try:
-        demand = largest.template.spec.template.demand()
+        demands = {name: job.template.demand() for name, job in roles.items()}
     except (msgspec.MsgspecError, ValueError):
         return None
     return ReplicatedSpec(
-        sizes={
-            f"{job.name}-{number}": job.template.spec.parallelism or 0 for job in jobs for number in range(job.replicas)
-        },
+        sizes={name: job.parallelism or 0 for name, job in roles.items()},
         scaled=f"{largest.name}-0",
         suspended=bool(spec.suspend),
-        demand=demand,
+        demands=demands,
         annotations=tuple(job.template.spec.template.annotations for job in jobs),
         has_fixed_size=True,
     )

@@ -10,7 +10,7 @@ import msgspec
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.annotations import ours
 from supervisor.cluster.podspec import Body
-from supervisor.domain.capacity import Demand, ResourceRequest
+from supervisor.domain.capacity import Demand, Pods, ResourceRequest
 from supervisor.jobs import manifest
 from supervisor.jobs.manifest import PodTemplate, decoded
 
@@ -58,7 +58,7 @@ class ReplicatedSpec:
         sizes: The present number of pods of each role.
         scaled: The role whose number may change.
         suspended: The operator has been told to delete all pods.
-        demand: The resources of a pod whose number may change.
+        demands: The resources of a pod of each role.
         annotations: Those of each template.
         restart_policies: Those of the roles.
         commands: The command line of each container as one text.
@@ -70,7 +70,7 @@ class ReplicatedSpec:
     sizes: Mapping[str, int]
     scaled: str
     suspended: bool
-    demand: Demand
+    demands: Mapping[str, Demand]
     annotations: tuple[Mapping[str, str], ...]
     restart_policies: frozenset[str] = frozenset()
     commands: tuple[str, ...] = ()
@@ -87,6 +87,13 @@ class ReplicatedSpec:
     def others(self) -> int:
         """The number of pods of the roles whose number does not change."""
         return self.replicas - self.sizes.get(self.scaled, 0)
+
+    @property
+    def resource_request(self) -> ResourceRequest:
+        """The resources of a run. Roles that request the same are one."""
+        worker = self.demands.get(self.scaled) or next(iter(self.demands.values()))
+        others = (Pods(demand, self.sizes[name]) for name, demand in self.demands.items() if demand != worker)
+        return ResourceRequest(worker=worker, others=tuple(each for each in others if each.count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +129,7 @@ class ReplicatedJob:
     @property
     def resource_request(self) -> ResourceRequest | None:
         """The resources of a run; None if they are unknown."""
-        return None if self.spec is None else ResourceRequest(worker=self.spec.demand)
+        return None if self.spec is None else self.spec.resource_request
 
     def has(self, condition: Condition) -> bool:
         return condition in self.conditions
@@ -177,15 +184,16 @@ def _spec(spec: _Spec, data: msgspec.Raw, shape: Shape) -> ReplicatedSpec | None
     try:
         roles = dict(_roles(data, shape))
         containers = [container for each in roles.values() for container in each.template.containers()]
-        scaled = roles.get(shape.scaled) or next(iter(roles.values()))
-        demand = scaled.template.demand()
-    except (msgspec.MsgspecError, ValueError, KeyError, StopIteration):
+        demands = {name: each.template.demand() for name, each in roles.items()}
+    except (msgspec.MsgspecError, ValueError, KeyError):
+        return None
+    if not roles:
         return None
     return ReplicatedSpec(
         sizes={name: each.count for name, each in roles.items()},
         scaled=shape.scaled,
         suspended=bool(spec.run_policy.suspend),
-        demand=demand,
+        demands=demands,
         annotations=tuple(each.template.annotations for each in roles.values()),
         restart_policies=frozenset(each.restart_policy for each in roles.values()),
         commands=tuple(" ".join(each.words) for each in containers),

@@ -204,9 +204,8 @@ def _asked(spec: _Spec, requested: Sizes) -> ReplicatedSpec | None:
     """What the job asks for; while it is suspended, what it will ask for. None if it is not understood."""
     suspended = spec.sizes.total == 0 and requested.total > 0
     sizes = requested if suspended else spec.sizes
-    scaled = next(task for task in spec.tasks if task.name == sizes.scaled)
     try:
-        demand = scaled.template.demand()
+        demands = {task.name: task.template.demand() for task in spec.tasks}
         containers = [container for task in spec.tasks for container in task.template.containers()]
     except (msgspec.MsgspecError, ValueError):
         return None
@@ -214,7 +213,7 @@ def _asked(spec: _Spec, requested: Sizes) -> ReplicatedSpec | None:
         sizes={task.name: task.replicas for task in sizes.tasks},
         scaled=sizes.scaled,
         suspended=suspended,
-        demand=demand,
+        demands=demands,
         annotations=tuple(task.template.annotations for task in spec.tasks),
         commands=tuple(" ".join(each.words) for each in containers),
     )

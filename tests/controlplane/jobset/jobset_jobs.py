@@ -21,24 +21,27 @@ class JobSets(KindJobs):
         """Makes a JobSet of one Job."""
         await self.submit(name, {"worker": (1, workers)}, annotations)
 
-    async def submit(
+    async def submit(  # noqa: PLR0913 - a JobSet has no fewer sides
         self,
         name: str,
         jobs: Mapping[str, tuple[int, int]],
         annotations: Mapping[str, str] = MANAGED,
         *,
         prepared_by: str = "",
+        without_gpu: str = "",
         deadline_seconds: int | None = None,
         **asked: Any,
     ) -> None:
         """Makes a JobSet of replicated jobs, each with its number of Jobs, and of pods with a GPU in each Job.
 
-        Any failed pod would be the end of it. The deadline is that of each Job, and the others begin when `prepared_by`
-        is complete.
+        The pods of the job `without_gpu` have none. Any failed pod would be the end of it. The deadline is that of each
+        Job, and the others begin when `prepared_by` is complete.
         """
         replicated = [self._replicated(job, replicas, pods) for job, (replicas, pods) in jobs.items()]
         for each in replicated:
             each["template"]["spec"]["activeDeadlineSeconds"] = deadline_seconds
+            if each["name"] == without_gpu:
+                del each["template"]["spec"]["template"]["spec"]["containers"][0]["resources"]
         for each in replicated if prepared_by else ():
             if each["name"] != prepared_by:
                 each["dependsOn"] = [{"name": prepared_by, "status": "Complete"}]

@@ -24,10 +24,15 @@ async def test_a_pod_that_is_deleted_fails_the_set(jobs: JobSets) -> None:
 async def test_several_jobs_are_one_run_after_those_that_prepare_it(
     plane: ControlPlane, jobs: JobSets, tmp_path: Path
 ) -> None:
-    """The preparation is no part of the run and is not repeated, and the Jobs are no jobs of their own."""
-    await jobs.nodes(3)
+    """The preparation is no part of the run and is not repeated, and the Jobs are no jobs of their own.
+
+    The driver needs no GPU, so two nodes with one are room for all.
+    """
+    await jobs.nodes(2)
     async with world(plane, jobs, tmp_path / "supervisor") as one:
-        await jobs.submit("j", {"data": (1, 1), "driver": (1, 1), "worker": (2, 1)}, prepared_by="data")
+        await jobs.submit(
+            "j", {"data": (1, 1), "driver": (1, 1), "worker": (2, 1)}, prepared_by="data", without_gpu="driver"
+        )
         data = await jobs.run("j", "data-0")
         await jobs.end(data["data-0"], "Succeeded")
         await jobs.run("j", "driver-0", "worker-0", "worker-1")

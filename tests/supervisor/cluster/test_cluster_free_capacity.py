@@ -11,7 +11,7 @@ from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.objects import PodPhase
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Effect, ResourceRequest, Taint
+from supervisor.domain.capacity import Effect, Pods, ResourceRequest, Taint
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Growth, Phase, SupervisedJob
 from supervisor.domain.placement import Placement
@@ -91,6 +91,7 @@ class _Jobs:
         self._understood = understood
         self.asked = 0
         self.more: dict[JobName, int] = {}
+        self.others: tuple[Pods, ...] = ()
         self._allocation = Allocation(scene.view, Policy(probe_seconds=0), self)
 
     def granted(self, jobs: Sequence[SupervisedJob], *noticed: str) -> Mapping[JobName, Grant]:
@@ -104,7 +105,7 @@ class _Jobs:
 
     def resource_request(self, _name: JobName) -> ResourceRequest | None:
         self.asked += 1
-        return ResourceRequest(worker=WORKER) if self._understood else None
+        return ResourceRequest(worker=WORKER, others=self.others) if self._understood else None
 
 
 def _resuming(name: str, workers: int) -> SupervisedJob:
@@ -156,6 +157,18 @@ async def test_a_resuming_job_keeps_room_for_pods_that_have_none_yet(scene: Clus
     }
     scene.now(replace(pod, deleted_at=datetime.now(UTC)))
     assert jobs.granted([replace(job, spec=replace(job.spec, min_workers=1)), resuming]) == {}
+
+
+async def test_a_resuming_job_keeps_room_for_workers_of_another_role(scene: ClusterScene) -> None:
+    """Of three, one needs no GPU; while it is not known which one is bound, two GPUs are kept for the others."""
+    scene.node("n1", gpus=5)
+    jobs, job, resuming = _Jobs(scene), waiting("a", 2, 4), _resuming("b", 3)
+    jobs.others = (Pods(demand(), 1),)
+    assert jobs.granted([job, resuming]) == {job.name: Grant(worker_names(4))}
+    first, *_ = sorted(resuming.decision.hosts)
+    pod = scene.pod("b-0", "n1")
+    jobs.places[resuming.name] = {first: Placement(pod.metadata.uid, Host("n1"))}
+    assert jobs.granted([job, resuming]) == {job.name: Grant(worker_names(3))}
 
 
 def _running(name: str, workers: int, growth: Growth | None = None) -> SupervisedJob:

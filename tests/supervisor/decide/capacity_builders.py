@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from supervisor.decide.capacity import PendingJob, Reservation
-from supervisor.domain.capacity import Demand, Effect, NodeCapacity, ResourceRequest, Taint, Toleration
+from supervisor.domain.capacity import Demand, Effect, NodeCapacity, Pods, ResourceRequest, Taint, Toleration
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import Phase, SupervisedJob
 from tests.supervisor.decide.decide_builders import T0, spec, suspended_job
@@ -50,17 +50,19 @@ def applicant(  # noqa: PLR0913 - a job has no fewer sides
     since: float = 0.0,
     worker: Demand | None = None,
     launcher: Demand | None = None,
+    others: tuple[Pods, ...] = (),
 ) -> PendingJob:
     """A job that wants to resume on workers of one GPU each unless something else is said."""
-    return PendingJob(
-        waiting(name, least, most, since=since), ResourceRequest(worker=worker or demand(1), launcher=launcher)
-    )
+    request = ResourceRequest(worker=worker or demand(1), launcher=launcher, others=others)
+    return PendingJob(waiting(name, least, most, since=since), request)
 
 
-def reservation(each: PendingJob, workers: int, *, launcher: bool = False, probing: bool = False) -> Reservation:
+def reservation(
+    each: PendingJob, workers: int, *, launcher: bool = False, probing: bool = False, others: int = 0
+) -> Reservation:
     since = T0 if probing else None
     decision = replace(each.job.decision, phase=Phase.RESUMING, waiting_since=since)
-    return Reservation(replace(each.job, decision=decision), each.request, workers, launcher)
+    return Reservation(replace(each.job, decision=decision), each.request, workers, launcher, others)
 
 
 def labelled(**labels: str) -> Mapping[str, str]:

@@ -27,10 +27,13 @@ def bindable(pods: Sequence[Demand], rooms: Sequence[NodeCapacity]) -> bool:
 
 def most_workers(request: ResourceRequest, most: int, rooms: Sequence[NodeCapacity]) -> int:
     """How many workers could be bound beside the launcher, at most."""
-    launcher = [] if request.launcher is None else [request.launcher]
-    return max(
-        (count for count in range(1, most + 1) if bindable([*launcher, *[request.worker] * count], rooms)), default=0
-    )
+    return max((count for count in range(1, most + 1) if bindable(pods_of(request, count), rooms)), default=0)
+
+
+def pods_of(request: ResourceRequest, workers: int) -> list[Demand]:
+    """The pods of a run with so many workers."""
+    beside = [demand for each in request.beside for demand in [each.demand] * each.count]
+    return [*beside, *[request.worker] * (workers - request.fixed)]
 
 
 def _bound(pod: Demand, room: NodeCapacity, free: dict[str, int]) -> Mapping[str, int] | None:

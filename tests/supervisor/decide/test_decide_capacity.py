@@ -15,7 +15,7 @@ from supervisor.decide.capacity import (
 )
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Demand, LabelOperator, NodeCapacity, Requirement, ResourceRequest
+from supervisor.domain.capacity import Demand, LabelOperator, NodeCapacity, Pods, Requirement, ResourceRequest
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import Phase
 from tests.supervisor.decide.capacity_builders import (
@@ -139,6 +139,39 @@ def test_a_launcher_goes_where_no_accelerators_are() -> None:
     job = applicant("a", 1, 1, launcher=demand(cpu=90))
     other = applicant("b", 1, 1, since=1, worker=demand(1, cpu=90))
     assert _workers(_shared(job, other, nodes=[room("n1", 2), room("n2", 0)])) == {A: 1, B: 1}
+
+
+def test_workers_of_another_role_have_a_size_of_their_own() -> None:
+    """Two parameter servers need no GPU; where they have no room, there is no run."""
+    servers = (Pods(demand(cpu=90), 2),)
+    job = applicant("a", 4, 6, others=servers)
+    cpus = [room("n2"), room("n3")]
+    assert _workers(_shared(job, nodes=[room("n1", 4, cpu=8), *cpus])) == {A: 6}
+    assert _workers(_shared(job, nodes=[room("n1", 2, cpu=8), *cpus])) == {A: 4}
+    assert _shared(job, nodes=[room("n1", 1, cpu=8), *cpus]) == {}
+    assert _shared(job, nodes=[room("n1", 8, cpu=8), cpus[0]]) == {}
+
+
+def test_workers_of_another_role_take_the_places_that_cost_the_fewest_workers() -> None:
+    job = applicant("a", 2, 10, worker=demand(1, cpu=8), others=(Pods(demand(cpu=16), 2),))
+    assert _workers(_shared(job, nodes=[room("n1", 4, cpu=34), room("n2", 4, cpu=40), room("n3", 1, cpu=8)])) == {A: 8}
+
+
+def test_a_run_is_not_smaller_than_its_fixed_part() -> None:
+    job = applicant("a", 1, 1, others=(Pods(demand(cpu=1), 2),))
+    assert _shared(job, nodes=[room("n1", 8)]) == {}
+
+
+def test_workers_of_another_role_that_were_promised_room_have_it() -> None:
+    resuming = reservation(applicant("a", others=(Pods(demand(cpu=90), 1),)), workers=0, others=1)
+    other = applicant("b", 1, 1, worker=demand(1, cpu=10))
+    assert _shared(other, nodes=[room("n1", 8)], reservations=(resuming,)) == {}
+    assert _workers(_shared(other, nodes=[room("n1", 8)], reservations=(replace(resuming, others=0),))) == {B: 1}
+
+
+def test_a_doomed_node_that_could_take_a_worker_of_another_role_holds_the_job_up() -> None:
+    job = applicant("a", others=(Pods(demand(cpu=1), 1),))
+    assert _shared(job, nodes=[room("n1", 8)], noticed=(room("n2", 0),)) == {A: Grant(held_up=True)}
 
 
 def test_only_nodes_that_suit_a_pod_count() -> None:

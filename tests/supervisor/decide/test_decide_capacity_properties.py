@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from supervisor.decide.capacity import GrowthCandidate, Nodes, PendingJob, RunningJobs, allocate
 from supervisor.decide.fit import fits
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Demand, NodeCapacity, ResourceRequest
+from supervisor.domain.capacity import NodeCapacity, Pods, ResourceRequest
 from supervisor.domain.ids import JobName
 from tests.supervisor.decide.capacity_builders import (
     CORDON,
@@ -22,7 +22,7 @@ from tests.supervisor.decide.capacity_builders import (
     reservation,
     room,
 )
-from tests.supervisor.decide.capacity_oracle import bindable, most_workers
+from tests.supervisor.decide.capacity_oracle import bindable, most_workers, pods_of
 from tests.testkit.properties import examples
 
 NEVER, PROBING = Policy(probe_seconds=0), Policy(probe_seconds=300)
@@ -60,8 +60,14 @@ def _free_capacity(draw: st.DrawFn, most: int = 4) -> tuple[NodeCapacity, ...]:
     )
 
 
+_NONE: st.SearchStrategy[tuple[Pods, ...]] = st.just(())
+_OTHERS = st.lists(st.builds(Pods, _DEMANDS, st.integers(1, 2)), max_size=2).map(tuple)
+
+
 @st.composite
-def _applicants(draw: st.DrawFn, most: int = 3) -> tuple[PendingJob, ...]:
+def _applicants(
+    draw: st.DrawFn, most: int = 3, others: st.SearchStrategy[tuple[Pods, ...]] = _NONE
+) -> tuple[PendingJob, ...]:
     def one(name: str) -> PendingJob:
         least = draw(st.integers(1, 3))
         return applicant(
@@ -71,12 +77,15 @@ def _applicants(draw: st.DrawFn, most: int = 3) -> tuple[PendingJob, ...]:
             since=draw(st.integers(0, 2)),
             worker=draw(_DEMANDS),
             launcher=draw(st.one_of(st.none(), _DEMANDS)),
+            others=draw(others),
         )
 
     return tuple(one(f"job-{number}") for number in range(draw(st.integers(1, most))))
 
 
 _SCENES = st.builds(Scene, jobs=_applicants(), nodes=_free_capacity())
+_MIXED = st.builds(Scene, jobs=_applicants(others=_OTHERS), nodes=_free_capacity())
+"""Also with workers that request something else, for which the packer does not try every way of binding them."""
 
 
 def _granted(jobs: Sequence[PendingJob], nodes: Sequence[NodeCapacity]) -> dict[JobName, int]:
@@ -84,27 +93,23 @@ def _granted(jobs: Sequence[PendingJob], nodes: Sequence[NodeCapacity]) -> dict[
     return {name: len(grant.hosts) for name, grant in granted.items()}
 
 
-def _pods(request: ResourceRequest, count: int) -> list[Demand]:
-    return [*([] if request.launcher is None else [request.launcher]), *[request.worker] * count]
-
-
 def _longest_waiting(jobs: Sequence[PendingJob]) -> PendingJob:
     return min(jobs, key=lambda each: (each.job.decision.waiting_since, each.job.name))
 
 
 @_EXAMPLES
-@given(_SCENES)
+@given(_MIXED)
 def test_never_more_is_granted_than_there_is(scene: Scene) -> None:
     """All pods of all jobs that were granted anything could be bound at once."""
     granted = _granted(scene.jobs, scene.nodes)
     pods = [
-        pod for each in scene.jobs if each.job.name in granted for pod in _pods(each.request, granted[each.job.name])
+        pod for each in scene.jobs if each.job.name in granted for pod in pods_of(each.request, granted[each.job.name])
     ]
     assert bindable(pods, scene.nodes)
 
 
 @_EXAMPLES
-@given(_SCENES)
+@given(_MIXED)
 def test_a_job_is_granted_all_or_nothing(scene: Scene) -> None:
     """At least its minimum and at most what it asked for, and hosts of its own."""
     granted = allocate(scene.jobs, (), Nodes(usable=scene.nodes), NEVER)
@@ -125,7 +130,7 @@ def test_the_longest_waiting_never_starves(scene: Scene) -> None:
 
 
 @_EXAMPLES
-@given(_SCENES, st.randoms(use_true_random=False))
+@given(_MIXED, st.randoms(use_true_random=False))
 def test_no_order_matters(scene: Scene, shuffle: Random) -> None:
     jobs, nodes = list(scene.jobs), list(scene.nodes)
     shuffle.shuffle(jobs)
@@ -154,13 +159,13 @@ def test_what_was_promised_is_granted_to_nobody_else(scene: Scene, resuming: tup
         pod
         for each in scene.jobs
         if each.job.name in granted
-        for pod in _pods(each.request, len(granted[each.job.name].hosts))
+        for pod in pods_of(each.request, len(granted[each.job.name].hosts))
     ]
     assert bindable([*promised, *given], scene.nodes)
 
 
 @_EXAMPLES
-@given(_SCENES, _free_capacity(3))
+@given(_MIXED, _free_capacity(3))
 def test_a_job_is_held_up_exactly_while_a_doomed_node_could_take_a_pod(
     scene: Scene, noticed: tuple[NodeCapacity, ...]
 ) -> None:
@@ -169,7 +174,11 @@ def test_a_job_is_held_up_exactly_while_a_doomed_node_could_take_a_pod(
     granted = allocate(scene.jobs, (), Nodes(usable=scene.nodes, noticed=noticed), PROBING)
     for each in scene.jobs:
         grant = granted.get(each.job.name)
-        could = any(fits(pod, node) for node in noticed for pod in _pods(each.request, 1))
+        could = any(
+            fits(pod, node)
+            for node in noticed
+            for pod in [each.request.worker, *(beside.demand for beside in each.request.beside)]
+        )
         assert (grant is not None and grant.held_up) == could
         assert grant is None or not (grant.held_up and grant.hosts)
     free = [each for each in scene.jobs if not (g := granted.get(each.job.name)) or not g.held_up]
@@ -178,7 +187,7 @@ def test_a_job_is_held_up_exactly_while_a_doomed_node_could_take_a_pod(
 
 
 @_EXAMPLES
-@given(_SCENES, _applicants(2), st.integers(1, 4))
+@given(_MIXED, _applicants(2), st.integers(1, 4))
 def test_growing_takes_nothing_from_those_that_wait(scene: Scene, growing: tuple[PendingJob, ...], more: int) -> None:
     """They get what they would without it; what they and the growing jobs get could be bound at once."""
     names = {each.job.name: replace(each.job, name=JobName(f"grows-{each.job.name}")) for each in growing}
@@ -191,7 +200,7 @@ def test_growing_takes_nothing_from_those_that_wait(scene: Scene, growing: tuple
         pod
         for each in scene.jobs
         if each.job.name in granted and not granted[each.job.name].probe
-        for pod in _pods(each.request, len(granted[each.job.name].hosts))
+        for pod in pods_of(each.request, len(granted[each.job.name].hosts))
     ]
     for grower in growth_candidates:
         grant = granted.get(grower.job.name)

@@ -46,6 +46,22 @@ def _job(*, annotations: dict[str, str] | None = None, owner: dict[str, Any] | N
     }
 
 
+def _gpus(number: int) -> dict[str, Any]:
+    limits = {"nvidia.com/gpu": str(number)}
+    return {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+
+
+def test_a_run_needs_room_for_the_pods_of_each_job() -> None:
+    """Those that request what the largest job requests are counted with it."""
+    driver = _replicated("driver", 1, parallelism=1, completions=1)
+    jobs = [driver, _replicated(template=_gpus(8)), _replicated("evaluator", 1, template=_gpus(8))]
+    request = KIND.resource_request(_read(_job(replicatedJobs=jobs)))
+    assert request is not None
+    assert request.worker.requests["nvidia.com/gpu"] == 8000
+    assert [("nvidia.com/gpu" in each.demand.requests, each.count) for each in request.others] == [(False, 1)]
+    assert request.fixed == 1
+
+
 def _read(manifest: Any) -> JobSet:
     return KIND.decode(msgspec.json.encode(manifest))
 
