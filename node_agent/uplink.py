@@ -53,6 +53,7 @@ class Uplink:
         self._heartbeat = heartbeat
         self._version = version
         self._session = int(clock.now() * 1000)
+        self._streams = 0
         self._ever_welcomed = False
         self._backoff = ReconnectBackoff(_FIRST_DELAY, _MAX_DELAY, clock)
         self._fault = Fault("supervisor", clock)
@@ -114,7 +115,8 @@ class Uplink:
             call = ReclaimServiceStub(channel).Connect(None, metadata=self._endpoint.metadata())
             stream = Stream(call, self._outbox, self._clock, self._heartbeat, self.watchdog)
             machine = self._node.machine
-            speaker = AgentIdentity(node, self._session, self._version, machine)
+            self._streams += 1
+            speaker = AgentIdentity(node, self._session, self._version, machine, self._streams)
             await stream.run(speaker, self._on_welcome, outdated=lambda: self._node.machine != machine)
 
     def _on_welcome(self) -> None:

@@ -46,12 +46,13 @@ _UNKNOWN_MACHINE = NodeIdentity("")
 
 @dataclass(frozen=True, slots=True)
 class AgentIdentity:
-    """The sender of a hello: the node, this run of its agent, and the machine under the node."""
+    """The sender of a hello: the node, this run of its agent, its stream, and the machine under the node."""
 
     node: Subject
     session: int
     version: str
     machine: NodeIdentity = _UNKNOWN_MACHINE
+    stream: int = 1
 
 
 def hello(
@@ -66,6 +67,7 @@ def hello(
             node=identity.node.name,
             node_uid=identity.node.uid,
             session=identity.session,
+            stream=identity.stream,
             agent_version=identity.version,
             machine=_machine(identity.machine),
             sources=[_source(status, now) for status in statuses],

@@ -63,10 +63,13 @@ def hello_view(hello: wire.Hello, now: float) -> AgentState:
         raise MalformedError("too many sources or notices")
     if not 0 < hello.session < _MAX_NUMBER:
         raise MalformedError("session must be set, and below 2**63 - 1")
+    if hello.stream > _MAX_NUMBER:
+        raise MalformedError("stream must be below 2**63")
     return AgentState(
         node=Host(_name("node", hello.node)),
         uid=_name("node_uid", hello.node_uid),
         session=hello.session,
+        stream=hello.stream,
         connected=True,
         sources=dict(source_state(each) for each in hello.sources if not about_pods(each)),
         pod_sources=dict(source_state(each) for each in hello.sources if about_pods(each)),

@@ -32,16 +32,23 @@ class AgentState:
     """One node's agent. `uid` is the machine's own id. The sources of a disconnected agent are all unknown.
 
     `pod_sources` report pods only; clear means that they see all pods of the node. `machine` is what the agent said of
-    it last; it stays so while the agent is silent.
+    it last; it stays so while the agent is silent. `stream` numbers the streams of a session; 0 for older agents.
     """
 
     node: Host
     uid: str
     session: int
     connected: bool
+    stream: int = 0
     sources: Mapping[Source, SourceState] = field(default_factory=dict)
     pod_sources: Mapping[Source, SourceState] = field(default_factory=dict)
     machine: Machine = UNKNOWN_MACHINE
+
+    def is_older_than(self, known: "AgentState") -> bool:
+        """Whether its hello comes after one that was said later: of a higher session, or on a later stream."""
+        if self.session != known.session:
+            return self.session < known.session
+        return 0 < self.stream <= known.stream
 
     @property
     def clear(self) -> bool:
@@ -114,11 +121,11 @@ class AgentRegistry:
         self._started = now()
         self.version = 0
 
-    def connect(self, view: AgentState, stream: object) -> int | None:
-        """Adds an agent, or returns the higher session that is already known for its node."""
+    def connect(self, view: AgentState, stream: object) -> AgentState | None:
+        """Adds an agent, or returns the later one that is already known for its node."""
         known = self._agents.get(view.node)
-        if known is not None and known.session > view.session:
-            return known.session
+        if known is not None and view.is_older_than(known):
+            return known
         self._streams[view.node] = stream
         self._synced.pop(view.node, None)
         self._put(view)

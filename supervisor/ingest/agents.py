@@ -226,8 +226,10 @@ class _Stream:
         view, reports = await self._hello()
         known = self._deps.agents.connect(view, self)
         if known is not None:
-            self._deps.refusals.add(Wire.GRPC, Code.OLDER_SESSION, f"session {known} of {self._node} is known")
-            await self._superseded()
+            later = f"session {known.session}, stream {known.stream} of {self._node} is known"
+            self._deps.refusals.add(Wire.GRPC, Code.OLDER_SESSION, later)
+            if known.session > view.session:
+                await self._superseded()
             return
         failpoint(At.AGENT_CONNECTED)
         _log.info("agent.connected", node=self._node, session=view.session)

@@ -16,7 +16,7 @@ Faults that a network makes:
 
 Harsher than any network, as TCP neither repeats nor reorders within a connection, but survived by the contract,
 because each line is the whole state and each notice has a revision: a message is repeated at once, or a notice is
-overtaken by the message behind it.
+overtaken by the next one.
 
 Not made: one message that is lost on a connection that goes on. The contract relies on TCP there. A message is dropped
 together with all that follow until the connection is cut. The first message of a stream, its hello or welcome, is never
@@ -35,6 +35,8 @@ from typing import Any, Protocol, Self
 from servicekit.address import Address
 
 _CHUNK_BYTES = 65536
+FAULTY_CALLS = 0.3
+"""The part of the posts, and of the streams that are opened while there are faults, that one happens to."""
 HOLD_SECONDS = (0.05, 1.5)
 """How long something stands still: shorter and longer than a peer waits before it connects again."""
 
@@ -103,7 +105,7 @@ class Lane:
     """One direction of a stream of messages; None is its end. `flows` is clear while they stand still.
 
     Args:
-        may_be_overtaken: Whether the next message may come before this one.
+        may_be_overtaken: Whether the next message of this kind may come before this one.
     """
 
     def __init__(self, may_be_overtaken: Callable[[bytes], bool] = lambda _message: False) -> None:
@@ -123,10 +125,11 @@ class Lane:
             self._messages.put_nowait(message)
         elif not self.drops and not self._keeps(message):
             self._messages.put_nowait(message)
-            self._release()
+            if self._may_be_overtaken(message):
+                self._release()
 
     def _keeps(self, message: bytes) -> bool:
-        """Makes the fault that is due, if there is one: whether the message waits for the next one."""
+        """Makes the fault that is due, if there is one: whether the message waits for the next one of its kind."""
         fault, self.fault = self.fault, None
         if fault is MessageFault.REPEAT:
             self._messages.put_nowait(message)
@@ -162,6 +165,13 @@ class MessageStream(Protocol):
         """Breaks the connection to the client."""
 
 
+def cut_and_deliver_late(stream: MessageStream, random: Random, background: Background) -> None:
+    """Lets the client go, and what it says from now on arrive when it has connected again."""
+    stream.up.flows.clear()
+    background.later(random.uniform(*HOLD_SECONDS), stream.cut)
+    background.later(2 * HOLD_SECONDS[1] + random.uniform(*HOLD_SECONDS), stream.up.flows.set)
+
+
 def inject_into_stream(stream: MessageStream, random: Random, background: Background) -> None:
     """Makes one fault to a stream."""
     lanes = (stream.up, stream.down)
@@ -170,11 +180,6 @@ def inject_into_stream(stream: MessageStream, random: Random, background: Backgr
         for lane in random.sample(lanes, random.randint(1, 2)):
             lane.flows.clear()
             background.later(random.uniform(*HOLD_SECONDS), lane.flows.set)
-
-    def cut_and_deliver_late() -> None:
-        stream.up.flows.clear()
-        background.later(random.uniform(*HOLD_SECONDS), stream.cut)
-        background.later(2 * HOLD_SECONDS[1] + random.uniform(*HOLD_SECONDS), stream.up.flows.set)
 
     def drop_and_cut() -> None:
         stream.up.drops = stream.down.drops = True
@@ -186,7 +191,10 @@ def inject_into_stream(stream: MessageStream, random: Random, background: Backgr
     def overtake() -> None:
         stream.up.fault = MessageFault.OVERTAKE
 
-    random.choice((stream.cut, stand_still, cut_and_deliver_late, drop_and_cut, repeat, overtake))()
+    def late() -> None:
+        cut_and_deliver_late(stream, random, background)
+
+    random.choice((stream.cut, stand_still, late, drop_and_cut, repeat, overtake))()
 
 
 class _Connection:

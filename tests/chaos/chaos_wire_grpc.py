@@ -13,7 +13,7 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from node_agent.channel import OPTIONS
 from servicekit.address import Address
-from tests.chaos.chaos_wire import Background, Lane, inject_into_stream
+from tests.chaos.chaos_wire import FAULTY_CALLS, Background, Lane, cut_and_deliver_late, inject_into_stream
 
 _CONNECT = "/reclaim.v1.ReclaimService/Connect"
 _LAST_SECONDS = 1.0
@@ -103,6 +103,7 @@ class AgentWire(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # The stubs'
         self._credentials = grpc.ssl_channel_credentials(ca.read_bytes())
         self._streams: list[_Stream] = []
         self._refuses_until = 0.0
+        self._random: Random | None = None
         self._background = Background()
         self._handler = grpc.stream_stream_rpc_method_handler(self._connect)
         self.address = Address("127.0.0.1", 0)
@@ -130,9 +131,10 @@ class AgentWire(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # The stubs'
             inject_into_stream(random.choice(self._streams), random, self._background)
 
     def begin(self, random: Random) -> None:
-        pass
+        self._random = random
 
     def heal(self) -> None:
+        self._random = None
         self._refuses_until = 0.0
         for stream in self._streams:
             stream.up.heal()
@@ -149,6 +151,8 @@ class AgentWire(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # The stubs'
         metadata = tuple(pair for pair in context.invocation_metadata() if pair[0] == "authorization")
         stream = _Stream(metadata)
         self._streams.append(stream)
+        if self._random is not None and self._random.random() < FAULTY_CALLS:
+            cut_and_deliver_late(stream, self._random, self._background)
         self._background.start(self._carry_on(stream))
         await stream.serve(messages, context)
 

@@ -13,9 +13,8 @@ import aiohttp
 from aiohttp import web
 
 from servicekit.address import Address
-from tests.chaos.chaos_wire import HOLD_SECONDS, Background, Lane, inject_into_stream, trust
+from tests.chaos.chaos_wire import FAULTY_CALLS, HOLD_SECONDS, Background, Lane, inject_into_stream, trust
 
-_FAULTY_CALLS = 0.3
 _ORPHAN_SECONDS = 2.0
 _FORWARDED = ("Authorization", "Heartbeat-Seconds")
 
@@ -124,7 +123,7 @@ class CallWire:
 
     def _fate(self, *fates: _Fate) -> _Fate:
         random = self._random
-        return _Fate.FORWARDED if random is None or random.random() > _FAULTY_CALLS else random.choice(fates)
+        return _Fate.FORWARDED if random is None or random.random() > FAULTY_CALLS else random.choice(fates)
 
     def _pause(self) -> float:
         return 0.0 if self._random is None else self._random.uniform(*HOLD_SECONDS)
@@ -188,7 +187,7 @@ class CallWire:
 
     def _leave(self, reading: asyncio.Task[None], answer: aiohttp.ClientResponse) -> None:
         """Ends the supervisor's side, which sometimes learns of it late."""
-        orphaned = self._random is not None and self._random.random() < _FAULTY_CALLS
+        orphaned = self._random is not None and self._random.random() < FAULTY_CALLS
 
         def end() -> None:
             reading.cancel()

@@ -109,8 +109,7 @@ class _Scene:
     async def withdrawals(self) -> None:
         """All notices are withdrawn: every job runs on all its hosts again."""
         async with self._faults():
-            for host in sorted(self._announced):
-                self._withdraw(host)
+            await self._withdraw_all()
         await until(self._nothing_is_left, "the supervisor has no notice and no exclusion")
         await until(self._all_are_told, self._who_is_not)
         assert self._each_is_excluded_once()
@@ -123,11 +122,17 @@ class _Scene:
         async with self._faults():
             for host in chosen:
                 self._announce(host)
-                await asyncio.sleep(self._random.uniform(0, 2 * self._seconds / len(chosen)))
-                self._withdraw(host)
+                await asyncio.sleep(self._random.uniform(0, self._seconds / len(chosen)))
+            await self._withdraw_all()
         await until(self._nothing_is_left, "the supervisor has no notice and no exclusion")
         await until(self._all_are_told, self._who_is_not)
         self._check_lines()
+
+    async def _withdraw_all(self) -> None:
+        pause = self._seconds / 2 / len(self._announced)
+        for host in self._random.sample(sorted(self._announced), len(self._announced)):
+            await asyncio.sleep(pause)
+            self._withdraw(host)
 
     def _announce(self, host: str) -> None:
         self._announced.add(host)

@@ -39,6 +39,7 @@ def reported(**changes: Any) -> wire.AgentMessage:
     [
         ([reported()], MALFORMED),
         ([said("n1", session=2**63)], MALFORMED),
+        ([said("n1", stream=2**63)], MALFORMED),
         ([said("n1", session=2**64 - 1)], MALFORMED),
         ([said("n1"), said("n1")], MALFORMED),
         ([said("n1"), reported(revision=2**63)], MALFORMED),

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -336,6 +337,19 @@ async def test_a_goodbye_of_the_supervisor_is_followed_by_a_new_stream(fake: Fak
     await until(lambda: agent.uplink.welcomed)
     fake.streams[0].say(pb.SupervisorMessage(goodbye=pb.Goodbye(reason="upgrade")))
     await until(lambda: len(fake.streams) == 2)
+
+
+async def test_each_stream_of_a_session_has_a_higher_number(fake: FakeSupervisor, agent: Agent) -> None:
+    """By it the supervisor knows a hello that arrives after the one of a later stream."""
+    agent.start()
+    for number in (1, 2, 3):
+        await until(partial(_has_said_hello, fake, number))
+        assert fake.streams[-1].hello.stream == number
+        fake.streams[-1].say(grpc.StatusCode.UNAVAILABLE)
+
+
+def _has_said_hello(fake: FakeSupervisor, streams: int) -> bool:
+    return len(fake.streams) == streams and bool(fake.streams[-1].messages)
 
 
 async def test_an_agent_that_was_replaced_ends(fake: FakeSupervisor, agent: Agent) -> None:

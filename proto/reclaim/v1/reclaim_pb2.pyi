@@ -229,6 +229,7 @@ class Hello(_message.Message):
     NOTICES_FIELD_NUMBER: _builtins.int
     MACHINE_FIELD_NUMBER: _builtins.int
     HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     node_uid: _builtins.str
     """The machine's own id (ECS: instance-id). A new machine under an old name has a new one."""
@@ -239,6 +240,10 @@ class Hello(_message.Message):
     agent_version: _builtins.str
     heartbeat_seconds: _builtins.float
     """The longest pause between heartbeats, in seconds, that the agent can do with; absent: what the supervisor wants."""
+    stream: _builtins.int
+    """Orders the streams of one session: grows with each. A hello that is not above the last one seen has come late, on a
+    connection that the agent has given up, and is refused. 0: an older agent, of which the latest to come counts.
+    """
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceReport]: ...
     @_builtins.property
@@ -258,10 +263,11 @@ class Hello(_message.Message):
         notices: _abc.Iterable[Global___NoticeReport] | None = ...,
         machine: Global___Machine | None = ...,
         heartbeat_seconds: _builtins.float | None = ...,
+        stream: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_seconds", b"_heartbeat_seconds", "heartbeat_seconds", b"heartbeat_seconds", "machine", b"machine"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_seconds", b"_heartbeat_seconds", "agent_version", b"agent_version", "heartbeat_seconds", b"heartbeat_seconds", "machine", b"machine", "node", b"node", "node_uid", b"node_uid", "notices", b"notices", "session", b"session", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heartbeat_seconds", b"_heartbeat_seconds", "agent_version", b"agent_version", "heartbeat_seconds", b"heartbeat_seconds", "machine", b"machine", "node", b"node", "node_uid", b"node_uid", "notices", b"notices", "session", b"session", "sources", b"sources", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__heartbeat_seconds: _TypeAlias = _typing.Literal["heartbeat_seconds"]  # noqa: Y015
     _WhichOneofArgType__heartbeat_seconds: _TypeAlias = _typing.Literal["_heartbeat_seconds", b"_heartbeat_seconds"]  # noqa: Y015

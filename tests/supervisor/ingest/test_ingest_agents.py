@@ -100,6 +100,36 @@ async def test_the_end_of_an_old_stream_does_not_count_against_the_new_one(serve
     assert agent["sources"] == [{"source": "metadata", "state": "clear"}]
 
 
+async def test_a_hello_of_an_earlier_stream_that_comes_late_changes_nothing(served: Served) -> None:
+    """What it announces is withdrawn, though nothing was known of it then, and the later stream goes on."""
+    agent = await served.peers.agent("n1", stream=2)
+    await agent.say(notice=noticed("n1", 2, withdrawn=True))
+    await agent.acknowledged(2)
+    late = served.peers.stranger(served.peers.tokens.agent("n1"))
+    await late.say(hello=hello("n1", stream=1, state=wire.SOURCE_STATE_NOTICED, notices=[noticed("n1", 1)]))
+    assert await late.ended() is grpc.StatusCode.OK
+    assert not served.store.snapshot().notices
+    await agent.read("heartbeat")
+    shown = await served.agent_is("n1", connected=True)
+    assert shown["sources"] == [{"source": "metadata", "state": "clear"}]
+    assert {(each["code"], each["count"]) for each in (await served.status())["refused"]} == {("older_session", 1)}
+
+
+@pytest.mark.parametrize("stream", [0, 2])
+async def test_a_later_stream_of_a_session_replaces_the_earlier_one(served: Served, stream: int) -> None:
+    """An older agent does not number its streams: of these the latest to come counts."""
+    older = await served.peers.agent("n1", stream=min(stream, 1))
+    await served.peers.agent("n1", stream=stream)
+    assert await older.ended() is grpc.StatusCode.OK
+    await served.agent_is("n1", connected=True)
+
+
+async def test_a_new_session_numbers_its_streams_anew(served: Served) -> None:
+    await served.peers.agent("n1", session=10, stream=7)
+    later = await served.peers.agent("n1", session=11, stream=1)
+    await later.notices("n1")
+
+
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
