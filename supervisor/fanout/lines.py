@@ -6,6 +6,7 @@ the last of 2,000 wait for all others. A client whose buffer grows is dropped; i
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -76,8 +77,9 @@ class LineStream:
     async def serve(self) -> web.StreamResponse:
         """Returns after `finish`; it is cancelled when the peer disconnects."""
         goodbye = await self._end
-        await self._response.write(goodbye)
-        await self._response.write_eof()
+        with suppress(ConnectionError):  # The peer disconnected in the same moment.
+            await self._response.write(goodbye)
+            await self._response.write_eof()
         return self._response
 
 
