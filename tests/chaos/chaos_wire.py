@@ -14,13 +14,12 @@ Faults that a network makes:
 - a post is delivered and its answer is lost, or the post arrives after the caller has given it up and made another
   call: it is repeated and overtaken.
 
-Harsher than any network, as TCP neither repeats nor reorders within a connection, but survived by the contract,
-because each line is the whole state and each notice has a revision: a message is repeated at once, or a notice is
-overtaken by the next one.
+Harsher than any network, as TCP repeats nothing within a connection, but survived by the contract, because each line is
+the whole state and each notice has a revision: a message is repeated at once.
 
-Not made: one message that is lost on a connection that goes on. The contract relies on TCP there. A message is dropped
-together with all that follow until the connection is cut. The first message of a stream, its hello or welcome, is never
-repeated or overtaken on its own stream.
+Not made, as the contract relies on TCP there: a message that is overtaken by the next one of its connection, or that is
+lost on a connection that goes on. A message is dropped together with all that follow until the connection is cut. The
+first message of a stream, its hello or welcome, is not repeated on it.
 """
 
 import asyncio
@@ -28,7 +27,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from enum import Enum, auto
 from random import Random
 from typing import Any, Protocol, Self
 
@@ -96,52 +94,30 @@ class Background:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class MessageFault(Enum):
-    REPEAT = auto()
-    OVERTAKE = auto()
-
-
 class Lane:
-    """One direction of a stream of messages; None is its end. `flows` is clear while they stand still.
+    """One direction of a stream of messages; None is its end.
 
-    Args:
-        may_be_overtaken: Whether the next message of this kind may come before this one.
+    Attributes:
+        flows: Clear while messages stand still.
+        drops: Whether messages are lost.
+        repeats: Whether the next message comes twice.
     """
 
-    def __init__(self, may_be_overtaken: Callable[[bytes], bool] = lambda _message: False) -> None:
+    def __init__(self) -> None:
         self.flows = asyncio.Event()
         self.flows.set()
-        self.drops = False
-        self.fault: MessageFault | None = None
-        self._may_be_overtaken = may_be_overtaken
+        self.drops = self.repeats = False
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._overtaken: bytes | None = None
         self._is_first = True
 
     def put(self, message: bytes | None) -> None:
         is_first, self._is_first = self._is_first, False
         if message is None or is_first:
-            self._release()
             self._messages.put_nowait(message)
-        elif not self.drops and not self._keeps(message):
-            self._messages.put_nowait(message)
-            if self._may_be_overtaken(message):
-                self._release()
-
-    def _keeps(self, message: bytes) -> bool:
-        """Makes the fault that is due, if there is one: whether the message waits for the next one of its kind."""
-        fault, self.fault = self.fault, None
-        if fault is MessageFault.REPEAT:
-            self._messages.put_nowait(message)
-        keeps = fault is MessageFault.OVERTAKE and self._overtaken is None and self._may_be_overtaken(message)
-        if keeps:
-            self._overtaken = message
-        return keeps
-
-    def _release(self) -> None:
-        overtaken, self._overtaken = self._overtaken, None
-        if overtaken is not None:
-            self._messages.put_nowait(overtaken)
+        elif not self.drops:
+            for _ in range(1 + self.repeats):
+                self._messages.put_nowait(message)
+            self.repeats = False
 
     async def take(self) -> bytes | None:
         message = await self._messages.get()
@@ -150,9 +126,8 @@ class Lane:
 
     def heal(self) -> None:
         """Lets all messages flow, except where some were dropped: that connection is going to be cut."""
-        self.fault = None
+        self.repeats = False
         self.flows.set()
-        self._release()
 
 
 class MessageStream(Protocol):
@@ -186,15 +161,12 @@ def inject_into_stream(stream: MessageStream, random: Random, background: Backgr
         background.later(random.uniform(*HOLD_SECONDS), stream.cut)
 
     def repeat() -> None:
-        random.choice(lanes).fault = MessageFault.REPEAT
-
-    def overtake() -> None:
-        stream.up.fault = MessageFault.OVERTAKE
+        random.choice(lanes).repeats = True
 
     def late() -> None:
         cut_and_deliver_late(stream, random, background)
 
-    random.choice((stream.cut, stand_still, late, drop_and_cut, repeat, overtake))()
+    random.choice((stream.cut, stand_still, late, drop_and_cut, repeat))()
 
 
 class _Connection:

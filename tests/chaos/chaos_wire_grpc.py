@@ -9,7 +9,6 @@ from random import Random
 from typing import Any, Self
 
 import grpc
-from reclaim.v1 import reclaim_pb2 as wire
 
 from node_agent.channel import OPTIONS
 from servicekit.address import Address
@@ -25,7 +24,7 @@ class _Stream:
     """One stream of an agent, and the one to the supervisor that carries on with it."""
 
     def __init__(self, metadata: Any) -> None:
-        self.up = Lane(_is_notice)
+        self.up = Lane()
         self.down = Lane()
         self.status = (grpc.StatusCode.OK, "")
         self._metadata = metadata
@@ -161,8 +160,3 @@ class AgentWire(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # The stubs'
             await stream.carry_on(self._target, self._credentials)
         finally:
             self._streams.remove(stream)
-
-
-def _is_notice(message: bytes) -> bool:
-    """Notices alone have a revision, by which the later one wins in whichever order they come."""
-    return wire.AgentMessage.FromString(message).WhichOneof("message") == "notice"
