@@ -12,6 +12,7 @@ from benchmarks.delays import MissingLineError, fanout_delays, noticed_delays
 from benchmarks.harness.decisions import decisions
 from benchmarks.harness.fleet import Fleet, FleetSize, fleet
 from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
+from benchmarks.scenarios import brokers
 from benchmarks.summary import summarize
 
 _IDLE_BYTES = 640 * 1024 * 1024
@@ -45,11 +46,17 @@ async def run(root: Path, *, short: bool) -> Outcome:
     )
     shared = replace(alone, streams=8 * alone.nodes, shared=True)
     rows = [row for size in (alone, shared) for row in await _measure(root / f"{size.streams}", size, short=short)]
-    return Outcome(scenario="scale", title=f"{alone.nodes:,} agents, TLS", method=METHOD, rows=tuple(rows))
+    rows += await brokers.rows(root / "brokers", alone, alone.nodes // 2, _wave_seconds(short=short))
+    method = f"{METHOD}\n\n{brokers.METHOD}"
+    return Outcome(scenario="scale", title=f"{alone.nodes:,} agents, TLS", method=method, rows=tuple(rows))
+
+
+def _wave_seconds(*, short: bool) -> float:
+    return 3.0 if short else 60.0
 
 
 async def _measure(root: Path, size: FleetSize, *, short: bool) -> Sequence[Row]:
-    over, watched = (3.0, 3.0) if short else (60.0, 30.0)
+    over, watched = _wave_seconds(short=short), 3.0 if short else 30.0
     async with fleet(root, size, tls=True) as peers:
         await peers.start_jobs()
         await peers.start_streams()
