@@ -1,4 +1,5 @@
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -6,13 +7,15 @@ import pytest
 
 from tests.controlplane.jobset.jobset_controller import NAME as JOBSET
 from tests.controlplane.jobset.jobset_controller import jobset_controller
-from tests.controlplane.kueue.kueue_controller import NAME, PINS, queueing
+from tests.controlplane.kueue.kueue_controller import NAME, PINS, QUEUES_TRAIN_JOBS, queueing
 from tests.controlplane.kueue.kueue_jobs import QueuedJobs, queued_jobs
 from tests.controlplane.mpijob.mpijob_operator import NAME as MPI_OPERATOR
 from tests.controlplane.mpijob.mpijob_operator import operating
 from tests.controlplane.operators import built, plane_of_running_pods
 from tests.controlplane.trainingoperator.trainingoperator_process import NAME as TRAINING_OPERATOR
 from tests.controlplane.trainingoperator.trainingoperator_process import operating as training_operating
+from tests.controlplane.trainjob.trainer_controller import NAME as TRAINER
+from tests.controlplane.trainjob.trainer_controller import trainer_controller
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.binaries import Program
 from tests.testkit.controlplane.namespace import Namespace
@@ -27,9 +30,14 @@ def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFac
         operating(built(MPI_OPERATOR), running.cluster),
         training_operating(built(TRAINING_OPERATOR), running.cluster, "pytorchjob", "tfjob"),
         jobset_controller(built(JOBSET), running.cluster),
+        _trainer(running.cluster),
         queueing(built(PINS), running.cluster),
     ):
         yield running
+
+
+def _trainer(cluster: Cluster) -> AbstractContextManager[None]:
+    return trainer_controller(built(TRAINER), cluster) if QUEUES_TRAIN_JOBS else nullcontext()
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from tests.testkit.waiting import until
 NAME = "kueue"
 # The pins of the version that is run, such as kueue-0.14.
 PINS = os.environ.get("KUEUE", NAME)
+QUEUES_TRAIN_JOBS = PINS != NAME
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _FRAMEWORKS = [
     "batch/job",
@@ -26,6 +27,8 @@ _FRAMEWORKS = [
     "kubeflow.org/mpijob",
     "kubeflow.org/pytorchjob",
     "kubeflow.org/tfjob",
+    # Earlier ones do not know it.
+    *(["trainer.kubeflow.org/trainjob"] if QUEUES_TRAIN_JOBS else []),
 ]
 
 

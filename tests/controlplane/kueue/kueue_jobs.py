@@ -7,9 +7,10 @@ from typing import Any, Generic, TypeVar
 
 from tests.controlplane.batchjob.batchjob_jobs import BatchJobs
 from tests.controlplane.jobset.jobset_jobs import JobSets
-from tests.controlplane.kind_jobs import KindJobs
+from tests.controlplane.kind_jobs import MANAGED, KindJobs
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.controlplane.trainingoperator.trainingoperator_jobs import PyTorchJobs, TfJobs
+from tests.controlplane.trainjob.trainjob_jobs import TrainJobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import GPU, Namespace
 from tests.testkit.waiting import until
@@ -78,6 +79,15 @@ def _jobset_of(jobs: JobSets) -> Make:
     return make
 
 
+def _trainjob_of(jobs: TrainJobs) -> Make:
+    async def make(name: str, workers: int, annotations: Mapping[str, str] = MANAGED, **asked: Any) -> None:
+        await jobs.define_runtime(name)
+        manifest = jobs.manifest(name, workers, annotations)
+        await jobs.accepted({**manifest, "spec": {**manifest["spec"], **asked}})
+
+    return make
+
+
 _ELASTIC = {"rdzvBackend": "c10d", "minReplicas": 2, "maxReplicas": 3}
 _KINDS: Mapping[str, tuple[Callable[[Api, Namespace], Any], Callable[[Any], Make]]] = {
     "batchjob": (BatchJobs, lambda jobs: jobs.submit),
@@ -85,6 +95,7 @@ _KINDS: Mapping[str, tuple[Callable[[Api, Namespace], Any], Callable[[Any], Make
     "mpijob": (MpiJobs, lambda jobs: jobs.submit),
     "pytorchjob": (PyTorchJobs, lambda jobs: partial(jobs.submit, elastic=_ELASTIC)),
     "tfjob": (TfJobs, lambda jobs: jobs.submit),
+    "trainjob": (TrainJobs, _trainjob_of),
 }
 
 

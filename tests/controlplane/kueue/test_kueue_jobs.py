@@ -7,17 +7,23 @@ import pytest
 
 from tests.controlplane.kind_jobs import ELASTIC
 from tests.controlplane.kind_support import JOB_SET
+from tests.controlplane.kueue.kueue_controller import QUEUES_TRAIN_JOBS
 from tests.controlplane.kueue.kueue_jobs import QueuedJobs
 from tests.controlplane.operator_world import world
+from tests.controlplane.trainjob.trainjob_jobs import TrainJobs
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
 
+_OF_ONE_SIZE = frozenset({JOB_SET.kind, TrainJobs.kind})
 _KINDS = [
     pytest.param("mpijob", marks=pytest.mark.brief),
     *("batchjob", "jobset", "pytorchjob", "tfjob"),
+    pytest.param(
+        "trainjob", marks=pytest.mark.skipif(not QUEUES_TRAIN_JOBS, reason="Kueue 0.10 does not know TrainJobs")
+    ),
 ]
 of_each_kind = pytest.mark.parametrize("queued", _KINDS, indirect=True)
 
@@ -41,7 +47,7 @@ async def test_a_reclaim_suspends_and_resumes_a_job_by_its_workload(
             assert await jobs.retries("j") == 0
             if run < 3:
                 await one.withdraw(noticed)
-        size = 3 if jobs.kind == JOB_SET.kind else 2
+        size = 3 if jobs.kind in _OF_ONE_SIZE else 2
         await one.withdraw(noticed[: size - 1])
         await jobs.runs("j", size)
         resumed = await one.decided("j", "Running", workers=size)
