@@ -158,11 +158,12 @@ chaos: $(INSTALLED) ## Kill or stop every process at each of its steps; nothing 
 chaos-wires: $(INSTALLED) ## Disturb both wires of a supervisor with 1,000 nodes and 8,000 processes (short form: ARGS="-m brief")
 	$(BIN)/python -m pytest tests/chaos/test_chaos_wires.py $(ARGS)
 
-chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its steps, and stop the API server for a long time (half an hour)
+chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its steps, stop the API server for a long time, and add faults to it (40 min)
 	LEADER_FAILPOINTS=all $(BIN)/python -m pytest --numprocesses 2 --dist worksteal \
 		tests/controlplane/leader/test_leader_line.py tests/controlplane/line/test_line_leader_killed.py $(ARGS)
 	LEADER_OUTAGE_SECONDS=30 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal \
 		tests/controlplane/line/test_line_outages.py $(ARGS)
+	FAULTS_ROUNDS=5 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/controlplane/faults $(ARGS)
 
 hostile: $(INSTALLED) ## Open ten thousand garbage connections, and fuzz three times as long as usual
 	HOSTILE_CONNECTIONS=10000 PROPERTY_EXAMPLES=3 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \

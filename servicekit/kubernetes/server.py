@@ -1,6 +1,7 @@
 """The connection to one API server: requests with a time limit, streams, and errors as `ApiError`s."""
 
 import asyncio
+import math
 import socket
 import time
 import weakref
@@ -37,6 +38,9 @@ after 20 s without an answer from the other machine's kernel, which answers also
 
 _READ_AHEAD = 2 * 1024 * 1024
 """Bytes: room for one event of any size."""
+
+_MAX_RETRY_AFTER = 30.0
+"""Seconds. The API server itself says 1; what says more may be a proxy's mistake."""
 
 _CLOSING_TURNS = 10
 """Turns of the loop: it takes some of them to see that a connection was aborted or shut down, and to close it."""
@@ -84,6 +88,9 @@ class Call:
 class ApiServer:
     """A connection to an API server. It has to be closed.
 
+    While the API server says that it is asked too often, no request is sent: each waits for as long as Retry-After
+    says, or fails if that is longer than its time limit.
+
     Args:
         access: Address, trust and credentials.
         timeout_seconds: For a request with its answer.
@@ -109,6 +116,7 @@ class ApiServer:
             read_bufsize=_READ_AHEAD,
         )
         self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
+        self._not_before = -math.inf
 
     @classmethod
     async def connect(cls, kubeconfig: str | None, timeout_seconds: float, context: str | None = None) -> Self:
@@ -180,6 +188,7 @@ class ApiServer:
         Raises:
             ApiError: The connection failed.
         """
+        await self._wait_as_told()
         self.requests += 1
         if not self.guard():
             raise ApiUnavailableError(_GUARDED)
@@ -203,6 +212,7 @@ class ApiServer:
 
     @asynccontextmanager
     async def _sent(self, call: Call, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
+        await self._wait_as_told()
         self.requests += 1
         if call.method != "GET" and not self.guard():
             raise ApiUnavailableError(_GUARDED)
@@ -224,11 +234,29 @@ class ApiServer:
             ) as response:
                 self.on_date(response.headers.get("Date", ""), time.monotonic() - begun)
                 if not response.ok:
+                    self._note_retry_after(response.headers.get("Retry-After", ""))
                     raise api_error(response.status, await response.read())
                 with _aborted_unless_finished(response):
                     yield response
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from error
+
+    def _note_retry_after(self, seconds: str) -> None:
+        if seconds.isdecimal():  # A date is for browsers.
+            pause = min(float(seconds), _MAX_RETRY_AFTER)
+            self._not_before = max(self._not_before, time.monotonic() + pause)
+
+    async def _wait_as_told(self) -> None:
+        """Waits until the API server takes requests again.
+
+        Raises:
+            ApiUnavailableError: That is later than the time limit.
+        """
+        seconds = self._not_before - time.monotonic()
+        if seconds > self.timeout_seconds:
+            raise ApiUnavailableError(f"the API server takes no requests for {seconds:.0f} s")
+        if seconds > 0:
+            await asyncio.sleep(seconds)
 
     def _connection(self, address: aiohttp.AddrInfoType) -> socket.socket:
         connection = _keepalive_socket(address)

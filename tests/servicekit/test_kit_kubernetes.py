@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -51,9 +52,11 @@ def page(version: int, *names: str, more: str = "") -> Answer:
     return answered(200, {"metadata": {"resourceVersion": str(version), "continue": more}, "items": items})
 
 
-def answered(status: int, body: Any) -> Answer:
+def answered(status: int, body: Any, **headers: str) -> Answer:
     async def answer(_request: web.Request) -> web.StreamResponse:
-        return web.json_response(body, status=status)
+        return web.json_response(
+            body, status=status, headers={name.replace("_", "-"): headers[name] for name in headers}
+        )
 
     return answer
 
@@ -195,6 +198,34 @@ async def test_the_first_list_waits_for_an_api_server_that_is_away(tmp_path: Pat
     async with following(tmp_path, answered(403, {"message": "not for you"})) as one:
         with pytest.raises(RefusedError, match="not for you"):
             await one.reflector.first()
+
+
+async def test_whoever_asks_too_often_waits_for_as_long_as_the_api_server_says(tmp_path: Path) -> None:
+    """Every request of the connection does, and nothing is sent before."""
+    async with following(tmp_path, answered(429, {}, Retry_After="1"), page(7, "a")) as one:
+        begun = time.monotonic()
+        with pytest.raises(ApiUnavailableError):
+            await one.reflector.list()
+        await asyncio.gather(*(one.reflector.list() for _ in range(5)))
+        assert time.monotonic() - begun >= 1
+        assert one.shown() == {"a": 7}
+
+
+async def test_a_pause_that_is_longer_than_the_time_limit_is_an_error_at_once(tmp_path: Path) -> None:
+    async with following(tmp_path, answered(429, {}, Retry_After="99999999999"), page(7, "a")) as one:
+        for why in ("answered 429", "takes no requests for 30 s"):
+            with pytest.raises(ApiUnavailableError, match=why):
+                await one.reflector.list()
+        assert len(one.script.asked) == 1
+
+
+@pytest.mark.parametrize("when", ["", "soon", "-5", "1.5e9", "Wed, 21 Oct 2099 07:28:00 GMT"])
+async def test_a_retry_after_that_is_no_number_of_seconds_is_ignored(tmp_path: Path, when: str) -> None:
+    async with following(tmp_path, answered(503, {}, Retry_After=when), page(7, "a")) as one:
+        with pytest.raises(ApiUnavailableError):
+            await one.reflector.list()
+        await one.reflector.list()
+        assert one.shown() == {"a": 7}
 
 
 async def test_the_watch_tells_what_changes(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,11 +69,16 @@ class Replica:
 
 @dataclass(slots=True)
 class Replicas:
-    """All replicas of one supervisor; they share the first one's secret unless the cluster keeps it."""
+    """All replicas of one supervisor; they share the first one's secret unless the cluster keeps it.
+
+    Attributes:
+        program: The module that is run, with its arguments.
+    """
 
     place: Place
     root: Path
     kubeconfig: Path
+    program: Sequence[str] = ("supervisor", "serve")
     all: list[Replica] = field(default_factory=list)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -133,7 +138,7 @@ class Replicas:
         variables = {**given, **{PREFIX + name.upper(): str(value) for name, value in settings.items()}}
         environment = {**os.environ, **variables, "KUBECONFIG": str(self.kubeconfig)}
         with directory.with_suffix(".log").open("wb") as log:
-            return subprocess.Popen([sys.executable, "-m", "supervisor", "serve"], env=environment, stderr=log)
+            return subprocess.Popen([sys.executable, "-m", *self.program], env=environment, stderr=log)
 
     async def forget_lease(self) -> None:
         items = (await self.place.api.get(LEASE.rpartition("/")[0]))["items"]

@@ -78,3 +78,11 @@ def write_kubeconfig(path: Path, url: str, ca: Path, token: str, namespace: str 
     }
     path.touch(mode=0o600)
     path.write_text(json.dumps(config), encoding="utf-8")
+
+
+def rewrite_server(original: Path, copy: Path, url: str) -> None:
+    """Write a copy of a kubeconfig with another URL of the API server."""
+    config = json.loads(original.read_bytes())
+    config["clusters"][0]["cluster"] = {"server": url}
+    copy.touch(mode=0o600)
+    copy.write_text(json.dumps(config), encoding="utf-8")
