@@ -33,7 +33,7 @@ from typing import Any, Protocol, Self
 from servicekit.address import Address
 
 _CHUNK_BYTES = 65536
-FAULTY_CALLS = 0.3
+FAULTY_CALLS = 0.4
 """The part of the posts, and of the streams that are opened while there are faults, that one happens to."""
 HOLD_SECONDS = (0.05, 1.5)
 """How long something stands still: shorter and longer than a peer waits before it connects again."""

@@ -19,7 +19,7 @@ from tests.testkit.waiting import until
 _BRIEF = Size(nodes=200, jobs=10, each=5)
 _LONG = Size(nodes=1000, jobs=20, each=8)
 _BRIEF_SECONDS, _LONG_SECONDS = 6.0, 40.0
-_FAULTS = 600
+_FAULTS = 1500
 """In each spell of faults."""
 _LONG_SEEDS = (1, 2, 3)
 _FALSE_ALARMS = 20
@@ -110,7 +110,7 @@ class _Scene:
     async def withdrawals(self) -> None:
         """All notices are withdrawn: every job runs on all its hosts again."""
         async with self._faults():
-            await self._withdraw_all()
+            await self._withdraw_all(self._seconds)
         await until(self._nothing_is_left, "the supervisor has no notice and no exclusion")
         await until(self._all_are_told, self._who_is_not)
         assert self._each_is_excluded_once()
@@ -123,14 +123,14 @@ class _Scene:
         async with self._faults():
             for host in chosen:
                 self._announce(host)
-                await asyncio.sleep(self._random.uniform(0, self._seconds / len(chosen)))
-            await self._withdraw_all()
+                await asyncio.sleep(self._random.uniform(0, self._seconds / 2 / len(chosen)))
+            await self._withdraw_all(self._seconds / 2)
         await until(self._nothing_is_left, "the supervisor has no notice and no exclusion")
         await until(self._all_are_told, self._who_is_not)
         self._check_lines()
 
-    async def _withdraw_all(self) -> None:
-        pause = self._seconds / 2 / len(self._announced)
+    async def _withdraw_all(self, seconds: float) -> None:
+        pause = seconds / len(self._announced)
         for host in self._random.sample(sorted(self._announced), len(self._announced)):
             await asyncio.sleep(pause)
             self._withdraw(host)
