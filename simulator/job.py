@@ -58,6 +58,7 @@ class Options:
     fault: Fault | None
     fault_step: int
     say_steps: bool
+    agree: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Script:
 
     def _train(self, state: elastic.State) -> None:
         while state.step < self.options.steps:
-            if kubeai.check_alive() == False:  # noqa: E712 - as users write it
+            if self._must_leave(state):
                 self._leave(state)
             self._step(state)
             if self.options.checkpoint_every and state.step % self.options.checkpoint_every == 0:
@@ -91,6 +92,11 @@ class Script:
                 state.commit()
             else:
                 state.check_host_updates()
+
+    def _must_leave(self, state: elastic.State) -> bool:
+        if self.options.agree:
+            return kubeai.should_stop(state.step)
+        return kubeai.check_alive() == False  # noqa: E712 - as users write it
 
     def _step(self, state: elastic.State) -> None:
         begun = time.monotonic()
@@ -182,6 +188,7 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
         help="steps between commits, which a broken ring loses at most (default 10)",
     )
     parser.add_argument("--say-steps", action="store_true", help="report the step of each checkpoint to the supervisor")
+    parser.add_argument("--agree", action="store_true", help="all ranks stop after the same step")
     option("--shards", type=int, default=48, help="number of shards of a global batch (default 48)")
     option("--seed", type=int, default=1, help="seed of the data and the initial parameters (default 1)")
     parser.add_argument("--fault", type=Fault, choices=list(Fault), help="damage one step; the judge must notice it")
@@ -197,6 +204,7 @@ def parse_arguments(arguments: Sequence[str]) -> Options:
         fault=parsed.fault,
         fault_step=parsed.steps // 2 if parsed.fault_step is None else parsed.fault_step,
         say_steps=parsed.say_steps,
+        agree=parsed.agree,
     )
 
 

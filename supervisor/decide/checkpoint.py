@@ -18,8 +18,7 @@ def with_checkpoint(s: Situation, decision: Decision) -> Decision:
     A request covers every notice up to a pause after it, and so does not have to remember them: a group of hints costs
     one request, and no write for each.
     """
-    is_steady = decision.phase is Phase.RUNNING and decision.window_until is None
-    if not is_steady or not s.job.observed.running or not s.facts.ahead:
+    if not _is_steady(s, decision) or not s.job.observed.running or not s.facts.ahead:
         return decision
     covered = -math.inf
     if decision.checkpoint is not None:
@@ -30,6 +29,12 @@ def with_checkpoint(s: Situation, decision: Decision) -> Decision:
     # Rounded to the store's precision, so that the stored request still covers the notice that it was made for.
     request = CheckpointRequest(run=decision.run, generation=s.stored.generation, since=round(s.now, 6))
     return replace(decision, checkpoint=request, reason=saving(asking))
+
+
+def _is_steady(s: Situation, decision: Decision) -> bool:
+    """Whether the hosts do not change within a moment."""
+    until = decision.window_until
+    return decision.phase is Phase.RUNNING and (until is None or s.now < until - s.policy.window_seconds)
 
 
 def _ahead(s: Situation, decision: Decision) -> Iterator[tuple[Host, ReclaimNotice]]:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from supervisor.decide.checkpoint import with_checkpoint
 from supervisor.decide.growth import grown_by_operator
-from supervisor.decide.notices import deadline_of
 from supervisor.decide.reasons import (
     below_minimum,
     collecting,
@@ -24,6 +23,7 @@ from supervisor.decide.reasons import (
     running,
     shrinking,
     unused,
+    using,
     withdrawn,
 )
 from supervisor.decide.rendezvous import changes_members, with_round
@@ -31,6 +31,7 @@ from supervisor.decide.situation import Situation
 from supervisor.decide.size import most_workers, takes_any_size, usable_workers
 from supervisor.decide.stopping import stop
 from supervisor.decide.together import saved_together, stop_together, withdrawn_stop
+from supervisor.decide.window import window_end
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase
@@ -210,15 +211,18 @@ def _sized(s: Situation, before: Decision) -> Decision:
     if before.window_until is not None:
         before = replace(before, window_until=None, reason=_running(s, before))
     if before.phase is Phase.SHRINKING:
-        return replace(before, phase=Phase.RUNNING, reason=_running(s, before)) if _is_in_place(s, before) else before
+        return _settled(s, before)
     if s.job.spec.can(Capability.GROWS):
         return grown_by_operator(s, before)
     return before if s.job.spec.can(Capability.MAKES_HOSTS) else _grown(s, before)
 
 
-def _is_in_place(s: Situation, before: Decision) -> bool:
-    """Whether the launcher has confirmed an order with exactly these exclusions."""
-    return s.stored.exclusions == before.exclusions and s.job.observed.applied >= s.stored.generation
+def _settled(s: Situation, before: Decision) -> Decision:
+    """The run continues once the launcher has confirmed an order with exactly these exclusions."""
+    is_in_place = s.stored.exclusions == before.exclusions and s.job.observed.applied >= s.stored.generation
+    if before.phase is not Phase.SHRINKING or not is_in_place:
+        return before
+    return replace(before, phase=Phase.RUNNING, reason=_running(s, before))
 
 
 def _running(s: Situation, decision: Decision) -> str:
@@ -228,11 +232,13 @@ def _running(s: Situation, decision: Decision) -> str:
 
 
 def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Decision:
-    until = _window_end(s, pending)
+    until = window_end(s, pending)
     if s.now < until:
-        if before.window_until == until:
+        waiting = _settled(s, before)
+        if waiting.phase is before.phase and before.window_until == until:
             return before  # Otherwise each notice of a group of twenty would cost a write without new information.
-        return replace(before, window_until=until, reason=collecting(pending, s.facts.notices))
+        reason = collecting if until <= s.now + s.policy.window_seconds else using
+        return replace(waiting, window_until=until, reason=reason(pending, s.facts.notices))
     remaining = before.hosts - before.exclusions - s.noticed
     size = len(remaining) if s.facts.members else usable_workers(len(remaining), s.job.spec)
     kept = s.facts.ranking.best(remaining, size)
@@ -243,19 +249,6 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
         window_until=None,
         reason=shrinking(pending, s.facts.notices, len(kept), s.job.spec, remaining - kept),
     )
-
-
-def _window_end(s: Situation, pending: frozenset[Host]) -> float:
-    """The end of the group: a window after its first notice, or earlier if its first deadline requires that.
-
-    A supervisor that could not receive notices until just now waits for a whole window, and deadlines before that do
-    not shorten it. The result is rounded to the store's precision; otherwise every pass would make a new decision.
-    """
-    notices = [s.facts.notices[host] for host in pending]
-    until = max(s.facts.since, min(notice.first_seen for notice in notices)) + s.policy.window_seconds
-    deadlines = [deadline_of(notice, s.policy) for notice in notices]
-    needed = [deadline - s.policy.margin_seconds for deadline in deadlines if deadline > s.facts.since]
-    return round(min([until, *needed]), 6)
 
 
 def _grown(s: Situation, before: Decision) -> Decision:

@@ -76,8 +76,8 @@ class Policy:
         bool,
         Meta(
             description="If all ranks of a job stop at one step, and the times of their steps and checkpoints are "
-            "known, the job trains until just before the last step from which the checkpoint is still in time. "
-            "false: it stops as soon as the stop is certain."
+            "known, the job trains until just before the last step from which the checkpoint is still in time. If "
+            "it goes on without some hosts, they train until shortly before they go. false: it acts at once."
         ),
     ] = True
     stop_timeout_seconds: Annotated[

@@ -107,6 +107,11 @@ def collecting(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -
     return f"{_noticed(hosts, notices)}; waiting a moment for further notices of the same group."
 
 
+def using(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> str:
+    """There is time until then, and the run can go on without them."""
+    return f"{_noticed(hosts, notices)}; training on all hosts until shortly before."
+
+
 def shrinking(
     hosts: Collection[Host],
     notices: Mapping[Host, ReclaimNotice],

@@ -24,6 +24,7 @@ class Statement:
     purposes: frozenset[Purpose] | None = None
     collective: bool | None = None
     world_size: int | None = None
+    step_seconds: float | None = None
     epoch: int = 0
 
 
@@ -89,6 +90,7 @@ class RankStates:
             purposes=state.purposes if statement.purposes is None else statement.purposes,
             collective=state.collective if statement.collective is None else statement.collective,
             world_size=state.world_size if statement.world_size is None else statement.world_size,
+            step_seconds=statement.step_seconds or state.step_seconds,
             epoch=max(state.epoch, statement.epoch),
         )
         job.states[worker.process] = changed

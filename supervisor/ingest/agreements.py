@@ -27,11 +27,12 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgreeingProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that every hello and report may have: what the process can agree to. See `RankState`."""
+    """The fields that every hello and report may have: what the process can agree to, and its pace. See `RankState`."""
 
     agrees: Agrees | None = None
     collective: bool | None = None
     world_size: WorldSize | None = None
+    step_seconds: Seconds | None = None
 
     def statement(self, held: Held | None = None) -> Statement:
         """What the process says about itself. A purpose of a later version is left out."""
@@ -39,6 +40,7 @@ class AgreeingProcess(msgspec.Struct, frozen=True, kw_only=True):
             purposes=None if self.agrees is None else frozenset(Purpose(each) for each in _PURPOSES & set(self.agrees)),
             collective=self.collective,
             world_size=self.world_size,
+            step_seconds=self.step_seconds,
             epoch=0 if held is None else held.epoch,
         )
 
@@ -51,7 +53,6 @@ class AgreementAnswer(AgreeingProcess, frozen=True, kw_only=True):
     at_step: Step | None = None
     answer: AnswerKind | None = None
     step: Step | None = None
-    step_seconds: Seconds | None = None
     checkpoint_seconds: Seconds | None = None
     unread_seconds: Seconds | None = None
 

@@ -122,6 +122,18 @@ def test_a_poll_is_answered_with_step_and_pace(supervisor: FakeSupervisor, ranks
     assert float(str(answer["unread_seconds"])) < 30
 
 
+def test_the_time_of_a_step_is_reported_before_anybody_asks(supervisor: FakeSupervisor, ranks: Ranks) -> None:
+    """A supervisor that decides when hosts leave has to know it, and so has the next one."""
+    ranks(WORLD_SIZE="1")
+    [said] = supervisor.wait_for(
+        lambda: [each for each in supervisor.reports_of("rank") if each["step_seconds"] is not None]
+    )
+    assert 0.004 < float(str(said["step_seconds"])) < 1
+    supervisor.drop()
+    hello = supervisor.wait_for(lambda: supervisor.hellos[1:])[0].body
+    assert hello["step_seconds"] == said["step_seconds"]
+
+
 def test_a_step_that_is_already_finished_is_declined(supervisor: FakeSupervisor, ranks: Ranks) -> None:
     (script,) = ranks()
     supervisor.propose(1, 2)

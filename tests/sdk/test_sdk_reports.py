@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from kubeai.elastic.monitor import Monitor
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.sdk.sdk_scripts import TRAINING, Start
@@ -33,6 +34,15 @@ def test_a_changed_rank_is_reported(supervisor: FakeSupervisor, start: Start, tm
     supervisor.direct(0, directive="STOP")
     assert script.end() == 0
     assert [report["rank"] for report in supervisor.reports_of("rank")] == [2, 0]
+
+
+def test_only_a_step_that_takes_much_longer_or_less_is_news() -> None:
+    """Each change is a report of every rank."""
+    monitor, known = Monitor(), []
+    for seconds in (None, 1.0, 1.2, 0.8, 1.6, None, 1.3, 1.0):
+        monitor.learn_step_seconds(seconds)
+        known.append(monitor.member.step_seconds)
+    assert known == [None, 1.0, 1.0, 1.0, 1.6, 1.6, 1.6, 1.0]
 
 
 def test_a_rank_function_that_hangs_does_not_hold_up_the_flag(supervisor: FakeSupervisor, start: Start) -> None:

@@ -31,6 +31,7 @@ def test_a_stopped_script_saves_says_so_is_held_and_exits_255(
         "world_size": None,
         "agrees": [],
         "collective": False,
+        "step_seconds": None,
         "checkpoint_seconds": None,
     }
     with pytest.raises(subprocess.TimeoutExpired):

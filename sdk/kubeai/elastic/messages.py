@@ -22,12 +22,16 @@ class ReportKind(str, Enum):
 
 @dataclass(frozen=True)
 class Member:
-    """The place of this process among the ranks of its job, and how it can stop with them."""
+    """The place of this process among the ranks of its job, and how it can stop with them.
+
+    `step_seconds` is about how long a step takes, None if that is unknown.
+    """
 
     rank: int | None = None
     world_size: int | None = None
     agrees: tuple[Purpose, ...] = ()
     collective: bool = False
+    step_seconds: float | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a message."""
@@ -36,6 +40,7 @@ class Member:
             "world_size": self.world_size,
             "agrees": [purpose.value for purpose in self.agrees],
             "collective": self.collective,
+            "step_seconds": self.step_seconds,
         }
 
 

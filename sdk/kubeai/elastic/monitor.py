@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .values import Directive, Notice
 
 _MAX_NOTICES = 64  # queued while a callback is running; the oldest are dropped
+_NEWS = 1.5  # a step takes so many times as long as before, or as short
 
 
 class Monitor:
@@ -138,6 +139,14 @@ class Monitor:
                 self._has_polled_rank = True
                 self._wake()
             self._set_member(replace(self.member, rank=rank, world_size=world_size))
+
+    def learn_step_seconds(self, seconds: float | None) -> None:
+        """Record how long a step takes. Each change is a report, so changes that matter to no decision are left out."""
+        known = self.member.step_seconds
+        if seconds is None or (known is not None and known / _NEWS < seconds < known * _NEWS):
+            return
+        with self._changed:
+            self._set_member(replace(self.member, step_seconds=seconds))
 
     def join(self, purpose: Purpose) -> None:
         """Record that the script has called the function of `purpose` with a step."""

@@ -46,7 +46,9 @@ class Replies:
     def _sample(self, now: float) -> Pace:
         for seconds in self._monitor.take_saves():
             self._clock.saved(seconds)
-        return self._clock.sample(gates.finished_steps(), now)
+        pace = self._clock.sample(gates.finished_steps(), now)
+        self._monitor.learn_step_seconds(pace.step_seconds)
+        return pace
 
     def _watch(self, pace: Pace, now: float) -> None:
         """Say so, and answer again, if the supervisor waits for a step that the script does not read."""

@@ -142,6 +142,14 @@ def test_the_time_of_a_step_is_estimated_until_it_is_measured(scene: _Scene) -> 
     assert scene.ranks.of(JOB, 1).states[0].step_seconds == 0.5
 
 
+def test_the_time_of_a_step_is_known_before_anybody_asks(scene: _Scene) -> None:
+    """From what the rank says about itself; a report without it changes nothing."""
+    scene.ranks.said(scene.workers[0], Statement(step_seconds=0.5))
+    scene.ranks.said(scene.workers[0], Statement(world_size=SIZE))
+    assert scene.ranks.of(JOB, 1).slowest_step == 0.5
+    assert scene.asked == 0
+
+
 def test_an_answer_to_an_earlier_attempt_comes_too_late(scene: _Scene) -> None:
     scene.agreement = replace(POLL, epoch=2)
     scene.answers(0, AnswerKind.DECLINED, step=7)
