@@ -25,6 +25,7 @@ from benchmarks.scenarios import (
     path,
     reconnection,
     scale,
+    startup,
     tenants,
     webhook,
 )
@@ -49,6 +50,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "storm": reconnection.run,
     "scale": scale.run,
     "cluster": cluster.run,
+    "startup": startup.run,
     "deciding": deciding.run,
     "calls": check_alive.run,
     "webhook": webhook.run,

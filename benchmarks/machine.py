@@ -14,17 +14,19 @@ _USER_TICKS, _SYSTEM_TICKS = 11, 12
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds of a process since its start, and its resident bytes now."""
+    """CPU seconds of a process since its start, its resident bytes now, and the most that they have been."""
 
     cpu_seconds: float
     resident_bytes: int
+    peak_bytes: int
 
 
 def usage(pid: int) -> Usage:
     """Return the usage of a running process. Raises OSError if it does not run."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
     ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
-    return Usage(ticks / _TICKS, _number(Path(f"/proc/{pid}/status"), "VmRSS") * 1024)
+    status = Path(f"/proc/{pid}/status")
+    return Usage(ticks / _TICKS, _number(status, "VmRSS") * 1024, _number(status, "VmHWM") * 1024)
 
 
 def wake_ups(pid: int) -> int:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from benchmarks.job_history import JobSnapshot
@@ -27,11 +28,12 @@ class JobWatch:
         for each in listed["items"]:
             self._note(each)
         version = listed["metadata"]["resourceVersion"]
-        async for event in self._api.watch(JOBS, version):
-            if event["type"] not in ("ADDED", "MODIFIED"):
-                raise AssertionError(f"unexpected event {event['type']}")
-            self._note(event["object"])
-        raise AssertionError("the watch has ended")
+        while True:  # The API server ends the watch of a client that is slow for a moment; nothing is lost.
+            async for event in self._api.watch(JOBS, version):
+                if event["type"] not in ("ADDED", "MODIFIED"):
+                    raise AssertionError(f"unexpected event {event['type']}")
+                self._note(event["object"])
+                version = event["object"]["metadata"]["resourceVersion"]
 
     async def until(self, phases: Mapping[str, str], seconds: float) -> None:
         """Return once these jobs have these phases.
@@ -69,3 +71,12 @@ class JobWatch:
         self.present[snapshot.job] = snapshot
         self.uids[snapshot.job] = job["spec"]["uid"]
         self._changed.set()
+
+
+@asynccontextmanager
+async def watching(job_watch: JobWatch) -> AsyncIterator[None]:
+    """Watch while the block runs. An error of the watch ends the scenario."""
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(job_watch.run())
+        yield
+        watch.cancel()

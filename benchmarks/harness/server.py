@@ -39,6 +39,7 @@ class Server:
         tls: Whether it serves with a certificate of its own authority.
         settings: Extra settings, by variable name.
         endpoints: Its addresses; by default it chooses free ports.
+        start_seconds: The time that a start may take.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Server:
         tls: bool,
         settings: Mapping[str, str] = MappingProxyType({}),
         endpoints: Endpoints | None = None,
+        start_seconds: float = _START_SECONDS,
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self._authority = Authority(root / "certificates") if tls else None
@@ -56,6 +58,7 @@ class Server:
         self._root = root
         self._more = settings
         self._endpoints = endpoints
+        self._start_seconds = start_seconds
         self._child: Child | None = None
         self._log_begins = 0
         self.log = root / "logs" / "supervisor.log"
@@ -122,7 +125,7 @@ class Server:
             await self._child.stop()
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
-        child, deadline = self._running(), time.monotonic() + _START_SECONDS
+        child, deadline = self._running(), time.monotonic() + self._start_seconds
         while not condition():
             child.check()
             if time.monotonic() > deadline:

@@ -3,15 +3,14 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.clients.agents import Sent
 from benchmarks.harness import audit
 from benchmarks.harness.cluster import Cluster, Job, cluster
-from benchmarks.harness.job_watch import JobWatch
+from benchmarks.harness.job_watch import JobWatch, watching
 from benchmarks.job_history import JobSnapshot, decisions, exclusion_changes, first_delay
 from benchmarks.machine import Usage
 from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
@@ -183,7 +182,7 @@ class _Wave:
 
 async def _measured(setup: _Setup) -> tuple[Outcome, ...]:
     await setup.world.start_jobs()
-    async with _watching(setup.job_watch):
+    async with watching(setup.job_watch):
         starts = await _measure_starts(setup)
         idle = await _measure_span(setup, asyncio.sleep(setup.size.idle))
         wave = await _measure_wave(setup)
@@ -352,12 +351,3 @@ def _stops(job_watch: JobSnapshot) -> bool:
 
 def _excludes(job_watch: JobSnapshot) -> bool:
     return bool(job_watch.excluded)
-
-
-@asynccontextmanager
-async def _watching(job_watch: JobWatch) -> AsyncIterator[None]:
-    """Watch while the block runs. An error of the watch ends the scenario."""
-    async with asyncio.TaskGroup() as group:
-        watch = group.create_task(job_watch.run())
-        yield
-        watch.cancel()

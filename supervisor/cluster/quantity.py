@@ -2,6 +2,7 @@
 
 import re
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 
 _FACTORS = {
     "": Decimal(1),
@@ -25,7 +26,11 @@ _AMOUNT = re.compile(
     r"([+-]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20}))(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
 )
 
+_KNOWN = 1024
+"""Amounts that are read once: tens of thousands of pods have few different ones."""
 
+
+@lru_cache(_KNOWN)
 def thousandths(text: str) -> int:
     """An amount such as `4`, `500m`, `16Gi` or `1e3`, rounded up.
 

@@ -1,6 +1,8 @@
 """Decodes pods and nodes from the API server's JSON, and keeps some 1 KB of a pod's 5 to 10 KB."""
 
 from datetime import datetime
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -10,10 +12,20 @@ from servicekit.kubernetes.objects import Metadata, Owner
 from supervisor.cluster.annotations import INJECTED, PREFIX
 from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
 from supervisor.cluster.podspec import Body, PodSpec, amounts_of
-from supervisor.domain.capacity import Effect, Taint
+from supervisor.domain.capacity import Effect, Resources, Taint
 
-_USUAL = frozenset({"Ready", "Initialized", "ContainersReady", "PodReadyToStartContainers"})
+_USUAL = frozenset({"Ready", "Initialized", "ContainersReady", "PodReadyToStartContainers", "PodScheduled"})
 """Conditions that every pod has; `Pod.ready` is all that is asked of them."""
+
+_OWNERS = 4096
+"""Owners that are shared by their pods: those of thousands of jobs."""
+
+_NAMES = 16_384
+"""Short texts that are shared: namespaces, accounts, thousands of nodes, labels, keys of annotations."""
+
+_TEMPLATES = 128
+"""Values from pod templates that are shared. Lists have the pods of a job one after another, and such a value may be
+long, so this many are enough."""
 
 
 class _ObjectMetadata(Body, frozen=True):
@@ -34,7 +46,7 @@ class _ObjectMetadata(Body, frozen=True):
             name=self.name,
             uid=self.uid,
             resource_version=self.resource_version,
-            namespace=self.namespace,
+            namespace=_shared_name(self.namespace),
             creation_timestamp=self.creation_timestamp,
         )
 
@@ -160,8 +172,8 @@ def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
         hostname=_hostname(metadata, read.spec.hostname),
         labels=_chosen(metadata, labels),
         annotations=_own(metadata),
-        account=read.spec.service_account_name,
-        node=read.spec.node_name,
+        account=_shared_name(read.spec.service_account_name),
+        node=_shared_name(read.spec.node_name),
         phase=_phase(status.phase),
         reason=status.reason,
         message=status.message,
@@ -170,9 +182,9 @@ def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
         deleted_at=metadata.deletion_timestamp,
         grace=grace_of(metadata.deletion_grace_period_seconds, read.spec.termination_grace_period_seconds),
         ended_at=_ended_at(status),
-        requests=read.spec.requests(),
+        requests=_shared_requests(tuple(read.spec.requests().items())),
         conditions=tuple(each for each in conditions if each.type not in _USUAL),
-        shown=read.spec.shown(),
+        shown=_shared_names(read.spec.shown()),
         exit_code=_exit_code(read),
     )
 
@@ -200,7 +212,37 @@ def read_node(data: bytes | msgspec.Raw) -> Node:
 
 
 def _controller(metadata: _ObjectMetadata) -> Owner | None:
-    return next((each for each in metadata.owner_references if each.controller), None)
+    controller = next((each for each in metadata.owner_references if each.controller), None)
+    return None if controller is None else _shared_owner(controller)
+
+
+# What the pods of a job have in common would be two thirds of the memory of each. The caches are bounded, other than
+# that of `sys.intern`, whose strings some versions of Python keep forever.
+
+
+@lru_cache(_NAMES)
+def _shared_name(name: str) -> str:
+    return name
+
+
+@lru_cache(_OWNERS)
+def _shared_owner(owner: Owner) -> Owner:
+    return owner
+
+
+@lru_cache(_TEMPLATES)
+def _shared_value(value: str) -> str:
+    return value
+
+
+@lru_cache(_TEMPLATES)
+def _shared_names(names: frozenset[str]) -> frozenset[str]:
+    return names
+
+
+@lru_cache(_TEMPLATES)
+def _shared_requests(amounts: tuple[tuple[str, int], ...]) -> Resources:
+    return MappingProxyType(dict(amounts))
 
 
 def _hostname(metadata: _ObjectMetadata, hostname: str) -> str:
@@ -209,11 +251,13 @@ def _hostname(metadata: _ObjectMetadata, hostname: str) -> str:
 
 
 def _chosen(metadata: _ObjectMetadata, labels: frozenset[str]) -> dict[str, str]:
-    return {name: value for name, value in (metadata.labels or {}).items() if name in labels}
+    found = metadata.labels or {}
+    return {name: _shared_name(found[name]) for name in labels if name in found}
 
 
 def _own(metadata: _ObjectMetadata) -> dict[str, str]:
-    return {name: value for name, value in (metadata.annotations or {}).items() if _kept(name)}
+    found = metadata.annotations or {}
+    return {_shared_name(name): _shared_value(value) for name, value in found.items() if _kept(name)}
 
 
 def _phase(text: str) -> PodPhase:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -16,6 +17,7 @@ from supervisor.store.kubernetes import KubernetesStore, Options
 from tests.supervisor.store.store_behaviour import opened
 from tests.testkit.controlplane.api import Api, Refused, client
 from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.commands import Flags
 from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import ControlPlane
@@ -94,9 +96,11 @@ JOBS = f"{_OURS}/supervisedjobs"
 
 
 @contextmanager
-def api_server(programs: Mapping[Program, Path], directory: Path) -> Iterator[ControlPlane]:
-    """An etcd and an API server; nothing runs pods or controllers."""
-    plane = ControlPlane(programs, directory)
+def api_server(
+    programs: Mapping[Program, Path], directory: Path, more: Flags = MappingProxyType({})
+) -> Iterator[ControlPlane]:
+    """An etcd and an API server, with more flags; nothing runs pods or controllers."""
+    plane = ControlPlane(programs, directory, more)
     try:
         for program in (Program.ETCD, Program.API_SERVER):
             plane.launch(program)
