@@ -257,14 +257,16 @@ class Facts:
             return frozenset()
         return job.observed.hosts.difference(placements)
 
-    def terminating(self, job: SupervisedJob) -> frozenset[Host]:
-        """Excluded hosts whose pods were asked to terminate: they must not return for their last moment."""
-        placements = self._cluster_facts.placements(job.name) if job.decision.exclusions else None
+    def terminating(self, job: SupervisedJob, noticed: Collection[Host]) -> frozenset[Host]:
+        """Excluded and noticed hosts whose pods were asked to terminate.
+
+        They must not return for their last moment, and their processes may end before the deadline.
+        """
+        hosts = job.decision.exclusions.union(noticed)
+        placements = self._cluster_facts.placements(job.name) if hosts else None
         if placements is None:
             return frozenset()
-        return frozenset(
-            host for host in job.decision.exclusions if host in placements and placements[host].terminating
-        )
+        return frozenset(host for host in hosts if host in placements and placements[host].terminating)
 
     def granted(self, jobs: Mapping[JobName, SupervisedJob]) -> Mapping[JobName, Grant]:
         """The hosts that each job may start on, or grow by."""

@@ -135,12 +135,13 @@ class Control:
         return [name for name, state in visible.items() if before[name] != state]
 
     def _planned(self, job: SupervisedJob, grant: Grant, now: float) -> Plan:
+        noticed = _own(job, self._deps.facts.noticed(job.name))
         facts = JobFacts(
-            notices=_own(job, self._deps.facts.noticed(job.name)),
+            notices=noticed,
             ahead=self._deps.facts.ahead(job),
             ranking=self._deps.facts.ranking(),
             gone=self._deps.facts.gone(job),
-            terminating=self._deps.facts.terminating(job),
+            terminating=self._deps.facts.terminating(job, noticed),
             granted=grant.hosts,
             probe=grant.probe,
             held_up=grant.held_up,

@@ -36,7 +36,7 @@ class JobFacts:
         notices: The hosts that must not be used, each with its most urgent notice.
         ahead: The hosts with notices that are not acted on yet, see `supervisor.decide.classes`.
         gone: Hosts whose pods are gone; the stored job may still list them for a moment.
-        terminating: Hosts whose pods were asked to terminate.
+        terminating: Hosts, excluded or noticed, whose pods were asked to terminate.
         ranking: Which hosts to keep if there are more than the job may have.
         granted: See `Grant.hosts`.
         probe: See `Grant`.

@@ -20,7 +20,7 @@ def window_end(s: Situation, pending: Collection[Host]) -> float:
     complete. The result is rounded to the store's precision; otherwise every pass would make a new decision.
     """
     notices = [s.facts.notices[host] for host in pending]
-    complete, first = _complete_at(s, notices), _first_deadline(s, notices)
+    complete, first = _complete_at(s, notices), _usable_until(s, notices, pending)
     if first is None:
         return round(complete, 6)
     needed, held = _seconds_to_leave(s), s.previous.window_until
@@ -45,10 +45,15 @@ def _complete_at(s: Situation, notices: Collection[ReclaimNotice]) -> float:
     return min([until, *(at - s.policy.margin_seconds for at in deadlines if at > s.facts.since)])
 
 
-def _first_deadline(s: Situation, notices: Collection[ReclaimNotice]) -> float | None:
-    """When the first host goes. None: the job acts at once, because a source names no time, or as configured."""
+def _usable_until(s: Situation, notices: Collection[ReclaimNotice], pending: Collection[Host]) -> float | None:
+    """When the first host goes. None: the job acts at once, as configured, or because it may go at any time.
+
+    That is so if a source names no time, and if a pod was asked to terminate: its processes have received SIGTERM.
+    """
+    if not s.policy.just_in_time or not s.facts.terminating.isdisjoint(pending):
+        return None
     known = [notice.deadline for notice in notices if notice.deadline is not None]
-    return min(known) if s.policy.just_in_time and len(known) == len(notices) else None
+    return min(known) if len(known) == len(notices) else None
 
 
 def _seconds_to_leave(s: Situation) -> float | None:

@@ -156,6 +156,17 @@ async def test_pods_that_are_lost_are_gone_with_or_without_a_launcher(
     assert not scene.facts.gone(replace(job, observed=replace(job.observed, running=False)))
 
 
+async def test_pods_are_terminating_if_they_were_asked_to_while_excluded_or_noticed(scene: Scene) -> None:
+    """The other pods of a job of thousands are not looked at."""
+    job = replace(running_job(workers=4), name=JOB)
+    job = replace(job, decision=replace(job.decision, exclusions=hosts(1, 2)))
+    placed = {f"n{number}": Placement(f"uid-{number}", Host("node"), terminating=number != 2) for number in range(1, 5)}
+    scene.around.placed[JOB] = {Host(name): placement for name, placement in placed.items()}
+    assert scene.facts.terminating(job, hosts(3)) == hosts(1, 3)
+    scene.around.placed.clear()
+    assert scene.facts.terminating(job, hosts(3)) == hosts()
+
+
 async def test_a_waiting_job_lacks_exactly_the_hosts_that_it_is_not_granted(scene: Scene) -> None:
     """A schedule that is near keeps runs from starting before it is acted on; a hint does not."""
     policy = Settings()

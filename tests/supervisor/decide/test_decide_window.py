@@ -62,6 +62,12 @@ def test_an_earlier_deadline_brings_the_exclusion_forward() -> None:
     assert decide(job, earlier, 100).plan.wake_at == T0 + 100 + 60 - 5 - 11 * _STEP
 
 
+def test_a_pod_that_is_asked_to_terminate_is_excluded_at_once() -> None:
+    """A termination handler evicts it long before its node goes, and its processes receive SIGTERM."""
+    evicted = replace(_stepping(notice(6)), terminating=hosts(6))
+    assert decide(_waiting(notice(6)), evicted, 20).job.decision.exclusions == hosts(6)
+
+
 def test_a_withdrawal_until_then_changes_no_list() -> None:
     job = decide(_waiting(notice(6)), _stepping(), 200).job
     assert (job.decision.exclusions, job.decision.window_until) == (hosts(), None)
@@ -97,9 +103,10 @@ def test_a_supervisor_that_has_just_started_keeps_what_was_decided() -> None:
         (_stepping(notice(6), step=None), Policy()),
         (_stepping(notice(6), notice(5, left=None)), Policy()),
         (_stepping(notice(6, left=12)), Policy()),
+        (replace(_stepping(notice(6)), terminating=hosts(6)), Policy()),
         (_stepping(notice(6)), Policy(just_in_time=False)),
     ],
-    ids=["steps of unknown length", "a deadline that nobody names", "no time left", "as configured"],
+    ids=["steps of unknown length", "a deadline that nobody names", "no time left", "SIGTERM", "as configured"],
 )
 def test_otherwise_hosts_are_excluded_as_soon_as_the_group_is_complete(facts: JobFacts, policy: Policy) -> None:
     job, planned = decide(running_job(), facts, policy=policy)
