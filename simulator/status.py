@@ -26,6 +26,7 @@ class JobStatus:
     exclusions: list[str] = field(default_factory=list)
     min_workers: int = 0
     max_workers: int = 0
+    step_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ class JobStatus:
     """A job with the facts that only the streams and the cluster know.
 
     `noticed` maps each noticed host to its most urgent notice. `placements` is None if the hosts are nodes. `streams`
-    are the hosts with a connected process, and `ranks` what the processes say about agreed steps. `since` is when the
-    phase began. `missing` returns what a waiting job lacks.
+    are the hosts with a connected process. `since` is when the phase began. `missing` returns what a waiting job lacks,
+    and `ranks` what its processes say about agreed steps.
     """
 
     job: SupervisedJob
@@ -32,7 +32,7 @@ class JobStatus:
     streams: frozenset[Host]
     since: float | None
     missing: Callable[[], Missing] = lambda: NOTHING
-    ranks: Ranks = NO_RANKS
+    ranks: Callable[[], Ranks] = lambda: NO_RANKS
 
     def node(self, host: Host) -> Host:
         """The node of a host."""

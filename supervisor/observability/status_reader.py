@@ -6,7 +6,6 @@ from functools import partial
 from importlib.metadata import version
 
 from supervisor.decide.missing import Missing
-from supervisor.decide.ranks import NO_RANKS
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
@@ -94,11 +93,12 @@ class StatusReader:
         return JobStatus(
             job=job,
             noticed=self.shown(job.name),
-            missing=partial(self.missing, job),  # Only for the jobs that are shown: it looks at each host.
+            # Only for the jobs that are shown: these look at each host and each process.
+            missing=partial(self.missing, job),
+            ranks=partial(self.live.ranks.of, job.name, job.observed.run),
             placements=self.live.placements(job.name),
             streams=self.live.processes.hosts(job.name),
             since=self.phases.since(job),
-            ranks=self.live.ranks.of(job.name, job.observed.run) if job.decision.agreement else NO_RANKS,
         )
 
 

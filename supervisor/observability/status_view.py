@@ -5,7 +5,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from supervisor.decide.classes import is_acted_on
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.prospects import prospects
-from supervisor.decide.ranks import names
+from supervisor.decide.ranks import NO_RANKS, Ranks, names
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, UserRequest
 from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
@@ -62,6 +62,8 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
     own, workers = job.own_hosts, job.workers
     kept = decision.hosts - decision.exclusions
     missing, on_page = status.missing(), frozenset(part.hosts)
+    ranks = NO_RANKS if job.over else status.ranks()
+    agreement = _agreement(status, ranks, snapshot.now)
     lefts = [left for _, notice in _own(status) if (left := _left(notice, snapshot)) is not None]
     return JobView(
         job=job.name,
@@ -89,13 +91,14 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
         simulated=any(notice.simulated for host, notice in _own(status) if notice.state is NoticeState.ACTIVE),
         request=_request(observed.request, snapshot.now),
         acknowledgement=_acknowledgement(observed.acknowledgement, snapshot.now),
-        agreement=_agreement(status, snapshot.now),
+        agreement=agreement,
         round=_round(status, snapshot.now),
         prospects=[ProspectView(prospect.what, _until(prospect.at, snapshot.now)) for prospect in prospects(job)],
         waits_for=missing.summary,
         missing_hosts=[MissingHostView(one.host, one.lack, one.why) for one in missing.hosts if one.host in on_page],
-        checkpoint_seconds=None if job.over else status.ranks.slowest_checkpoint,
-        unread_seconds=None if job.over else status.ranks.unread_seconds,
+        step_seconds=ranks.slowest_step,
+        checkpoint_seconds=ranks.slowest_checkpoint,
+        unread_seconds=None if agreement is None else agreement.unread_seconds,
         host_states=[_host(host, status, workers, snapshot) for host in part.hosts if host in own],
     )
 
@@ -133,7 +136,7 @@ def _request(asked: UserRequest | None, now: float) -> RequestView | None:
     return RequestView(kind=asked.kind, by=asked.by, reason=asked.reason, age_seconds=max(0.0, now - asked.at))
 
 
-def _agreement(status: JobStatus, now: float) -> AgreementView | None:
+def _agreement(status: JobStatus, ranks: Ranks, now: float) -> AgreementView | None:
     agreement = status.job.decision.agreement
     if agreement is None or status.job.over:
         return None
@@ -143,8 +146,8 @@ def _agreement(status: JobStatus, now: float) -> AgreementView | None:
         step=agreement.step,
         committed=agreement.committed,
         age_seconds=max(0.0, now - agreement.since),
-        waits_for=names(status.ranks.silent(agreement)),
-        unread_seconds=status.ranks.unread_seconds,
+        waits_for=names(ranks.silent(agreement)),
+        unread_seconds=ranks.unread_seconds,
     )
 
 

@@ -156,6 +156,7 @@ class JobView:
     prospects: list[ProspectView]
     waits_for: str
     missing_hosts: list[MissingHostView]
+    step_seconds: float | None
     checkpoint_seconds: float | None
     unread_seconds: float | None
     host_states: list[HostView]

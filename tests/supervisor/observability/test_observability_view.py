@@ -172,12 +172,22 @@ def test_an_agreement_says_who_has_not_answered() -> None:
     held = Agreement(epoch=3, purpose=Purpose.STOP, run=1, step=42, since=T0 - 2, began=T0 - 3)
     job = replace(running_job(), decision=replace(running_job().decision, agreement=held))
     heard = answering(states[:1], held, AnswerKind.ACCEPTED, at=0.0)
-    shown = only_job(seen(job_seen(job, ranks=Ranks((*heard, states[1]))))).agreement
+    shown = only_job(seen(job_seen(job, ranks=lambda: Ranks((*heard, states[1]))))).agreement
     assert shown is not None
     assert (shown.purpose, shown.epoch, shown.step, shown.committed) == (Purpose.STOP, 3, 42, False)
     assert (shown.waits_for, shown.unread_seconds) == ("rank 1 (flag not read for 31 s)", 31.0)
     assert shown.age_seconds == NOW - T0 + 2
     assert only_job(seen(job_seen(running_job()))).agreement is None
+
+
+def test_a_job_shows_the_slowest_of_what_its_ranks_have_measured() -> None:
+    """Null if none has measured it yet."""
+    one, other = rank_states(2)
+    ranks = Ranks((replace(one, step_seconds=0.2, checkpoint_seconds=3.0), replace(other, step_seconds=0.3)))
+    shown = only_job(seen(job_seen(running_job(), ranks=lambda: ranks)))
+    assert (shown.step_seconds, shown.checkpoint_seconds) == (0.3, 3.0)
+    shown = only_job(seen(job_seen(running_job())))
+    assert (shown.step_seconds, shown.checkpoint_seconds) == (None, None)
 
 
 def test_an_acknowledgement_has_an_age() -> None:
