@@ -21,6 +21,14 @@ class UndecidedError(AssertionError):
     """A required decision about a job is missing, which is wrong, not slow."""
 
 
+def is_stopping(snapshot: JobSnapshot) -> bool:
+    return snapshot.phase == "Stopping"
+
+
+def has_exclusions(snapshot: JobSnapshot) -> bool:
+    return bool(snapshot.excluded)
+
+
 def first_delay(
     snapshots: Iterable[JobSnapshot], job: str, since: float, condition: Callable[[JobSnapshot], bool]
 ) -> float:

@@ -55,7 +55,8 @@ class Request:
 
 
 def flags(directory: Path) -> Mapping[str, object]:
-    """Return the API server's flags that write the audit log to that directory."""
+    """Create that directory, and return the API server's flags that write the audit log to it."""
+    directory.mkdir(parents=True)
     policy = directory / "audit-policy.json"
     policy.write_bytes(msgspec.json.encode(_POLICY))
     return {"audit-policy-file": policy, "audit-log-path": log_in(directory), "audit-log-maxbackup": 0}

@@ -200,11 +200,9 @@ async def cluster(root: Path, jobs: Sequence[Job], gpus: int) -> AsyncIterator[C
         NoGo: There is no control plane, and none can be built here.
         NotBuilt: It is not built yet.
     """
-    logs = root / "audit"
-    logs.mkdir(parents=True)
     programs = binaries()
     # Its programs end with this thread, so start it before anything else.
-    with running(programs, root / "controlplane", {**_PACE, Program.API_SERVER: audit.flags(logs)}) as plane:
+    with running(programs, root / "controlplane", {**_PACE, Program.API_SERVER: audit.flags(root / "audit")}) as plane:
         async with AsyncExitStack() as stack:
             one = Cluster(root, await stack.enter_async_context(place(plane)), jobs, gpus)
             stack.push_async_callback(one.server.stop)

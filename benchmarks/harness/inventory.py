@@ -109,11 +109,9 @@ async def inventory(root: Path, shape: Shape) -> AsyncIterator[Inventory]:
         NoGo: There is no control plane, and none can be built here.
         NotBuilt: It is not built yet.
     """
-    logs = root / "audit"
-    logs.mkdir(parents=True)
     programs = binaries()
     # Its programs end with this thread, so start it before anything else.
-    with api_server(programs, root / "controlplane", {Program.API_SERVER: audit.flags(logs)}) as plane:
+    with api_server(programs, root / "controlplane", {Program.API_SERVER: audit.flags(root / "audit")}) as plane:
         async with place(plane) as here:
             one = Inventory(root, here, shape)
             await one.prepare()

@@ -11,7 +11,7 @@ from benchmarks.clients.agents import Sent
 from benchmarks.harness import audit
 from benchmarks.harness.cluster import Cluster, Job, cluster
 from benchmarks.harness.job_watch import JobWatch, watching
-from benchmarks.job_history import JobSnapshot, decisions, exclusion_changes, first_delay
+from benchmarks.job_history import decisions, exclusion_changes, first_delay, has_exclusions, is_stopping
 from benchmarks.machine import Usage
 from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
 from benchmarks.summary import summarize
@@ -278,7 +278,7 @@ async def _measure_failover(setup: _Setup) -> Row:
     serving = time.monotonic()
     await world.until_durable()
     await setup.job_watch.until({job.known_as: "Stopping"}, _PATIENCE_SECONDS)
-    decided = first_delay(setup.job_watch.snapshots, job.known_as, began, _stops)
+    decided = first_delay(setup.job_watch.snapshots, job.known_as, began, is_stopping)
     return Row(
         case="its leader is killed",
         figures=(
@@ -299,8 +299,8 @@ def _wave_row(setup: _Setup, wave: _Wave, asked: Sequence[audit.Request]) -> Row
     at = {each.node: each.at for each in wave.sent}
     first = {job.known_as: min(at[node] for node in lost) for job, lost in size.reclaimed(jobs)}
     stopping = {job.known_as for job in size.stopping(jobs)}
-    stops = [first_delay(snapshots, job, first[job], _stops) for job in stopping]
-    shrinks = [first_delay(snapshots, job, first[job], _excludes) for job in first.keys() - stopping]
+    stops = [first_delay(snapshots, job, first[job], is_stopping) for job in stopping]
+    shrinks = [first_delay(snapshots, job, first[job], has_exclusions) for job in first.keys() - stopping]
     decided = [decisions(snapshots, job, wave.began, wave.ended) for job in first]
     others = [job.known_as for job in jobs if job.known_as not in first]
     changes = [exclusion_changes(snapshots, job, wave.began, wave.ended) for job in first.keys() - stopping]
@@ -343,11 +343,3 @@ def _request_rows(idle: _Span, at_rest: Counter[str], busy: Counter[str], notice
 
 def _about_notices(asked: Iterable[audit.Request]) -> int:
     return sum(each.writes and "reclaimnotices" in each.what for each in asked)
-
-
-def _stops(job_watch: JobSnapshot) -> bool:
-    return job_watch.phase == "Stopping"
-
-
-def _excludes(job_watch: JobSnapshot) -> bool:
-    return bool(job_watch.excluded)

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.harness import audit
 from benchmarks.harness.inventory import Inventory, Shape, inventory
 from benchmarks.harness.job_watch import JobWatch, watching
-from benchmarks.job_history import JobSnapshot, first_delay
+from benchmarks.job_history import first_delay, is_stopping
 from benchmarks.results import Figure, Outcome, Row, Unit
 from supervisor.domain.ids import JobName
 from tests.testkit.controlplane.binaries import NoGo, NotBuilt
@@ -105,10 +105,6 @@ def _known(jobs: Sequence[JobName]) -> Decided:
 def _stopped(job: JobName) -> Decided:
     async def wait(job_watch: JobWatch, began: float) -> float:
         await job_watch.until({job: "Stopping"}, _PATIENCE_SECONDS)
-        return first_delay(job_watch.snapshots, job, began, _stops)
+        return first_delay(job_watch.snapshots, job, began, is_stopping)
 
     return wait
-
-
-def _stops(seen: JobSnapshot) -> bool:
-    return seen.phase == "Stopping"

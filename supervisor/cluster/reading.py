@@ -216,8 +216,8 @@ def _controller(metadata: _ObjectMetadata) -> Owner | None:
     return None if controller is None else _shared_owner(controller)
 
 
-# What the pods of a job have in common would be two thirds of the memory of each. The caches are bounded, other than
-# that of `sys.intern`, whose strings some versions of Python keep forever.
+# Without these caches, two thirds of the memory of each pod would be copies of what all pods of its job have. They are
+# bounded, unlike the cache of `sys.intern`, whose strings some versions of Python keep forever.
 
 
 @lru_cache(_NAMES)

@@ -17,21 +17,21 @@ def window_end(s: Situation, pending: Collection[Host]) -> float:
 
     If it is known how long the run takes to go on without them, that is just before the first of them goes: until then
     all of them train, others can join the group, and notices can be withdrawn. Otherwise it is as soon as the group is
-    complete. The result is rounded to the store's precision; otherwise every pass would make a new decision.
+    complete.
     """
     notices = [s.facts.notices[host] for host in pending]
     complete, first = _complete_at(s, notices), _usable_until(s, notices, pending)
     if first is None:
-        return round(complete, 6)
+        return complete
     needed, held = _seconds_to_leave(s), s.previous.window_until
     last = first - s.policy.margin_seconds - (needed or 0.0)
     if held is not None and complete < held <= last:
         # A new end would cost a write. After a restart, the processes first have to say again how long a step takes.
         return held
     if needed is None:
-        return round(complete, 6)
+        return complete
     # A step earlier: the end remains the same if later steps take a little longer.
-    return round(max(complete, last - (s.facts.ranks.slowest_step or 0.0)), 6)
+    return max(complete, _stored(last - (s.facts.ranks.slowest_step or 0.0)))
 
 
 def _complete_at(s: Situation, notices: Collection[ReclaimNotice]) -> float:
@@ -42,7 +42,12 @@ def _complete_at(s: Situation, notices: Collection[ReclaimNotice]) -> float:
     """
     until = max(s.facts.since, min(notice.first_seen for notice in notices)) + s.policy.window_seconds
     deadlines = [deadline_of(notice, s.policy) for notice in notices]
-    return min([until, *(at - s.policy.margin_seconds for at in deadlines if at > s.facts.since)])
+    return _stored(min([until, *(at - s.policy.margin_seconds for at in deadlines if at > s.facts.since)]))
+
+
+def _stored(instant: float) -> float:
+    """The instant as the store keeps it. A more precise one would be a new decision in every pass."""
+    return round(instant, 6)
 
 
 def _usable_until(s: Situation, notices: Collection[ReclaimNotice], pending: Collection[Host]) -> float | None:

@@ -40,7 +40,7 @@ class Job:
         return set(self.orders[-1]["exclusions"])
 
     def changes(self) -> list[Sequence[str]]:
-        """What the list of left-out hosts became since its notices changed last, change by change."""
+        """Returns the lists of left-out hosts since the job's notices changed last, one for each change."""
         lists = [order["exclusions"] for order in self.orders[self.seen - 1 :]]
         return [after for before, after in itertools.pairwise(lists) if before != after]
 
@@ -56,7 +56,7 @@ class Job:
                 self.directives.append(line)
 
     def stops(self) -> list[dict[str, Any]]:
-        """Whatever would end it: no notice of these tests takes all of its nodes."""
+        """Returns what it was told that would end it, as no notice of these tests takes all of its nodes."""
         ended = [line for line in self.directives if line.get("directive") == "STOP" or line["type"] == "goodbye"]
         return [*ended, *(order for order in self.orders if order["order"] != "run")]
 
@@ -99,7 +99,7 @@ class Crowd:
         return announced
 
     async def announce(self, names: Iterable[str]) -> None:
-        """A group of notices for each of these jobs, for all of its nodes but the first."""
+        """Sends a group of notices for each of these jobs, for all of its nodes but the first."""
         for job in map(self.jobs.__getitem__, names):
             await self._change(job, set(job.nodes[1:]) - self.standing, withdrawn=False)
 
@@ -144,16 +144,16 @@ class Crowd:
         assert sorted(each["spec"]["subject"]["name"] for each in active) == sorted(self.standing)
 
     def stops(self) -> dict[str, list[dict[str, Any]]]:
-        """What was told to jobs that would end them."""
+        """Returns, by job, what it was told that would end it."""
         return {job.name: job.stops() for job in self.jobs.values() if job.stops()}
 
     def splits(self, names: Iterable[str]) -> dict[str, list[Sequence[str]]]:
-        """Jobs whose last group of notices took more than one change of the list, with what they were told."""
+        """Returns the jobs whose last group of notices took more than one change of the list, with these changes."""
         told = {name: self.jobs[name].changes() for name in names}
         return {name: changes for name, changes in told.items() if len(changes) != 1}
 
     def draw(self, source: random.Random, count: int, *, noticed: bool) -> list[str]:
-        """Jobs that have a notice now, or have none."""
+        """Chooses jobs that have a notice now, or that have none."""
         either = [job.name for job in self.jobs.values() if bool(self._expected(job)) is noticed]
         return source.sample(either, min(count, len(either)))
 

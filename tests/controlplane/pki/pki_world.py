@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -34,6 +35,10 @@ SECRET_PATH, CONFIG_MAP_PATH = f"{CORE}/secrets/{SECRET}", f"{CORE}/configmaps/{
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 NAMES = "localhost,127.0.0.1"
 """For a supervisor to start on a machine with much else to do."""
+LOOKS_OFTEN = 0.006
+"""Hours of a certificate's life: it and the Secret are looked at every two seconds."""
+
+_PAGE = Path(__file__).parents[3] / "docs" / "kubernetes" / "keys.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,20 @@ def endpoints(replica: Replica) -> dict[str, str]:
 def ports(replica: Replica) -> tuple[Address, Address]:
     said = endpoints(replica)
     return parse(said["grpc"]), parse(said["http"].removeprefix("https://"))
+
+
+def another(directory: Path) -> tuple[bytes, bytes]:
+    """A new authority and its key, by the command on the page."""
+    (command,) = re.findall(r"^openssl req (?:.*\\\n)*.*$", _PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    subprocess.run(["/bin/bash", "-ec", command], cwd=directory, check=True, capture_output=True, timeout=30)
+    return (directory / "new.crt").read_bytes(), (directory / "new.key").read_bytes()
+
+
+async def published(shared: Shared, expected: bytes) -> None:
+    async def said() -> bool:
+        return await shared.trusted() == expected
+
+    await until(said, "what is to be trusted")
 
 
 async def leaf(address: Address, trusted: bytes) -> bytes:

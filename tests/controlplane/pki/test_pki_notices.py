@@ -8,8 +8,16 @@ import pytest
 from supervisor.identity.tokens import Tokens
 from supervisor.pki.keys import CA, CA_KEY, TOKENS, Keys
 from tests.controlplane.faults.faults_cluster import Crowd
-from tests.controlplane.pki.pki_world import Shared, endpoints, leaf, ports, serves_another
-from tests.controlplane.pki.test_pki_rotation import LOOKS_OFTEN, another, published
+from tests.controlplane.pki.pki_world import (
+    LOOKS_OFTEN,
+    Shared,
+    another,
+    endpoints,
+    leaf,
+    ports,
+    published,
+    serves_another,
+)
 from tests.testkit.serving import Peers
 
 pytestmark = pytest.mark.long

@@ -1,37 +1,17 @@
 """The CA is rotated without an interruption, in the steps that the page gives."""
 
-import re
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from supervisor.pki.keys import CA, CA_KEY, Keys
-from tests.controlplane.pki.pki_world import Shared, leaf, ports, serves_another
+from tests.controlplane.pki.pki_world import LOOKS_OFTEN, Shared, another, leaf, ports, published, serves_another
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
 NODES = ["n1", "n2"]
-LOOKS_OFTEN = 0.006
-"""Hours of a certificate's life: it and the Secret are looked at every two seconds."""
-
-_PAGE = Path(__file__).parents[3] / "docs" / "kubernetes" / "keys.md"
-
-
-def another(directory: Path) -> tuple[bytes, bytes]:
-    """A new authority and its key, by the command on the page."""
-    (command,) = re.findall(r"^openssl req (?:.*\\\n)*.*$", _PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    subprocess.run(["/bin/bash", "-ec", command], cwd=directory, check=True, capture_output=True, timeout=30)
-    return (directory / "new.crt").read_bytes(), (directory / "new.key").read_bytes()
-
-
-async def published(shared: Shared, expected: bytes) -> None:
-    async def said() -> bool:
-        return await shared.trusted() == expected
-
-    await until(said, "what is to be trusted")
 
 
 async def test_an_authority_is_followed_by_another_one_under_open_streams(shared: Shared, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a cluster with tens of thousands of pods costs is counted in bytes."""
+"""Counts how many bytes a pod of a large cluster takes."""
 
 import tracemalloc
 

@@ -29,7 +29,7 @@ Seconds = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What happens to requests. A probability concerns each request of its kind.
+    """Says which faults requests meet. Each probability applies to each request of its kind.
 
     Attributes:
         away: Every connection is cut.
