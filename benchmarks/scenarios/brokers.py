@@ -30,8 +30,7 @@ METHOD = """\
 and each notice is published there once, to as many connections as the shared streams above. They decide nothing, know
 no group, no minimum and no rank 0, and store nothing: *missed* are the messages that did not reach a twentieth of the
 subscribers who were away for a second in the middle of the wave, by subscriber. A process that calls the supervisor
-again is told what holds, and none is missed. The alternative without any messages, a loop that asks the metadata every
-2 s and sends SIGTERM, is in the first table: it reaches the processes of its own node only."""
+again is told what holds, and none is missed."""
 
 
 async def rows(root: Path, size: FleetSize, notices: int, over: float) -> Sequence[Row]:

@@ -12,7 +12,7 @@ from benchmarks.delays import MissingLineError, fanout_delays, noticed_delays
 from benchmarks.harness.decisions import decisions
 from benchmarks.harness.fleet import Fleet, FleetSize, fleet
 from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
-from benchmarks.scenarios import brokers
+from benchmarks.scenarios import brokers, polling
 from benchmarks.summary import summarize
 
 _IDLE_BYTES = 640 * 1024 * 1024
@@ -46,8 +46,9 @@ async def run(root: Path, *, short: bool) -> Outcome:
     )
     shared = replace(alone, streams=8 * alone.nodes, shared=True)
     rows = [row for size in (alone, shared) for row in await _measure(root / f"{size.streams}", size, short=short)]
-    rows += await brokers.rows(root / "brokers", alone, alone.nodes // 2, _wave_seconds(short=short))
-    method = f"{METHOD}\n\n{brokers.METHOD}"
+    notices, over = alone.nodes // 2, _wave_seconds(short=short)
+    rows += [*await brokers.rows(root / "brokers", alone, notices, over), await polling.row(notices, over)]
+    method = f"{METHOD}\n\n{brokers.METHOD}\n\n{polling.METHOD}"
     return Outcome(scenario="scale", title=f"{alone.nodes:,} agents, TLS", method=method, rows=tuple(rows))
 
 
