@@ -55,6 +55,7 @@ class ProcessStream(Protocol):
 class _Connection:
     worker: Worker
     stream: ProcessStream
+    revision: int | None
     sent: Directive | None = None
 
 
@@ -123,13 +124,16 @@ class Processes:
         self._rank_zeros: dict[JobName, RankZero] = {}
         self._started = now()
 
-    def attach(self, worker: Worker, stream: ProcessStream) -> None:
-        """Adds a process and sends it its directive; a second stream of one process replaces the first."""
+    def attach(self, worker: Worker, stream: ProcessStream, revision: int | None = None) -> None:
+        """Adds a process and sends it its directive; a second stream of one process replaces the first.
+
+        `revision` is that of what its hello says, None if it numbers nothing.
+        """
         job = self._jobs.setdefault(worker.job, _Job())
         replaced = job.connections.get(worker.process)
         if replaced is not None and replaced.stream.wire is not stream.wire:
             replaced.stream.finish("replaced by a newer stream")
-        job.connections[worker.process] = connection = _Connection(worker, stream)
+        job.connections[worker.process] = connection = _Connection(worker, stream, revision)
         job.hosts = None
         if worker.rank == 0 or (replaced is not None and replaced.worker.rank == 0):
             self._on_rank_zero(worker.job)
@@ -148,14 +152,29 @@ class Processes:
         if connection.worker.rank == 0:
             self._on_rank_zero(worker.job)
 
-    def rank(self, job: JobName, process: str, rank: int | None) -> None:
-        """Changes the rank of a process."""
-        connection = self._jobs.get(job, _Job()).connections.get(process)
-        if connection is None or connection.worker.rank == rank:
+    def update(self, worker: Worker, revision: int | None) -> bool:
+        """Changes the rank of a process to the one that it reports.
+
+        Returns False, and changes nothing, if the process has said something newer: reports are posted side by side and
+        are repeated, so an older one may come last.
+        """
+        connection = self._jobs.get(worker.job, _Job()).connections.get(worker.process)
+        if connection is None:
+            return True
+        if revision is not None:
+            if connection.revision is not None and revision < connection.revision:
+                return False
+            connection.revision = revision
+        self._set_rank(connection, worker.rank)
+        return True
+
+    def _set_rank(self, connection: _Connection, rank: int | None) -> None:
+        before = connection.worker
+        if before.rank == rank:
             return
-        before, connection.worker = connection.worker, replace(connection.worker, rank=rank)
+        connection.worker = replace(before, rank=rank)
         if 0 in (before.rank, rank):
-            self._on_rank_zero(job)
+            self._on_rank_zero(before.job)
         self._send(connection)
 
     def rank_zero(self, job: JobName, run: int) -> RankZero:

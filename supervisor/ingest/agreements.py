@@ -12,6 +12,7 @@ _PURPOSES = frozenset(Purpose)
 
 Epoch = Annotated[int, Meta(ge=0, le=2**31)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
+Revision = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86400)]
 Agrees = Annotated[list[Annotated[str, Meta(max_length=63)]], Meta(max_length=8)]
 WorldSize = Annotated[int, Meta(ge=1, le=65536)]
@@ -27,8 +28,12 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgreeingProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that every hello and report may have: what the process can agree to, and its pace. See `RankState`."""
+    """The fields that every hello and report may have: what the process can agree to, and its pace. See `RankState`.
 
+    `revision` grows whenever one of these, or the rank, changes. It is None from an older SDK.
+    """
+
+    revision: Revision | None = None
     agrees: Agrees | None = None
     collective: bool | None = None
     world_size: WorldSize | None = None

@@ -129,7 +129,7 @@ class ProcessEndpoints:
 
     def attach(self, worker: Worker, hello: Hello, stream: ProcessStream) -> None:
         """Adds a process, whose lines go to `stream`."""
-        self.processes.attach(worker, stream)
+        self.processes.attach(worker, stream, hello.revision)
         self.ranks.said(worker, hello.statement(hello.agreement))
         self.on_step(worker, hello.step)
 
@@ -138,8 +138,8 @@ class ProcessEndpoints:
         if principal.run is not None and sent.run is None:
             raise MalformedError("run must be set")
         worker = self._worker(principal, sent)
-        self.processes.rank(principal.job, sent.process, sent.rank)
-        self.ranks.said(worker, sent.statement())
+        if self.processes.update(worker, sent.revision):
+            self.ranks.said(worker, sent.statement())
         self.on_step(worker, sent.step)
         answer = sent.answered(self.clock.now()) if sent.kind is ReportKind.AGREEMENT else None
         if answer is not None:

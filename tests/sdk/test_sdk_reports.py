@@ -34,6 +34,8 @@ def test_a_changed_rank_is_reported(supervisor: FakeSupervisor, start: Start, tm
     supervisor.direct(0, directive="STOP")
     assert script.end() == 0
     assert [report["rank"] for report in supervisor.reports_of("rank")] == [2, 0]
+    hellos, reports = [hello.body for hello in supervisor.hellos], supervisor.reports_of("rank")
+    assert hellos[0]["revision"] < reports[0]["revision"] == hellos[1]["revision"] < reports[1]["revision"]
 
 
 def test_only_a_step_that_takes_much_longer_or_less_is_news() -> None:

@@ -24,7 +24,8 @@ class ReportKind(str, Enum):
 class Member:
     """The place of this process among the ranks of its job, and how it can stop with them.
 
-    `step_seconds` is about how long a step takes, None if that is unknown.
+    `step_seconds` is about how long a step takes, None if that is unknown. `revision` grows with each change, as two
+    threads report: the supervisor takes no older place than it has.
     """
 
     rank: int | None = None
@@ -32,6 +33,7 @@ class Member:
     agrees: tuple[Purpose, ...] = ()
     collective: bool = False
     step_seconds: float | None = None
+    revision: int = 0
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a message."""
@@ -41,6 +43,7 @@ class Member:
             "agrees": [purpose.value for purpose in self.agrees],
             "collective": self.collective,
             "step_seconds": self.step_seconds,
+            "revision": self.revision,
         }
 
 

@@ -329,7 +329,7 @@ class Monitor:
 
     def _set_member(self, member: Member) -> None:
         if member != self.member:
-            self.member = member
+            self.member = replace(member, revision=self.member.revision + 1)
             self._wake()
 
     def _set_state(self, state: State) -> None:

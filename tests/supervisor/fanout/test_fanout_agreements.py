@@ -257,6 +257,7 @@ async def test_status_says_who_has_not_answered(tmp_path: Path) -> None:
         {"agrees": ["stop"] * 100},
         {"agrees": ["x" * 100]},
         {"collective": "yes"},
+        {"revision": -1},
     ],
 )
 async def test_a_malformed_answer_is_refused(served: Served, changes: dict[str, Any]) -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisor.domain.ids import JobName
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.fanout.processes import COALESCE_SECONDS
 from tests.testkit.serving import AgentPeer, LauncherPeer, ProcessPeer, Refusal, Served, serving
@@ -92,6 +94,20 @@ async def test_a_rank_that_becomes_zero_is_told_to_stop(served: Served) -> None:
     await training.ranks[1].lines.before_heartbeat()
     assert (await training.ranks[1].reports("rank", stop, rank=0)) == Refusal(200, None)
     assert (await training.ranks[1].lines.matching(directive="STOP"))["generation"] == stop["generation"]
+
+
+@pytest.mark.parametrize(("revisions", "counts"), [((2, 1), 0), ((None, None), 1)], ids=["numbered", "of an older SDK"])
+async def test_a_report_that_comes_late_brings_no_older_rank_back(
+    served: Served, revisions: Sequence[int | None], counts: int
+) -> None:
+    """The threads of a process post side by side. An older SDK numbers nothing: the last report to come counts."""
+    training = await Training(served).start()
+    process = training.ranks[1]
+    for rank, revision in zip((0, 1), revisions, strict=True):
+        told = await process.reports("rank", {"run": 1, "generation": 0}, rank=rank, revision=revision)
+        assert told == Refusal(200, None)
+    ranks = {worker.process: worker.rank for worker in served.processes.workers(JobName("job"))}
+    assert ranks[process.who["process"]] == counts
 
 
 @pytest.mark.parametrize("kind", ["saved", "left"])
