@@ -6,7 +6,6 @@ the last of 2,000 wait for all others. A client whose buffer grows is dropped; i
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -47,7 +46,11 @@ class LineStream:
         return self
 
     async def prepare(self) -> None:
-        """Sends the head of the response."""
+        """Sends the head of the response.
+
+        Raises:
+            ConnectionError: The peer is gone.
+        """
         mark_streaming(self._request)
         await self._response.prepare(self._request)
 
@@ -75,11 +78,14 @@ class LineStream:
             self._end.set_result(line({"type": "goodbye", "reason": reason}))
 
     async def serve(self) -> web.StreamResponse:
-        """Returns after `finish`; it is cancelled when the peer disconnects."""
+        """Returns after `finish`; it is cancelled when the peer disconnects.
+
+        Raises:
+            ConnectionError: The peer disconnected in the same moment.
+        """
         goodbye = await self._end
-        with suppress(ConnectionError):  # The peer disconnected in the same moment.
-            await self._response.write(goodbye)
-            await self._response.write_eof()
+        await self._response.write(goodbye)
+        await self._response.write_eof()
         return self._response
 
 

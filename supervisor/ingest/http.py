@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ _STATUS = {
 
 
 def refusing(refusals: Refusals, wire: Wire = Wire.HTTP) -> Middleware:
-    """A middleware that answers and counts refusals."""
+    """A middleware that answers and counts refusals. A request whose connection fails is cancelled: it is no fault."""
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -45,6 +46,11 @@ def refusing(refusals: Refusals, wire: Wire = Wire.HTTP) -> Middleware:
             return await handler(request)
         except web.HTTPException as error:  # From the router: unknown path or method.
             return _refusal(refusals, wire, error.status, Code.UNKNOWN_CALL, error.reason)
+        except (ConnectionError, ssl.SSLError) as error:
+            if not _is_gone(request):
+                raise
+            # aiohttp does so itself only once the connection is lost, and never where handlers are not to be cancelled.
+            raise asyncio.CancelledError from error
         except Exception as error:
             code = code_of(error)
             if code is None:
@@ -52,6 +58,10 @@ def refusing(refusals: Refusals, wire: Wire = Wire.HTTP) -> Middleware:
             return _refusal(refusals, wire, _STATUS[code], code, str(error))
 
     return answer
+
+
+def _is_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
 
 
 def _refusal(refusals: Refusals, wire: Wire, status: int, code: Code, why: str) -> web.Response:

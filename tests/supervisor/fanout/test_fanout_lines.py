@@ -12,7 +12,6 @@ from aiohttp import web
 from supervisor.decide.orders import order_for
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream, line
-from supervisor.ingest.http import protocol_log
 from supervisor.refusals import Code, Refusals, Wire
 from tests.supervisor.decide.decide_builders import observing, waiting_job
 from tests.testkit.waiting import until
@@ -53,8 +52,7 @@ async def streams() -> AsyncIterator[Streams]:
     serving = Streams()
     app = web.Application()
     app.router.add_post("/", serving.handle)
-    logger = protocol_log(serving.refusals)
-    runner = web.AppRunner(app, access_log=None, logger=logger, handler_cancellation=True, shutdown_timeout=0.1)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     serving.address = runner.addresses[0]
@@ -124,18 +122,6 @@ async def test_another_line_takes_the_place_of_a_heartbeat() -> None:
 @pytest.mark.parametrize("wanted", ["", "soon", "nan", "inf", "-1", "601", "1e9"])
 async def test_a_peer_that_asks_for_an_impossible_pause_gets_one_every_turn(wanted: str) -> None:
     assert await heartbeats(f"Heartbeat-Seconds: {wanted}") == 12
-
-
-async def test_a_peer_that_goes_as_its_stream_ends_is_no_fault() -> None:
-    """Its connection is closing when the goodbye is written."""
-    async with streams() as serving:
-        with await serving.connect():
-            (stream,) = serving.open
-            stream.finish("enough")
-            assert stream._request.transport is not None
-            stream._request.transport.abort()
-            await until(lambda: not serving.open)
-        assert serving.refusals.counts() == {}
 
 
 async def test_nothing_is_sent_after_a_goodbye() -> None:

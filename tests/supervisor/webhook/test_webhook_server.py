@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -12,6 +13,7 @@ import pytest
 
 from simulator.certificates import Authority
 from supervisor.refusals import Code, Wire
+from supervisor.webhook.server import PATH
 from tests.supervisor.webhook.webhook_pods import OPTED_IN, patched, pod, review
 from tests.supervisor.webhook.webhook_serving import Asking, asking
 
@@ -91,6 +93,25 @@ async def test_a_peer_that_says_nothing_is_dropped(asked: Asking, tmp_path: Path
         assert not await asyncio.wait_for(reader.read(), 10)
     writer.close()
     assert asked.refusals.counts() == {(Wire.WEBHOOK, Code.TOO_SLOW): 1}
+
+
+@pytest.mark.parametrize("last", [b"", b"no TLS"], ids=["goes", "breaks TLS"])
+async def test_a_peer_that_goes_in_the_middle_of_a_review_is_no_fault(
+    asked: Asking, tmp_path: Path, last: bytes
+) -> None:
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "tls" / "ca.crt"))
+    host, port = asked.address.host, asked.address.port
+    head = f"POST {PATH} HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+    with (
+        socket.create_connection((host, port)) as plain,
+        plain.dup() as wire,
+        await asyncio.to_thread(trusted.wrap_socket, plain, server_hostname=host) as peer,
+    ):
+        peer.sendall(head.encode())
+        assert await asyncio.to_thread(peer.recv, 1024)  # It begins to read the body.
+        wire.sendall(last)
+    assert (await asked.ask(review(pod()))).patch
+    assert not asked.refusals.counts()
 
 
 async def test_every_pod_has_a_connection_of_its_own(asked: Asking) -> None:
