@@ -299,6 +299,12 @@ class Fleet:
             value["next"] = page["next"]
         return value
 
+    async def internal_faults(self) -> str:
+        """What the supervisor has logged of faults of its own, with their tracebacks; empty if it counts none."""
+        if "internal" not in {each["code"] for each in (await self.status())["refused"]}:
+            return ""
+        return self.one.said_of("internal") or "a fault is counted, but none is logged"
+
     def plan_of(self, host: str) -> JobPlan:
         return self._plans_of[host]
 

@@ -35,6 +35,11 @@ class Life:
     def said(self) -> str:
         return _ESCAPES.sub("", self.log.read_text(encoding="utf-8"))
 
+    def said_of(self, code: str) -> str:
+        """The lines of a JSON log about refusals with this code, for people: a traceback is on lines of its own."""
+        lines = [line for line in self.said().splitlines() if f'"code": "{code}"' in line]
+        return "\n".join(line.replace("\\n", "\n") for line in lines)
+
     @asynccontextmanager
     async def peers(self) -> AsyncIterator[Peers]:
         endpoints = json.loads((self.directory / ENDPOINTS_FILE).read_bytes())
