@@ -314,7 +314,7 @@ def _wave_row(setup: _Setup, wave: _Wave, asked: Sequence[audit.Request]) -> Row
             *figures("write", summarize(each.seconds for each in asked if each.writes)),
             *figures("durable", summarize(each.acknowledged_at - each.at for each in wave.sent)),
             *figures("STOP", summarize(stops)),
-            *figures("exclusions", summarize(shrinks), p99=Target(at_most=_WINDOW_SECONDS + 0.05, why=_WHY_LATE)),
+            *figures("exclusions", summarize(shrinks), p99=Target(at_most=_WINDOW_SECONDS + 0.1, why=_WHY_LATE)),
             Figure(label="decisions a job, max", value=max(decided), unit=Unit.COUNT),
             Figure(
                 label="changes of exclusions a job, max", value=max(changes), unit=Unit.COUNT, target=Target(at_most=1)

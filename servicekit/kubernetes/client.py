@@ -25,6 +25,8 @@ class Resource:
     Attributes:
         group: Empty for the core group.
         page: The most objects that one page of a list has.
+        status_version: The version in which the status is a subresource, if it is not one in `version`, in which an
+            object is then created together with its status.
     """
 
     group: str
@@ -33,11 +35,17 @@ class Resource:
     plural: str
     namespaced: bool
     page: int = 500
+    status_version: str = ""
 
     @property
     def api_version(self) -> str:
         """Group and version as an object's `apiVersion` has them."""
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def of_status(self) -> "Resource":
+        """The resource in the version in which the status is a subresource."""
+        return replace(self, version=self.status_version or self.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +165,7 @@ class ResourceClient(Generic[R]):
         return self._read(await self._server.request(Call(method="GET", path=self._path(key))))
 
     async def create(self, key: ObjectKey, content: Mapping[str, object], **metadata: object) -> R:
-        """Creates an object. A status needs a second request.
+        """Creates an object. The API server drops a status that is a subresource: it needs a second request.
 
         Args:
             key: Its name.
@@ -184,7 +192,8 @@ class ResourceClient(Generic[R]):
             {"op": "replace", "path": "/metadata/resourceVersion", "value": read.metadata.resource_version},
             {"op": "add", "path": f"/{part}", "value": value},
         ]
-        path = self._path(read.metadata.key) + ("/status" if part == "status" else "")
+        key = read.metadata.key
+        path = _path(self.resource.of_status, key) + "/status" if part == "status" else self._path(key)
         return await self._change(Call(method="PATCH", path=path, body=msgspec.json.encode(patch), content_type=_PATCH))
 
     async def merge(
@@ -272,11 +281,14 @@ class ResourceClient(Generic[R]):
         return self._path(ObjectKey(self._selection.namespace, ""))
 
     def _path(self, key: ObjectKey) -> str:
-        resource = self.resource
-        root = "/apis" if resource.group else "/api"
-        space = f"/namespaces/{key.namespace}" if resource.namespaced and key.namespace else ""
-        name = f"/{key.name}" if key.name else ""
-        return f"{root}/{resource.api_version}{space}/{resource.plural}{name}"
+        return _path(self.resource, key)
+
+
+def _path(resource: Resource, key: ObjectKey) -> str:
+    root = "/apis" if resource.group else "/api"
+    space = f"/namespaces/{key.namespace}" if resource.namespaced and key.namespace else ""
+    name = f"/{key.name}" if key.name else ""
+    return f"{root}/{resource.api_version}{space}/{resource.plural}{name}"
 
 
 T = TypeVar("T")

@@ -102,7 +102,8 @@ class ClusterBackend:
         server.on_date = self._clock.observe
         self._chosen = chosen = Selection(namespace=namespace)
         self._jobs = ResourceClient(server, JOBS, read_job, chosen)
-        self._notices = ResourceClient(server, NOTICES, read_notice)
+        # By the version that the CRDs of earlier supervisors have as well.
+        self._notices = ResourceClient(server, NOTICES.of_status, read_notice)
         self._pods = ResourceClient(server, PODS, lambda data: pod_or_outline(data, frozenset()), chosen)
         self._nodes = ResourceClient(server, NODES, lambda data: msgspec.json.decode(data, type=_Object))
         self._events, self._core_events = (

@@ -11,7 +11,15 @@ from supervisor.domain.job import SupervisedJob
 
 _GROUP = "job-supervisor.kube-ai.io"
 _VERSION = "v1alpha1"
-NOTICES = Resource(group=_GROUP, version=_VERSION, kind="ReclaimNotice", plural="reclaimnotices", namespaced=False)
+# A reclaim of a whole zone is thousands of new notices: each is created together with its status, in one request.
+NOTICES = Resource(
+    group=_GROUP,
+    version="v1alpha2",
+    status_version=_VERSION,
+    kind="ReclaimNotice",
+    plural="reclaimnotices",
+    namespaced=False,
+)
 # Some 200 KB a job of thousands of workers: a page of 500 would be 100 MB.
 JOBS = Resource(group=_GROUP, version=_VERSION, kind="SupervisedJob", plural="supervisedjobs", namespaced=True, page=50)
 

@@ -154,24 +154,27 @@ class TypedStore(Generic[K, T]):
         return self._codec.object_key(value)
 
     async def _write(self, key: ObjectKey, value: T) -> None:
-        """Writes in two requests for a new resource, one for a changed value, and none for an unchanged one."""
+        """Writes in one request for a changed value, and none for an unchanged one.
+
+        A new resource takes two where its status is a subresource, as the API server drops the status of the first one.
+        """
         record = self.cache.objects.get(key)
         if record is not None and record.value == value:
             return
         spec, status = self._codec.encode(value, record, self.epoch)
         if record is None:
-            record = await self._create(key, spec, self._codec.metadata(value))
+            record = await self._create(key, {"spec": spec, "status": status}, self._codec.metadata(value))
             failpoint(At.RESOURCE_CREATED)
         elif _differs(record.resource.spec, spec):
             record = await self._client.replace(record, "spec", spec)
             self.cache.record_write(record)
         if _differs(record.resource.status, status):
             self.cache.record_write(await self._client.replace(record, "status", status))
-            failpoint(At.RESOURCE_WRITTEN)
+        failpoint(At.RESOURCE_WRITTEN)
 
-    async def _create(self, key: ObjectKey, spec: Fields, metadata: Mapping[str, object]) -> Record[T]:
+    async def _create(self, key: ObjectKey, content: Mapping[str, Fields], metadata: Mapping[str, object]) -> Record[T]:
         try:
-            record = await self._client.create(key, {"spec": spec}, **metadata)
+            record = await self._client.create(key, content, **metadata)
         except NotFoundError as error:  # The namespace or the CRD is missing, not the resource.
             raise RefusedError(str(error)) from error
         self.cache.record_write(record)
@@ -233,7 +236,7 @@ def _differs(before: Fields | None, after: Fields) -> bool:
 
 
 def _abandoned(record: Record[T], before: float) -> bool:
-    """Whether nobody has written the second part of a resource since that time."""
+    """Whether nobody has written the status of a resource, in its second request, since that time."""
     created = record.metadata.creation_timestamp
     return record.ours and created is not None and created.timestamp() < before
 

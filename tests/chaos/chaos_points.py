@@ -107,7 +107,7 @@ SUPERVISOR = (
 )
 
 _CLUSTER_STOP = (
-    # The first half of a notice lies there; both do; one of the two was never heard.
+    # A notice lies there, and nobody has been told; both do; one of the two was never heard.
     *_each(Supervisor.NOTICE_RECEIVED, Scene.STOPPING, 1, 2),
     *_each(Supervisor.RESOURCE_CREATED, Scene.STOPPING, 1),
     *_each(Supervisor.RESOURCE_CREATED, Scene.STOPPING, 2),

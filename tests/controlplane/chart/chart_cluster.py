@@ -62,14 +62,14 @@ class Installation:
             raise
 
     async def _kinds(self) -> Sequence[str]:
-        groups = (await self.api.get("/apis"))["groups"]
-        versions = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
-        return [
-            f"{version}/{each['name']}"
-            for version in versions
-            for each in (await self.api.get(version))["resources"]
-            if "list" in each["verbs"] and each["name"] not in _PASSING
-        ]
+        """The path of each kind, in the last of the versions that have it."""
+        found = dict[tuple[str, str], str]()
+        for group in [{"name": "", "versions": []}, *(await self.api.get("/apis"))["groups"]]:
+            for version in [f"/apis/{each['groupVersion']}" for each in group["versions"]] or ["/api/v1"]:
+                for each in (await self.api.get(version))["resources"]:
+                    if "list" in each["verbs"] and each["name"] not in _PASSING:
+                        found[group["name"], each["name"]] = f"{version}/{each['name']}"
+        return list(found.values())
 
     async def _paths(self, kind: str) -> Sequence[str]:
         items = (await self.api.get(kind))["items"]

@@ -48,7 +48,7 @@ async def test_upgrade_rollback_and_uninstall_keep_what_is_known(cluster_with_he
         f"{_DEFINITIONS}//reclaimnotices.{_GROUP}",
         f"{_DEFINITIONS}//supervisedjobs.{_GROUP}",
         # The API server's own of such definitions.
-        f"/apis/apiregistration.k8s.io/v1/apiservices//v1alpha1.{_GROUP}",
+        *(f"/apis/apiregistration.k8s.io/v1/apiservices//{version}.{_GROUP}" for version in ("v1alpha1", "v1alpha2")),
         *(_listed(path) for path in uids),
     }
 

@@ -172,6 +172,25 @@ async def test_a_cluster_without_our_resources_is_said_in_a_sentence(own_plane: 
             await bare.store(kubeconfig="/nowhere")
 
 
+async def test_definitions_of_an_earlier_version_are_said_in_a_sentence(own_plane: ControlPlane) -> None:
+    """They lack the version by which a notice is created in one request."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/reclaimnotices.job-supervisor.kube-ai.io"
+    async with client(own_plane.cluster) as api:
+        await define(api)
+        earlier = (await api.get(path))["spec"]["versions"][:1]
+        await api.patch(path, {"spec": {"versions": earlier}})
+        kubeconfig = str(own_plane.cluster.kubeconfig)
+
+        async def refusal() -> str:
+            try:
+                async with Place(own_plane, api).opened(kubeconfig=kubeconfig):
+                    return ""
+            except StoreError as error:
+                return str(error)
+
+        assert "apply the chart's files/crds/ first" in (await until(refusal, "the earlier definition is served") or "")
+
+
 async def test_an_outage_during_a_prune_forgets_later(here: Place) -> None:
     ended = [replace(notice(n), state=NoticeState.GONE, ended_at=T0) for n in range(20)]
     async with here.opened() as store:

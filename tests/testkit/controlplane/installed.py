@@ -186,7 +186,7 @@ class Place:
         return [{name: row[name] for name in shown} for row in rows]
 
     async def half_a_notice(self, name: str, spec: Mapping[str, Any]) -> None:
-        """As somebody leaves it who is killed between the two requests that a notice takes."""
+        """As a supervisor of version 0.1 leaves it if it is killed between the two requests that a notice took."""
         await self.api.create(NOTICES, {**_KIND, "metadata": {"name": name}, "spec": spec})
 
     async def jobs(self) -> list[Any]:
