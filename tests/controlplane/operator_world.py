@@ -1,7 +1,7 @@
 """A supervisor beside a real operator, agents that announce reclaims, and a training process that answers."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,8 +72,10 @@ class World(Generic[J]):
 
     async def decided(self, name: str, phase: str, *, run: int | None = None, workers: int | None = None) -> Any:
         """The job as it is stored, once that was decided, of that run and so many workers, and is in place."""
+        status: Mapping[str, Any] = {}
 
         async def reached() -> Any:
+            nonlocal status
             job = await self.supervised(name)
             status = job.get("status", {})
             decision, hosts = status.get("decision", {}), status.get("hosts", {})
@@ -84,7 +86,7 @@ class World(Generic[J]):
             right_size = workers in (None, len(hosts.get("workers", ())))
             return job if decision.get("phase") == phase and in_place and right_run and right_size else None
 
-        return await until(reached, f"{name} is {phase}, run {run}, with {workers} workers")
+        return await until(reached, lambda: f"{name} is {phase}, run {run}, with {workers} workers: {status}")
 
     async def supervised(self, name: str) -> Any:
         return await self.api.get(job_path(f"{self.jobs.kind}.{name}", self.jobs.namespace.name))

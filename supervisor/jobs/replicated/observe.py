@@ -91,7 +91,11 @@ class Observer(Generic[R]):
             hosts=self._hosts(state, asked, spec, running=running),
             result=before.result or result_of(state.job, succeeded=state.job.has(Condition.SUCCEEDED), failed=failed),
         )
-        return observed_run(state.run_id, known, observed) if running else observed
+        if not running:
+            return observed
+        # A controller notes starts in whole seconds, so one that follows at once has the id of the run that has ended.
+        ended = not before.running
+        return observed_run(state.run_id, known, replace(observed, instance="") if ended else observed)
 
     def _hosts(self, state: JobState[R], asked: ReplicatedSpec, spec: Spec, *, running: bool) -> frozenset[Host]:
         """The pods that run, also those that are asked to end; before a start those that the controller would make."""

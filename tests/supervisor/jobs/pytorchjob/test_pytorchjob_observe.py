@@ -9,7 +9,7 @@ import pytest
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result, SupervisedJob
-from supervisor.jobs.kind import JobReference, JobState
+from supervisor.jobs.kind import Admission, JobReference, JobState
 from supervisor.jobs.replicated.objects import ReplicatedJob
 from tests.supervisor.jobs.pytorchjob.pytorchjob_objects import (
     ELASTIC_POLICY,
@@ -118,6 +118,16 @@ def test_another_start_is_another_run_and_a_replaced_pod_is_not() -> None:
     assert (replaced.observed.run, replaced.observed.running) == (1, True)
     again = observed(running(status={"startTime": "2023-11-14T22:33:20Z"}), replaced)
     assert (again.observed.run, again.observed.running) == (2, True)
+
+
+def test_a_start_in_the_second_of_an_earlier_one_is_another_run() -> None:
+    """A queue can preempt a job and admit it again within the second of which its controller notes the start."""
+    held = replace(state(asked=spec(suspend=True)), admission=Admission("no quota"))
+    suspended = observed(held, observed(running()))
+    assert (suspended.observed.run, suspended.observed.running) == (1, False)
+    again = observed(running(), suspended)
+    assert (again.observed.run, again.observed.running) == (2, True)
+    assert observed(running(), again).observed.run == 2
 
 
 @pytest.mark.parametrize(
