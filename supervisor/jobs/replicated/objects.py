@@ -123,8 +123,13 @@ class ReplicatedJob:
 
     @property
     def run_id(self) -> str:
-        """The id of its run: a controller sets the time of the start anew when it resumes a job."""
-        return "" if self.started_at is None or self.suspended else self.started_at.isoformat()
+        """The id of its run: a controller sets the time of the start anew when it resumes a job.
+
+        Pods may run before it does so. Until then it also says that the job is suspended, and there is no id.
+        """
+        if self.suspended or self.still_suspended or self.started_at is None:
+            return ""
+        return self.started_at.isoformat()
 
     @property
     def resource_request(self) -> ResourceRequest | None:

@@ -130,6 +130,15 @@ def test_a_start_in_the_second_of_an_earlier_one_is_another_run() -> None:
     assert observed(running(), again).observed.run == 2
 
 
+def test_a_resumed_job_has_a_run_once_its_controller_has_noted_the_start() -> None:
+    """Its pods may run before that, beside the time of the last start."""
+    suspended = observed(state(asked=spec(suspend=True), annotations=_OURS), observed(running()))
+    resumed = observed(running(conditions=["Suspended"]), suspended)
+    assert (resumed.observed.run, resumed.observed.running) == (1, False)
+    noted = observed(running(status={"startTime": "2023-11-14T22:33:20Z"}), resumed)
+    assert (noted.observed.run, noted.observed.running) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("condition", "result"), [("Succeeded", Result.SUCCEEDED), ("Failed", Result.FAILED), ("Restarting", None)]
 )
