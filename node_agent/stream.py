@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 
 import grpc.aio
@@ -64,6 +65,9 @@ class Stream:
         self._outbox = outbox
         self._clock = clock
         self._heartbeat = heartbeat
+        # While a report waits; infinite until the supervisor has said it, as an older one never does.
+        self._report_heartbeat = math.inf
+        self._reading: asyncio.Timeout | None = None
         self._watchdog = watchdog
         self._sent_at = clock.monotonic()
         self._closing = False
@@ -152,6 +156,8 @@ class Stream:
         for report in self._outbox.unacknowledged():
             if self._revisions.get(report.id) != report.revision:
                 self._revisions[report.id] = report.revision
+                # Before the write, as the answer may be read before a write returns.
+                self._expect_answer()
                 failpoint(At.NOTICE_SENDING)
                 await self._write(wire.notice(report, self._clock.monotonic()))
                 failpoint(At.NOTICE_SENT)
@@ -169,14 +175,11 @@ class Stream:
             self._handle(await self._next(), on_welcome)
 
     async def _next(self) -> pb.SupervisorMessage:
-        limit = _SILENT_HEARTBEATS * self._heartbeat
-        if not self._is_welcomed:
-            limit = min(limit, _WELCOME_SECONDS)
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(self._patience()) as self._reading:
                 message = await self._call.read()
         except TimeoutError as error:
-            raise StreamLost(f"no message for {limit:g} s") from error
+            raise StreamLost(self._silence()) from error
         except grpc.aio.AioRpcError as error:
             raise StreamLost(f"{error.code().name}: {error.details()}") from error
         except asyncio.CancelledError:
@@ -184,15 +187,34 @@ class Stream:
                 raise
             # gRPC reports a call that the peer cancelled in this way.
             raise StreamLost("CANCELLED") from None
+        finally:
+            self._reading = None
         if isinstance(message, pb.SupervisorMessage):
             return message
         raise StreamLost("the supervisor ended the stream")
+
+    def _patience(self) -> float:
+        """Seconds without a message after which the supervisor is gone, or hangs while a report waits."""
+        heartbeat = min(self._heartbeat, self._report_heartbeat) if self._outbox.unacknowledged() else self._heartbeat
+        limit = _SILENT_HEARTBEATS * heartbeat
+        return limit if self._is_welcomed else min(limit, _WELCOME_SECONDS)
+
+    def _silence(self) -> str:
+        waits = self._is_welcomed and self._outbox.unacknowledged()
+        return f"no message for {self._patience():g} s{' while a report waits' if waits else ''}"
+
+    def _expect_answer(self) -> None:
+        """Shortens the read that waits, which began when no report did."""
+        if self._reading is None or self._reading.expired():
+            return
+        latest = asyncio.get_running_loop().time() + self._patience()
+        self._reading.reschedule(min(latest, self._reading.when() or latest))
 
     def _handle(self, message: pb.SupervisorMessage, on_welcome: Callable[[], None]) -> None:
         match message.WhichOneof("message"):
             case "welcome":
                 self._is_welcomed = True
-                self._set_heartbeat(message.welcome.heartbeat_seconds)
+                self._set_heartbeats(message.welcome)
                 on_welcome()
             case "acknowledgement":
                 failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
@@ -209,9 +231,11 @@ class Stream:
                 # A heartbeat, or a message of a later version: the peer is alive.
                 pass
 
-    def _set_heartbeat(self, heartbeat: float) -> None:
-        if _MIN_HEARTBEAT <= heartbeat <= _MAX_HEARTBEAT:
-            self._heartbeat = heartbeat
+    def _set_heartbeats(self, welcome: pb.Welcome) -> None:
+        if _MIN_HEARTBEAT <= welcome.report_heartbeat_seconds <= _MAX_HEARTBEAT:
+            self._report_heartbeat = welcome.report_heartbeat_seconds
+        if _MIN_HEARTBEAT <= welcome.heartbeat_seconds <= _MAX_HEARTBEAT:
+            self._heartbeat = welcome.heartbeat_seconds
             # The sending task may be waiting for the old one, which may be longer.
             self._outbox.wake()
 

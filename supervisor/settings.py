@@ -310,7 +310,7 @@ class Settings(Policy):
             ge=0.05,
             le=60,
             description="Interval of heartbeats on every stream whose peer does not ask for a longer one; a peer that "
-            "misses three is considered gone.",
+            "misses three is considered gone. An agent of which a report waits to be stored has one every time.",
         ),
     ] = 5.0
     connection_seconds: Annotated[

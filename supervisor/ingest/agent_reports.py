@@ -67,7 +67,13 @@ class ReportHandler:
         self._node = node
         self._acknowledge = acknowledge
         self._waiting: dict[NoticeId, _Received] = {}
+        self._is_storing = False
         self._wakeup = Wakeup()
+
+    @property
+    def has_unstored(self) -> bool:
+        """Whether the agent waits for an acknowledgement: a report is being stored, or kept."""
+        return self._is_storing or bool(self._waiting)
 
     async def put(self, report: Report) -> None:
         """Stores and acknowledges a report, or keeps it while the store is unavailable.
@@ -77,12 +83,15 @@ class ReportHandler:
             TooManyError: Too many reports wait, or too many pods were reported.
         """
         failpoint(At.NOTICE_RECEIVED)
+        self._is_storing = True
         try:
             self._deps.pods.admit(self._node, report)
             await self._put(_Received(report, self._deps.clock.now()))
         except (MalformedError, TooManyError):
             self._deps.on_refused(report.source)
             raise
+        finally:
+            self._is_storing = False
 
     async def run(self) -> None:
         """Retries the kept reports until all are stored."""

@@ -197,7 +197,7 @@ class _Stream:
         """Takes a turn: sends a heartbeat if one is due, and ends the stream of an agent that is not there any more."""
         if self._liveness is None:
             return
-        match self._liveness.turn(is_writing=self._writing.locked(), is_reading=self._is_reading):
+        match self._turn(self._liveness):
             case Verdict.HEARTBEAT_DUE:
                 beat = asyncio.create_task(self._write(wire.SupervisorMessage(heartbeat=wire.Heartbeat())))
                 self._beats.add(beat)
@@ -207,6 +207,11 @@ class _Stream:
                 self._finish(None)
             case Verdict.NOT_READING:
                 self._finish(self._slow_reader())
+
+    def _turn(self, liveness: Liveness) -> Verdict:
+        return liveness.turn(
+            is_writing=self._writing.locked(), is_reading=self._is_reading, is_awaited=self._reports.has_unstored
+        )
 
     def _beat_ended(self, beat: asyncio.Task[None]) -> None:
         self._beats.discard(beat)
@@ -324,7 +329,8 @@ class _Stream:
 
     async def _read_messages(self, view: AgentState, reports: Sequence[Report]) -> None:
         """Welcomes the agent and reads its messages until its goodbye, or until a newer stream replaces this one."""
-        welcome = wire.Welcome(heartbeat_seconds=self._interval * self._deps.heartbeat_seconds)
+        turn = self._deps.heartbeat_seconds
+        welcome = wire.Welcome(heartbeat_seconds=self._interval * turn, report_heartbeat_seconds=turn)
         await self._write(wire.SupervisorMessage(welcome=welcome))
         for each in reports:
             await self._reports.put(each)

@@ -42,12 +42,14 @@ class Liveness:
         """A write has ended."""
         self._unsent = self._blocked = 0
 
-    def turn(self, *, is_writing: bool, is_reading: bool) -> Verdict:
+    def turn(self, *, is_writing: bool, is_reading: bool, is_awaited: bool) -> Verdict:
         """Counts a turn.
 
         Args:
             is_writing: Whether a write waits.
             is_reading: Whether this side waits for a message. While it stores one, it hears nothing of its peer.
+            is_awaited: Whether the peer waits for an answer. It then has a heartbeat each turn, as that is how it tells
+                a slow store from a supervisor that hangs.
         """
         self._unheard += is_reading
         self._unsent += 1
@@ -56,4 +58,5 @@ class Liveness:
             return Verdict.NOT_READING
         if self._unheard >= _SILENT_HEARTBEATS * self._interval:
             return Verdict.SILENT
-        return Verdict.HEARTBEAT_DUE if self._unsent >= self._interval and not is_writing else Verdict.FINE
+        is_due = is_awaited or self._unsent >= self._interval
+        return Verdict.HEARTBEAT_DUE if is_due and not is_writing else Verdict.FINE

@@ -42,6 +42,8 @@ class FakeSupervisor(ReclaimServiceServicer):
         self.streams: list[Stream] = []
         # Three of them are silence, which no test that does not mean it may make by being late.
         self.heartbeat = 2.0
+        # 0: as an older supervisor, which does not say it.
+        self.report_heartbeat = 0.0
         self.welcomes = True
         self.acknowledges = True
         self.answers_heartbeats = True
@@ -97,13 +99,16 @@ class FakeSupervisor(ReclaimServiceServicer):
                 stream.say(None)
             case "hello":
                 if self.welcomes:
-                    stream.say(pb.SupervisorMessage(welcome=pb.Welcome(heartbeat_seconds=self.heartbeat)))
+                    stream.say(pb.SupervisorMessage(welcome=self._welcome()))
                 self._acknowledge(stream, *message.hello.notices)
             case "notice":
                 self._acknowledge(stream, message.notice)
             # The real one beats by its own clock: an agent that has news all the time must hear from this one too.
             case "heartbeat" | "source" if self.answers_heartbeats:
                 stream.say(pb.SupervisorMessage(heartbeat=pb.Heartbeat()))
+
+    def _welcome(self) -> pb.Welcome:
+        return pb.Welcome(heartbeat_seconds=self.heartbeat, report_heartbeat_seconds=self.report_heartbeat)
 
     def _acknowledge(self, stream: Stream, *reports: pb.NoticeReport) -> None:
         if self.acknowledges and reports:

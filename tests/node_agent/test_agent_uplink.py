@@ -274,6 +274,62 @@ async def test_a_silent_supervisor_is_left(fake: FakeSupervisor, agent: Agent) -
     await until(lambda: fake.streams[0].over)
 
 
+@pytest.mark.parametrize("is_early", [True, False], ids=["in the hello", "while the agent reads"])
+async def test_a_supervisor_that_hangs_is_left_while_a_report_waits(
+    fake: FakeSupervisor, agent: Agent, *, is_early: bool
+) -> None:
+    """However far apart heartbeats are; the report is repeated at once."""
+    fake.acknowledges, fake.heartbeat, fake.report_heartbeat = False, 60.0, 0.3
+    if is_early:
+        agent.outbox.put(agent.report())
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    if not is_early:
+        agent.outbox.put(agent.report())
+    await until(lambda: agent.uplink.trouble)
+    assert agent.uplink.trouble is not None
+    assert agent.uplink.trouble.startswith("no message for 0.9 s while a report waits")
+    await until(lambda: len(fake.streams) >= 2 and fake.streams[1].messages)
+    assert [notice.source for notice in fake.streams[1].hello.notices] == ["s"]
+    await until(lambda: fake.streams[0].over)
+    assert "heartbeat" not in fake.streams[0].kinds
+
+
+async def test_a_supervisor_that_stores_a_report_slowly_is_not_left(fake: FakeSupervisor, agent: Agent) -> None:
+    """Its heartbeats are enough, for longer than its silence may last."""
+    fake.acknowledges, fake.heartbeat, fake.report_heartbeat = False, 0.5, 0.5
+    agent.outbox.put(agent.report())
+    agent.start()
+    await until(lambda: fake.streams and fake.streams[0].kinds.count("heartbeat") >= 5)
+    assert agent.outbox.unacknowledged()
+    assert len(fake.streams) == 1
+
+
+async def test_once_its_report_is_acknowledged_an_agent_is_as_patient_as_before(
+    fake: FakeSupervisor, agent: Agent
+) -> None:
+    """The second heartbeat is later than the silence that would end the stream while a report waits."""
+    fake.heartbeat, fake.report_heartbeat, fake.answers_heartbeats = 1.0, 0.3, False
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    agent.outbox.put(agent.report())
+    await until(lambda: fake.streams[0].kinds.count("heartbeat") >= 2)
+    assert len(fake.streams) == 1
+
+
+@pytest.mark.parametrize("heartbeat", [0.0, 0.001, -1.0, float("inf"), float("nan")])
+async def test_an_older_supervisor_may_be_silent_while_a_report_waits(
+    fake: FakeSupervisor, agent: Agent, heartbeat: float
+) -> None:
+    """For three usual heartbeats, as before; also one that says something impossible."""
+    fake.acknowledges, fake.answers_heartbeats = False, False
+    fake.heartbeat, fake.report_heartbeat = 0.5, heartbeat
+    agent.outbox.put(agent.report())
+    agent.start()
+    await until(lambda: len(fake.streams) >= 2)
+    assert fake.streams[0].kinds.count("heartbeat") >= 2
+
+
 @pytest.mark.parametrize("heartbeat", [0.0, 0.001, -1.0, 1e9, float("inf"), float("nan")])
 async def test_an_impossible_heartbeat_is_not_followed(fake: FakeSupervisor, agent: Agent, heartbeat: float) -> None:
     fake.heartbeat = heartbeat

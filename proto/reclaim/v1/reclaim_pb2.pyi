@@ -486,16 +486,23 @@ class Welcome(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
+    REPORT_HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
     heartbeat_seconds: _builtins.float
     """Seconds between heartbeats, both ways; a peer silent for three of them is gone. Pings of HTTP/2 detect most others."""
+    report_heartbeat_seconds: _builtins.float
+    """Seconds between messages, at most, while a report of the agent waits to be acknowledged. An agent that then hears
+    nothing for three of them connects again, whatever `heartbeat_seconds` is. 0: an older supervisor, which may say
+    nothing while it stores a report.
+    """
     def __init__(
         self,
         *,
         heartbeat_seconds: _builtins.float = ...,
+        report_heartbeat_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_seconds", b"heartbeat_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_seconds", b"heartbeat_seconds", "report_heartbeat_seconds", b"report_heartbeat_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,8 +16,8 @@ from supervisor.domain.notice import NODE_CONDITION, NoticeState, ReclaimNotice
 from supervisor.store.interface import NoticeChange
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import notice as decided_notice
-from tests.testkit.serving import HEARTBEAT, Served, hello, noticed, serving
-from tests.testkit.waiting import until
+from tests.testkit.serving import HEARTBEAT, AgentPeer, Served, full_disk, hello, noticed, serving
+from tests.testkit.waiting import PATIENCE, until
 
 
 async def test_an_agent_is_welcomed_and_its_notices_are_acknowledged_when_durable(served: Served) -> None:
@@ -264,7 +265,8 @@ async def test_an_agent_is_told_a_pause_between_heartbeats_that_it_can_do_with(
     """In whole turns of the supervisor's own timer."""
     agent = served.peers.stranger(served.peers.tokens.agent("n1"))
     await agent.say(hello=hello("n1", heartbeat_seconds=asked))
-    assert (await agent.read("welcome")).heartbeat_seconds == told
+    welcome = await agent.read("welcome")
+    assert (welcome.heartbeat_seconds, welcome.report_heartbeat_seconds) == (told, HEARTBEAT)
 
 
 async def test_an_agent_may_be_silent_for_as_long_as_it_was_told(served: Served) -> None:
@@ -289,7 +291,9 @@ async def test_an_agent_that_is_heard_stays_connected(served: Served) -> None:
 class SlowStore(SqliteStore):
     """Stores notices one by one, each when `go_on` is called."""
 
-    _turns = asyncio.Semaphore(0)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._turns = asyncio.Semaphore(0)
 
     def go_on(self) -> None:
         self._turns.release()
@@ -310,6 +314,45 @@ async def test_an_agent_whose_notice_is_stored_slowly_stays_connected(tmp_path: 
         served.store.go_on()
         await agent.acknowledged(1)
         await served.agent_is("n1", connected=True)
+
+
+async def test_an_agent_hears_every_turn_while_its_notice_is_being_stored(tmp_path: Path) -> None:
+    """Though it asked for heartbeats far apart: by them it knows that the supervisor does not hang."""
+    async with serving(tmp_path, kept_in=SlowStore) as served:
+        assert isinstance(served.store, SlowStore)
+        agent = await served.peers.agent("n1", heartbeat_seconds=300.0)
+        await agent.say(notice=noticed("n1"))
+        for _ in range(4):
+            await agent.read("heartbeat")
+        served.store.go_on()
+        await agent.acknowledged(1)
+        await _hears_nothing_more(served, agent)
+
+
+async def test_an_agent_hears_every_turn_while_its_notice_cannot_be_stored(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        agent = await served.peers.agent("n1", heartbeat_seconds=300.0)
+        await full_disk(served.store, full=True)
+        await agent.say(notice=noticed("n1"))
+        for _ in range(4):
+            await agent.read("heartbeat")
+        await full_disk(served.store, full=False)
+        await agent.acknowledged(1)
+        await _hears_nothing_more(served, agent)
+
+
+async def _hears_nothing_more(served: Served, agent: AgentPeer) -> None:
+    """While another agent has a heartbeat every turn."""
+    other = await served.peers.agent("n2")
+    for _ in range(4):
+        await other.read("heartbeat")
+    await agent.say(goodbye=wire.Goodbye(reason="the test ends"))
+    rest = 0
+    async with asyncio.timeout(PATIENCE):
+        while isinstance(await agent.call.read(), wire.SupervisorMessage):
+            rest += 1
+    # A turn may come between the acknowledgement and what follows it.
+    assert rest <= 1
 
 
 async def test_a_changed_source_is_known_at_once(served: Served) -> None:

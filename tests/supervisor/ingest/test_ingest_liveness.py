@@ -3,8 +3,10 @@ import pytest
 from supervisor.ingest.liveness import Liveness, Verdict
 
 
-def turns(liveness: Liveness, count: int, *, is_writing: bool = False, is_reading: bool = True) -> list[Verdict]:
-    return [liveness.turn(is_writing=is_writing, is_reading=is_reading) for _ in range(count)]
+def turns(
+    liveness: Liveness, count: int, *, is_writing: bool = False, is_reading: bool = True, is_awaited: bool = False
+) -> list[Verdict]:
+    return [liveness.turn(is_writing=is_writing, is_reading=is_reading, is_awaited=is_awaited) for _ in range(count)]
 
 
 @pytest.mark.parametrize("interval", [1, 4])
@@ -21,6 +23,17 @@ def test_anything_that_is_written_takes_the_place_of_a_heartbeat() -> None:
     turns(liveness, 3)
     liveness.written()
     assert turns(liveness, 4)[-1] is Verdict.HEARTBEAT_DUE
+
+
+def test_a_peer_that_waits_for_an_answer_has_a_heartbeat_each_turn() -> None:
+    """Whatever is written meanwhile, except where that very write waits."""
+    liveness = Liveness(60)
+    for _ in range(3):
+        assert turns(liveness, 1, is_reading=False, is_awaited=True) == [Verdict.HEARTBEAT_DUE]
+        liveness.written()
+    assert turns(liveness, 1, is_writing=True, is_awaited=True) == [Verdict.FINE]
+    liveness.written()
+    assert turns(liveness, 59) == [Verdict.FINE] * 59
 
 
 @pytest.mark.parametrize("interval", [1, 4])
