@@ -18,9 +18,9 @@ OPTIONS = (
     ("grpc.max_send_message_length", _MAX_BYTES),
     # A proxy in the environment is meant for downloads; it would see our token.
     ("grpc.enable_http_proxy", 0),
-    # A supervisor that answers no ping for 10 s is gone. Its own pings, every 30 s, usually take the place of these.
+    # A supervisor that answers no ping for 10 s is gone. Its own pings, every 60 s, usually take the place of these.
     # Without the last option gRPC would not send a third one without data in between.
-    ("grpc.keepalive_time_ms", 35_000),
+    ("grpc.keepalive_time_ms", 70_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     # Otherwise gRPC pings every 10 s to measure the bandwidth, however little is sent.

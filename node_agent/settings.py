@@ -163,7 +163,7 @@ class Settings:
             le=600.0,
             description="The longest pause between heartbeats on the stream that the agent asks for, in seconds; the "
             "supervisor may set a shorter one. Three of them without a message end the stream, and while a report "
-            "waits, three of the supervisor's own. Pings of HTTP/2, every 30 s, detect most faults earlier.",
+            "waits, three of the supervisor's own. Pings of HTTP/2, every 60 s, detect most faults earlier.",
         ),
     ] = 300.0
     probe_address: Annotated[

@@ -21,8 +21,8 @@ class SourceState(StrEnum):
     NOT_SPOT = "not_spot"
 
 
-SILENCE_SECONDS = 60.0
-"""How much later than the end of its node an agent may fall silent: pings detect it within 40 s."""
+SILENCE_SECONDS = 90.0
+"""How much later than the end of its node an agent may fall silent: pings detect it within 70 s."""
 
 _NONE_ANNOUNCED = frozenset({SourceState.CLEAR, SourceState.NOT_SPOT})
 

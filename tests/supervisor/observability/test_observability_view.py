@@ -245,7 +245,7 @@ def test_an_agent_whose_node_is_gone_is_not_unknown() -> None:
     withdrawn = ended(4, NoticeState.WITHDRAWN)
     of_a_node = replace(gone[3], source=Source("node-condition"), subject=replace(gone[3].subject, uid="object"))
     earlier = replace(gone[1], subject=replace(gone[1].subject, uid="another machine"))
-    silent = {Host(f"n{number}"): NOW - 55.0 for number in range(1, 7)} | {Host("n3"): NOW + 20.0}
+    silent = {Host(f"n{number}"): NOW - 55.0 for number in range(1, 7)} | {Host("n3"): NOW + 50.0}
     shown = seen(notices=(gone[0], earlier, gone[2], withdrawn, of_a_node), agents=around, silent=silent)
     assert [agent.node for agent in shown.agents if agent.reclaimed] == ["n1", "n6"]
     assert (shown.coverage.agents_unknown, shown.coverage.agents_reclaimed) == (4, 2)
