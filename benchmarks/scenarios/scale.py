@@ -17,8 +17,11 @@ from benchmarks.summary import summarize
 
 _IDLE_BYTES = 640 * 1024 * 1024
 _IDLE_CORES = 0.03
-_WHY_CORES = """gRPC's threads wake for its timers, for pings of 5,000 connections and for heartbeats."""
-_WHY_BYTES = """an agent's gRPC connection with TLS uses about 90 KiB, a process's stream 37 KiB."""
+_WHY_CORES = """gRPC's threads look for work again and again after each event, which is about 1 % of a core whatever \
+the load, and each of 83 pings a second costs them some 180 µs. Heartbeats are the rest."""
+_WHY_BYTES = """an agent's connection takes about 90 KiB. gRPC and its TLS allocate some 110 KiB for each, of which 74 \
+are buffers of fixed sizes that are written in part. A process's stream takes 37 KiB, and one that processes share 48 \
+KiB, with the state of eight processes."""
 _WAVE_P99_SECONDS = 1.0
 _WAVE_CORES = 2.0
 _WAVE_BYTES = 1024 * 1024 * 1024
