@@ -300,7 +300,7 @@ class Fleet:
         return value
 
     async def internal_faults(self) -> str:
-        """What the supervisor has logged of faults of its own, with their tracebacks; empty if it counts none."""
+        """Returns what the supervisor has logged of its own faults, with tracebacks; empty if it counts none."""
         if "internal" not in {each["code"] for each in (await self.status())["refused"]}:
             return ""
         return self.one.said_of("internal") or "a fault is counted, but none is logged"

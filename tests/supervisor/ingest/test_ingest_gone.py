@@ -22,7 +22,7 @@ INTERNAL = {(Wire.HTTP, Code.INTERNAL): 1}
 
 
 class Hello(msgspec.Struct):
-    """What the peer would have said."""
+    """Stands for what the peer would have said."""
 
 
 Handle = Callable[[web.Request, Refusals], Awaitable[web.StreamResponse]]
