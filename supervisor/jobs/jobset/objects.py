@@ -33,10 +33,8 @@ class JobSet(ReplicatedJob):
 
     @property
     def run_id(self) -> str:
-        """The condition tells of a resume a moment after the spec, and has no time of it until then."""
-        if self.suspended or self.still_suspended or self.started_at is None:
-            return ""
-        return f"{self.started_at.isoformat()}.{self.restarts}"
+        """The id of its run, which also ends when its controller makes all of its Jobs anew."""
+        return f"{self.noted_start}.{self.restarts}" if self.noted_start else ""
 
 
 class _Job(Body, frozen=True):

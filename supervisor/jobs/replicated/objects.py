@@ -123,9 +123,14 @@ class ReplicatedJob:
 
     @property
     def run_id(self) -> str:
-        """The id of its run: a controller sets the time of the start anew when it resumes a job.
+        """The id of its run: a controller sets the time of the start anew when it resumes a job."""
+        return self.noted_start
 
-        Pods may run before it does so. Until then it also says that the job is suspended, and there is no id.
+    @property
+    def noted_start(self) -> str:
+        """When its run began, as its controller has noted it; empty until then, and while it is suspended.
+
+        Pods may run before it notes a resume. Until then it also says that the job is suspended.
         """
         if self.suspended or self.still_suspended or self.started_at is None:
             return ""
