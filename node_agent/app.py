@@ -25,6 +25,7 @@ from node_agent.spot import ALWAYS, Spot, SpotLabel
 from node_agent.uplink import AgentReplaced, Uplink
 from node_agent.watchdog import Watchdog
 from servicekit import address
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.commands import SysExit
 from servicekit.kubernetes.access import Access, in_pod, pod_access
@@ -75,13 +76,17 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
         heartbeat=settings.heartbeat_seconds,
         version=version(DISTRIBUTION),
     )
-    metrics = _metrics(settings, outbox, uplink, clock)
+    bulkhead = Bulkhead(clock)
+    asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
+    metrics = _metrics(settings, outbox, uplink, clock, bulkhead)
     tasks = _Tasks({"uplink": uplink.run}, {})
     if metrics is not None:
         tasks.root["metrics"] = metrics.server(address.parse(settings.metrics_address)).run
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(_api_server(settings))
-        cluster = _WITHOUT_CLUSTER if server is None else _add_cluster(tasks, server, settings, node, outbox, clock)
+        cluster = (
+            _WITHOUT_CLUSTER if server is None else _add_cluster(tasks, server, settings, node, outbox, clock, bulkhead)
+        )
         factory = SourceFactory(settings, clock, cluster.idle)
         on_poll = ignore_poll if metrics is None else metrics.on_poll
 
@@ -102,13 +107,15 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
         await run_tasks(tasks.root, stop)
 
 
-def _metrics(settings: Settings, outbox: Outbox, uplink: Uplink, clock: Clock) -> "AgentMetrics | None":
+def _metrics(
+    settings: Settings, outbox: Outbox, uplink: Uplink, clock: Clock, bulkhead: Bulkhead
+) -> "AgentMetrics | None":
     if not settings.metrics_address:
         return None
     # Imported here: an agent without metrics does not pay for the library.
     from node_agent.metrics import AgentMetrics  # noqa: PLC0415
 
-    metrics = AgentMetrics(version(DISTRIBUTION), clock)
+    metrics = AgentMetrics(version(DISTRIBUTION), clock, bulkhead)
     metrics.observe(outbox, uplink)
     return metrics
 
@@ -149,11 +156,17 @@ _WITHOUT_CLUSTER = _Cluster(ALWAYS, lambda: False)
 
 
 def _add_cluster(  # noqa: PLR0913, PLR0917 - a part of the wiring list
-    tasks: _Tasks, server: ApiServer, settings: Settings, node: ThisNode, outbox: Outbox, clock: Clock
+    tasks: _Tasks,
+    server: ApiServer,
+    settings: Settings,
+    node: ThisNode,
+    outbox: Outbox,
+    clock: Clock,
+    bulkhead: Bulkhead,
 ) -> _Cluster:
     """Follows this node and its pods through the API server."""
-    pods = PodWatch(server, settings.node_name, outbox, clock)
-    label = SpotLabel(server, node, settings.not_spot_labels, clock)
+    pods = PodWatch(server, settings.node_name, outbox, clock, bulkhead)
+    label = SpotLabel(server, node, settings.not_spot_labels, clock, bulkhead)
     tasks.root.update({"pods": pods.follow, f"source {reclaim.SOURCE}": pods.run, "node": label.follow})
     tasks.watchdogs[reclaim.SOURCE] = pods.watchdog
     return _Cluster(label, lambda: pods.idle)

@@ -11,8 +11,9 @@ from node_agent.notices import NoticeId, NoticeReport, SourceName, SourceState
 from node_agent.outbox import Outbox
 from node_agent.uplink import Uplink
 from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.metrics import MetricsServer, log_errors_once, registry
+from servicekit.metrics import MetricsServer, guarded, registry
 
 _POLLING = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _ACKNOWLEDGING = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -21,7 +22,8 @@ _ACKNOWLEDGING = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
 class AgentMetrics:
     """Pollers and the outbox call its hooks; the rest is collected at each scrape."""
 
-    def __init__(self, version: str, clock: Clock) -> None:
+    def __init__(self, version: str, clock: Clock, bulkhead: Bulkhead) -> None:
+        self.bulkhead = bulkhead
         self._clock = clock
         self._reported_at = dict[NoticeId, float]()
         self.registry = registry()
@@ -48,23 +50,23 @@ class AgentMetrics:
         self.registry.register(_StateCollector(outbox, uplink, self._clock))
 
     def server(self, address: Address) -> MetricsServer:
-        return MetricsServer(self.registry, address, self._clock)
+        return MetricsServer(self.registry, address, self._clock, self.bulkhead)
 
-    @log_errors_once
+    @guarded
     def on_poll(self, source: SourceName, result: SourceState, seconds: float | None) -> None:
         """See `node_agent.poller.OnPoll`."""
         self._polls.labels(source, result.name.lower()).inc()
         if seconds is not None:
             self._poll_seconds.labels(source).observe(seconds)
 
-    @log_errors_once
+    @guarded
     def on_report(self, report: NoticeReport) -> None:
         """See `node_agent.outbox.OutboxObserver`."""
         self._reports.labels(report.announcement.name.lower()).inc()
         # Bounded like the outbox: a report leaves it acknowledged, or replaced by a later one on the same notice.
         self._reported_at[report.id] = self._clock.monotonic()
 
-    @log_errors_once
+    @guarded
     def on_acknowledged(self, notice: NoticeId) -> None:
         """See `node_agent.outbox.OutboxObserver`."""
         at = self._reported_at.pop(notice, None)

@@ -9,6 +9,7 @@ from node_agent.notices import NoticeReport, SourceState, SourceStatus, SubjectK
 from node_agent.outbox import Outbox, OutboxFull
 from node_agent.pod import PODS, Pod, read_pod
 from node_agent.watchdog import Watchdog
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
@@ -25,13 +26,13 @@ _CHECK_SECONDS = 1.0
 class PodWatch:
     """Follows the pods of a node. A notice about a pod stays until the pod is gone or the reclaim is withdrawn."""
 
-    def __init__(self, server: ApiServer, node: str, outbox: Outbox, clock: Clock) -> None:
+    def __init__(self, server: ApiServer, node: str, outbox: Outbox, clock: Clock, bulkhead: Bulkhead) -> None:
         self._outbox = outbox
         self._clock = clock
         # This machine's clock may be minutes off, and a pod has seconds.
         self._cluster_clock = ClusterClock(clock)
         server.on_date = self._cluster_clock.observe
-        self._cache: Cache[Pod] = Cache(self._changed)
+        self._cache: Cache[Pod] = Cache(PODS.plural, self._changed, bulkhead)
         collection = ResourceClient(server, PODS, read_pod, Selection(fields=f"spec.nodeName={node}"))
         # Lists come from the API server's memory: thousands of agents that start at once would make etcd read all pods.
         self._reflector = Reflector(collection, self._cache, clock, cached=True)

@@ -12,6 +12,7 @@ import structlog
 from node_agent import labels as node_labels
 from node_agent.identity import ThisNode
 from node_agent.sources import NodeIdentity
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
@@ -100,15 +101,18 @@ class SpotLabel:
         node: This node. A node that is not spot takes its uid from the cluster, unless a source has told another.
         labels: As `name=value`; a node with any of them is not spot.
         clock: Monotonic instants.
+        bulkhead: Keeps what nobody foresaw with the Node.
     """
 
-    def __init__(self, server: ApiServer, node: ThisNode, labels: tuple[str, ...], clock: Clock) -> None:
+    def __init__(
+        self, server: ApiServer, node: ThisNode, labels: tuple[str, ...], clock: Clock, bulkhead: Bulkhead
+    ) -> None:
         self._node = node
         self._labels = dict(label.split("=", 1) for label in labels)
         self._not_spot_reason = self._provider_id = self._uid = ""
         self._known = asyncio.Event()
         client = ResourceClient(server, _NODES, self._read, Selection(fields=f"metadata.name={node.name}"))
-        cache: Cache[Node] = Cache(self._changed)
+        cache: Cache[Node] = Cache(_NODES.plural, self._changed, bulkhead)
         self._reflector = Reflector(client, cache, clock, cached=True)
 
     @property

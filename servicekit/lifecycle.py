@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from servicekit.bulkhead import ProcessFault
+
 
 def _stop_signals() -> tuple[signal.Signals, ...]:
     """Returns SIGTERM, and SIGINT unless it was ignored when the process started.
@@ -18,7 +20,7 @@ def _stop_signals() -> tuple[signal.Signals, ...]:
     return signal.SIGTERM, signal.SIGINT
 
 
-class RootTaskEnded(RuntimeError):  # noqa: N818 - it names what happened, as our other exceptions do
+class RootTaskEnded(ProcessFault):
     """A root task returned or raised while the service was meant to run: the process should end.
 
     Attributes:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import wraps
-from typing import ParamSpec
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import structlog
 from aiohttp import web
@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
 from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.connections import Drop, GuardedSite, timed
 from servicekit.faults import Fault
@@ -54,19 +55,22 @@ def exemplar(labels: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def log_errors_once(hook: Callable[P, None]) -> Callable[P, None]:
-    """Wraps a hook so that its errors are logged once and do not propagate: its callers have more important work."""
-    failed = False
+class Guarded(Protocol):
+    """Has hooks that record metrics."""
+
+    bulkhead: Bulkhead
+
+
+G = TypeVar("G", bound=Guarded)
+
+
+def guarded(hook: Callable[Concatenate[G, P], None]) -> Callable[Concatenate[G, P], None]:
+    """Keeps what a hook raises from its callers, which have more important work."""
 
     @wraps(hook)
-    def wrapped(*arguments: P.args, **named: P.kwargs) -> None:
-        nonlocal failed
-        try:
-            hook(*arguments, **named)
-        except Exception:  # noqa: BLE001 - no error of a metric may reach the caller
-            if not failed:
-                _log.exception("metrics.failed", metric=hook.__name__)
-            failed = True
+    def wrapped(self: G, /, *arguments: P.args, **named: P.kwargs) -> None:
+        with self.bulkhead.guard("metrics", hook.__name__, retried=False):
+            hook(self, *arguments, **named)
 
     return wrapped
 
@@ -97,13 +101,14 @@ class MetricsServer:
         registry: The metrics.
         address: Port 0 picks a free port.
         clock: For the log.
+        bulkhead: Keeps metrics that cannot be collected.
     """
 
-    def __init__(self, registry: CollectorRegistry, address: Address, clock: Clock) -> None:
+    def __init__(self, registry: CollectorRegistry, address: Address, clock: Clock, bulkhead: Bulkhead) -> None:
         self._registry = registry
         self._address = address
         self._address_fault = Fault(f"metrics address {address}", clock)
-        self._collecting_fault = Fault("collecting metrics", clock)
+        self._bulkhead = bulkhead
 
     async def run(self) -> None:
         """Root task: serves until cancelled, as soon as the address is available."""
@@ -137,12 +142,10 @@ class MetricsServer:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        try:
+        with self._bulkhead.guard("metrics", "collecting") as attempt:
             body = encode(self._registry)
-        except Exception as error:  # noqa: BLE001 - the client gets an error, and the service goes on
-            self._collecting_fault.failed(repr(error))
+        if attempt.failed:
             return web.Response(status=500, text="the metrics cannot be collected\n")
-        self._collecting_fault.recovered()
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 

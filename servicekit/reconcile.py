@@ -3,10 +3,12 @@
 Work that belongs to one key, such as one job's, goes through a `servicekit.workqueue.KeyedWorkQueue`.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from servicekit.backoff import Backoff
+from servicekit.bulkhead import Bulkhead
 from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
 
@@ -19,7 +21,7 @@ class RetryPolicy:
     """Which errors are retried, after what pause, and where they are reported.
 
     Attributes:
-        errors: Retried; every other exception propagates.
+        errors: The errors that are foreseen.
         fault: Reports the first failure of a row, and the recovery.
         first_seconds: Bound of the first pause; see `servicekit.backoff.Backoff`.
         max_seconds: The bound stops growing here.
@@ -35,18 +37,28 @@ class RetryPolicy:
         return Backoff(self.first_seconds, self.max_seconds)
 
 
-async def reconcile(once: Once, *, wakeup: Wakeup | None = None, retry: RetryPolicy | None = None) -> None:
+async def reconcile(
+    where: str, once: Once, bulkhead: Bulkhead, *, wakeup: Wakeup | None = None, retry: RetryPolicy | None = None
+) -> None:
     """Calls `once` for ever, the first time immediately.
 
     Args:
+        where: The name of the loop in logs and metrics.
         once: See `Once`.
-        wakeup: Ends a pause early, also the one after a failure.
-        retry: Without it, every exception propagates.
+        bulkhead: Keeps what nobody foresaw; then `once` is called again after a pause.
+        wakeup: Ends a pause early, also the one after a foreseen failure.
+        retry: The errors that are foreseen.
     """
     attempt = once if retry is None else _retrying(once, retry)
     wakeup = wakeup or Wakeup()
     while True:
-        await wakeup.wait(await attempt())
+        seconds = None
+        with bulkhead.guard(where) as guarded:
+            seconds = await attempt()
+        if guarded.retry_in is not None:
+            await asyncio.sleep(guarded.retry_in)
+        else:
+            await wakeup.wait(seconds)
 
 
 def _retrying(once: Once, retry: RetryPolicy) -> Once:

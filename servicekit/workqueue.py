@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from servicekit.backoff import Backoff
+from servicekit.bulkhead import Bulkhead
 from servicekit.reconcile import RetryPolicy
 from servicekit.wakeup import Wakeup
 
@@ -21,18 +22,22 @@ class KeyedWorkQueue(Generic[K]):
     wait for it.
 
     Args:
-        name: Prefix of the tasks' names.
+        name: The name of the queue in logs and metrics, and prefix of the tasks' names.
         reconcile: See `Reconcile`.
-        retry: What failed is tried again after a pause, or earlier when its key is added. The fault has recovered once
-            no key fails any more. Without a policy, every exception propagates from `run`.
+        bulkhead: Keeps what nobody foresaw with its key, which is tried again after a pause, however often it is added.
+        retry: The errors that are foreseen: the key is tried again after a pause, or earlier when it is added. The
+            fault has recovered once no key fails any more.
 
     Attributes:
         shutting_down: Whether `run` has been cancelled. It ends when the keys that are being reconciled have ended;
             what is added from now on is not reconciled.
     """
 
-    def __init__(self, name: str, reconcile: Reconcile[K], retry: RetryPolicy | None = None) -> None:
+    def __init__(
+        self, name: str, reconcile: Reconcile[K], bulkhead: Bulkhead, retry: RetryPolicy | None = None
+    ) -> None:
         self._name = name
+        self._bulkhead = bulkhead
         self._reconcile = reconcile if retry is None else _retrying(reconcile, retry)
         self._waiting: dict[K, None] = {}  # In order, until `run` runs.
         self._workers: dict[K, Wakeup] = {}
@@ -52,7 +57,7 @@ class KeyedWorkQueue(Generic[K]):
         """Root task: reconciles until it is cancelled.
 
         Raises:
-            ExceptionGroup: `reconcile` raised something that is not retried.
+            ExceptionGroup: `reconcile` raised a fault of the whole process; see `servicekit.bulkhead`.
         """
         async with asyncio.TaskGroup() as group:
             for key in self._waiting:
@@ -72,7 +77,12 @@ class KeyedWorkQueue(Generic[K]):
         wakeup.clear()  # What was added before this task began is served by the first call.
         try:
             while True:
-                seconds = await self._reconcile(key)
+                seconds = None
+                with self._bulkhead.guard(self._name, key) as attempt:
+                    seconds = await self._reconcile(key)
+                if attempt.retry_in is not None:
+                    await asyncio.sleep(attempt.retry_in)
+                    continue
                 if seconds is None and not wakeup.is_set:
                     return
                 await wakeup.wait(seconds)

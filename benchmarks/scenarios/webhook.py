@@ -12,6 +12,7 @@ import msgspec
 from benchmarks.results import Outcome, Row, Unit, figures
 from benchmarks.summary import summarize
 from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.tls import Files, ServerCertificate
 from simulator.certificates import Authority
@@ -74,6 +75,7 @@ def _answered(review: bytes, injection: PodInjection) -> bytes:
 
 async def _asked(review: bytes, injection: PodInjection, authority: Authority, pods: int) -> Iterable[float]:
     webhook = Webhook(
+        bulkhead=Bulkhead(Clock()),
         address=Address("127.0.0.1", 0),
         certificate=ServerCertificate(Files(authority.cert_file, authority.key_file), 60.0, Clock()),
         refusals=Refusals(),

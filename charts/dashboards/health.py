@@ -165,10 +165,11 @@ def _supervisor() -> Section:
             ),
             lines(
                 PanelText(
-                    "Records dropped",
-                    "Changes that metrics, Events and the status page missed. Decisions did not miss them.",
+                    "Internal errors",
+                    "What nobody foresaw in one job, notice, object or listener, by the part that met it.",
+                    runbook="JobSupervisorInternalErrors",
                 ),
-                Query(each("job_supervisor_journal_dropped_total"), "dropped"),
+                Query(each("job_supervisor_internal_errors_total", ["where"]), "{{where}}"),
             ),
         ),
     )

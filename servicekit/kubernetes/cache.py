@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.kubernetes.objects import Object, ObjectKey
 
 R = TypeVar("R", bound=Object)
@@ -17,11 +18,15 @@ class Cache(Generic[R]):
     """The objects by their keys.
 
     Args:
+        name: The name of the resource in the log.
         on_change: Called after each change with the object before and after; None stands for "there is none".
+        bulkhead: Keeps what `on_change` raises with the object, so that the others are told of.
     """
 
-    def __init__(self, on_change: Callable[[R | None, R | None], None]) -> None:
+    def __init__(self, name: str, on_change: Callable[[R | None, R | None], None], bulkhead: Bulkhead) -> None:
+        self._name = name
         self._on_change = on_change
+        self.bulkhead = bulkhead
         self._objects: dict[ObjectKey, R] = {}
         self._deleted: set[str] = set()  # Uids that this process deleted and that the watch may still report.
         self._seen = 0  # The list or the watch has covered everything up to this version.
@@ -95,4 +100,5 @@ class Cache(Generic[R]):
         before = self._objects.pop(key, None)
         if one is not None:
             self._objects[key] = one
-        self._on_change(before, one)
+        with self.bulkhead.guard("watch", (self._name, key), retried=False):
+            self._on_change(before, one)

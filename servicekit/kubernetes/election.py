@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead, ProcessFault
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes import lease
@@ -31,7 +32,7 @@ RENEWALS = 4
 _log = structlog.get_logger()
 
 
-class LeaseLostError(Exception):
+class LeaseLostError(ProcessFault):
     """Another process leads: end, and start again as a candidate."""
 
 
@@ -60,14 +61,20 @@ class Election:
         clock: Only its monotonic instants matter.
         highest: Called before the lease is taken; returns the highest epoch with which anything was written, 0 for
             none. It may raise ApiError.
+        bulkhead: For the cache of the Lease.
     """
 
     def __init__(
-        self, server: ApiServer, config: ElectionConfig, clock: Clock, highest: Callable[[], Awaitable[int]]
+        self,
+        server: ApiServer,
+        config: ElectionConfig,
+        clock: Clock,
+        highest: Callable[[], Awaitable[int]],
+        bulkhead: Bulkhead,
     ) -> None:
         selection = Selection(namespace=config.namespace, fields=f"metadata.name={config.name}")
         self._leases = ResourceClient(server, LEASES, lease.read, selection)
-        self._cache: Cache[Lease] = Cache(self._lease_changed)
+        self._cache: Cache[Lease] = Cache("leases", self._lease_changed, bulkhead)
         self._reflector = Reflector(self._leases, self._cache, clock)
         self._key = ObjectKey(config.namespace, config.name)
         self._config = config

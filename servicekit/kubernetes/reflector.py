@@ -128,9 +128,14 @@ class Reflector(Generic[R]):
         """Root task: follows for ever, through outages and, where the kind is optional, without a definition."""
         while True:
             try:
-                await self.once()
+                with self._cache.bulkhead.guard("watch", self._client.resource.plural, passes=ApiError) as attempt:
+                    await self.once()
             except ApiError as error:
                 await asyncio.sleep(self._failed(error))
+            else:
+                if attempt.retry_in is not None:
+                    self.synced = self._watching = False
+                    await asyncio.sleep(attempt.retry_in)
 
     async def once(self) -> None:
         """Lists if that is needed, and follows one watch to its orderly end.

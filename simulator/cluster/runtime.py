@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient, Selection
@@ -74,8 +75,9 @@ class NodeRuntime:
         self._pods = ResourceClient(server, PODS, lambda data: msgspec.json.decode(data, type=RunPod), selection)
         self._configs = ResourceClient(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
         self._execs = ResourceClient(server, EXECS, lambda data: msgspec.json.decode(data, type=Exec))
-        self._cache: Cache[RunPod] = Cache(self._changed)
-        self._reflector = Reflector(self._pods, self._cache, Clock())
+        clock = Clock()
+        self._cache: Cache[RunPod] = Cache(PODS.plural, self._changed, Bulkhead(clock))
+        self._reflector = Reflector(self._pods, self._cache, clock)
         self._running: dict[str, _RunningPod] = {}
         self._served: dict[str, Exec] = {}
         self._runs: Counter[ObjectKey] = Counter()

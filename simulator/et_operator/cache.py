@@ -5,6 +5,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
@@ -31,8 +32,9 @@ class WatchedKind(Generic[R]):
         self.client: ResourceClient[R] = ResourceClient(
             server, kind, lambda data: msgspec.json.decode(data, type=shape), selection
         )
-        self.cache: Cache[R] = Cache(on_change)
-        self.reflector = Reflector(self.client, self.cache, Clock())
+        clock = Clock()
+        self.cache: Cache[R] = Cache(kind.plural, on_change, Bulkhead(clock))
+        self.reflector = Reflector(self.client, self.cache, clock)
 
 
 class ObjectCaches:

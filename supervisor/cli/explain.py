@@ -34,6 +34,7 @@ def _phase(job: Job) -> Iterator[str]:
     yield f"{job.job} is {job.phase}{since}."
     # The reason of a suspended job says why it was stopped; what it waits for follows below.
     yield f"  {'Last decision' if job.phase == 'Suspended' else 'Why'}: {job.reason}"
+    yield from (f"  {sentence}" for sentence in job.faults)
     if job.over:
         return
     requested = _request(job)

@@ -96,6 +96,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     on_loss: str = "shrink"
     worker_multiple: int = 1
     ignored: list[str] = []
+    faults: list[str] = []
     hosts: list[str] = []
     age_seconds: float | None = None
     since_seconds: float | None = None

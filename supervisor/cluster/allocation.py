@@ -1,8 +1,9 @@
 """Collects the inputs of `supervisor.decide.capacity`, which decides which jobs of a cluster may resume or grow."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
+from servicekit.bulkhead import Bulkhead
 from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.capacity import GrowthCandidate, PendingJob, Reservation, RunningJobs, allocate
@@ -12,6 +13,8 @@ from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.placement import Placement
+
+T = TypeVar("T")
 
 
 class Jobs(Protocol):
@@ -30,7 +33,8 @@ class Jobs(Protocol):
 class Allocation:
     """Grants capacity to the jobs of a cluster."""
 
-    def __init__(self, view: ClusterView, policy: Policy, jobs: Jobs) -> None:
+    def __init__(self, view: ClusterView, policy: Policy, jobs: Jobs, bulkhead: Bulkhead) -> None:
+        self._bulkhead = bulkhead
         self._view = view
         self._free_capacity = FreeCapacity(view)
         self._policy = policy
@@ -42,21 +46,30 @@ class Allocation:
         """The grants of these jobs; `noticed` nodes must not be used, and nothing starts on `avoided` ones."""
         waiting = [job for job in jobs if waits(job)]
         suspended = [job for job in waiting if job.decision.phase is Phase.SUSPENDED]
-        growth_candidates = [candidate for job in jobs if (candidate := self._growth_candidate(job)) is not None]
+        growth_candidates = self._of_each(jobs, self._growth_candidate)
         if not suspended and not growth_candidates:
             return {}
-        pending_jobs = [
-            PendingJob(job, request)
-            for job in suspended
-            if (request := self._jobs.resource_request(job.name)) is not None
-        ]
+        pending_jobs = self._of_each(suspended, self._pending)
         starting = [job for job in waiting if job.decision.phase is Phase.WAITING] if growth_candidates else []
         running = RunningJobs(
             growth_candidates=growth_candidates,
-            starting=[request for job in starting if (request := self._jobs.resource_request(job.name)) is not None],
+            starting=self._of_each(starting, lambda job: self._jobs.resource_request(job.name)),
         )
-        reservations = [reservation for job in jobs if (reservation := self._reservation(job)) is not None]
+        reservations = self._of_each(jobs, self._reservation)
         return allocate(pending_jobs, reservations, self._free_capacity.nodes(noticed, avoided), self._policy, running)
+
+    def _of_each(self, jobs: Iterable[SupervisedJob], of: Callable[[SupervisedJob], T | None]) -> list[T]:
+        """What is so of each job; a job of which that raises gets nothing."""
+        found = list[T]()
+        for job in jobs:
+            with self._bulkhead.guard("grant", job.name):
+                if (value := of(job)) is not None:
+                    found.append(value)
+        return found
+
+    def _pending(self, job: SupervisedJob) -> PendingJob | None:
+        request = self._jobs.resource_request(job.name)
+        return None if request is None else PendingJob(job, request)
 
     def _growth_candidate(self, job: SupervisedJob) -> GrowthCandidate | None:
         if not self._policy.growth_delay_seconds or job.decision.phase is not Phase.RUNNING or job.over:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
@@ -104,21 +105,22 @@ class ClusterEvents:
     Args:
         server: Whom to follow.
         leads: Seconds between an Event and the end that it announces, by the reasons that are followed.
-        clock: For the followers.
+        clock: For the reflectors.
+        bulkhead: Keeps what nobody foresaw with its Event.
 
     Attributes:
         changed: For those who want to hear of each.
         followers: By reason.
     """
 
-    def __init__(self, server: ApiServer, leads: Mapping[str, float], clock: Clock) -> None:
-        self.changed = Hooks[ClusterEvent]()
+    def __init__(self, server: ApiServer, leads: Mapping[str, float], clock: Clock, bulkhead: Bulkhead) -> None:
+        self.changed = Hooks[ClusterEvent](bulkhead)
         self._leads = leads
         self._by_subject: dict[str, dict[ObjectKey, ClusterEvent]] = {}
         self.reflectors: dict[str, Reflector[Any]] = {
             reason: Reflector(
                 ResourceClient(server, EVENTS, read_event, Selection(fields=f"reason={reason}")),
-                Cache(self._moved),
+                Cache(EVENTS.plural, self._moved, bulkhead),
                 clock,
             )
             for reason in leads

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient
@@ -26,9 +27,13 @@ _log = structlog.get_logger()
 
 
 class Hooks(Generic[T]):
-    """Callbacks for changes, called with the object before and after the change; None stands for "does not exist"."""
+    """Callbacks for changes, called with the object before and after the change; None stands for "does not exist".
 
-    def __init__(self) -> None:
+    One that raises keeps no other from being called.
+    """
+
+    def __init__(self, bulkhead: Bulkhead) -> None:
+        self._bulkhead = bulkhead
         self._hooks: list[Callable[[T | None, T | None], None]] = []
 
     def add(self, hook: Callable[[T | None, T | None], None]) -> None:
@@ -38,7 +43,8 @@ class Hooks(Generic[T]):
     def call(self, before: T | None, after: T | None) -> None:
         """Calls all callbacks."""
         for hook in self._hooks:
-            hook(before, after)
+            with self._bulkhead.guard("watch", hook.__qualname__, retried=False):
+                hook(before, after)
 
 
 class _Groups:
@@ -72,6 +78,7 @@ class ClusterView:
         labels: Those of a pod that are kept.
         clock: For the followers.
         changed: Called after every change, so often that it should only set a flag.
+        bulkhead: Keeps what nobody foresaw with its object.
 
     Attributes:
         version: Grows with every change of anything that is kept here.
@@ -79,15 +86,22 @@ class ClusterView:
         pods_changed, nodes_changed: For those who need to know what has changed.
     """
 
-    def __init__(self, server: ApiServer, labels: frozenset[str], clock: Clock, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        labels: frozenset[str],
+        clock: Clock,
+        changed: Callable[[], None],
+        bulkhead: Bulkhead,
+    ) -> None:
         def decode_pod(data: bytes | msgspec.Raw) -> Pod:
             return pod_or_outline(data, labels)
 
         pods, nodes = ResourceClient(server, PODS, decode_pod), ResourceClient(server, NODES, node_or_outline)
-        self.pods_changed = Hooks[Pod]()
-        self.nodes_changed = Hooks[Node]()
-        self._pods: Cache[Pod] = Cache(self._pod_moved)
-        self._nodes: Cache[Node] = Cache(self._node_moved)
+        self.pods_changed = Hooks[Pod](bulkhead)
+        self.nodes_changed = Hooks[Node](bulkhead)
+        self._pods: Cache[Pod] = Cache(PODS.plural, self._pod_moved, bulkhead)
+        self._nodes: Cache[Node] = Cache(NODES.plural, self._node_moved, bulkhead)
         self._by_uid: dict[str, Pod] = {}
         self._by_node = _Groups()
         self._node_uids: dict[Host, str] = {}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
@@ -56,6 +57,7 @@ class ControlDependencies:
     clock: Clock
     requests: PlanRequests
     wakeup: Wakeup
+    bulkhead: Bulkhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,9 @@ class Control:
         self._store_fault = Fault("store", deps.clock)
         self._visible: dict[JobName, _VisibleState] = {}
         self._plans: dict[JobName, tuple[SupervisedJob, Plan]] = {}
-        self._queue = KeyedWorkQueue("settle", self._execute)
+        self._granted: Mapping[JobName, Grant] = {}
+        self._bulkhead = deps.bulkhead
+        self._queue = KeyedWorkQueue("settle", self._execute, deps.bulkhead)
         self._failing: set[JobName] = set()
         self._since = deps.clock.now()
 
@@ -98,9 +102,20 @@ class Control:
             group.create_task(self._queue.run(), name="control.queue")
             while True:
                 begun = self._deps.clock.monotonic()
-                seconds = self._pass()
+                seconds = self._guarded_pass()
                 await asyncio.sleep(self._deps.clock.monotonic() - begun)
                 await self._deps.wakeup.wait(seconds)
+
+    def _guarded_pass(self) -> float | None:
+        """Makes a pass; one that raises is made again after a pause, over all jobs: it may have marked any as done."""
+        seconds = None
+        with self._bulkhead.guard("pass") as attempt:
+            seconds = self._pass()
+        if attempt.failed:
+            self._visible.clear()
+            for name in self._deps.store.snapshot().jobs:
+                self._schedule.mark(name)
+        return attempt.retry_in if attempt.failed else seconds
 
     def _pass(self) -> float | None:
         """Plans the jobs that have changed or are due; returns the seconds until the next one is due, None: never."""
@@ -111,26 +126,43 @@ class Control:
         self._deps.members.refresh(changed)
         if not self._deps.leadership.may_act():
             return _RETRY_SECONDS
-        granted = self._deps.facts.granted(snapshot.jobs)
+        with self._bulkhead.guard("grant") as attempt:
+            self._granted = self._deps.facts.granted(snapshot.jobs)
+        granted = self._granted  # The last ones after a fault: who must stop or leave does not wait for grants.
         for name in self._deps.requests.take():
             self._schedule.mark(name)
         for name in self._schedule.due(snapshot.jobs, granted, now):
             job = snapshot.jobs[name]
-            planned = self._planned(job, granted.get(name, _NOTHING), now)
+            planned = self._guarded_plan(job, granted.get(name, _NOTHING), now)
+            if planned is None:
+                continue
             self._schedule.planned(name, planned.wake_at)
             if planned.actions or planned.decision != job.decision:
                 # A plan that is being executed is not replaced: it changes the state that the next one starts from.
                 self._plans.setdefault(name, (job, planned))
                 self._queue.add(name)
         # Grants depend on when notices become due as well, also on hosts that no job has.
-        moments = [at for at in (self._schedule.wake_at, self._deps.facts.changes_at) if at is not None]
+        retry_at = None if attempt.retry_in is None else now + attempt.retry_in
+        moments = [at for at in (self._schedule.wake_at, self._deps.facts.changes_at, retry_at) if at is not None]
         return max(0.0, min(moments) - self._deps.clock.now()) if moments else None
+
+    def _guarded_plan(self, job: SupervisedJob, grant: Grant, now: float) -> Plan | None:
+        """Plans one job; None if that raises, or did so a moment ago: then the job is due again after the pause."""
+        if pause := self._bulkhead.pause("plan", job.name):
+            self._schedule.planned(job.name, now + pause)
+            return None
+        with self._bulkhead.guard("plan", job.name) as attempt:
+            return self._planned(job, grant, now)
+        self._schedule.planned(job.name, now + (attempt.retry_in or 0.0))
+        return None
 
     def _visibly_changed(self, snapshot: Snapshot, changed: Iterable[JobName]) -> list[JobName]:
         """The changed jobs whose visible state is different."""
         before = {name: self._visible.pop(name, None) for name in changed}
-        jobs = [snapshot.jobs[name] for name in before if name in snapshot.jobs]
-        visible = {job.name: _visible_state(job, self._deps.facts.shown(job.name)) for job in jobs}
+        visible = dict[JobName, _VisibleState]()
+        for job in [snapshot.jobs[name] for name in before if name in snapshot.jobs]:
+            with self._bulkhead.guard("show", job.name):
+                visible[job.name] = _visible_state(job, self._deps.facts.shown(job.name))
         self._visible.update(visible)
         return [name for name, state in visible.items() if before[name] != state]
 

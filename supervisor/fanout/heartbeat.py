@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from servicekit.bulkhead import Bulkhead
+
 
 class Streams(Protocol):
     """Streams of one kind of peer."""
@@ -19,10 +21,12 @@ class Heartbeat:
 
     streams: Sequence[Streams]
     seconds: float
+    bulkhead: Bulkhead
 
     async def run(self) -> None:
         """Root task: sends heartbeats."""
         while True:
             await asyncio.sleep(self.seconds)
             for each in self.streams:
-                await each.heartbeat(self.seconds)
+                with self.bulkhead.guard("heartbeat", type(each).__name__):
+                    await each.heartbeat(self.seconds)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from servicekit.bulkhead import Bulkhead
 from supervisor.decide.members import NO_MEMBERS, Member, Members
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
@@ -56,9 +57,16 @@ class MemberStreams:
     Args:
         job: A job by its name; None if it is unknown.
         on_change: Called with a job whose members have changed.
+        bulkhead: Keeps what nobody foresaw with its job.
     """
 
-    def __init__(self, job: Callable[[JobName], SupervisedJob | None], on_change: Callable[[JobName], None]) -> None:
+    def __init__(
+        self,
+        job: Callable[[JobName], SupervisedJob | None],
+        on_change: Callable[[JobName], None],
+        bulkhead: Bulkhead,
+    ) -> None:
+        self._bulkhead = bulkhead
         self._job = job
         self._on_change = on_change
         self._jobs: dict[JobName, _Job] = {}
@@ -116,8 +124,9 @@ class MemberStreams:
     def refresh(self, names: Iterable[JobName]) -> None:
         """Sends the members of these jobs their lines, if those have changed."""
         for name in names:
-            for connection in self._connections(name):
-                self._send(connection)
+            with self._bulkhead.guard("rounds", name):
+                for connection in self._connections(name):
+                    self._send(connection)
 
     def count(self, name: JobName) -> int:
         """The number of members of a job."""

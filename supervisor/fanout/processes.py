@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from supervisor.decide.directives import DirectiveKey, JobDirectives
 from supervisor.decide.situation import RankZero
 from supervisor.domain.agreement import Agreement
@@ -105,6 +106,7 @@ class Processes:
     Args:
         render: Called when directives are sent, so that delayed ones are not stale.
         now: Unix seconds.
+        bulkhead: Keeps what nobody foresaw with its job.
         on_rank_zero: Called with the job when a rank 0 may have appeared or gone.
         on_sent: Called when directives have been sent because of a change.
     """
@@ -113,11 +115,13 @@ class Processes:
         self,
         render: Render,
         now: Callable[[], float],
+        bulkhead: Bulkhead,
         on_rank_zero: Callable[[JobName], None],
         on_sent: OnSent = lambda _job, _directives: None,
     ) -> None:
         self._render = render
         self._now = now
+        self._bulkhead = bulkhead
         self._on_rank_zero = on_rank_zero
         self._on_sent = on_sent
         self._jobs: dict[JobName, _Job] = {}
@@ -211,13 +215,10 @@ class Processes:
     def refresh(self, names: Iterable[JobName]) -> None:
         """Sends changed directives: urgent ones at once, others together with further changes after 50 ms."""
         for name in names:
-            job, lines = self._jobs.get(name), self._lines(name)
-            if job is None or lines is None:
-                continue
-            if any(_urgent(connection, lines) for connection in job.connections.values()):
-                self._flush(name)
-            elif job.flush is None:
-                job.flush = asyncio.get_running_loop().call_later(COALESCE_SECONDS, self._flush, name)
+            with self._bulkhead.guard("directives", name) as attempt:
+                self._refresh(name)
+            if attempt.retry_in is not None:
+                self._flush_in(attempt.retry_in, name)
 
     def forget_others(self, jobs: Collection[JobName]) -> None:
         """Forgets rank 0 of all other jobs."""
@@ -251,6 +252,26 @@ class Processes:
     def _lines(self, name: JobName) -> _DirectiveLines | None:
         directives = self._render(name)
         return None if directives is None else _DirectiveLines(directives, self._now())
+
+    def _refresh(self, name: JobName) -> None:
+        job, lines = self._jobs.get(name), self._lines(name)
+        if job is None or lines is None:
+            return
+        if any(_urgent(connection, lines) for connection in job.connections.values()):
+            self._flush(name)
+        else:
+            self._flush_in(COALESCE_SECONDS, name)
+
+    def _flush_in(self, seconds: float, name: JobName) -> None:
+        job = self._jobs.get(name)
+        if job is not None and job.flush is None:
+            job.flush = asyncio.get_running_loop().call_later(seconds, self._guarded_flush, name)
+
+    def _guarded_flush(self, name: JobName) -> None:
+        with self._bulkhead.guard("directives", name) as attempt:
+            self._flush(name)
+        if attempt.retry_in is not None:
+            self._flush_in(attempt.retry_in, name)
 
     def _flush(self, name: JobName) -> None:
         job = self._jobs.get(name)

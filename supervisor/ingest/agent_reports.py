@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import structlog
 
 from servicekit.backoff import Backoff
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.wakeup import Wakeup
@@ -44,6 +45,7 @@ class ReportDependencies:
     refusals: Refusals
     policy: Policy
     clock: Clock
+    bulkhead: Bulkhead
     on_refused: Callable[[Source], None] = ignore_refusal
 
 
@@ -114,6 +116,8 @@ class ReportHandler:
 
     async def _retry(self) -> None:
         for received in list(self._waiting.values()):
+            if self._deps.bulkhead.pause("reports", received.report.id):
+                continue
             try:
                 await self._store(received)
             except StoreUnavailableError:
@@ -121,12 +125,15 @@ class ReportHandler:
 
     def _keep(self, received: _Received, error: StoreUnavailableError) -> None:
         report = received.report
-        if len(self._waiting) >= _MAX_WAITING and report.id not in self._waiting:
-            raise TooManyError(f"more than {_MAX_WAITING} reports of {self._node} wait to be stored") from error
-        self._waiting[report.id] = received
+        self._wait(received)
         known = self._deps.store.snapshot().notices.get(report.id)
         self._deps.unconfirmed.put(self, report.id, self._merged(known, received))
         self._deps.refusals.add(Wire.GRPC, Code.NOT_SERVING, f"a report on {report.id} has to wait: {error}")
+
+    def _wait(self, received: _Received) -> None:
+        if len(self._waiting) >= _MAX_WAITING and received.report.id not in self._waiting:
+            raise TooManyError(f"more than {_MAX_WAITING} reports of {self._node} wait to be stored")
+        self._waiting[received.report.id] = received
         self._wakeup.set()
 
     def _merged(self, known: ReclaimNotice | None, received: _Received) -> ReclaimNotice | None:
@@ -134,7 +141,12 @@ class ReportHandler:
 
     async def _store(self, received: _Received) -> None:
         report = received.report
-        notice = await self._deps.store.put_notice(report.id, lambda known: self._merged(known, received))
+        notice: ReclaimNotice | None = None
+        with self._deps.bulkhead.guard("reports", report.id, passes=StoreUnavailableError) as attempt:
+            notice = await self._deps.store.put_notice(report.id, lambda known: self._merged(known, received))
+        if attempt.failed:
+            self._wait(received)
+            return
         failpoint(At.NOTICE_STORED)
         kept = self._waiting.get(report.id)
         if kept is not None and kept.report.revision <= report.revision:

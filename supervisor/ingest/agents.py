@@ -10,6 +10,7 @@ import grpc
 import structlog
 from reclaim.v1 import reclaim_pb2 as wire
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from supervisor.decide.notices import replaced
@@ -71,6 +72,7 @@ class AgentDependencies:
     authenticate: Callable[[str | None], Awaitable[Principal]]
     policy: Policy
     clock: Clock
+    bulkhead: Bulkhead
     heartbeat_seconds: float
     on_refused: Callable[[Source], None] = ignore_refusal
 
@@ -84,6 +86,7 @@ class AgentDependencies:
             refusals=self.refusals,
             policy=self.policy,
             clock=self.clock,
+            bulkhead=self.bulkhead,
             on_refused=self.on_refused,
         )
 

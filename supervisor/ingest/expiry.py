@@ -5,6 +5,7 @@ from collections.abc import Callable, Container
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
@@ -33,6 +34,7 @@ class Expiry:
         policy: Gives the times at which notices end.
         clock: The supervisor's clock.
         unconfirmed: Notices that agents announce again but that cannot be stored yet; they do not end.
+        bulkhead: Keeps what nobody foresaw with its notice.
         wakeup: Set whenever the store has changed, or a subject comes or goes.
     """
 
@@ -44,6 +46,7 @@ class Expiry:
         policy: Policy,
         clock: Clock,
         *,
+        bulkhead: Bulkhead,
         unconfirmed: Container[NoticeId] = frozenset(),
         wakeup: Wakeup | None = None,
     ) -> None:
@@ -52,6 +55,7 @@ class Expiry:
         self._is_there = is_there
         self._policy = policy
         self._clock = clock
+        self._bulkhead = bulkhead
         self._unconfirmed = unconfirmed
         self._wakeup = wakeup or Wakeup()
 
@@ -61,22 +65,26 @@ class Expiry:
         retry = RetryPolicy(
             errors=StoreUnavailableError, fault=fault, first_seconds=_RETRY_SECONDS, max_seconds=_RETRY_SECONDS
         )
-        await reconcile(self.once, wakeup=self._wakeup, retry=retry)
+        await reconcile("expiry", self.once, self._bulkhead, wakeup=self._wakeup, retry=retry)
 
     async def once(self) -> float | None:
         """Ends all notices that are due; returns the seconds until the next one is due, None if there is none."""
         now = self._clock.now()
         active = [each for each in self._store.snapshot().notices.values() if each.state is NoticeState.ACTIVE]
-        later = []
-        for notice in active:
+        pauses = [await self._guarded(notice, now) for notice in active]
+        soonest = min(pauses, default=math.inf)
+        return None if soonest == math.inf else soonest  # A change of what keeps a notice from ending sets the wakeup.
+
+    async def _guarded(self, notice: ReclaimNotice, now: float) -> float:
+        """Ends a notice if it is due; returns the seconds until it is, infinity if time alone does not end it."""
+        if pause := self._bulkhead.pause("expiry", notice.id):
+            return pause
+        with self._bulkhead.guard("expiry", notice.id, passes=StoreUnavailableError) as attempt:
             at = self._due(notice)
-            if at == math.inf:
-                continue  # A change of what keeps it from ending sets the wakeup.
             if at > now:
-                later.append(at)
-            else:
-                await self._settle(notice)
-        return min(later) - now if later else None
+                return at - now
+            await self._settle(notice)
+        return math.inf if attempt.retry_in is None else attempt.retry_in
 
     async def _settle(self, notice: ReclaimNotice) -> None:
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:

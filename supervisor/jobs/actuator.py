@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.client import ResourceClient
@@ -71,6 +72,7 @@ class ActuatorDependencies:
         connected: Returns the hosts of a job from which processes have a stream.
         clock: For instants.
         cluster_now: Returns the time by the API server's clock (Unix seconds).
+        bulkhead: Keeps what nobody foresaw with its job.
         stop_port: The port on which processes with the first SDK accept requests.
     """
 
@@ -82,6 +84,7 @@ class ActuatorDependencies:
     connected: Callable[[JobName], Collection[Host]]
     clock: Clock
     cluster_now: Callable[[], float]
+    bulkhead: Bulkhead
     stop_port: int = stop_request.PORT
 
 
@@ -99,7 +102,7 @@ class Actuator:
     def __init__(self, deps: ActuatorDependencies) -> None:
         self._deps = deps
         self._orders: dict[_Key, _Order] = {}
-        self._queue: KeyedWorkQueue[_Key] = KeyedWorkQueue("jobs", self._reconcile)
+        self._queue: KeyedWorkQueue[_Key] = KeyedWorkQueue("act", self._reconcile, deps.bulkhead)
         self._fault = Fault("changes of jobs", deps.clock)
         self._directives_fault = Fault("directives in annotations of pods", deps.clock)
 

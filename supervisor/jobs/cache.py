@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Generic
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient, Selection
@@ -37,6 +38,7 @@ class JobCache(Generic[J]):
         server: The API server.
         view: The cluster's pods.
         clock: For the reflector.
+        bulkhead: Keeps what nobody foresaw with its job or subscriber.
         namespace: The only namespace whose jobs are cached; empty for all.
         admissions: What queues say of jobs.
         undefined_seconds: Pause between checks while the kind is not defined.
@@ -48,6 +50,7 @@ class JobCache(Generic[J]):
         server: ApiServer,
         view: ClusterView,
         clock: Clock,
+        bulkhead: Bulkhead,
         *,
         namespace: str = "",
         admissions: Admissions = lambda _state: None,
@@ -55,7 +58,7 @@ class JobCache(Generic[J]):
     ) -> None:
         self.kind = kind
         self.client = ResourceClient(server, kind.resource, kind.decode, Selection(namespace=namespace))
-        self._cache: Cache[J] = Cache(self._job_moved)
+        self._cache: Cache[J] = Cache(kind.resource.plural, self._job_moved, bulkhead)
         self._reflector = Reflector(
             self.client,
             self._cache,
@@ -65,6 +68,7 @@ class JobCache(Generic[J]):
             on_synced=self._note_listed,
         )
         self._admissions = admissions
+        self._bulkhead = bulkhead
         self._jobs: dict[JobName, J] = {}
         self._pods: dict[JobName, _Pods] = {}
         self._counts: Counter[str] = Counter()
@@ -219,7 +223,8 @@ class JobCache(Generic[J]):
             self._placements.pop(name, None)
             self._states.pop(name, None)
         for listener in self._listeners:
-            listener(names)
+            with self._bulkhead.guard("watch", listener.__qualname__, retried=False):
+                listener(names)
 
     def _name(self, job: J) -> JobName:
         return cluster_job(job.metadata.namespace, self.kind.name, job.metadata.name)

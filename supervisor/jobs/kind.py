@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.objects import Metadata
@@ -210,6 +211,7 @@ class ClusterContext:
         may_act: Called before changes that follow from no decision about one job.
         on_change: To be called when `growable` may have changed.
         clock: For instants.
+        bulkhead: Keeps what nobody foresaw with its object.
         namespace: The only namespace whose objects are watched; empty for all.
     """
 
@@ -219,6 +221,7 @@ class ClusterContext:
     may_act: Callable[[], bool]
     on_change: Callable[[], None]
     clock: Clock
+    bulkhead: Bulkhead
     namespace: str = ""
 
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.election import Election, ElectionConfig, LeaseLostError
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
@@ -36,7 +37,12 @@ class ElectedLeadership:
     """Implements `Leadership`. Create it with `open`, run its tasks, and end with `close`."""
 
     def __init__(
-        self, server: ApiServer, options: ElectionOptions, clock: Clock, highest: Callable[[], Awaitable[int]]
+        self,
+        server: ApiServer,
+        options: ElectionOptions,
+        clock: Clock,
+        highest: Callable[[], Awaitable[int]],
+        bulkhead: Bulkhead,
     ) -> None:
         config = ElectionConfig(
             namespace=options.namespace or server.namespace,
@@ -45,12 +51,14 @@ class ElectedLeadership:
             seconds=options.seconds,
         )
         self._server = server
-        self._election = Election(server, config, clock, highest)
+        self._election = Election(server, config, clock, highest, bulkhead)
         own = ObjectKey(server.namespace, options.pod)
-        self._label = LeaderLabel(server, own, self, clock) if options.pod else None
+        self._label = LeaderLabel(server, own, self, clock, bulkhead) if options.pod else None
 
     @classmethod
-    async def open(cls, options: ElectionOptions, clock: Clock, highest: Callable[[], Awaitable[int]]) -> Self:
+    async def open(
+        cls, options: ElectionOptions, clock: Clock, highest: Callable[[], Awaitable[int]], bulkhead: Bulkhead
+    ) -> Self:
         """Reads the lease; waits for an unavailable API server. `highest` returns the highest epoch in the store.
 
         Raises:
@@ -60,7 +68,7 @@ class ElectedLeadership:
             server = await ApiServer.connect(options.kubeconfig, options.seconds * _ANSWERED_WITHIN)
         except ConfigurationError as error:
             raise LeadershipError(str(error)) from error
-        elected = cls(server, options, clock, highest)
+        elected = cls(server, options, clock, highest, bulkhead)
         try:
             await elected._election.first()
         except BaseException as error:

@@ -2,12 +2,14 @@
 
 from typing import Protocol
 
+from servicekit.bulkhead import ProcessFault
+
 
 class LeadershipError(Exception):
     """The lease cannot be read: an administrator has to act, and the message says how."""
 
 
-class LeadershipLost(Exception):  # noqa: N818 - it names what happened, as RootTaskEnded does
+class LeadershipLost(ProcessFault):
     """Another supervisor leads: this process ends and is restarted as a standby."""
 
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import msgspec
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
@@ -41,7 +42,10 @@ def _read(data: bytes | msgspec.Raw) -> _Pod:
 class LeaderLabel:
     """Sets the label on `own`, the pod of this process."""
 
-    def __init__(self, server: ApiServer, own: ObjectKey, leadership: Leadership, clock: Clock) -> None:
+    def __init__(
+        self, server: ApiServer, own: ObjectKey, leadership: Leadership, clock: Clock, bulkhead: Bulkhead
+    ) -> None:
+        self._bulkhead = bulkhead
         self._server = server
         self._own = own
         self._leadership = leadership
@@ -50,7 +54,7 @@ class LeaderLabel:
     async def run(self) -> None:
         """Root task of the leader; removes the label when it ends."""
         try:
-            await reconcile(self.once)
+            await reconcile("leader.label", self.once, self._bulkhead)
         finally:
             with suppress(ApiError):
                 await self._mark(await self._pods().get(self._own), None)

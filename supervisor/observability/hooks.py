@@ -46,7 +46,7 @@ def unknown_location(_subject: Subject) -> NodeLocation:
 class LiveState:
     """Access to the present state of a leader.
 
-    `failed` counts the changes that each listener failed on, `notified` notifications by target and outcome.
+    `notified` counts notifications by target and outcome.
     """
 
     snapshot: Callable[[], Snapshot]
@@ -58,7 +58,6 @@ class LiveState:
     noticed: NoticedHosts
     placements: Placements
     machine: Callable[[Host], Machine]
-    failed: Mapping[str, int]
     notified: Mapping[tuple[str, str], int] = field(default_factory=dict)
     policy: Policy
     now: Callable[[], float]

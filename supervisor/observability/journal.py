@@ -1,12 +1,10 @@
 """Tells listeners about every durable change, in order, without delaying decisions."""
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-import structlog
-
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -14,8 +12,6 @@ from supervisor.store.interface import Snapshot, Store
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +62,29 @@ class Journal:
         store: What to follow.
         listeners: Told of every change.
         clock: For the instants of changes.
-        failed: Counts the changes that each listener failed to take. Its first failure is logged with the traceback.
+        bulkhead: Keeps what a listener raises with that listener.
     """
 
-    def __init__(
-        self, store: Store, listeners: Sequence[Listener], clock: Clock, failed: Counter[str] | None = None
-    ) -> None:
+    def __init__(self, store: Store, listeners: Sequence[Listener], clock: Clock, bulkhead: Bulkhead) -> None:
         self._store = store
         self._listeners = listeners
         self._clock = clock
-        self.failed = Counter() if failed is None else failed
+        self._bulkhead = bulkhead
 
     async def run(self) -> None:
         """Root task: tells listeners what changes."""
         known = self._store.snapshot()
         while True:
             snapshot = await self._store.changed(known.version)
-            for change in changes(known, snapshot, self._clock.now()):
-                self._notify(change)
+            with self._bulkhead.guard("journal", retried=False):
+                for change in changes(known, snapshot, self._clock.now()):
+                    self._notify(change)
             known = snapshot
 
     def _notify(self, change: Change) -> None:
         for listener in self._listeners:
-            try:
+            with self._bulkhead.guard("journal", listener.name, retried=False):
                 listener.on_change(change)
-            except Exception:  # noqa: BLE001 - one listener's failure must not affect the others
-                if listener.name not in self.failed:
-                    _log.exception("journal.listener_failed", listener=listener.name)
-                self.failed[listener.name] += 1
 
 
 def changes(before: Snapshot, after: Snapshot, at: float) -> Iterator[Change]:

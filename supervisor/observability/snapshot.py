@@ -23,7 +23,8 @@ class JobStatus:
 
     `noticed` maps each noticed host to its most urgent notice. `placements` is None if the hosts are nodes. `streams`
     are the hosts with a connected process. `since` is when the phase began. `missing` returns what a waiting job lacks,
-    and `ranks` what its processes say about agreed steps.
+    and `ranks` what its processes say about agreed steps. `faults` has a sentence for each part of the supervisor that
+    fails on this job.
     """
 
     job: SupervisedJob
@@ -33,6 +34,7 @@ class JobStatus:
     since: float | None
     missing: Callable[[], Missing] = lambda: NOTHING
     ranks: Callable[[], Ranks] = lambda: NO_RANKS
+    faults: tuple[str, ...] = ()
 
     def node(self, host: Host) -> Host:
         """The node of a host."""

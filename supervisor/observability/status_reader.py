@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 
+from servicekit.bulkhead import Bulkhead
 from supervisor.decide.missing import Missing
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
@@ -38,6 +39,7 @@ class StatusReader:
     history: JobHistory
     gpus: Callable[[JobName], float | None]
     refusals: Refusals
+    bulkhead: Bulkhead
     name: str
     may_act: Callable[[], bool]
     _since: float = field(init=False)
@@ -99,7 +101,24 @@ class StatusReader:
             placements=self.live.placements(job.name),
             streams=self.live.processes.hosts(job.name),
             since=self.phases.since(job),
+            faults=tuple(_fault(where, why) for where, why in sorted(self.bulkhead.about(job.name).items())),
         )
+
+
+_CANNOT = {
+    "act": "carry out the decision about this job",
+    "directives": "tell the processes of this job what to do",
+    "observe": "read the objects of this job",
+    "plan": "plan this job",
+    "rounds": "tell the elastic agents of this job their round",
+    "settle": "store the decision about this job",
+}
+"""What the supervisor cannot do for a job when one of its loops fails on it."""
+
+
+def _fault(where: str, why: str) -> str:
+    cannot = _CANNOT.get(where, f"serve this job ({where})")
+    return f"The supervisor cannot {cannot}: {why}. It tries again, and other jobs are not affected."
 
 
 def unknown_gpus(_job: JobName) -> None:

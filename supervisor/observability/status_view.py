@@ -87,6 +87,7 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
         on_loss=spec.on_loss,
         worker_multiple=spec.worker_multiple,
         ignored=list(spec.ignored),
+        faults=list(status.faults),
         seconds_left=min(lefts, default=None),
         simulated=any(notice.simulated for host, notice in _own(status) if notice.state is NoticeState.ACTIVE),
         request=_request(observed.request, snapshot.now),

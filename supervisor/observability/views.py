@@ -122,7 +122,8 @@ class JobView:
     `since_seconds`: how long it has been in its phase; None if the phase began before this supervisor.
 
     `seconds_left`: the time until the first of its noticed hosts is gone. `simulated`: one of its notices is a drill.
-    `ignored` has a sentence for each request of the job that was not understood. `host_count` counts all its hosts,
+    `ignored` has a sentence for each request of the job that was not understood, `faults` one for each part of the
+    supervisor that fails on this job. `host_count` counts all its hosts,
     including its launcher's; `hosts`, `workers`, `exclusions` and `host_states` contain the hosts on this page.
     """
 
@@ -147,6 +148,7 @@ class JobView:
     on_loss: OnLoss
     worker_multiple: int
     ignored: list[str]
+    faults: list[str]
     seconds_left: float | None
     simulated: bool
     request: RequestView | None

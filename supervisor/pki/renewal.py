@@ -12,9 +12,11 @@ from pathlib import Path
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.errors import ApiUnavailableError
+from servicekit.reconcile import reconcile
 from servicekit.tls import Files, ServerCertificate
 from supervisor.pki.authority import DAY, Leaf
 from supervisor.pki.errors import KeysError
@@ -47,6 +49,7 @@ class CertificateRenewer:
         keys: The content that was read first.
         options: What to issue.
         clock: For the life of certificates.
+        bulkhead: Keeps what nobody foresaw, so that the next check is made.
 
     Attributes:
         keys: The present keys.
@@ -56,7 +59,10 @@ class CertificateRenewer:
         OSError: The files cannot be written.
     """
 
-    def __init__(self, keys_secret: KeysSecret, keys: Keys, options: CertificateOptions, clock: Clock) -> None:
+    def __init__(
+        self, keys_secret: KeysSecret, keys: Keys, options: CertificateOptions, clock: Clock, bulkhead: Bulkhead
+    ) -> None:
+        self._bulkhead = bulkhead
         self.keys = keys
         self._keys_secret = keys_secret
         self._options = options
@@ -74,15 +80,18 @@ class CertificateRenewer:
 
     async def run(self) -> None:
         """Root task: checks the Secret and the certificate again and again."""
-        while True:
-            await sleep(self._pause)
-            await self.once()
+        await sleep(self._pause)
+        await reconcile("keys", self.once, self._bulkhead)
 
-    async def once(self) -> None:
-        """Checks the Secret, and renews the certificate if needed, even while the API server is unavailable."""
+    async def once(self) -> float:
+        """Checks the Secret, and renews the certificate if needed, even while the API server is unavailable.
+
+        Returns the seconds until the next check.
+        """
         await self._follow()
         self._renew()
         self._warn()
+        return self._pause
 
     async def _follow(self) -> None:
         try:

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.client import Resource, ResourceClient
@@ -130,27 +131,39 @@ class TrustPublisher:
         trusted: Returns the CAs as PEM.
         may_act: Whether this supervisor leads.
         clock: For the log.
+        bulkhead: Keeps what nobody foresaw with its target.
     """
 
     def __init__(
-        self, targets: Sequence[TrustTarget], trusted: Callable[[], bytes], may_act: Callable[[], bool], clock: Clock
+        self,
+        targets: Sequence[TrustTarget],
+        trusted: Callable[[], bytes],
+        may_act: Callable[[], bool],
+        clock: Clock,
+        bulkhead: Bulkhead,
     ) -> None:
+        self._bulkhead = bulkhead
         self._watched = [_Watched(target, Fault(f"CA in {target}", clock)) for target in targets]
         self._trusted = trusted
         self._may_act = may_act
 
     async def run(self) -> None:
         """Root task of the leader."""
-        await reconcile(self.once)
+        await reconcile("trust", self.once, self._bulkhead)
 
     async def once(self) -> float:
         """Checks all targets; returns the seconds until the next check."""
         if not self._may_act():
             return _RETRY_SECONDS
-        went_well = [await self._settled(each) for each in self._watched]
+        went_well = [await self._is_settled(each) for each in self._watched]
         return _CHECK_SECONDS if all(went_well) else _RETRY_SECONDS
 
-    async def _settled(self, watched: _Watched) -> bool:
+    async def _is_settled(self, watched: _Watched) -> bool:
+        with self._bulkhead.guard("trust", str(watched.target)):
+            return await self._settle(watched)
+        return False
+
+    async def _settle(self, watched: _Watched) -> bool:
         try:
             with suppress(ConflictError):  # The next check reads the new version.
                 await watched.target.publish(self._trusted())

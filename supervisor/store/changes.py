@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.workqueue import KeyedWorkQueue
 from supervisor.store.interface import StoreUnavailableError
 
@@ -37,9 +38,9 @@ class PendingChange(Generic[T]):
 class ChangeQueue(Generic[K, T]):
     """Has `make` write the changes that are submitted; it settles or refuses each change of its batch."""
 
-    def __init__(self, make: Callable[[K, Sequence[PendingChange[T]]], Awaitable[None]]) -> None:
+    def __init__(self, make: Callable[[K, Sequence[PendingChange[T]]], Awaitable[None]], bulkhead: Bulkhead) -> None:
         self._make = make
-        self._queue = KeyedWorkQueue("store.change", self._make_batch)
+        self._queue = KeyedWorkQueue("store.change", self._make_batch, bulkhead)
         self._waiting: defaultdict[K, list[PendingChange[T]]] = defaultdict(list)
         self._closed = False
 
@@ -77,7 +78,7 @@ class ChangeQueue(Generic[K, T]):
             await self._make(key, batch)
         finally:
             for pending in batch:
-                pending.refuse(_closing())
+                pending.refuse(StoreUnavailableError("the change was not made"))
 
 
 def _closing() -> StoreUnavailableError:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ApiError, ConfigurationError, NotFoundError
@@ -58,14 +59,14 @@ class Options:
 class KubernetesStore:
     """See `supervisor.store.interface.Store`. Open with `open`, let `run` run, end with `close`."""
 
-    def __init__(self, server: ApiServer, options: Options, clock: Clock) -> None:
+    def __init__(self, server: ApiServer, options: Options, clock: Clock, bulkhead: Bulkhead) -> None:
         self._server = server
         notice_codec = NoticeCodec()
         job_codec = JobCodec(options.namespace or server.namespace, clock.now, options.kinds)
         notices = ResourceClient(server, NOTICES, notice_codec.decode)
         jobs = ResourceClient(server, JOBS, job_codec.decode)
-        self._notices = TypedStore(notices, notice_codec, options.epoch, self._publish)
-        self._jobs = TypedStore(jobs, job_codec, options.epoch, self._publish)
+        self._notices = TypedStore(notices, notice_codec, options.epoch, self._publish, bulkhead)
+        self._jobs = TypedStore(jobs, job_codec, options.epoch, self._publish, bulkhead)
         self._reflectors: tuple[Reflector[Any], ...] = (
             Reflector(notices, self._notices.cache, clock, options.watch_seconds),
             Reflector(jobs, self._jobs.cache, clock, options.watch_seconds),
@@ -75,7 +76,7 @@ class KubernetesStore:
         self._news = asyncio.Event()
 
     @classmethod
-    async def open(cls, options: Options, clock: Clock) -> Self:
+    async def open(cls, options: Options, clock: Clock, bulkhead: Bulkhead) -> Self:
         """Connects and reads everything; waits for an API server that is away.
 
         Raises:
@@ -85,7 +86,7 @@ class KubernetesStore:
             server = await ApiServer.connect(options.kubeconfig, options.timeout_seconds)
         except ConfigurationError as error:
             raise StoreError(str(error)) from error
-        store = cls(server, options, clock)
+        store = cls(server, options, clock, bulkhead)
         try:
             await store.sync()
         except BaseException:

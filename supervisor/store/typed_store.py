@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.failpoints import failpoint
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient
@@ -33,18 +34,24 @@ class TypedStore(Generic[K, T]):
         codec: Encodes and decodes them.
         epoch: The leader's, which every write carries.
         on_change: Called after a value has changed.
+        bulkhead: Keeps what nobody foresaw with its value.
     """
 
     def __init__(
-        self, client: ResourceClient[Record[T]], codec: Codec[K, T], epoch: int, on_change: Callable[[], None]
+        self,
+        client: ResourceClient[Record[T]],
+        codec: Codec[K, T],
+        epoch: int,
+        on_change: Callable[[], None],
+        bulkhead: Bulkhead,
     ) -> None:
         self._client = client
         self._codec = codec
         self._on_change = on_change
         self._newest: dict[K, Record[T]] = {}
         self.epoch = epoch
-        self.cache: Cache[Record[T]] = Cache(self._update_newest)
-        self.queue: ChangeQueue[K, T] = ChangeQueue(self._make)
+        self.cache: Cache[Record[T]] = Cache(client.resource.plural, self._update_newest, bulkhead)
+        self.queue: ChangeQueue[K, T] = ChangeQueue(self._make, bulkhead)
 
     def values(self) -> dict[K, T]:
         """Returns the newest value of each id."""

@@ -10,6 +10,7 @@ import structlog
 from aiohttp import web
 
 from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
 from servicekit.connections import Drop, GuardedSite, timed
 from servicekit.tls import ServerCertificate
 from supervisor.ingest.http import body, protocol_log, refusing
@@ -48,6 +49,7 @@ class Webhook:
     certificate: ServerCertificate | None
     refusals: Refusals
     injection: Callable[[], PodInjection]
+    bulkhead: Bulkhead
     on_review: Reviewed = ignore_review
 
     async def run(self) -> None:
@@ -98,13 +100,11 @@ class Webhook:
         return _response(answer_with_warnings(review.request.uid, warnings))
 
     def _warnings(self, review: Review) -> tuple[Sequence[str], str]:
-        try:
-            return warnings_for(review.request), "checked"
-        except UncheckedError as error:
-            _log.info("webhook.job_unchecked", reason=readable(str(error)))
-        except Exception as error:  # noqa: BLE001 - a defect of a rule must not keep a job from being created
-            # Without a traceback: to format one has taken longer than the API server waits.
-            _log.error("webhook.check_failed", reason=readable(repr(error)))
+        with self.bulkhead.guard("webhook", review.request.kind.kind, retried=False):
+            try:
+                return warnings_for(review.request), "checked"
+            except UncheckedError as error:
+                _log.info("webhook.job_unchecked", reason=readable(str(error)))
         return (), "unchecked"
 
     def _mutation(self, review: Review) -> tuple[Mutation, str]:

@@ -1,7 +1,6 @@
 """The components of a supervisor, and how they are connected."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.lifecycle import run_tasks
 from servicekit.memory import Trimmer
@@ -90,15 +90,16 @@ class Supervisor:
         cluster: "Cluster | None" = None,
         leadership: Leadership = AlwaysLeader(),  # noqa: B008 - it has no state
         refusals: Refusals | None = None,
+        bulkhead: Bulkhead | None = None,
         listeners: Sequence[Listener] = (),
         hooks: MetricsHooks = NoMetrics(),  # noqa: B008 - it has no state
         notifications: NotificationConfig | None = None,
     ) -> None:
         changes = changes or Notifier()
-        refusals = refusals or Refusals()
+        refusals, bulkhead = refusals or Refusals(), bulkhead or Bulkhead(clock)
         cluster_facts = cluster or NoCluster()
         authenticate = Authenticator(tokens, cluster.pod_tokens if cluster else None).authenticate
-        self._changes = changes
+        self._changes, self._bulkhead = changes, bulkhead
         self._store = store = TimedStore(store, hooks.on_store_write, clock)
 
         # Facts
@@ -112,6 +113,7 @@ class Supervisor:
             cluster_facts.is_there,
             settings,
             clock,
+            bulkhead=bulkhead,
             unconfirmed=unconfirmed,
             wakeup=changes.subscribe(),
         )
@@ -125,6 +127,7 @@ class Supervisor:
                 authenticate=authenticate,
                 policy=settings,
                 clock=clock,
+                bulkhead=bulkhead,
                 heartbeat_seconds=settings.heartbeat_seconds,
                 on_refused=hooks.on_report_refused,
             )
@@ -132,9 +135,9 @@ class Supervisor:
 
         # Decisions and actions
         requests = PlanRequests(changes.notify)
-        self._processes = Processes(facts.directives, clock.now, requests.add, hooks.on_directives_sent)
+        self._processes = Processes(facts.directives, clock.now, bulkhead, requests.add, hooks.on_directives_sent)
         ranks = RankStates(self._processes.workers, facts.agreement, requests.add)
-        self._members = MemberStreams(self._job, requests.add)
+        self._members = MemberStreams(self._job, requests.add, bulkhead)
         self._launchers = Launchers(tokens.process, clock.now, facts.waits_for)
         saves = Saves()
         leader = None
@@ -142,7 +145,9 @@ class Supervisor:
             # Imported here: a stand-alone supervisor does not need the Kubernetes client.
             from supervisor.wiring.cluster import ClusterLeader  # noqa: PLC0415
 
-            leader = ClusterLeader(cluster, clock, store, processes=self._processes, saves=saves, settings=settings)
+            leader = ClusterLeader(
+                cluster, clock, store, processes=self._processes, saves=saves, settings=settings, bulkhead=bulkhead
+            )
         control = Control(
             ControlDependencies(
                 store=store,
@@ -156,12 +161,12 @@ class Supervisor:
                 clock=clock,
                 requests=requests,
                 wakeup=changes.subscribe(),
+                bulkhead=bulkhead,
             )
         )
 
         # Observability
-        failed = Counter[str]()
-        notifier = _notifier(notifications, settings, leadership, clock)
+        notifier = _notifier(notifications, settings, leadership, clock, bulkhead)
         live = LiveState(
             snapshot=store.snapshot,
             agents=agents,
@@ -172,14 +177,13 @@ class Supervisor:
             noticed=facts.noticed,
             placements=cluster_facts.placements,
             machine=facts.machine,
-            failed=failed,
             notified=notifier.outcomes if notifier else {},
             policy=settings,
             now=clock.now,
         )
         phases, groups, history = PhaseTracker(), Groups(facts.noticed, settings), JobHistory()
         notified = notifier.attach(live) if notifier else ()
-        journal = Journal(store, (*hooks.attach(live), *listeners, phases, groups, history, *notified), clock, failed)
+        journal = Journal(store, (*hooks.attach(live), *listeners, phases, groups, history, *notified), clock, bulkhead)
         reader = StatusReader(
             live=live,
             shown=facts.shown,
@@ -189,6 +193,7 @@ class Supervisor:
             history=history,
             gpus=cluster.gpus if cluster else unknown_gpus,
             refusals=refusals,
+            bulkhead=bulkhead,
             name=settings.pod_name,
             may_act=leadership.may_act,
         )
@@ -202,6 +207,7 @@ class Supervisor:
                 sign=tokens.viewer,
                 refusals=refusals,
                 clock=clock,
+                bulkhead=bulkhead,
                 docs_url=settings.docs_url,
             )
 
@@ -257,6 +263,7 @@ class Supervisor:
             members=self._members,
             clock=clock,
             seconds=settings.retention_hours * 3600,
+            bulkhead=bulkhead,
         )
         self.tasks: Mapping[str, Task] = {
             "control": control.run,
@@ -264,7 +271,7 @@ class Supervisor:
             "journal": journal.run,
             "watch": self._watch,
             "heartbeat": Heartbeat(
-                (self._reclaim, self._processes, self._members, self._launchers), settings.heartbeat_seconds
+                (self._reclaim, self._processes, self._members, self._launchers), settings.heartbeat_seconds, bulkhead
             ).run,
             "retention": self.retention.run,
             "servers": servers.run,
@@ -291,7 +298,8 @@ class Supervisor:
         while True:
             snapshot = await self._store.changed(version)
             version = snapshot.version
-            self._launchers.dismiss_others(snapshot.jobs)
+            with self._bulkhead.guard("launchers", retried=False):
+                self._launchers.dismiss_others(snapshot.jobs)
             self._changes.notify()
 
     def _goodbye(self) -> None:
@@ -304,7 +312,7 @@ class Supervisor:
 
 
 def _notifier(
-    config: NotificationConfig | None, settings: Settings, leadership: Leadership, clock: Clock
+    config: NotificationConfig | None, settings: Settings, leadership: Leadership, clock: Clock, bulkhead: Bulkhead
 ) -> Notifications | None:
     if config is None:
         return None
@@ -314,7 +322,7 @@ def _notifier(
         uncovered_seconds=settings.notifications_uncovered_seconds,
         proxy=settings.notifications_proxy,
     )
-    return Notifications(config, timing, leadership.may_act, clock)
+    return Notifications(config, timing, leadership.may_act, clock, bulkhead)
 
 
 def _both(one: OnStep, other: OnStep) -> OnStep:

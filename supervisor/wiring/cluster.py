@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
@@ -65,6 +66,7 @@ class Cluster:
         store: The store of jobs and notices.
         may_act: Called before every change.
         on_change: Called whenever a decision may turn out differently.
+        bulkhead: Keeps what nobody foresaw with its object.
     """
 
     def __init__(  # noqa: PLR0913 - documented above
@@ -76,16 +78,17 @@ class Cluster:
         store: Store,
         may_act: Callable[[], bool],
         on_change: Callable[[], None],
+        bulkhead: Bulkhead,
     ) -> None:
         self.server = server
         self.store = store
         self.may_act = may_act
-        self.view = ClusterView(server, pod_labels(), clock, on_change)
+        self.view = ClusterView(server, pod_labels(), clock, on_change, bulkhead)
         self.time = ClusterClock(clock)
         server.on_date = self.time.observe
-        self._events = ClusterEvents(server, settings.event_leads, clock)
+        self._events = ClusterEvents(server, settings.event_leads, clock, bulkhead)
         # Separate from the other Events: drills are another source.
-        self._drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
+        self._drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock, bulkhead)
         # From the first list on: what was announced before this supervisor leads is news to it when it does.
         self.signals = SignalReconciler(
             self.view,
@@ -95,6 +98,7 @@ class Cluster:
             self.time.now,
             drills=self._drills,
             taint_leads=settings.taint_leads,
+            bulkhead=bulkhead,
         )
         context = ClusterContext(
             server=server,
@@ -103,6 +107,7 @@ class Cluster:
             may_act=may_act,
             on_change=on_change,
             clock=clock,
+            bulkhead=bulkhead,
         )
         self._keys = JwksVerifier(server, settings.token_audience, settings.token_issuer, clock)
         reviews = TokenReviewVerifier(server, settings.token_audience, clock)
@@ -114,11 +119,11 @@ class Cluster:
             agent_account=settings.agent_account,
             clock=clock,
         )
-        self.workloads = Workloads(server, clock, lambda names: self.jobs.touched(names))  # noqa: PLW0108 - no jobs yet
-        caches = [JobCache(kind, server, self.view, clock, admissions=self._admission) for kind in KINDS]
+        self.workloads = Workloads(server, clock, self._touched, bulkhead)
+        caches = [JobCache(kind, server, self.view, clock, bulkhead, admissions=self._admission) for kind in KINDS]
         self.jobs = ClusterJobs([connect(cache.kind, cache, context, self.workloads) for cache in caches])
         self.jobs.subscribe(lambda _names: on_change())
-        self._allocation = Allocation(self.view, settings, self.jobs)
+        self._allocation = Allocation(self.view, settings, self.jobs, bulkhead)
 
     @classmethod
     async def open(  # noqa: PLR0913 - as `__init__`
@@ -130,6 +135,7 @@ class Cluster:
         store: Store,
         may_act: Callable[[], bool],
         on_change: Callable[[], None],
+        bulkhead: Bulkhead,
     ) -> Self:
         """Connects and lists everything; waits for an unavailable API server.
 
@@ -140,7 +146,7 @@ class Cluster:
             server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds)
         except ConfigurationError as error:
             raise StoreError(str(error)) from error
-        cluster = cls(server, settings, clock, store=store, may_act=may_act, on_change=on_change)
+        cluster = cls(server, settings, clock, store=store, may_act=may_act, on_change=on_change, bulkhead=bulkhead)
         try:
             for reflector in cluster.view.reflectors:
                 await reflector.first()
@@ -189,6 +195,9 @@ class Cluster:
     async def close(self) -> None:
         """Closes the connections."""
         await self.server.close()
+
+    def _touched(self, names: Collection[JobName]) -> None:
+        self.jobs.touched(names)
 
     def _admission(self, state: JobState[Any]) -> Admission | None:
         """What the queue that manages a job says of it; None if no queue does."""
@@ -264,6 +273,7 @@ class ClusterLeader:
         processes: The connected training processes.
         saves: The checkpoints that they have reported.
         settings: The supervisor's settings.
+        bulkhead: Keeps what nobody foresaw with its job.
     """
 
     def __init__(  # noqa: PLR0913 - documented above
@@ -275,10 +285,11 @@ class ClusterLeader:
         processes: Processes,
         saves: Saves,
         settings: Settings,
+        bulkhead: Bulkhead,
     ) -> None:
         self._cluster = cluster
         self._store = store
-        self._jobs = JobReconciler(cluster.jobs, store, clock)
+        self._jobs = JobReconciler(cluster.jobs, store, clock, bulkhead)
         self.actuator = Actuator(
             ActuatorDependencies(
                 jobs=cluster.jobs,
@@ -289,6 +300,7 @@ class ClusterLeader:
                 connected=processes.hosts,
                 clock=clock,
                 cluster_now=cluster.time.now,
+                bulkhead=bulkhead,
             )
         )
         self._booster = Booster(
@@ -301,6 +313,7 @@ class ClusterLeader:
                 may_act=cluster.may_act,
                 policy=_boost_policy(settings),
                 clock=clock,
+                bulkhead=bulkhead,
             )
         )
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
 from servicekit.kubernetes.objects import ObjectKey
@@ -27,7 +28,10 @@ Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 class PkiService:
     """The keys of the Secret, the certificate, and the publication of the CA. Create it with `open`."""
 
-    def __init__(self, server: ApiServer, renewal: CertificateRenewer, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, server: ApiServer, renewal: CertificateRenewer, settings: Settings, clock: Clock, bulkhead: Bulkhead
+    ) -> None:
+        self._bulkhead = bulkhead
         self._server = server
         self._renewal = renewal
         self._settings = settings
@@ -36,7 +40,7 @@ class PkiService:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, settings: Settings, clock: Clock) -> AsyncIterator[Self]:
+    async def open(cls, settings: Settings, clock: Clock, bulkhead: Bulkhead) -> AsyncIterator[Self]:
         """Reads or creates the keys, and issues a certificate if names are set; waits for an unavailable API server.
 
         Raises:
@@ -50,9 +54,8 @@ class PkiService:
                 names=settings.tls_names,
                 seconds=settings.tls_leaf_hours * _HOUR,
             )
-            yield cls(
-                server, CertificateRenewer(keys_secret, await keys_secret.first(), options, clock), settings, clock
-            )
+            renewal = CertificateRenewer(keys_secret, await keys_secret.first(), options, clock, bulkhead)
+            yield cls(server, renewal, settings, clock, bulkhead)
 
     @property
     def certificate(self) -> ServerCertificate | None:
@@ -73,7 +76,9 @@ class PkiService:
         targets = self._targets()
         if not targets:
             return {}
-        publisher = TrustPublisher(targets, lambda: self._renewal.keys.trusted, leadership.may_act, self._clock)
+        publisher = TrustPublisher(
+            targets, lambda: self._renewal.keys.trusted, leadership.may_act, self._clock, self._bulkhead
+        )
         return {"keys.publication": publisher.run}
 
     def _targets(self) -> list[TrustTarget]:

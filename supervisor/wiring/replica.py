@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
 from servicekit.lifecycle import run_tasks
@@ -45,10 +46,11 @@ class Replica:
     clock: Clock
     elected: ElectedLeadership | None
     events: Recorder | None
+    bulkhead: Bulkhead
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, settings: Settings, clock: Clock) -> AsyncIterator[Self]:
+    async def open(cls, settings: Settings, clock: Clock, bulkhead: Bulkhead) -> AsyncIterator[Self]:
         """Connects and lists everything; waits for an unavailable API server.
 
         Raises:
@@ -65,16 +67,25 @@ class Replica:
                     kinds=resources(),
                 ),
                 clock,
+                bulkhead,
             )
             stack.push_async_callback(store.close)
             candidate = None
             if settings.leader_election:
-                candidate = await ElectedLeadership.open(_options(settings, kubeconfig), clock, store.highest_epoch)
+                candidate = await ElectedLeadership.open(
+                    _options(settings, kubeconfig), clock, store.highest_epoch, bulkhead
+                )
                 stack.push_async_callback(candidate.close)
             leadership = candidate or AlwaysLeader()
             changes = Notifier()
             cluster = await Cluster.open(
-                kubeconfig, settings, clock, store=store, may_act=leadership.may_act, on_change=changes.notify
+                kubeconfig,
+                settings,
+                clock,
+                store=store,
+                may_act=leadership.may_act,
+                on_change=changes.notify,
+                bulkhead=bulkhead,
             )
             stack.push_async_callback(cluster.close)
             events = None
@@ -82,8 +93,8 @@ class Replica:
                 server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds)
                 stack.push_async_callback(server.close)
                 objects = ClusterReferenceResolver(store, cluster.view, cluster.placements, cluster.jobs.owner_of)
-                events = Recorder(server, objects, settings.pod_name or socket.gethostname(), clock)
-            yield cls(store, cluster, changes, clock, candidate, events)
+                events = Recorder(server, objects, settings.pod_name or socket.gethostname(), clock, bulkhead)
+            yield cls(store, cluster, changes, clock, candidate, events, bulkhead)
 
     @property
     def leadership(self) -> Leadership:
@@ -124,6 +135,7 @@ class Replica:
             certificate=certificate,
             refusals=refusals,
             injection=injector.injection,
+            bulkhead=self.bulkhead,
             on_review=on_review,
         )
         return {"webhook": server.run}

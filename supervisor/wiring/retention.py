@@ -1,12 +1,14 @@
 """Removes ended notices and jobs after the retention time."""
 
-import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
+from servicekit.reconcile import reconcile
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.members import MemberStreams
@@ -36,28 +38,36 @@ class Retention:
     members: MemberStreams
     clock: Clock
     seconds: float
+    bulkhead: Bulkhead
 
     async def run(self) -> None:
         """Root task: prunes at intervals."""
-        while True:
-            await self.once()
-            await asyncio.sleep(_PRUNE_SECONDS)
+        await reconcile("retention", self.once, self.bulkhead)
 
-    async def once(self) -> None:
-        """Prunes once; what cannot be removed now is removed later."""
+    async def once(self) -> float:
+        """Prunes once; what cannot be removed now is removed later. Returns the seconds until the next time."""
         failpoint(At.PRUNING)
         before = self.clock.now() - self.seconds
+        with self.bulkhead.guard("retention", "store"):
+            await self._prune(before)
+        jobs = self.store.snapshot().jobs
+        # Not later than the notice that explains the silence of a reclaimed node.
+        self.agents.forget(before + SILENCE_SECONDS)
+        for part, forget in (
+            ("pod reports", partial(self.pod_reports.forget_others, self.agents.all())),
+            ("launchers", partial(self.launchers.forget_others, jobs)),
+            ("processes", partial(self.processes.forget_others, jobs)),
+            ("ranks", partial(self.ranks.forget_others, jobs)),
+            ("saves", partial(self.saves.forget_others, {job.uid for job in jobs.values()})),
+            ("members", partial(self.members.forget_others, jobs)),
+        ):
+            with self.bulkhead.guard("retention", part):
+                forget()
+        failpoint(At.PRUNED)
+        return _PRUNE_SECONDS
+
+    async def _prune(self, before: float) -> None:
         try:
             await self.store.prune(before)
         except StoreUnavailableError as error:
             _log.warning("store.not_pruned", why=str(error))
-        jobs = self.store.snapshot().jobs
-        # Not later than the notice that explains the silence of a reclaimed node.
-        self.agents.forget(before + SILENCE_SECONDS)
-        self.pod_reports.forget_others(self.agents.all())
-        self.launchers.forget_others(jobs)
-        self.processes.forget_others(jobs)
-        self.ranks.forget_others(jobs)
-        self.saves.forget_others({job.uid for job in jobs.values()})
-        self.members.forget_others(jobs)
-        failpoint(At.PRUNED)

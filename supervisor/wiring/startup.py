@@ -10,6 +10,7 @@ import structlog
 
 from servicekit import descriptors
 from servicekit.address import parse
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.lifecycle import cancel_on_signals, stop_on_signals
 from servicekit.probes import Probes
@@ -62,8 +63,8 @@ async def _serve_alone(
     health: SupervisorHealth,
     notifications: NotificationConfig | None,
 ) -> None:
-    tokens, stop, refusals = Tokens.load(settings.data_dir), asyncio.Event(), Refusals()
-    metrics = _metrics(settings, refusals, clock)
+    tokens, stop, refusals, bulkhead = Tokens.load(settings.data_dir), asyncio.Event(), Refusals(), _bulkhead(clock)
+    metrics = _metrics(settings, refusals, bulkhead, clock)
     store = await SqliteStore.open(settings.data_dir / STORE_FILE)
     try:
         await store.continue_clock(clock)
@@ -75,6 +76,7 @@ async def _serve_alone(
             clock,
             certificate=certificate,
             refusals=refusals,
+            bulkhead=bulkhead,
             hooks=metrics.for_leader(AlwaysLeader().may_act) if metrics else NoMetrics(),
             notifications=notifications,
         )
@@ -94,14 +96,14 @@ async def _serve_in_cluster(
     # Imported here: a stand-alone supervisor does not need the Kubernetes client.
     from supervisor.wiring.replica import Replica  # noqa: PLC0415
 
-    refusals, stop = Refusals(), asyncio.Event()
-    metrics = _metrics(settings, refusals, clock)
+    refusals, stop, bulkhead = Refusals(), asyncio.Event(), _bulkhead(clock)
+    metrics = _metrics(settings, refusals, bulkhead, clock)
     async with AsyncExitStack() as stack:
-        own = await stack.enter_async_context(_own_keys(settings, clock))
+        own = await stack.enter_async_context(_own_keys(settings, clock, bulkhead))
         tokens = own.tokens if own else Tokens.load(settings.data_dir)
         if own is not None and own.certificate is not None:
             certificate = own.certificate
-        replica = await stack.enter_async_context(Replica.open(settings, clock))
+        replica = await stack.enter_async_context(Replica.open(settings, clock, bulkhead))
 
         def leader_tasks() -> Mapping[str, Task]:
             health.standing = ServingState.SERVING
@@ -115,6 +117,7 @@ async def _serve_in_cluster(
                 cluster=replica.cluster,
                 leadership=replica.leadership,
                 refusals=refusals,
+                bulkhead=bulkhead,
                 listeners=replica.listeners,
                 hooks=_metrics_hooks(metrics, replica),
                 notifications=notifications,
@@ -128,6 +131,13 @@ async def _serve_in_cluster(
         with stop_on_signals(stop):
             beside = {**common_tasks(refusals, certificate), **_metrics_task(settings, metrics), **webhook}
             await replica.serve(leader_tasks, stop, beside={**beside, **(own.tasks if own else {})})
+
+
+def _bulkhead(clock: Clock) -> Bulkhead:
+    """The guard of this process, which also takes what callbacks of the running loop raise."""
+    bulkhead = Bulkhead(clock)
+    asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
+    return bulkhead
 
 
 def _metrics_hooks(metrics: "Metrics | None", replica: "Replica") -> MetricsHooks:
@@ -147,13 +157,13 @@ def _metrics_hooks(metrics: "Metrics | None", replica: "Replica") -> MetricsHook
     return metrics.for_leader(replica.leadership.may_act, around)
 
 
-def _metrics(settings: Settings, refusals: Refusals, clock: Clock) -> "Metrics | None":
+def _metrics(settings: Settings, refusals: Refusals, bulkhead: Bulkhead, clock: Clock) -> "Metrics | None":
     if settings.metrics is None:
         return None
     # Imported here: metrics that are off should cost no memory.
     from supervisor.observability.metrics.wiring import Metrics  # noqa: PLC0415
 
-    return Metrics(version("elastic-job-supervisor"), refusals, clock, settings.metrics_jobs)
+    return Metrics(version("elastic-job-supervisor"), refusals, bulkhead, clock, settings.metrics_jobs)
 
 
 def _metrics_task(settings: Settings, metrics: "Metrics | None") -> Mapping[str, Task]:
@@ -173,7 +183,7 @@ def _public_ca(settings: Settings, own: "PkiService | None", clock: Clock) -> Ca
 
 
 @asynccontextmanager
-async def _own_keys(settings: Settings, clock: Clock) -> AsyncIterator["PkiService | None"]:
+async def _own_keys(settings: Settings, clock: Clock, bulkhead: Bulkhead) -> AsyncIterator["PkiService | None"]:
     """The PKI that all supervisors of a cluster share; None without KEYS_SECRET."""
     if not settings.keys_secret:
         yield None
@@ -181,7 +191,7 @@ async def _own_keys(settings: Settings, clock: Clock) -> AsyncIterator["PkiServi
     # Imported here: a stand-alone supervisor does not need the Kubernetes client.
     from supervisor.wiring.keys import PkiService  # noqa: PLC0415
 
-    async with PkiService.open(settings, clock) as own:
+    async with PkiService.open(settings, clock, bulkhead) as own:
         yield own
 
 

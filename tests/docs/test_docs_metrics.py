@@ -13,6 +13,7 @@ from node_agent.metrics import AgentMetrics
 from node_agent.outbox import Outbox
 from node_agent.uplink import Uplink
 from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.observability.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
@@ -27,7 +28,7 @@ _SUFFIXES = {"counter": "_total", "info": "_info"}
 
 def supervisors() -> CollectorRegistry:
     clock = Clock()
-    metrics = Metrics("0", Refusals(), clock)
+    metrics = Metrics("0", Refusals(), Bulkhead(Clock()), clock)
     metrics.for_leader(lambda: True).attach(live(Snapshot, clock))
     return metrics.registry
 
@@ -42,7 +43,7 @@ def agents(directory: Path) -> CollectorRegistry:
         heartbeat=1.0,
         version="0",
     )
-    metrics = AgentMetrics("0", clock)
+    metrics = AgentMetrics("0", clock, Bulkhead(Clock()))
     metrics.observe(outbox, uplink)
     return metrics.registry
 

@@ -21,6 +21,7 @@ import aiohttp
 
 from charts.files import CHART
 from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from simulator.cloud.nodes import worker_pids
 from simulator.cloud.process import TooLate
@@ -159,7 +160,7 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 async def _of_a_cluster() -> AsyncIterator[_Standby]:
     clock = Clock()
     events = Counter({"sent": 0, "aggregated": 0, "dropped": 0, "failed": 0})
-    metrics = Metrics(version("elastic-job-supervisor"), Refusals(), clock)
+    metrics = Metrics(version("elastic-job-supervisor"), Refusals(), Bulkhead(Clock()), clock)
     metrics.for_leader(lambda: False, ClusterSources(events=lambda: events))
     async with metrics.server(Address("127.0.0.1", 0)).serving() as address:
         yield _Standby(str(address), metrics, events)

@@ -11,6 +11,7 @@ from reclaim.v1 import reclaim_pb2 as pb
 from node_agent.metrics import AgentMetrics
 from node_agent.notices import Announcement, NoticeReport, SourceName, Subject, SubjectKind
 from node_agent.outbox import Outbox
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from simulator.cloud.dialects import termination_time
 from tests.node_agent.agent_process import Process, agent
@@ -78,7 +79,7 @@ def report(number: int, revision: int = 1) -> NoticeReport:
 
 def test_a_report_is_measured_until_it_is_acknowledged() -> None:
     """Once, by its latest revision; nothing is kept of what is settled, and repeated acknowledgements are none."""
-    metrics, outbox = AgentMetrics("0", Clock()), Outbox(2000)
+    metrics, outbox = AgentMetrics("0", Clock(), Bulkhead(Clock())), Outbox(2000)
     outbox.observer = metrics
     for number in range(1000):
         outbox.put(report(number))

@@ -6,6 +6,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from servicekit.bulkhead import Bulkhead
+from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 
@@ -25,7 +27,7 @@ def versions(cache: Cache[Thing]) -> dict[str, int]:
 
 def empty() -> Cache[Thing]:
     """Listed once, at version 1."""
-    cache: Cache[Thing] = Cache(lambda _before, _after: None)
+    cache: Cache[Thing] = Cache("things", lambda _before, _after: None, Bulkhead(Clock()))
     cache.replace([], "1")
     return cache
 

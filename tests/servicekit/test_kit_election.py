@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.election import Election, ElectionConfig
@@ -117,7 +118,7 @@ async def candidate(
 ) -> AsyncIterator[tuple[Election, Connection]]:
     connection = Connection(leases, timeout_seconds)
     config = ElectionConfig(namespace="space", name="lease", identity=identity, seconds=SECONDS)
-    election = Election(connection, config, clock, _nothing_written)
+    election = Election(connection, config, clock, _nothing_written, Bulkhead(Clock()))
     await election.first()
     tasks = [asyncio.create_task(election.follow()), asyncio.create_task(election.run())]
     try:

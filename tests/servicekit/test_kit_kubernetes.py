@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient
@@ -135,7 +136,7 @@ async def following(
     await site.start()
     server = await ApiServer.connect(kubeconfig(directory, runner.addresses[0][1]), timeout_seconds)
     collection = ResourceClient(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing))
-    cache: Cache[Thing] = Cache(lambda _before, _after: None)
+    cache: Cache[Thing] = Cache("things", lambda _before, _after: None, Bulkhead(Clock()))
     try:
         synced = asyncio.Event()
         reflector = Reflector(

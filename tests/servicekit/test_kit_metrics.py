@@ -14,9 +14,10 @@ from structlog.testing import capture_logs
 
 from servicekit import metrics
 from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.connections import Drop
-from servicekit.metrics import LabelLimiter, MetricsServer, exemplar, log_errors_once
+from servicekit.metrics import LabelLimiter, MetricsServer, exemplar, guarded
 from tests.testkit.waiting import until
 
 ANYWHERE = Address("127.0.0.1", 0)
@@ -41,7 +42,7 @@ async def get(address: Address, path: str = "/metrics", accept: str = "") -> tup
 
 async def test_it_answers_as_it_is_asked(registry: CollectorRegistry) -> None:
     """OpenMetrics has exemplars and the text has not; neither says when a counter was made."""
-    async with MetricsServer(registry, ANYWHERE, Clock()).serving() as address:
+    async with MetricsServer(registry, ANYWHERE, Clock(), Bulkhead(Clock())).serving() as address:
         status, kind, text = await get(address)
         assert (status, kind.partition(";")[0]) == (200, "text/plain")
         assert 'some_seconds_bucket{le="1.0"} 1.0\n' in text
@@ -58,7 +59,7 @@ async def test_it_answers_as_it_is_asked(registry: CollectorRegistry) -> None:
 
 async def test_it_does_not_name_versions(registry: CollectorRegistry) -> None:
     async with (
-        MetricsServer(registry, ANYWHERE, Clock()).serving() as address,
+        MetricsServer(registry, ANYWHERE, Clock(), Bulkhead(Clock())).serving() as address,
         aiohttp.ClientSession() as session,
         session.get(f"http://{address}/metrics") as answer,
     ):
@@ -78,11 +79,11 @@ async def test_what_cannot_be_collected_is_said_once() -> None:
     made, broken = metrics.registry(), Broken()
     made.register(broken)
     with capture_logs() as logs:
-        async with MetricsServer(made, ANYWHERE, Clock()).serving() as address:
+        async with MetricsServer(made, ANYWHERE, Clock(), Bulkhead(Clock())).serving() as address:
             assert [(await get(address))[0] for _ in range(3)] == [500, 500, 500]
             broken.mended = True
             assert (await get(address))[0] == 200
-    assert [line["event"] for line in logs] == ["dependency.failing", "dependency.recovered"]
+    assert [line["event"] for line in logs] == ["internal.fault", "internal.recovered"]
 
 
 async def test_an_address_that_is_taken_is_tried_again(
@@ -92,7 +93,7 @@ async def test_an_address_that_is_taken_is_tried_again(
     monkeypatch.setattr(metrics, "_RETRY_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as taken, capture_logs() as logs:
         address = Address("127.0.0.1", taken.getsockname()[1])
-        task = asyncio.create_task(MetricsServer(registry, address, Clock()).run())
+        task = asyncio.create_task(MetricsServer(registry, address, Clock(), Bulkhead(Clock())).run())
         await until(lambda: logs)
         taken.close()
         await until(lambda: logs[-1]["event"] == "metrics.listening")
@@ -105,7 +106,7 @@ async def test_an_address_that_is_taken_is_tried_again(
 async def test_bytes_that_are_not_http_are_nobodys_concern(
     registry: CollectorRegistry, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async with MetricsServer(registry, ANYWHERE, Clock()).serving() as address:
+    async with MetricsServer(registry, ANYWHERE, Clock(), Bulkhead(Clock())).serving() as address:
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(b"\x16\x03\x01\x00\xa5\r\n\r\n")
         assert b"400" in await reader.readline()
@@ -123,7 +124,7 @@ async def test_who_never_reads_is_dropped(registry: CollectorRegistry, monkeypat
     many = Counter("many", "More than the buffers of both sides hold.", ("number",), registry=registry)
     for number in range(60_000):
         many.labels("x" * 100 + str(number))
-    async with MetricsServer(registry, ANYWHERE, Clock()).serving() as address:
+    async with MetricsServer(registry, ANYWHERE, Clock(), Bulkhead(Clock())).serving() as address:
         with socket.socket() as deaf, socket.create_connection((address.host, address.port)):
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.connect((address.host, address.port))
@@ -150,13 +151,25 @@ def test_labels_are_few() -> None:
     ]
 
 
-def test_what_counts_is_harmless() -> None:
-    """A fault of its own is logged once, with its traceback, and goes no further."""
-    counter = Counter("some", "Some.", registry=metrics.registry())
-    note = log_errors_once(counter.inc)
+class Counting:
+    """Has a hook that raises for negative amounts."""
+
+    def __init__(self) -> None:
+        self.bulkhead = Bulkhead(Clock())
+        self.counter = Counter("some", "Some.", registry=metrics.registry())
+
+    @guarded
+    def add(self, amount: float) -> None:
+        self.counter.inc(amount)
+
+
+def test_a_hook_that_raises_is_harmless() -> None:
+    """Its fault is logged once, counted each time, and does not reach the caller."""
+    counting = Counting()
     with capture_logs() as logs:
-        note(-1)
-        note(-1)
-        note(2)
-    assert [line["event"] for line in logs] == ["metrics.failed"]
-    assert next(iter(counter.collect())).samples[0].value == 2
+        counting.add(-1)
+        counting.add(-1)
+        counting.add(2)
+    assert [(line["event"], line["where"], line["key"]) for line in logs] == [("internal.fault", "metrics", "add")]
+    assert counting.bulkhead.counts == {"metrics": 2}
+    assert next(iter(counting.counter.collect())).samples[0].value == 2

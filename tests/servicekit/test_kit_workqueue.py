@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from servicekit.bulkhead import Bulkhead, ProcessFault
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.reconcile import RetryPolicy, reconcile
@@ -71,7 +72,7 @@ def reported(logs: list[MutableMapping[str, Any]]) -> list[tuple[str, str | None
 async def test_a_key_is_reconciled_once_however_often_it_was_added() -> None:
     """Also what was added before the queue runs, in order."""
     work = Reconciler()
-    queue = KeyedWorkQueue("test", work)
+    queue = KeyedWorkQueue("test", work, Bulkhead(Clock()))
     for key in ("b", "a", "b"):
         queue.add(key)
     async with running(queue.run()):
@@ -90,7 +91,7 @@ async def test_a_key_is_reconciled_once_however_often_it_was_added() -> None:
 
 async def test_one_key_is_never_reconciled_twice_at_once_and_others_do_not_wait() -> None:
     work = Reconciler()
-    queue = KeyedWorkQueue("test", work)
+    queue = KeyedWorkQueue("test", work, Bulkhead(Clock()))
     async with running(queue.run()):
         queue.add("a")
         assert await work.begun.get() == "a"
@@ -110,7 +111,7 @@ async def test_one_key_is_never_reconciled_twice_at_once_and_others_do_not_wait(
 
 async def test_a_key_that_was_done_is_reconciled_anew_when_it_is_added_anew() -> None:
     work = Reconciler()
-    queue = KeyedWorkQueue("test", work)
+    queue = KeyedWorkQueue("test", work, Bulkhead(Clock()))
     async with running(queue.run()):
         for _ in range(3):
             queue.add("a")
@@ -121,7 +122,7 @@ async def test_a_key_that_was_done_is_reconciled_anew_when_it_is_added_anew() ->
 
 async def test_a_key_is_due_again_after_the_seconds_it_asks_for() -> None:
     work = Reconciler()
-    queue = KeyedWorkQueue("test", work)
+    queue = KeyedWorkQueue("test", work, Bulkhead(Clock()))
     async with running(queue.run()):
         queue.add("a")
         for _ in range(3):
@@ -133,7 +134,7 @@ async def test_a_key_is_due_again_after_the_seconds_it_asks_for() -> None:
 async def test_a_key_that_is_added_does_not_wait_for_its_time() -> None:
     """And what was added while it was reconciled is served by the next call: there is no third one."""
     work = Reconciler()
-    queue = KeyedWorkQueue("test", work)
+    queue = KeyedWorkQueue("test", work, Bulkhead(Clock()))
     async with running(queue.run()):
         queue.add("a")
         assert await work.begun.get() == "a"
@@ -150,7 +151,7 @@ async def test_a_key_that_is_added_does_not_wait_for_its_time() -> None:
 async def test_a_key_that_fails_is_tried_again_and_reported_once() -> None:
     """The dependency is back when no key fails any more."""
     work = Reconciler()
-    queue = KeyedWorkQueue("test", work, retry())
+    queue = KeyedWorkQueue("test", work, Bulkhead(Clock()), retry())
     with capture_logs() as logs:
         async with running(queue.run()):
             queue.add("a")
@@ -169,7 +170,7 @@ async def test_a_key_that_fails_is_tried_again_and_reported_once() -> None:
 
 async def test_a_key_that_fails_and_is_added_is_tried_at_once() -> None:
     work = Reconciler()
-    queue = KeyedWorkQueue("test", work, retry(LONG))
+    queue = KeyedWorkQueue("test", work, Bulkhead(Clock()), retry(LONG))
     async with running(queue.run()):
         queue.add("a")
         assert await work.begun.get() == "a"
@@ -180,17 +181,39 @@ async def test_a_key_that_fails_and_is_added_is_tried_at_once() -> None:
 
 
 @pytest.mark.parametrize("policy", [None, retry()], ids=["no retries", "retries of another error"])
-async def test_any_other_error_ends_the_queue(policy: RetryPolicy | None) -> None:
+async def test_a_key_that_raises_leaves_the_others_served(policy: RetryPolicy | None) -> None:
+    """It is tried again after a pause until it succeeds, and is shown as failing until then."""
+    work, bulkhead = Reconciler(), Bulkhead(Clock())
+    queue = KeyedWorkQueue("test", work, bulkhead, policy)
+    with capture_logs() as logs:
+        async with running(queue.run()):
+            queue.add("a")
+            queue.add("b")
+            assert {await work.begun.get(), await work.begun.get()} == {"a", "b"}
+            work.answer("a", LookupError("a defect"))
+            work.answer("b")
+            await settled()
+            queue.add("b")
+            assert await work.begun.get() == "b"
+            assert bulkhead.about("a") == {"test": "LookupError: a defect"}
+            assert await work.begun.get() == "a"
+            work.answer("a")
+            await settled()
+            assert bulkhead.about("a") == {}
+    assert bulkhead.counts == {"test": 1}
+    assert [(line["event"], line["key"]) for line in logs] == [("internal.fault", "a"), ("internal.recovered", "a")]
+
+
+async def test_a_fault_of_the_process_ends_the_queue() -> None:
     work = Reconciler()
-    queue = KeyedWorkQueue("test", work, policy)
+    queue = KeyedWorkQueue("test", work, Bulkhead(Clock()))
     async with running(queue.run()) as task:
         queue.add("a")
-        queue.add("b")
-        assert {await work.begun.get(), await work.begun.get()} == {"a", "b"}
-        work.answer("a", LookupError("a defect"))
+        assert await work.begun.get() == "a"
+        work.answer("a", ProcessFault("another one leads"))
         with pytest.raises(ExceptionGroup) as raised:
             await task
-    assert [str(error) for error in raised.value.exceptions] == ["a defect"]
+    assert [str(error) for error in raised.value.exceptions] == ["another one leads"]
 
 
 async def test_a_key_that_is_added_while_the_queue_ends_is_not_reconciled() -> None:
@@ -205,7 +228,7 @@ async def test_a_key_that_is_added_while_the_queue_ends_is_not_reconciled() -> N
             queue.add("late")
             ended.append((key, queue.shutting_down))
 
-    queue = KeyedWorkQueue[str]("test", work)
+    queue = KeyedWorkQueue[str]("test", work, Bulkhead(Clock()))
     async with running(queue.run()):
         queue.add("a")
         await begun.wait()
@@ -230,7 +253,7 @@ class Once:
 
 async def test_a_loop_goes_on_after_the_seconds_it_asks_for_or_when_it_is_woken() -> None:
     once, wakeup = Once([0.0, LONG, None]), Wakeup()
-    async with running(reconcile(once, wakeup=wakeup)):
+    async with running(reconcile("test", once, Bulkhead(Clock()), wakeup=wakeup)):
         assert [await once.called.get(), await once.called.get()] == [3, 2]
         for left in (1, 0):
             await settled()
@@ -242,7 +265,7 @@ async def test_a_loop_goes_on_after_the_seconds_it_asks_for_or_when_it_is_woken(
 async def test_a_loop_survives_the_errors_of_its_policy() -> None:
     once = Once([AwayError("away"), AwayError("far away"), 0.0, AwayError("away again"), 0.0])
     with capture_logs() as logs:
-        async with running(reconcile(once, retry=retry())):
+        async with running(reconcile("test", once, Bulkhead(Clock()), retry=retry())):
             while await once.called.get():
                 pass
     events = [event for event, _ in reported(logs)]
@@ -250,6 +273,13 @@ async def test_a_loop_survives_the_errors_of_its_policy() -> None:
 
 
 @pytest.mark.parametrize("policy", [None, retry()], ids=["no retries", "retries of another error"])
-async def test_any_other_error_ends_a_loop(policy: RetryPolicy | None) -> None:
-    with pytest.raises(LookupError, match="a defect"):
-        await reconcile(Once([LookupError("a defect")]), retry=policy)
+async def test_a_loop_that_raises_goes_on(policy: RetryPolicy | None) -> None:
+    once, bulkhead = Once([LookupError("a defect"), LONG]), Bulkhead(Clock())
+    async with running(reconcile("test", once, bulkhead, retry=policy)):
+        assert [await once.called.get(), await once.called.get()] == [2, 1]
+    assert bulkhead.counts == {"test": 1}
+
+
+async def test_a_fault_of_the_process_ends_a_loop() -> None:
+    with pytest.raises(ProcessFault, match="another one leads"):
+        await reconcile("test", Once([ProcessFault("another one leads")]), Bulkhead(Clock()))

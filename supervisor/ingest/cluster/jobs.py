@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
@@ -28,15 +29,16 @@ _log = structlog.get_logger()
 class JobReconciler:
     """Stores what the kinds observe of their objects and pods. `run` and `requeue` are root tasks of the leader."""
 
-    def __init__(self, jobs: ClusterJobs, store: Store, clock: Clock) -> None:
+    def __init__(self, jobs: ClusterJobs, store: Store, clock: Clock, bulkhead: Bulkhead) -> None:
         self._jobs = jobs
+        self._bulkhead = bulkhead
         self._store = store
         self._clock = clock
         fault = Fault("store of observed jobs", clock)
         retry = RetryPolicy(
             errors=StoreUnavailableError, fault=fault, first_seconds=_FIRST_PAUSE, max_seconds=_MAX_PAUSE
         )
-        self._queue: KeyedWorkQueue[JobName] = KeyedWorkQueue("observe", self._reconcile, retry)
+        self._queue: KeyedWorkQueue[JobName] = KeyedWorkQueue("observe", self._reconcile, bulkhead, retry)
         jobs.subscribe(self.add)
 
     def add(self, names: Iterable[JobName]) -> None:
@@ -56,9 +58,10 @@ class JobReconciler:
         while True:
             snapshot = await self._store.changed(version)
             version = snapshot.version
-            jobs = {name: job for name, job in snapshot.jobs.items() if self._jobs.of(name) is not None}
-            self.add(name for name in jobs.keys() | before.keys() if jobs.get(name) is not before.get(name))
-            before = jobs
+            with self._bulkhead.guard("observe", retried=False):
+                jobs = {name: job for name, job in snapshot.jobs.items() if self._jobs.of(name) is not None}
+                self.add(name for name in jobs.keys() | before.keys() if jobs.get(name) is not before.get(name))
+                before = jobs
 
     async def in_place(self, job: SupervisedJob) -> None:
         """Stores that everything that a job's decision asks for is in place.

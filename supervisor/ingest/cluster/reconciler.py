@@ -1,10 +1,11 @@
 """Turns the signals of the API server about reclaims and drills into notices, as they change."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.reconcile import reconcile
@@ -47,6 +48,7 @@ class SignalReconciler:
         cluster_now: Unix seconds of the cluster's clock.
         drills: The Events that request drills.
         taint_leads: The taints that announce reclaims, as `taint_signals` takes them.
+        bulkhead: Keeps what nobody foresaw with its subject.
     """
 
     def __init__(  # noqa: PLR0913 - documented above
@@ -59,7 +61,9 @@ class SignalReconciler:
         *,
         drills: ClusterEvents,
         taint_leads: Mapping[str, float | None],
+        bulkhead: Bulkhead,
     ) -> None:
+        self._bulkhead = bulkhead
         self._view = view
         self._events = events
         self._drills = drills
@@ -78,22 +82,34 @@ class SignalReconciler:
 
     async def run(self, store: Store) -> None:
         """Root task: takes in what changes, again and again."""
-        await reconcile(lambda: self.once(store), wakeup=self._wakeup)
+        await reconcile("signals", lambda: self.once(store), self._bulkhead, wakeup=self._wakeup)
 
     async def once(self, store: Store) -> float | None:
-        """Takes in what has changed; returns the seconds until what could not be stored is tried again."""
+        """Takes in what has changed; returns the seconds until what could not be taken in is tried again."""
         changed, self._changed = self._changed, {}
         async with asyncio.TaskGroup() as group:
             tasks = [
-                (subject, group.create_task(self._apply(store, signal)))
+                (subject, group.create_task(self._take_in(store, subject, signal)))
                 for subject in changed.values()
-                for signal in self._signals(subject)
-                if self._is_news(store, signal)
+                for signal in self._news(store, subject)
             ]
-        missed = [subject for subject, task in tasks if not task.result()]
-        for subject in missed:
-            self._changed.setdefault(subject.uid, subject)
-        return _RETRY_SECONDS if missed else None
+        for subject, task in tasks:
+            if not task.result():
+                self._changed.setdefault(subject.uid, subject)
+        return _RETRY_SECONDS if self._changed else None
+
+    def _news(self, store: Store, subject: Subject) -> Sequence[Signal]:
+        """The signals about a subject that change a notice. A subject whose signals raise is tried again."""
+        if not self._bulkhead.pause("signals", subject.uid):
+            with self._bulkhead.guard("signals", subject.uid):
+                return [signal for signal in self._signals(subject) if self._is_news(store, signal)]
+        self._changed.setdefault(subject.uid, subject)
+        return ()
+
+    async def _take_in(self, store: Store, subject: Subject, signal: Signal) -> bool:
+        with self._bulkhead.guard("signals.store", subject.uid):
+            return await self._apply(store, signal)
+        return False
 
     async def _apply(self, store: Store, signal: Signal) -> bool:
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:

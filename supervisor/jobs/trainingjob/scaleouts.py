@@ -16,6 +16,7 @@ from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
+from servicekit.reconcile import reconcile
 from servicekit.wakeup import Wakeup
 from supervisor.cluster.annotations import OURS
 from supervisor.domain.ids import JobName, cluster_job
@@ -102,7 +103,7 @@ class ScaleOuts:
 
     def __init__(self, context: KindContext[TrainingJob]) -> None:
         self._context = context
-        self._cache: Cache[ScaleOut] = Cache(self._moved)
+        self._cache: Cache[ScaleOut] = Cache(SCALE_OUTS.plural, self._moved, context.cluster.bulkhead)
         selection = Selection(namespace=context.cluster.namespace, labels=_SELECTOR)
         self._client = ResourceClient(
             context.cluster.server, SCALE_OUTS, lambda data: msgspec.json.decode(data, type=ScaleOut), selection
@@ -178,22 +179,25 @@ class ScaleOuts:
 
     async def tidy(self) -> None:
         """Root task: deletes finished ScaleOuts."""
-        while True:
-            if self._context.cluster.may_act():
-                await self.once()
-            await self._wakeup.wait(_LOOK_SECONDS if self._cache.objects else None)
+        await reconcile("scaleouts", self.once, self._context.cluster.bulkhead, wakeup=self._wakeup)
 
-    async def once(self) -> None:
-        """Deletes finished ScaleOuts once."""
-        try:
-            jobs = self._context.cluster.snapshot().jobs
-            for one in list(self._cache.objects.values()):
-                if _done_with(one, self._context.jobs.state(one.job), jobs.get(one.job)):
-                    await self._delete(one)
-        except ApiError as error:
-            self._tidy_fault.failed(str(error))
-        else:
-            self._tidy_fault.recovered()
+    async def once(self) -> float | None:
+        """Deletes finished ScaleOuts once; returns the seconds until the next look, None while there are none."""
+        if self._context.cluster.may_act():
+            try:
+                for one in list(self._cache.objects.values()):
+                    with self._context.cluster.bulkhead.guard("scaleouts", one.metadata.key, passes=ApiError):
+                        await self._delete_if_done_with(one)
+            except ApiError as error:
+                self._tidy_fault.failed(str(error))
+            else:
+                self._tidy_fault.recovered()
+        return _LOOK_SECONDS if self._cache.objects else None
+
+    async def _delete_if_done_with(self, one: ScaleOut) -> None:
+        job = self._context.cluster.snapshot().jobs.get(one.job)
+        if _done_with(one, self._context.jobs.state(one.job), job):
+            await self._delete(one)
 
     async def _delete(self, one: ScaleOut) -> None:
         try:

@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from servicekit.backoff import Backoff
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotFoundError
@@ -22,8 +21,6 @@ from supervisor.observability.journal import Change
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 10.0
 _ENDING = "being terminated"
 """In the API server's message if a namespace accepts no new objects; such a refusal is no fault of ours."""
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +53,7 @@ class Recorder:
         objects: Finds the objects that Events regard.
         instance: The name of this supervisor.
         clock: For instants and pauses.
+        bulkhead: Keeps an Event that cannot be built.
         limits: How many Events are sent.
 
     Attributes:
@@ -63,9 +61,16 @@ class Recorder:
         outcomes: Counts the drafts by their result.
     """
 
-    def __init__(
-        self, server: ApiServer, objects: ReferenceResolver, instance: str, clock: Clock, limits: Limits = _USUAL
+    def __init__(  # noqa: PLR0913, PLR0917 - documented above
+        self,
+        server: ApiServer,
+        objects: ReferenceResolver,
+        instance: str,
+        clock: Clock,
+        bulkhead: Bulkhead,
+        limits: Limits = _USUAL,
     ) -> None:
+        self._bulkhead = bulkhead
         self.name = "kubernetes-events"
         self.outcomes: Counter[SendResult] = Counter(dict.fromkeys(SendResult, 0))
         self._server = server
@@ -113,8 +118,10 @@ class Recorder:
 
     async def _sent(self, pending: PendingEvent) -> SendResult | None:
         """The result of sending it; None to try again."""
+        outcome, key = SendResult.FAILED, str(pending.draft.regarding)
         try:
-            outcome = await self._events.send(pending)
+            with self._bulkhead.guard("events", key, passes=ApiError, retried=False) as attempt:
+                outcome = await self._events.send(pending)
         except ApiUnavailableError as error:
             self._fault.failed(str(error))
             return None
@@ -124,10 +131,8 @@ class Recorder:
             if _ENDING not in str(error):
                 self._fault.failed(str(error))
             return SendResult.FAILED
-        except Exception:  # noqa: BLE001 - one Event that cannot be built must not end the process with the root task
-            _log.exception("event.unfit", about=pending.draft.regarding)
-            return SendResult.FAILED
-        self._fault.recovered()
+        if not attempt.failed:
+            self._fault.recovered()
         return outcome
 
     def _is_old(self, draft: EventDraft) -> bool:

@@ -36,12 +36,6 @@ class StateCollector(Collector):
         yield from self._streams()
         yield from self._jobs(snapshot.jobs.values())
         yield from self._coverage(snapshot.jobs.values())
-        failed = sum(self._live.failed.values())
-        yield CounterMetricFamily(
-            "job_supervisor_journal_dropped",
-            "Changes that a listener of the journal, such as metrics or Events, failed on.",
-            failed,
-        )
         sent = CounterMetricFamily(
             "job_supervisor_notifications", "Notifications, by target and outcome.", labels=("target", "outcome")
         )

@@ -9,8 +9,9 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.metrics import LabelLimiter, MetricsServer, log_errors_once, registry
+from servicekit.metrics import LabelLimiter, MetricsServer, guarded, registry
 from supervisor.domain.directive import Directive, Worker
 from supervisor.domain.ids import JobName, Source
 from supervisor.observability.hooks import LiveState, NodeLocations, unknown_location
@@ -24,7 +25,7 @@ from supervisor.observability.metrics.state import StateCollector
 from supervisor.observability.metrics.steps import StepsLost
 from supervisor.observability.metrics.suspensions import Gpus, Suspensions, unknown_gpus
 from supervisor.observability.timed_store import OPERATIONS
-from supervisor.refusals import Refusals
+from supervisor.refusals import Code, Refusals
 
 _STORING = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _REVIEWING = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2)
@@ -49,16 +50,18 @@ NO_CLUSTER = ClusterSources()
 class Metrics:
     """The metrics of a supervisor, leading or not; `for_leader` adds those of a leader.
 
-    Its methods never raise: what cannot be counted is lost, and logged once.
+    Its methods never raise: what cannot be counted is lost, and logged.
 
     Args:
         version: The version of this supervisor.
         refusals: The counts of refused messages.
+        bulkhead: The counts of internal errors; it also keeps those of metrics.
         clock: The supervisor's clock.
         named_jobs: The most jobs with metrics of their own.
     """
 
-    def __init__(self, version: str, refusals: Refusals, clock: Clock, named_jobs: int = 0) -> None:
+    def __init__(self, version: str, refusals: Refusals, bulkhead: Bulkhead, clock: Clock, named_jobs: int = 0) -> None:
+        self.bulkhead = bulkhead
         self._clock = clock
         self._named_jobs = named_jobs
         self.registry = registry()
@@ -74,6 +77,14 @@ class Metrics:
                 lambda: {(wire, code): count for (wire, code), count in refusals.counts().items()},
             )
         )
+        self.registry.register(
+            _Counts(
+                "job_supervisor_internal_errors",
+                "Exceptions that nobody foresaw, by the part of the supervisor that raised them.",
+                ("where",),
+                lambda: {(where,): count for where, count in _internal_errors(bulkhead, refusals).items()},
+            )
+        )
         self._reviews = Counter(
             "job_supervisor_webhook_reviews", "Admission reviews of new pods.", ("outcome",), registry=self.registry
         )
@@ -85,9 +96,9 @@ class Metrics:
         )
 
     def server(self, address: Address) -> MetricsServer:
-        return MetricsServer(self.registry, address, self._clock)
+        return MetricsServer(self.registry, address, self._clock, self.bulkhead)
 
-    @log_errors_once
+    @guarded
     def on_review(self, outcome: str, seconds: float) -> None:
         """The webhook has answered an admission review."""
         self._reviews.labels(outcome).inc()
@@ -96,15 +107,21 @@ class Metrics:
     def for_leader(self, may_act: Callable[[], bool], surroundings: ClusterSources = NO_CLUSTER) -> "LeaderMetrics":
         """Adds the metrics of a leader. Call it once."""
         self._leader.set_function(lambda: float(may_act()))
-        return LeaderMetrics(self.registry, surroundings, self._clock, self._named_jobs)
+        return LeaderMetrics(self.registry, surroundings, self.bulkhead, self._clock, self._named_jobs)
 
 
 class LeaderMetrics:
     """The metrics of a leader: created before its components, whose state `attach` gives access to."""
 
     def __init__(
-        self, registry: CollectorRegistry, surroundings: ClusterSources, clock: Clock, named_jobs: int
+        self,
+        registry: CollectorRegistry,
+        surroundings: ClusterSources,
+        bulkhead: Bulkhead,
+        clock: Clock,
+        named_jobs: int,
     ) -> None:
+        self.bulkhead = bulkhead
         self._registry = registry
         self._clock = clock
         self._sources = LabelLimiter(MAX_SOURCES)
@@ -158,23 +175,23 @@ class LeaderMetrics:
         # Named jobs come first, so that a job has its place when another listener reports something about it.
         return (self._named, self._notices, jobs, agreements, self._suspensions, self._latencies, self._steps)
 
-    @log_errors_once
+    @guarded
     def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:
         if self._latencies is not None:
             self._latencies.on_directives_sent(job, directives)
 
-    @log_errors_once
+    @guarded
     def on_store_write(self, operation: str, seconds: float, *, durable: bool) -> None:
         if durable:
             self._store_seconds.labels(operation).observe(seconds)
         else:
             self._store_failures.labels(operation).inc()
 
-    @log_errors_once
+    @guarded
     def on_report_refused(self, source: Source) -> None:
         self._notices.on_report_refused(source)
 
-    @log_errors_once
+    @guarded
     def on_step(self, worker: Worker, step: int | None) -> None:
         self._steps.on_step(worker, step)
 
@@ -193,6 +210,13 @@ class _Counts(Collector):
         for labels, count in sorted(self.counts().items()):
             family.add_metric(labels, count)
         yield family
+
+
+def _internal_errors(bulkhead: Bulkhead, refusals: Refusals) -> Mapping[str, int]:
+    """What the guards kept, and what peers' requests raised."""
+    counts = bulkhead.counts.copy()
+    counts.update({wire.value: count for (wire, code), count in refusals.counts().items() if code is Code.INTERNAL})
+    return counts
 
 
 def _of(counts: Callable[[], Mapping[str, int]], kind: str) -> float:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.wakeup import Wakeup
 from supervisor.observability.hooks import LiveState
@@ -33,8 +32,6 @@ ALL = "all"
 
 if TYPE_CHECKING:
     from supervisor.domain.ids import JobName
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +58,25 @@ class Notifications:
         timing: Delays and limits.
         may_act: Whether this supervisor certainly leads.
         clock: For instants and pauses.
+        bulkhead: Keeps what nobody foresaw with its target.
 
     Attributes:
         name: See `supervisor.observability.journal.Listener`.
         outcomes: Counts messages by target and outcome.
     """
 
-    def __init__(self, config: Config, timing: Timing, may_act: Callable[[], bool], clock: Clock) -> None:
+    def __init__(
+        self, config: Config, timing: Timing, may_act: Callable[[], bool], clock: Clock, bulkhead: Bulkhead
+    ) -> None:
+        self._bulkhead = bulkhead
         self.name = "notifications"
         self.outcomes: Outcomes = Counter()
         self._config = config
         self._timing = timing
         self._clock = clock
         self._outboxes = [
-            (target.choice, Outbox(target, self.outcomes, may_act, clock, timing.limits)) for target in config.targets
+            (target.choice, Outbox(target, self.outcomes, may_act, clock, timing.limits, bulkhead))
+            for target in config.targets
         ]
         self._pending: deque[Happening] = deque()
         self._drilled: set[JobName] = set()
@@ -113,15 +115,14 @@ class Notifications:
                 self._tell()
 
     def _tell(self) -> None:
-        try:
+        with self._bulkhead.guard("notifications", "coverage"):
             self._look()
-            told = tuple(self._pending)
-            self._pending.clear()
-            for choice, outbox in self._outboxes:
+        told = tuple(self._pending)
+        self._pending.clear()
+        for choice, outbox in self._outboxes:
+            with self._bulkhead.guard("notifications", outbox.target, retried=False):
                 for message in messages(told, choice, self._config.origin):
                     outbox.put(message)
-        except Exception:  # noqa: BLE001 - what cannot be told must not end the process with its root task
-            _log.exception("notifications.failed")
 
     def _look(self) -> None:
         if self._coverage is not None and self._live is not None:

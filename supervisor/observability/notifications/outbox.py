@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servicekit.backoff import Backoff
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
 from supervisor.observability.notifications.config import Target
 from supervisor.observability.notifications.delivery import Attempt, Outcome, Poster
 from supervisor.observability.notifications.message import Message
-from supervisor.observability.notifications.templates import BadTemplateError, Renderer
+from supervisor.observability.notifications.templates import BadTemplateError
 
 Outcomes = Counter[tuple[str, str]]
 """Counts messages by target and outcome."""
@@ -45,23 +46,35 @@ class Outbox:
         may_act: Whether this supervisor certainly leads; while it does not, nothing is sent.
         clock: For ages and pauses.
         limits: How long and how many messages wait.
+        bulkhead: Keeps what a message raises with its target.
     """
 
-    def __init__(
-        self, target: Target, outcomes: Outcomes, may_act: Callable[[], bool], clock: Clock, limits: Limits
+    def __init__(  # noqa: PLR0913, PLR0917 - documented above
+        self,
+        target: Target,
+        outcomes: Outcomes,
+        may_act: Callable[[], bool],
+        clock: Clock,
+        limits: Limits,
+        bulkhead: Bulkhead,
     ) -> None:
+        self._bulkhead = bulkhead
         self._target = target
         self._outcomes = outcomes
         self._may_act = may_act
         self._clock = clock
         self._limits = limits
-        self._renderer = target.renderer
         self._waiting: deque[tuple[Message, float]] = deque()
         self._wakeup = Wakeup()
         self._backoff = Backoff(limits.first_pause, limits.max_pause)
         self._fault = Fault(f"notifications to {target.name}", clock)
         for outcome in Outcome:
             outcomes[target.name, outcome] += 0
+
+    @property
+    def target(self) -> str:
+        """The name of the receiver."""
+        return self._target.name
 
     @property
     def waiting(self) -> int:
@@ -97,7 +110,7 @@ class Outbox:
     async def _attempt(self, message: Message, poster: Poster) -> Attempt:
         if not self._may_act():
             return Attempt(None)
-        attempt = await attempted(self._renderer, Path(self._target.url_file), message, poster)
+        attempt = await attempted(self._target, message, poster, self._bulkhead)
         if attempt.outcome is Outcome.SENT:
             self._backoff.reset()
             self._fault.recovered()
@@ -109,13 +122,13 @@ class Outbox:
         self._outcomes[self._target.name, outcome] += 1
 
 
-async def attempted(renderer: Renderer, url_file: Path, message: Message, poster: Poster) -> Attempt:
+async def attempted(target: Target, message: Message, poster: Poster, bulkhead: Bulkhead) -> Attempt:
     """One attempt to send a message; never raises."""
-    try:
-        # In a thread: a template may take its time.
-        body = await asyncio.to_thread(renderer.body, message)
-        return await poster.post(url_file, body)
-    except BadTemplateError as error:
-        return Attempt(Outcome.FAILED, str(error))
-    except Exception as error:  # noqa: BLE001 - a message that cannot be sent must not end the process with its root task
-        return Attempt(Outcome.FAILED, type(error).__name__)
+    with bulkhead.guard("notifications", target.name, retried=False):
+        try:
+            # In a thread: a template may take its time.
+            body = await asyncio.to_thread(target.renderer.body, message)
+            return await poster.post(Path(target.url_file), body)
+        except BadTemplateError as error:
+            return Attempt(Outcome.FAILED, str(error))
+    return Attempt(Outcome.FAILED, "an internal error; see the log")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
 from supervisor.ingest.http import Authenticate
@@ -24,6 +25,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
     sign: Callable[[float], str],
     refusals: Refusals,
     clock: Clock,
+    bulkhead: Bulkhead,
     docs_url: str = "",
 ) -> PageEndpoints:
     """Builds the endpoints of the page; their `viewers` need a root task.
@@ -36,6 +38,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
         sign: Makes a viewer token that is valid until an instant.
         refusals: Counts refused requests.
         clock: For the ages on the page.
+        bulkhead: Keeps a rendering that raises.
         docs_url: The URL that the repository's pages are below; empty: the page links to none.
     """
     renderer = Renderer(docs_url)
@@ -43,7 +46,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
         snapshot=snapshot,
         job=job,
         renderer=renderer,
-        viewers=Viewers(snapshot, renderer.content, version, clock),
+        viewers=Viewers(snapshot, renderer.content, version, clock, bulkhead),
         sessions=Sessions(authenticate=authenticate, sign=sign, clock=clock),
         refusals=refusals,
         clock=clock,

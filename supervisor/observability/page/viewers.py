@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.faults import Fault
 from supervisor.fanout.lines import LineStream, line
 from supervisor.observability.snapshot import StatusSnapshot
 
@@ -26,6 +26,7 @@ class Viewers:
         render: Renders it as HTML; called in a thread, so that it does not block the loop.
         version: Changes whenever something worth showing at once has changed.
         clock: The supervisor's clock.
+        bulkhead: Keeps a rendering that raises, so that it is tried again.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Viewers:
         render: Callable[[StatusSnapshot], str],
         version: Callable[[], Any],
         clock: Clock,
+        bulkhead: Bulkhead,
     ) -> None:
         self._snapshot = snapshot
         self._render = render
@@ -43,7 +45,7 @@ class Viewers:
         self._has_viewers = asyncio.Event()
         self._sent_version: Any = None
         self._sent_at = 0.0
-        self._fault = Fault("status page", clock)
+        self._bulkhead = bulkhead
 
     @property
     def full(self) -> bool:
@@ -85,10 +87,6 @@ class Viewers:
         self._sent_version, self._sent_at = version, now
 
     async def _rendered(self) -> bytes:
-        try:
-            html = await asyncio.to_thread(self._render, self._snapshot())
-        except Exception as error:  # noqa: BLE001 - a rendering that fails must not stop the supervisor
-            self._fault.failed(repr(error))
-            return _FAILED
-        self._fault.recovered()
-        return line({"type": "page", "html": html})
+        with self._bulkhead.guard("page"):
+            return line({"type": "page", "html": await asyncio.to_thread(self._render, self._snapshot())})
+        return _FAILED

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
@@ -153,7 +154,7 @@ class Stage:
 @asynccontextmanager
 async def staged(cluster: Cluster, api: Api, namespace: Namespace) -> AsyncIterator[Stage]:
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
-    view = ClusterView(server, frozenset(), Clock(), lambda: None)
+    view = ClusterView(server, frozenset(), Clock(), lambda: None, Bulkhead(Clock()))
     for reflector in view.reflectors:
         await reflector.first()
     tasks = [asyncio.create_task(reflector.run()) for reflector in view.reflectors]

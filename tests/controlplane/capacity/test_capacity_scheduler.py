@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from servicekit.bulkhead import Bulkhead
+from servicekit.clock import Clock
 from supervisor.cluster.allocation import Allocation
 from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.podspec import PodSpec
@@ -81,7 +83,7 @@ async def test_a_granted_job_runs_whole_and_the_next_one_when_it_is_gone(
         first, second = waiting("first", 4, 6), waiting("second", 1, 6, since=1)
         places = {first.name: stage.placements(())}
         requests = {first.name: ask, second.name: ask}
-        shares = Allocation(stage.view, Policy(probe_seconds=0), Jobs(requests, places))
+        shares = Allocation(stage.view, Policy(probe_seconds=0), Jobs(requests, places), Bulkhead(Clock()))
         assert shares.granted([first, second], ()) == {first.name: Grant(worker_names(6))}
 
         resuming = _resumed(first, worker_names(6))

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.decide.grant import Grant
@@ -46,7 +47,13 @@ async def _surroundings(cluster: Cluster, directory: Path, settings: Settings) -
     clock = Clock()
     async with opened(lambda: SqliteStore.open(directory / "store.sqlite")) as store:
         around = await ClusterFacts.open(
-            str(cluster.kubeconfig), settings, clock, store=store, may_act=lambda: True, on_change=lambda: None
+            str(cluster.kubeconfig),
+            settings,
+            clock,
+            store=store,
+            may_act=lambda: True,
+            on_change=lambda: None,
+            bulkhead=Bulkhead(Clock()),
         )
         try:
             yield around

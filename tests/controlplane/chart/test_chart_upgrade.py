@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.capability import ELASTIC
 from supervisor.store.kubernetes import KubernetesStore, Options
@@ -100,7 +101,7 @@ async def _store(present: Installation, path: str, resource: Any) -> str:
 
 def _opened(present: Installation) -> AbstractAsyncContextManager[KubernetesStore]:
     options = Options(kubeconfig=str(present.plane.cluster.kubeconfig), namespace="default", epoch=4)
-    return opened(lambda: KubernetesStore.open(options, Clock()))
+    return opened(lambda: KubernetesStore.open(options, Clock(), Bulkhead(Clock())))
 
 
 async def _knows_capabilities(present: Installation) -> bool:

@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
@@ -15,7 +16,7 @@ from tests.testkit.waiting import until
 @asynccontextmanager
 async def _viewing(cluster: Cluster) -> AsyncIterator[ClusterView]:
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
-    view = ClusterView(server, frozenset({"role"}), Clock(), lambda: None)
+    view = ClusterView(server, frozenset({"role"}), Clock(), lambda: None, Bulkhead(Clock()))
     for reflector in view.reflectors:
         await reflector.first()
     tasks = [asyncio.create_task(reflector.run()) for reflector in view.reflectors]

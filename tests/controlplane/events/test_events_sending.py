@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
 from supervisor.observability.events.event import ObjectReference
@@ -37,7 +38,8 @@ _OURS = "job-supervisor.kube-ai.io/supervisor"
 @asynccontextmanager
 async def recording(here: Scene, known: Known, **limits: float) -> AsyncIterator[Recorder]:
     server = await ApiServer.connect(str(here.place.kubeconfig), 5.0)
-    recorder = Recorder(server, known, "pod-1", Clock(), replace(Limits(), **limits))  # type: ignore[arg-type]
+    bounds = replace(Limits(), **limits)  # type: ignore[arg-type]
+    recorder = Recorder(server, known, "pod-1", Clock(), Bulkhead(Clock()), bounds)
     task = asyncio.create_task(recorder.run())
     try:
         yield recorder

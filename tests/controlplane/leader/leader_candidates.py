@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.election import Election, ElectionConfig, LeaseLostError
 from servicekit.kubernetes.server import ApiServer
@@ -91,7 +92,7 @@ class Hall:
         server = await ApiServer.connect(str(self.place.plane.cluster.kubeconfig), _TIMEOUT * seconds)
         self.stack.push_async_callback(server.close)
         config = ElectionConfig(namespace="default", name=self.name, identity=identity, seconds=seconds)
-        election = Election(server, config, Clock(), self._highest)
+        election = Election(server, config, Clock(), self._highest, Bulkhead(Clock()))
         await election.first()
         candidate = Candidate(election, [asyncio.create_task(election.follow()), asyncio.create_task(election.run())])
         self.stack.push_async_callback(candidate.die)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
@@ -30,7 +31,7 @@ class Publisher:
         self.trusted = TRUSTED
         self.leads = True
         places = (CaConfigMap(server, ObjectKey("default", CONFIG_MAP)), WebhookConfiguration(server, WEBHOOK))
-        self.publication = TrustPublisher(places, lambda: self.trusted, lambda: self.leads, Clock())
+        self.publication = TrustPublisher(places, lambda: self.trusted, lambda: self.leads, Clock(), Bulkhead(Clock()))
 
     async def install(self, *names: str, **client: str) -> None:
         service = {"service": {"name": WEBHOOK, "namespace": "default", "path": "/mutate-pods"}}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
 from servicekit.wakeup import Notifier
@@ -292,8 +293,9 @@ async def test_without_their_definition_nothing_grows(own_controlplane: ControlP
     server = await ApiServer.connect(str(own_controlplane.cluster.kubeconfig), 10.0)
     clock, changes = Clock(), Notifier()
     wakeup = changes.subscribe()
-    view = ClusterView(server, pod_labels(), clock, lambda: None)
+    view = ClusterView(server, pod_labels(), clock, lambda: None, Bulkhead(Clock()))
     context = ClusterContext(
+        bulkhead=Bulkhead(Clock()),
         server=server,
         pods=view.pod_collection,
         snapshot=Snapshot,
@@ -301,7 +303,7 @@ async def test_without_their_definition_nothing_grows(own_controlplane: ControlP
         on_change=changes.notify,
         clock=clock,
     )
-    cache = JobCache(TrainingJobKind(), server, view, clock)
+    cache = JobCache(TrainingJobKind(), server, view, clock, Bulkhead(Clock()))
     scale_outs = ScaleOuts(KindContext(jobs=cache, client=cache.client, cluster=context))
     try:
         assert await scale_outs.gone("uid")

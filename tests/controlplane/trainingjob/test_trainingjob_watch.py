@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result, SupervisedJob
@@ -124,7 +125,7 @@ async def test_what_is_stored_of_a_job_goes_with_it(own_controlplane: ControlPla
         async with watching(cluster, namespace, tmp_path) as world:
             job = await world.appears("bert")
         options = Options(kubeconfig=str(cluster.kubeconfig), timeout_seconds=10.0, kinds=resources())
-        async with opened(lambda: KubernetesStore.open(options, Clock())) as store:
+        async with opened(lambda: KubernetesStore.open(options, Clock(), Bulkhead(Clock()))) as store:
             await put_job(store, job)
             path = job_path("trainingjob.bert", namespace.name)
             owners = (await api.get(path))["metadata"]["ownerReferences"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
 from servicekit.wakeup import Notifier
@@ -229,9 +230,10 @@ async def supervising(
         agents = AgentRegistry(lambda: None, clock.now)
         facts = Facts(store, agents, UnconfirmedNotices(lambda: None, Clock()), rules, around, now=clock.now)
         requests = PlanRequests(changes.notify)
-        processes = Processes(facts.directives, clock.now, requests.add)
+        processes = Processes(facts.directives, clock.now, Bulkhead(Clock()), requests.add)
         actuator = Actuator(
             ActuatorDependencies(
+                bulkhead=Bulkhead(Clock()),
                 jobs=world.jobs,
                 pods=world.view.pod_collection,
                 store=store,
@@ -245,11 +247,12 @@ async def supervising(
         )
         control = Control(
             ControlDependencies(
+                bulkhead=Bulkhead(Clock()),
                 store=store,
                 facts=facts,
                 processes=processes,
                 ranks=RankStates(processes.workers, facts.agreement, requests.add),
-                members=MemberStreams(store.snapshot().jobs.get, requests.add),
+                members=MemberStreams(store.snapshot().jobs.get, requests.add, Bulkhead(Clock())),
                 adapter=Adapters(actuator, actuator),
                 leadership=AlwaysLeader(),
                 policy=rules,
@@ -303,8 +306,9 @@ async def watching(
         stack.push_async_callback(server.close)
         store = await stack.enter_async_context(opened(lambda: SqliteStore.open(directory / "store.sqlite")))
         clock, changes = Clock(), Notifier()
-        view = ClusterView(server, pod_labels(), clock, changes.notify)
+        view = ClusterView(server, pod_labels(), clock, changes.notify, Bulkhead(Clock()))
         context = ClusterContext(
+            bulkhead=Bulkhead(Clock()),
             server=server,
             pods=view.pod_collection,
             snapshot=store.snapshot,
@@ -314,10 +318,18 @@ async def watching(
             namespace=namespace.name,
         )
         cache = JobCache(
-            TrainingJobKind(), server, view, clock, namespace=namespace.name, undefined_seconds=undefined_seconds
+            TrainingJobKind(),
+            server,
+            view,
+            clock,
+            Bulkhead(Clock()),
+            namespace=namespace.name,
+            undefined_seconds=undefined_seconds,
         )
-        jobs = ClusterJobs([connect(cache.kind, cache, context, Workloads(server, clock, lambda _names: None))])
-        reconciler = JobReconciler(jobs, store, clock)
+        jobs = ClusterJobs(
+            [connect(cache.kind, cache, context, Workloads(server, clock, lambda _names: None, Bulkhead(Clock())))]
+        )
+        reconciler = JobReconciler(jobs, store, clock, Bulkhead(Clock()))
         for reflector in view.reflectors:
             await reflector.first()
         await cache.first()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as with_fields
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.objects import Metadata
@@ -25,7 +26,7 @@ _versions = itertools.count(1)
 
 class ClusterScene:
     def __init__(self, server: ApiServer) -> None:
-        self.view = ClusterView(server, frozenset(), Clock(), lambda: None)
+        self.view = ClusterView(server, frozenset(), Clock(), lambda: None, Bulkhead(Clock()))
         # The followers' own, as there is nobody to follow.
         self._nodes, self._pods = self.view._nodes, self.view._pods
 

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from servicekit.bulkhead import Bulkhead
+from servicekit.clock import Clock
 from supervisor.cluster.allocation import Allocation
 from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.objects import PodPhase
@@ -92,7 +94,7 @@ class _Jobs:
         self.asked = 0
         self.more: dict[JobName, int] = {}
         self.others: tuple[Pods, ...] = ()
-        self._allocation = Allocation(scene.view, Policy(probe_seconds=0), self)
+        self._allocation = Allocation(scene.view, Policy(probe_seconds=0), self, Bulkhead(Clock()))
 
     def granted(self, jobs: Sequence[SupervisedJob], *noticed: str) -> Mapping[JobName, Grant]:
         return self._allocation.granted(jobs, {Host(name) for name in noticed})

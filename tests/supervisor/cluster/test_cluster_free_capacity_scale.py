@@ -6,6 +6,8 @@ from itertools import islice
 
 import pytest
 
+from servicekit.bulkhead import Bulkhead
+from servicekit.clock import Clock
 from supervisor.cluster.allocation import Allocation
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import Demand, ResourceRequest
@@ -58,7 +60,7 @@ async def test_a_pass_over_a_large_cluster_is_short(
     _freed(scene, freed)
     jobs = [waiting(f"job-{number}", 4, 8, since=number) for number in range(JOBS)]
     asks = {job.name: _ask(number, alike=alike) for number, job in enumerate(jobs)}
-    shares = Allocation(scene.view, Policy(), Jobs(requests=asks))
+    shares = Allocation(scene.view, Policy(), Jobs(requests=asks), Bulkhead(Clock()))
     doomed = {Host(f"n{number}") for number in range(noticed)}
     granted = shares.granted(jobs, doomed)
     assert any(grant.hosts or grant.held_up for grant in granted.values())

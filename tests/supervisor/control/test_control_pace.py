@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.wakeup import Wakeup
 from supervisor.control.loop import Control, ControlDependencies
@@ -28,7 +29,8 @@ class Passes(Control):
         self.change = 0
         self.seen: list[int] = []
         facts = SimpleNamespace(caught_up_at=0.0)
-        deps = SimpleNamespace(clock=self.clock, wakeup=self.wakeup, facts=facts)
+        bulkhead = Bulkhead(self.clock)
+        deps = SimpleNamespace(clock=self.clock, wakeup=self.wakeup, facts=facts, bulkhead=bulkhead)
         super().__init__(cast("ControlDependencies", cast("Any", deps)))
 
     def _pass(self) -> None:

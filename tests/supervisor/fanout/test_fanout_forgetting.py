@@ -2,6 +2,8 @@
 
 from typing import cast
 
+from servicekit.bulkhead import Bulkhead
+from servicekit.clock import Clock
 from supervisor.decide.orders import order_for
 from supervisor.decide.situation import RankZero
 from supervisor.domain.directive import Worker
@@ -65,7 +67,7 @@ def test_launchers_of_jobs_that_are_forgotten_are_too() -> None:
 def test_rank_zero_of_jobs_that_are_forgotten_is_too() -> None:
     """One of a known job has been missing since it was last seen."""
     time = _Time()
-    processes = Processes(lambda _job: None, time.now, lambda _job: None)
+    processes = Processes(lambda _job: None, time.now, Bulkhead(Clock()), lambda _job: None)
     for name in ("known", "other"):
         worker, stream = Worker("process", JobName(name), 1, Host("n1"), 0), _stream()
         processes.attach(worker, stream)

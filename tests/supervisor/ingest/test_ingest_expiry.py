@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState
@@ -43,7 +44,7 @@ class Scene:
         self.agents = AgentRegistry(lambda: None, self.clock.now)
         self.unconfirmed = UnconfirmedNotices(lambda: None, self.clock)
         parts = (self.store, self.agents, lambda _notice: None, POLICY, self.clock)
-        self.ageing = Expiry(*parts, unconfirmed=self.unconfirmed)
+        self.ageing = Expiry(*parts, bulkhead=Bulkhead(Clock()), unconfirmed=self.unconfirmed)
 
     async def state(self) -> NoticeState:
         await self.ageing.once()
@@ -106,7 +107,9 @@ async def test_what_waits_to_be_stored_does_not_end(scene: Scene, waits: bool) -
 async def test_the_first_look_of_a_silent_node_is_no_silence(scene: Scene) -> None:
     """Agents need a moment to connect to a supervisor that has just begun."""
     scene.agents = AgentRegistry(lambda: None, scene.clock.now)
-    scene.ageing = Expiry(scene.store, scene.agents, lambda _notice: None, POLICY, scene.clock)
+    scene.ageing = Expiry(
+        scene.store, scene.agents, lambda _notice: None, POLICY, scene.clock, bulkhead=Bulkhead(Clock())
+    )
     assert await scene.state() is NoticeState.ACTIVE
     scene.clock.seconds += POLICY.gone_grace_seconds
     assert await scene.state() is NoticeState.GONE

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
@@ -48,7 +49,7 @@ class _Scene:
         self.store = store
         self.cache = _Cache()
         jobs = ClusterJobs([ConnectedKind(cast("Any", self.cache), cast("Any", None))])
-        self.reconciler = JobReconciler(jobs, store, Clock())
+        self.reconciler = JobReconciler(jobs, store, Clock(), Bulkhead(Clock()))
 
     @property
     def known(self) -> SupervisedJob | None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.server import ApiServer
@@ -124,10 +125,19 @@ async def _scene(directory: Path) -> AsyncIterator[_Scene]:
     clock = Clock()
     time = ClusterClock(clock)
     server.on_date = time.observe
-    view = ClusterView(server, frozenset(), clock, lambda: None)
-    events = ClusterEvents(server, {"Soon": 60.0}, clock)
-    drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock)
-    words = SignalReconciler(view, events, Policy(), clock, time.now, drills=drills, taint_leads={"gone/soon": 60.0})
+    view = ClusterView(server, frozenset(), clock, lambda: None, Bulkhead(Clock()))
+    events = ClusterEvents(server, {"Soon": 60.0}, clock, Bulkhead(Clock()))
+    drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock, Bulkhead(Clock()))
+    words = SignalReconciler(
+        view,
+        events,
+        Policy(),
+        clock,
+        time.now,
+        drills=drills,
+        taint_leads={"gone/soon": 60.0},
+        bulkhead=Bulkhead(Clock()),
+    )
     try:
         async with opened(lambda: _Store.open(directory / "store")) as store:
             yield _Scene(cluster, view, (events, drills), words, store)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.view import ClusterView
@@ -53,7 +54,7 @@ async def cluster() -> AsyncIterator[tuple[FakeApiServer, ClusterView]]:
         for number in (1, 2):
             fake.put("nodes", node(f"n{number}"))
             fake.put("pods", pod(f"p{number}", f"n{number}"))
-        yield fake, ClusterView(server, frozenset(), Clock(), lambda: None)
+        yield fake, ClusterView(server, frozenset(), Clock(), lambda: None, Bulkhead(Clock()))
 
 
 async def changed(view: ClusterView, change: Callable[[], None]) -> None:

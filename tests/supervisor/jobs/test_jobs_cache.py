@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.server import ApiServer
@@ -37,8 +38,10 @@ class Scene:
     def __init__(self, server: ApiServer) -> None:
         self.kind = CountingKind()
         self.admission: Admission | None = None
-        view = ClusterView(server, LABELS, Clock(), lambda: None)
-        self.cache = JobCache(self.kind, server, view, Clock(), admissions=lambda _state: self.admission)
+        view = ClusterView(server, LABELS, Clock(), lambda: None, Bulkhead(Clock()))
+        self.cache = JobCache(
+            self.kind, server, view, Clock(), Bulkhead(Clock()), admissions=lambda _state: self.admission
+        )
         self._pods_changed = view.pods_changed
         self.cache.wrote(job())
         for each in workers(8):

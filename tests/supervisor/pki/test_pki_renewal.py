@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiUnavailableError
 from supervisor.pki.authority import DAY, Authority, pem
@@ -53,7 +54,11 @@ def chain(time: Time) -> Chain:
 @pytest.fixture
 def renewal(chain: Chain, time: Time, tmp_path: Path) -> CertificateRenewer:
     return CertificateRenewer(
-        chain, chain.keys, CertificateOptions(directory=tmp_path / "tls", names=("localhost",), seconds=MONTH), time
+        chain,
+        chain.keys,
+        CertificateOptions(directory=tmp_path / "tls", names=("localhost",), seconds=MONTH),
+        time,
+        Bulkhead(Clock()),
     )
 
 
@@ -129,7 +134,11 @@ async def test_the_end_of_the_authority_is_said_each_day(time: Time, tmp_path: P
     chain = Chain(Keys.read(content, time.now()))
     with capture_logs() as logged:
         renewal = CertificateRenewer(
-            chain, chain.keys, CertificateOptions(directory=tmp_path / "tls", names=(), seconds=MONTH), time
+            chain,
+            chain.keys,
+            CertificateOptions(directory=tmp_path / "tls", names=(), seconds=MONTH),
+            time,
+            Bulkhead(Clock()),
         )
         assert renewal.certificate is None
         for day in (150, 201, 201.5, 202.1):

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from servicekit.bulkhead import Bulkhead
+from servicekit.clock import Clock
 from supervisor.store.changes import ChangeQueue, PendingChange
 from supervisor.store.interface import StoreUnavailableError
 from tests.testkit.waiting import PATIENCE
@@ -23,7 +25,7 @@ async def test_a_change_that_comes_while_another_one_ends_is_refused() -> None:
             ending.set()
             await ended.wait()
 
-    queue: ChangeQueue[str, int] = ChangeQueue(make)
+    queue: ChangeQueue[str, int] = ChangeQueue(make, Bulkhead(Clock()))
     running = asyncio.create_task(queue.run())
     first = asyncio.create_task(queue.submit("a", lambda _: 1))
     async with asyncio.timeout(PATIENCE):

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.tls import Files, ServerCertificate
 from simulator.certificates import Authority
@@ -57,6 +58,7 @@ async def asking(authority: Authority) -> AsyncIterator[Asking]:
     files = Files(authority.cert_file, authority.key_file)
     refusals = Refusals()
     webhook = Webhook(
+        bulkhead=Bulkhead(Clock()),
         address=Address("127.0.0.1", 0),
         certificate=ServerCertificate(files, 5.0, Clock()),
         refusals=refusals,

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.jobs.queues.kueue.workloads import RIGHTS
 from supervisor.jobs.registry import KINDS
@@ -162,7 +163,7 @@ class Place:
 
     async def store(self, **options: Any) -> KubernetesStore:
         settings = {"kubeconfig": str(self.kubeconfig), "timeout_seconds": 10.0, **options}
-        return await KubernetesStore.open(Options(**settings), Clock())
+        return await KubernetesStore.open(Options(**settings), Clock(), Bulkhead(Clock()))
 
     @asynccontextmanager
     async def opened(self, **options: Any) -> AsyncIterator[KubernetesStore]:

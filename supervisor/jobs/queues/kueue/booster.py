@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError
@@ -58,6 +59,7 @@ class BoosterDependencies:
     may_act: Callable[[], bool]
     policy: BoostPolicy
     clock: Clock
+    bulkhead: Bulkhead
 
 
 class Booster:
@@ -75,7 +77,7 @@ class Booster:
             first_seconds=_FIRST_PAUSE,
             max_seconds=_MAX_PAUSE,
         )
-        self._queue: KeyedWorkQueue[JobName] = KeyedWorkQueue("boost", self._reconcile, retry)
+        self._queue: KeyedWorkQueue[JobName] = KeyedWorkQueue("boost", self._reconcile, deps.bulkhead, retry)
         deps.jobs.subscribe(self.add)
 
     def add(self, names: Collection[JobName]) -> None:

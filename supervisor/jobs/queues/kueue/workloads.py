@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient
@@ -31,11 +32,18 @@ class Workloads:
         server: The API server.
         clock: For the reflector.
         on_change: Called with the names of jobs whose Workload has changed.
+        bulkhead: Keeps what nobody foresaw with its Workload.
     """
 
-    def __init__(self, server: ApiServer, clock: Clock, on_change: Callable[[Collection[JobName]], None]) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        clock: Clock,
+        on_change: Callable[[Collection[JobName]], None],
+        bulkhead: Bulkhead,
+    ) -> None:
         self._client = ResourceClient(server, WORKLOADS, read_workload)
-        self._cache: Cache[Workload] = Cache(self._moved)
+        self._cache: Cache[Workload] = Cache(WORKLOADS.plural, self._moved, bulkhead)
         self.reflector: Reflector[Any] = Reflector(self._client, self._cache, clock, optional=True)
         self._by_job: dict[str, dict[str, Workload]] = {}
         self._on_change = on_change

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiError
 from servicekit.kubernetes.server import ApiServer
@@ -99,7 +100,7 @@ class _Scene:
     def __init__(self, server: _Server, api: ApiServer) -> None:
         self.server, self.time, self.saves, self.cache = server, _Time(), Saves(), _Cache()
         self.jobs: dict[JobName, SupervisedJob] = {NAME: replace(running_job(), name=NAME, uid=_UID)}
-        self.workloads = Workloads(api, self.time, lambda _names: None)
+        self.workloads = Workloads(api, self.time, lambda _names: None, Bulkhead(Clock()))
         self.policy = POLICY
         self.leads = True
         self.lead()
@@ -109,6 +110,7 @@ class _Scene:
         self.saves = Saves()
         self.booster = Booster(
             BoosterDependencies(
+                bulkhead=Bulkhead(Clock()),
                 jobs=ClusterJobs([ConnectedKind(cast("Any", self.cache), cast("Any", None))]),
                 workloads=self.workloads,
                 store=cast("Any", self),

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.client import ResourceClient
@@ -96,11 +97,12 @@ class Scene:
 
     def __init__(self, server: ApiServer) -> None:
         clock = Clock()
-        view = ClusterView(server, pod_labels(), clock, lambda: None)
+        view = ClusterView(server, pod_labels(), clock, lambda: None, Bulkhead(Clock()))
         self._pods_changed = view.pods_changed
-        self.trainjobs = JobCache(TrainJobKind(), server, view, clock)
-        self.jobsets = JobCache(JobSetKind(), server, view, clock)
+        self.trainjobs = JobCache(TrainJobKind(), server, view, clock, Bulkhead(Clock()))
+        self.jobsets = JobCache(JobSetKind(), server, view, clock, Bulkhead(Clock()))
         context = ClusterContext(
+            bulkhead=Bulkhead(Clock()),
             server=server,
             pods=view.pod_collection,
             snapshot=lambda: pytest.fail("nobody asks"),
@@ -108,7 +110,7 @@ class Scene:
             on_change=lambda: None,
             clock=clock,
         )
-        workloads = Workloads(server, clock, lambda _names: None)
+        workloads = Workloads(server, clock, lambda _names: None, Bulkhead(Clock()))
         self.jobs = ClusterJobs(
             [
                 connect(self.trainjobs.kind, self.trainjobs, context, workloads),
@@ -301,7 +303,7 @@ async def test_a_stored_trainjob_is_kept_until_the_jobsets_were_listed(scene: Sc
     known = running_job(name=NAME)
     async with opened(lambda: SqliteStore.open(tmp_path / "store.sqlite")) as store:
         await store.put_job(NAME, lambda _: known)
-        reconciler = JobReconciler(scene.jobs, store, Clock())
+        reconciler = JobReconciler(scene.jobs, store, Clock(), Bulkhead(Clock()))
         await reconciler._reconcile(NAME)
         assert NAME in store.snapshot().jobs
         scene.jobsets._note_listed()

@@ -8,6 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.server import ApiServer
@@ -132,7 +133,8 @@ async def recording(*, timeout_seconds: float = 5.0, **limits: float) -> AsyncIt
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     server = ApiServer(Access(url=url, namespace="", tls=None, credentials=_nobody), timeout_seconds)
-    recorder = Recorder(server, known, "pod-1", Clock(), replace(Limits(), **limits))  # type: ignore[arg-type]
+    bounds = replace(Limits(), **limits)  # type: ignore[arg-type]
+    recorder = Recorder(server, known, "pod-1", Clock(), Bulkhead(Clock()), bounds)
     task = asyncio.create_task(recorder.run())
     try:
         yield Scene(events, recorder, known)

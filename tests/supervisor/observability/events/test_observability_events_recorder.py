@@ -208,7 +208,7 @@ async def test_what_no_event_can_hold_costs_that_event_alone() -> None:
             scene.known.jobs = (JOB,)
             scene.decides("It runs.")
             await counted(scene, {"failed": 1, "sent": 1})
-    assert [line["event"] for line in logs] == ["event.unfit"]
+    assert [(line["event"], line["where"]) for line in logs] == [("internal.fault", "events")]
 
 
 async def test_who_is_not_certain_to_lead_says_nothing() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.cluster.events import REPORTER, ClusterEvents, read_event
 from supervisor.domain.job import CheckpointRequest, Decision, Growth, Phase, SupervisedJob
@@ -181,7 +182,7 @@ async def test_our_own_events_announce_no_reclaim() -> None:
         "reason": "ReclaimNoticed",
     }
     async with cluster_scene() as scene, recording() as away:
-        events = ClusterEvents(away.recorder._server, {"ReclaimNoticed": 60.0}, Clock())
+        events = ClusterEvents(away.recorder._server, {"ReclaimNoticed": 60.0}, Clock(), Bulkhead(Clock()))
         one = scene.pod("p", "n1")
         for reporter, reasons in ((REPORTER, []), ("kubelet", ["ReclaimNoticed"])):
             shown = {**event, "reportingComponent": reporter, "metadata": {**event["metadata"], "name": reporter}}  # type: ignore[dict-item]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
@@ -58,7 +59,7 @@ class Story:
 
 
 def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
-    processes = Processes(lambda _job: None, clock.now, lambda _job: None)
+    processes = Processes(lambda _job: None, clock.now, Bulkhead(Clock()), lambda _job: None)
     return LiveState(
         snapshot=snapshot,
         agents=AgentRegistry(lambda: None, clock.now),
@@ -69,7 +70,6 @@ def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
         noticed=lambda _job: {},
         placements=lambda _job: None,
         machine=lambda _node: UNKNOWN_MACHINE,
-        failed={},
         policy=POLICY,
         now=clock.now,
     )

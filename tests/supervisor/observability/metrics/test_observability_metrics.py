@@ -16,8 +16,9 @@ from reclaim.v1 import reclaim_pb2 as wire
 from structlog.testing import capture_logs
 
 from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.metrics import log_errors_once
+from servicekit.metrics import guarded
 from supervisor.domain.directive import Directive
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
@@ -63,7 +64,7 @@ Scrape = Callable[[], Any]
 async def measured(directory: Path, **changes: Any) -> AsyncIterator[tuple[Served, Scrape]]:
     """A supervisor that nobody has spoken to yet, and how to ask what it measures."""
     clock, refusals = Clock(), Refusals()
-    metrics = Metrics("1.2.3", refusals, clock)
+    metrics = Metrics("1.2.3", refusals, Bulkhead(Clock()), clock)
     hooks = metrics.for_leader(lambda: True)
     async with (
         metrics.server(Address("127.0.0.1", 0)).serving() as address,
@@ -117,11 +118,8 @@ async def test_the_walk_of_one_notice_is_measured(scene: tuple[Served, Scrape]) 
             "acknowledgements": {"kind": "saved"},
             "suspensions": {},
             "late_stops": {},
-            "journal_dropped": {},
         }.items()
-    } == {"notices": 1, "reclaims": 1, "groups": 1, "acknowledgements": 1, "suspensions": 1, "late_stops": 0} | {
-        "journal_dropped": 0
-    }
+    } == {"notices": 1, "reclaims": 1, "groups": 1, "acknowledgements": 1, "suspensions": 1, "late_stops": 0}
     for name, labels in {
         "notice_lead_seconds": SUDDEN,
         "notice_to_decision_seconds": {"decision": "stop"},
@@ -243,13 +241,16 @@ async def test_steps_are_lost_where_the_next_run_begins_earlier(scene: tuple[Ser
 class Failing(NoMetrics):
     name = "failing"
 
+    def __init__(self) -> None:
+        self.bulkhead = Bulkhead(Clock())
+
     def attach(self, _live: object) -> "list[Failing]":
         return [self]
 
     def on_change(self, _change: object) -> NoReturn:
         raise RuntimeError("cannot count")
 
-    @log_errors_once
+    @guarded
     def on_directives_sent(self, _job: JobName, _directives: Collection[Directive]) -> None:
         raise RuntimeError("cannot count")
 
@@ -265,8 +266,8 @@ async def test_a_line_whose_measures_fail_works(tmp_path: Path) -> None:
             stop = await process.lines.matching(directive="STOP")
             assert await process.reports("saved", stop) == Refusal(200, None)
             await until(lambda: served.job("job").decision.phase is Phase.SUSPENDED)
-    failures = [line["event"] for line in logs if line["event"] in ("journal.listener_failed", "metrics.failed")]
-    assert sorted(failures) == ["journal.listener_failed", "metrics.failed"]
+    failures = [line["where"] for line in logs if line["event"] == "internal.fault"]
+    assert sorted(failures) == ["journal", "metrics"]
 
 
 @pytest.mark.parametrize("taken", [False, True])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from prometheus_client.openmetrics.exposition import generate_latest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.directive import Directive, DirectiveKind
 from supervisor.domain.ids import Host, JobName, Source
@@ -71,7 +72,7 @@ class Soak:
 
     def __init__(self) -> None:
         clock, refusals = Clock(), Refusals()
-        metrics = Metrics("0", refusals, clock)
+        metrics = Metrics("0", refusals, Bulkhead(Clock()), clock)
         locations = ClusterSources(locations=lambda about: NodeLocation(about.uid[-1], about.name), gpus=lambda _: 8.0)
         self.leader = metrics.for_leader(lambda: True, locations)
         self.registry = metrics.registry

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.__main__ import main
 from supervisor.observability.notifications.composing import Choice, Origin, messages
@@ -45,7 +46,8 @@ class Sending:
         self.leads = True
         self.outcomes = Outcomes()
         self.outboxes = [
-            Outbox(target, self.outcomes, lambda: self.leads, Clock(), limits) for target in config.targets
+            Outbox(target, self.outcomes, lambda: self.leads, Clock(), limits, Bulkhead(Clock()))
+            for target in config.targets
         ]
 
     def put(self, one: Message) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.job import Phase
 from supervisor.observability.metrics.wiring import Metrics
@@ -107,7 +108,7 @@ async def test_decisions_do_not_wait_for_a_receiver(tmp_path: Path) -> None:
 
 async def test_too_much_at_once_drops_the_oldest_and_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifier, "MAX_HAPPENINGS", 3)
-    metrics = Metrics("1", Refusals(), Clock())
+    metrics = Metrics("1", Refusals(), Bulkhead(Clock()), Clock())
     hooks = metrics.for_leader(lambda: True)
     async with (
         receiving(answering(200)) as there,
