@@ -184,3 +184,20 @@ def test_whatever_the_order_it_ends_as_the_cluster_and_never_goes_back(
     while playing.watch() or playing.answer():
         playing.look()
     assert dict(playing.cache.objects) == playing.cluster.objects
+
+
+def test_a_callback_that_raises_for_one_object_is_called_for_the_others() -> None:
+    """Also within one list, and the cache has them all."""
+    told, bulkhead = list[str](), Bulkhead(Clock())
+
+    def on_change(_before: Thing | None, after: Thing | None) -> None:
+        assert after is not None
+        if after.metadata.name == "b":
+            raise OverflowError("a defect")
+        told.append(after.metadata.name)
+
+    cache: Cache[Thing] = Cache("things", on_change, bulkhead)
+    cache.replace([thing(2, name=name, uid=name) for name in "abc"], "2")
+    assert told == ["a", "c"]
+    assert versions(cache) == {"a": 2, "b": 2, "c": 2}
+    assert bulkhead.counts == {"watch": 1}

@@ -432,6 +432,7 @@ class Served:
     store: SqliteStore
     peers: Peers
     processes: Processes
+    supervisor: Supervisor
     _stop: asyncio.Event
     _task: asyncio.Task[None]
     _since: float = field(default_factory=time.monotonic)
@@ -513,7 +514,7 @@ async def serving(  # noqa: PLR0913 - each has a default
     try:
         await until(lambda: endpoints.exists() or task.done())
         async with Peers.of(tokens, json.loads(endpoints.read_bytes()), ca) as peers:
-            yield Served(store, peers, supervisor._processes, stop, task)
+            yield Served(store, peers, supervisor._processes, supervisor, stop, task)
     finally:
         stop.set()
         await task

@@ -5,14 +5,17 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from supervisor.decide.notices import Presence, ends_at
 from supervisor.domain.ids import Host
-from supervisor.domain.notice import NoticeState
+from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.ingest import expiry
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState
 from supervisor.ingest.expiry import Expiry
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
@@ -113,3 +116,23 @@ async def test_the_first_look_of_a_silent_node_is_no_silence(scene: Scene) -> No
     assert await scene.state() is NoticeState.ACTIVE
     scene.clock.seconds += POLICY.gone_grace_seconds
     assert await scene.state() is NoticeState.GONE
+
+
+async def test_a_notice_that_cannot_be_ended_leaves_the_others_ended(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again after the pause that the guard gives it."""
+    bad = notice(2, left=LEAD)
+    await scene.store.put_notice(bad.id, lambda _known: bad)
+
+    def raises(known: ReclaimNotice, presence: Presence, *rest: Any) -> float:
+        if known.id == bad.id:
+            raise ZeroDivisionError("a defect")
+        return ends_at(known, presence, *rest)
+
+    monkeypatch.setattr(expiry, "ends_at", raises)
+    pause = await scene.ageing.once()
+    assert pause is not None
+    assert pause <= 10
+    states = {notice.id: notice.state for notice in scene.store.snapshot().notices.values()}
+    assert states == {bad.id: NoticeState.ACTIVE, notice(1).id: NoticeState.GONE}

@@ -49,7 +49,8 @@ class _Scene:
         self.store = store
         self.cache = _Cache()
         jobs = ClusterJobs([ConnectedKind(cast("Any", self.cache), cast("Any", None))])
-        self.reconciler = JobReconciler(jobs, store, Clock(), Bulkhead(Clock()))
+        self.bulkhead = Bulkhead(Clock())
+        self.reconciler = JobReconciler(jobs, store, Clock(), self.bulkhead)
 
     @property
     def known(self) -> SupervisedJob | None:
@@ -123,3 +124,22 @@ async def test_what_is_in_place_is_a_fact_of_the_job_that_was_decided_about(scen
         await scene.reconciler.in_place(other)
     assert (stored := scene.known) is not None
     assert stored.observed.applied == 5
+
+
+async def test_a_job_that_cannot_be_read_leaves_the_others_read(scene: _Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown as failing, and read again once that is possible."""
+    bad, observe, mended = JobName("team/trainingjob.bad"), scene.cache.kind.observe, False
+
+    def raises(one: JobState[TrainingJob], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
+        if one.name == bad and not mended:
+            raise ZeroDivisionError("a defect")
+        return observe(one, known, now)
+
+    monkeypatch.setattr(scene.cache.kind, "observe", raises)
+    scene.cache.states[bad] = replace(state(job()), name=bad)
+    scene.reconciler.add([bad])
+    scene.shows(job())
+    await until(lambda: scene.known is not None, "the other job is stored")
+    assert scene.bulkhead.about(bad) == {"observe": "ZeroDivisionError: a defect"}
+    mended = True
+    await until(lambda: not scene.bulkhead.about(bad), "it is read again")

@@ -12,17 +12,21 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from servicekit.bulkhead import Bulkhead
+from servicekit.bulkhead import Bulkhead, Place
 from servicekit.clock import Clock
 from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import ClusterEvents
+from supervisor.cluster.objects import Pod
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.policy import Policy
+from supervisor.decide.signals import Signal
 from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION
 from supervisor.domain.ids import NoticeId
 from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.ingest.cluster import reconciler
 from supervisor.ingest.cluster.reconciler import SignalReconciler
+from supervisor.ingest.cluster.signals import pod_signal
 from supervisor.store.interface import NoticeChange, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.store.store_behaviour import opened
@@ -291,3 +295,24 @@ async def test_a_withdrawal_is_taken_in(tmp_path: Path) -> None:
         assert one.states() == {"pod-condition/ns/p/p": NoticeState.ACTIVE}
         await one.listed(pods=[_pod("p", 9, "False")])
         assert one.states() == {"pod-condition/ns/p/p": NoticeState.WITHDRAWN}
+
+
+async def test_signals_about_one_object_that_raise_leave_the_others_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read again later."""
+    mended = False
+
+    def raises(pod: Pod) -> Signal | None:
+        if pod.metadata.name == "bad" and not mended:
+            raise OverflowError("a defect")
+        return pod_signal(pod)
+
+    monkeypatch.setattr(reconciler, "pod_signal", raises)
+    async with _scene(tmp_path) as one:
+        assert not await one.listed(pods=[_pod("bad"), _pod("good")])
+        assert one.states() == {"pod-condition/ns/good/good": NoticeState.ACTIVE}
+        mended = True
+        one.words._bulkhead.succeeded(Place("signals", "bad"))  # Its pause is over.
+        assert await one.words.once(one.store) is None
+        assert set(one.states()) == {"pod-condition/ns/good/good", "pod-condition/ns/bad/bad"}
