@@ -22,6 +22,8 @@ OPTIONS = (
     # Without the last option gRPC would not send a third one without data in between.
     ("grpc.keepalive_time_ms", 70_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Where a frozen peer's kernel acknowledges the ping, this counts instead; the default is 60 s.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     # Otherwise gRPC pings every 10 s to measure the bandwidth, however little is sent.
     ("grpc.http2.bdp_probe", 0),

@@ -142,6 +142,8 @@ def _grpc_options(patience: float) -> list[tuple[str, int]]:
         # supervisor with 5,000 agents does: 180 us each.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        # Where a frozen peer's kernel acknowledges the ping, this counts instead; the default is 60 s.
+        ("grpc.http2.ping_timeout_ms", 10_000),
         # gRPC ends a connection at the third ping of a peer that comes sooner than this after the one before.
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         # Otherwise gRPC pings every 10 s to measure the bandwidth, however little is sent.

@@ -4,14 +4,19 @@ import asyncio
 import contextlib
 import os
 import resource
+import signal
 import socket
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 
 from servicekit.address import Address, parse
+from supervisor.serving.servers import _grpc_options
 from tests.testkit.server_process import Running, started
 from tests.testkit.serving import Peers, hello
 from tests.testkit.waiting import PATIENCE, until
@@ -123,3 +128,37 @@ async def _used_up(running: Running) -> None:
     pid = running.process.pid
     most, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     await until(lambda: descriptors(pid) >= most - 1)
+
+
+_FROZEN_PEER = """
+import queue, sys, grpc
+waits = queue.Queue()
+waits.put(b"hello")
+for _ in grpc.insecure_channel(sys.argv[1]).stream_stream("/a/b")(iter(waits.get, None)): pass
+"""
+
+
+@pytest.mark.long
+async def test_a_frozen_peer_is_lost_soon_after_the_ping_that_it_does_not_answer() -> None:
+    """Its kernel acknowledges the ping, so the time-out of keepalive does not count: gRPC waited for 60 s."""
+    heard, lost = asyncio.Event(), asyncio.Event()
+
+    async def listen(messages: AsyncIterator[bytes], _context: object) -> None:
+        async for _ in messages:
+            heard.set()
+        lost.set()
+
+    handler = grpc.stream_stream_rpc_method_handler(listen)
+    server = grpc.aio.server(options=[*{**dict(_grpc_options(5.0)), "grpc.keepalive_time_ms": 1000}.items()])
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("a", {"b": handler})])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    peer = await asyncio.create_subprocess_exec(sys.executable, "-c", _FROZEN_PEER, f"127.0.0.1:{port}")
+    try:
+        await until(heard.is_set)
+        peer.send_signal(signal.SIGSTOP)
+        await until(lost.is_set, seconds=45)
+    finally:
+        peer.kill()
+        await peer.wait()
+        await server.stop(None)
