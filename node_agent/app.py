@@ -5,6 +5,7 @@ import contextlib
 import enum
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from node_agent.source_factory import SourceFactory
 from node_agent.sources import Source
 from node_agent.spot import ALWAYS, Spot, SpotLabel
 from node_agent.uplink import AgentReplaced, Uplink
-from node_agent.watchdog import Watchdog
+from node_agent.watchdog import Watchdog, kernel_watchdog
 from servicekit import address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
@@ -104,6 +105,9 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
             tasks.add(poller(source, ALWAYS if kind is SourceKind.FILE else cluster.spot))
         health = AgentHealth(tasks.watchdogs, uplink, node, outbox, clock)
         await stack.enter_async_context(_probes(settings.probe_address, health))
+        watchdog = kernel_watchdog(settings.watchdog_seconds)
+        if watchdog is not None:
+            tasks.root["watchdog"] = partial(watchdog.run, health.hanging)
         await run_tasks(tasks.root, stop)
 
 

@@ -1,6 +1,6 @@
 """The agent's answers to liveness and readiness probes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,16 @@ class AgentHealth:
 
     def live(self) -> Health:
         """Depends on nothing outside this process."""
-        loops = {f"source {name}": watchdog.alive for name, watchdog in self.sources.items()}
-        loops["uplink"] = self.uplink.watchdog.alive
+        loops = self._loops()
         return Health(all(loops.values()), {"loops": loops})
+
+    def hanging(self) -> Sequence[str]:
+        """The loops that hang."""
+        return [name for name, alive in self._loops().items() if not alive]
+
+    def _loops(self) -> Mapping[str, bool]:
+        loops = {f"source {name}": watchdog.alive for name, watchdog in self.sources.items()}
+        return {**loops, "uplink": self.uplink.watchdog.alive}
 
     def ready(self) -> Health:
         detail = {

@@ -39,6 +39,9 @@ class SourceKind(enum.StrEnum):
     FILE = "file"
 
 
+_LEAST_WATCHDOG = 1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings, each with its default, unit and reason."""
@@ -166,6 +169,16 @@ class Settings:
             "waits, three of the supervisor's own. Pings of HTTP/2, every 60 s, detect most faults earlier.",
         ),
     ] = 300.0
+    watchdog_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=600.0,
+            description="The kernel kills an agent that is frozen or hangs for this many seconds, so that the "
+            "supervisor sees at once that nobody watches the node; whatever runs the agent starts it again. 0 turns "
+            "this off, for a debugger. It cannot work where the agent is the first process of a container.",
+        ),
+    ] = 10.0
     probe_address: Annotated[
         str, Meta(description="host:port for /livez and /readyz; port 0 picks a free port, empty disables them.")
     ] = ""
@@ -194,6 +207,9 @@ class Settings:
         for field, served in (("probe_address", self.probe_address), ("metrics_address", self.metrics_address)):
             if served:
                 settings.check_field(field, served, address.parse)
+        if 0 < self.watchdog_seconds < _LEAST_WATCHDOG:
+            why = f"must be 0 or at least {_LEAST_WATCHDOG:g}, as a busy machine is slow"
+            raise settings.BadValueError("watchdog_seconds", why)
         settings.check_field("failpoint", self.failpoint, lambda text: failpoints.parse(text, At))
         _check_sources(self)
 

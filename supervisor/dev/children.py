@@ -55,9 +55,20 @@ class Child:
         Raises:
             ChildEnded: It does not.
         """
-        code = self.process.poll()
-        if code is not None:
-            raise ChildEnded(f"{self.name} {_manner(code)}.{self._last_output()}")
+        if not self.running:
+            raise ChildEnded(f"{self.manner}.{self._last_output()}")
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether a signal has ended it."""
+        return not self.running and self.process.returncode < 0
+
+    @property
+    def manner(self) -> str:
+        """How it has ended."""
+        code = self.process.returncode
+        how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+        return f"{self.name} {how}"
 
     async def ended(self) -> int:
         while (code := self.process.poll()) is None:  # noqa: ASYNC110 - nothing sets an event: we have no watcher.
@@ -119,7 +130,3 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
     path = os.pathsep.join([sysconfig.get_path("scripts"), kept.get("PATH", os.defpath)])
     return {**kept, "PATH": path, **variables}
-
-
-def _manner(code: int) -> str:
-    return f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"

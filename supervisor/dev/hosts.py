@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from supervisor.dev.children import Child, command, start
+from supervisor.dev.narration import say
 from supervisor.dev.workspace import Workspace
 
 
@@ -17,14 +18,25 @@ class SimulatedHost:
     grpc: str
     workspace: Workspace
     agent: Child | None = field(default=None)
+    _uid: str = field(default="")
     _gone_at: float = field(default=0.0)
 
     def boot(self) -> None:
         """Starts the host as a new machine of its name: what was announced about the old one does not concern it."""
         self.workspace.reclaim_file(self.name).unlink(missing_ok=True)
+        self._uid = f"{self.name}-{uuid.uuid4()}"
+        self._start_agent()
+
+    def restart_killed_agent(self) -> None:
+        """Starts the agent again if a signal has ended it, as the kernel does with an agent that is frozen."""
+        if self.agent is not None and self.agent.is_killed:
+            say(f"{self.agent.manner}. Starting it again.")
+            self._start_agent()
+
+    def _start_agent(self) -> None:
         settings = {
             "NODE_AGENT_NODE_NAME": self.name,
-            "NODE_AGENT_NODE_UID": f"{self.name}-{uuid.uuid4()}",
+            "NODE_AGENT_NODE_UID": self._uid,
             "NODE_AGENT_SUPERVISOR": self.grpc,
             "NODE_AGENT_TOKEN_FILE": str(self.workspace.agent_token(self.name)),
             "NODE_AGENT_SOURCES": "file",

@@ -50,11 +50,13 @@ class Scene:
         return next(host for host in self.hosts if host.name == name)
 
     def check(self) -> None:
-        """Checks that every process runs that should.
+        """Checks that every process runs that should. Agents that were killed are started again.
 
         Raises:
             ChildEnded: One does not.
         """
+        for host in self.hosts:
+            host.restart_killed_agent()
         for child in self.children():
             if not (child is self.job and self.is_job_done):
                 child.check()

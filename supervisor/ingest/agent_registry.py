@@ -115,6 +115,7 @@ class AgentRegistry:
         self._clear: set[Host] = set()
         self._denying: set[Host] = set()
         self._silent: dict[Host, float] = {}
+        self._heard: dict[Host, float] = {}
         self._synced: dict[Host, float] = {}
         self._on_change = on_change
         self._now = now
@@ -149,12 +150,19 @@ class AgentRegistry:
             known = self._agents[node]
             self._put(replace(known, pod_sources={**known.pod_sources, source: state}))
 
-    def disconnect(self, node: Host, stream: object) -> None:
-        """Handles the end of a stream: the node's sources become unknown, unless it has a newer stream."""
+    def disconnect(self, node: Host, stream: object, heard: float | None = None) -> None:
+        """Handles the end of a stream: the node's sources become unknown, unless it has a newer stream.
+
+        Args:
+            node: The agent's node.
+            stream: The stream that has ended.
+            heard: When the agent last gave a sign of life, in Unix seconds; None for now.
+        """
         if self.is_current(node, stream):
             del self._streams[node]
             self._synced.pop(node, None)
             self._silent[node] = self._now()
+            self._heard[node] = self._now() if heard is None else heard
             known = self._agents[node]
             self._put(
                 replace(
@@ -168,7 +176,7 @@ class AgentRegistry:
     def forget(self, before: float) -> None:
         """Forgets nodes that have been silent since before an instant: the names of spot nodes are rarely reused."""
         for node in [node for node, since in self._silent.items() if since < before]:
-            del self._silent[node]
+            del self._silent[node], self._heard[node]
             if not self.connected(node):
                 del self._agents[node]
 
@@ -183,6 +191,10 @@ class AgentRegistry:
     def silent_since(self, node: Host) -> float | None:
         """Since when the node's agent has no stream, at the earliest this process's start; None while it has one."""
         return None if self.connected(node) else self._silent.get(node, self._started)
+
+    def heard_at(self, node: Host) -> float | None:
+        """When the node's silent agent last gave a sign of life, which is before its stream ended."""
+        return None if self.connected(node) else self._heard.get(node)
 
     def synced_since(self, node: Host) -> float | None:
         """Since when the agent's last hello is completely processed; None while it is not."""

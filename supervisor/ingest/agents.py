@@ -31,6 +31,8 @@ from supervisor.store.interface import Store
 
 _CONNECT = "/reclaim.v1.ReclaimService/Connect"
 _SILENT_HEARTBEATS = 3
+_PINGED_SECONDS = 70.0
+"""A connection that is lost, and not closed, answered a ping at most this long ago: every 60 s, within 10 s."""
 _HEARTBEATS_AT_ONCE = 100
 _MAX_INTERVAL_SECONDS = 600.0
 _HELLO_SECONDS = 1.0
@@ -188,6 +190,8 @@ class _Stream:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_stopping = False
         self._is_reading = False
+        self._is_silent = False
+        self._heard_at = deps.clock.now()
         self._beats: set[asyncio.Task[None]] = set()
         self._reports = ReportHandler(deps.reports, node, self._acknowledge)
 
@@ -207,6 +211,7 @@ class _Stream:
                 beat.add_done_callback(self._beat_ended)
             case Verdict.SILENT:
                 _log.warning("agent.silent", node=self._node)
+                self._is_silent = True
                 self._finish(None)
             case Verdict.NOT_READING:
                 self._finish(self._slow_reader())
@@ -246,8 +251,14 @@ class _Stream:
             await self._replace_machine(view.uid)
             await self._run(view, reports)
         finally:
-            self._deps.agents.disconnect(self._node, self)
+            self._deps.agents.disconnect(self._node, self, self._last_sign_of_life())
             _log.info("agent.disconnected", node=self._node, session=view.session)
+
+    def _last_sign_of_life(self) -> float:
+        """The last message, or the last ping that was answered. A program that hangs also answers pings."""
+        if self._is_silent:
+            return self._heard_at
+        return max(self._heard_at, self._deps.clock.now() - _PINGED_SECONDS)
 
     def _warn_of_shared_uid(self, uid: str) -> None:
         others = self._deps.agents.others(self._node)
@@ -362,6 +373,8 @@ class _Stream:
         self._is_reading = True
         received = await anext(self._messages, None)
         self._is_reading = False
+        if received is not None:
+            self._heard_at = self._deps.clock.now()
         if self._liveness is not None:
             self._liveness.heard()
         if isinstance(received, Exception):

@@ -44,7 +44,10 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSnapshot:
-    """The state at `now` (Unix seconds). `gpus` are those of each worker of a job, where they are known."""
+    """The state at `now` (Unix seconds). `gpus` are those of each worker of a job, where they are known.
+
+    `silent`: since when an agent has had no stream. `heard`: when it last gave a sign of life, which is earlier.
+    """
 
     now: float
     policy: Policy
@@ -56,6 +59,7 @@ class StatusSnapshot:
     agents: Mapping[Host, AgentState]
     silent: Mapping[Host, float]
     refused: Mapping[tuple[Wire, Code], int]
+    heard: Mapping[Host, float] = field(default_factory=dict)
     machines: Mapping[Host, Machine] = field(default_factory=dict)
     sharing: Mapping[Host, Sequence[Host]] = field(default_factory=dict)
     gpus: Mapping[JobName, float] = field(default_factory=dict)

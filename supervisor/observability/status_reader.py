@@ -86,6 +86,7 @@ class StatusReader:
             gpus={name: gpus for name in {each.job for each in groups} if (gpus := self.gpus(name)) is not None},
             agents=agents,
             silent={node: since for node, since in silent.items() if since is not None},
+            heard={node: at for node in agents if (at := self.live.agents.heard_at(node)) is not None},
             machines={node: self.live.machine(node) for node in agents},
             sharing=self.live.agents.sharing(),
             refused=dict(self.refusals.counts()),

@@ -282,7 +282,7 @@ def _agent(agent: AgentState, snapshot: StatusSnapshot, gone: Collection[Host]) 
         node=agent.node,
         connected=agent.connected,
         reclaimed=agent.node in gone,
-        silent_seconds=_ago(snapshot.silent.get(agent.node), snapshot.now),
+        silent_seconds=_ago(snapshot.heard.get(agent.node, snapshot.silent.get(agent.node)), snapshot.now),
         same_uid=list(snapshot.sharing.get(agent.node, ())),
         sources=[SourceView(source, state) for source, state in agent.sources.items()],
         pod_sources=[SourceView(source, state) for source, state in agent.pod_sources.items()],

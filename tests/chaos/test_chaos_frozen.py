@@ -92,7 +92,11 @@ async def test_nobody_misses_what_comes_while_it_is_frozen(open_world: OpenWorld
     A supervisor is left by the agents whose reports wait, although their heartbeats are far apart.
     """
     heartbeats = {"JOB_SUPERVISOR_HEARTBEAT_SECONDS": _HEARTBEAT, "JOB_SUPERVISOR_CONNECTION_SECONDS": "2"}
-    agents = {"NODE_AGENT_HEARTBEAT_SECONDS": "300" if who is _supervisor else _HEARTBEAT}
+    agents = {
+        "NODE_AGENT_HEARTBEAT_SECONDS": "300" if who is _supervisor else _HEARTBEAT,
+        # A frozen agent has to come back.
+        "NODE_AGENT_WATCHDOG_SECONDS": "0",
+    }
     world = await open_world(ServiceSettings({**QUICK.supervisor, **heartbeats}, {**QUICK.agents, **agents}))
     job = world.start_job(PLANS[scene])
     await world.until_training(job, workers=4)

@@ -143,6 +143,15 @@ def test_agents_use_their_nodes_network_and_open_nothing_on_it(helm: Helm) -> No
     assert probes == "127.0.0.1:8474"
 
 
+def test_an_agent_is_not_the_first_process_of_its_container(helm: Helm) -> None:
+    """The kernel kills no first process that is frozen; a policy may forbid the shared namespace."""
+    pods = (
+        pod_of(one(helm.render(given), "DaemonSet", "elastic-job-supervisor-agent"))
+        for given in ({}, {"agent": {"shareProcessNamespace": False}})
+    )
+    assert [pod.get("shareProcessNamespace") for pod in pods] == [True, None]
+
+
 def test_agents_in_the_pods_network_are_probed_there(helm: Helm) -> None:
     objects = helm.render({"agent": {"hostNetwork": False}})
     pod = pod_of(one(objects, "DaemonSet", "elastic-job-supervisor-agent"))

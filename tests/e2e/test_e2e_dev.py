@@ -131,13 +131,28 @@ def test_it_takes_other_ports_and_the_command_finds_it_until_ctrl_c(tmp_path: Pa
             assert "There is no cluster to connect to" in dev.command("status").stderr
 
 
-@pytest.mark.parametrize("name", ["The agent of host-1", "kubeai-run", "The supervisor"])
-def test_it_says_which_process_has_failed_and_ends_the_others(tmp_path: Path, name: str) -> None:
-    words = {"The agent of host-1": "elastic-node-agent", "kubeai-run": "kubeai-run", "The supervisor": "serve"}
+def _pid(home: Path, word: str) -> int:
+    return next(one.pid for one in leftovers(home) if word in one.command)
+
+
+def test_an_agent_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    """As a kubelet or systemd starts it again: the kernel kills agents that are frozen."""
     with _started(tmp_path, "--hosts", "1") as dev:
         dev.until_said("The job is Running")
-        victim = next(one.pid for one in leftovers(tmp_path) if words[name] in one.command)
-        os.kill(victim, signal.SIGKILL)
+        os.kill(_pid(tmp_path, "elastic-node-agent"), signal.SIGKILL)
+        dev.until_said("The agent of host-1 was ended by SIGKILL. Starting it again.")
+        wait_until(lambda: "  connected" in (shown := dev.command("nodes").stdout) and shown)
+        dev.process.send_signal(signal.SIGINT)
+        assert dev.code() == 0, dev.said()
+        dev.leaves_nothing()
+
+
+@pytest.mark.parametrize("name", ["kubeai-run", "The supervisor"])
+def test_it_says_which_process_has_failed_and_ends_the_others(tmp_path: Path, name: str) -> None:
+    words = {"kubeai-run": "kubeai-run", "The supervisor": "serve"}
+    with _started(tmp_path, "--hosts", "1") as dev:
+        dev.until_said("The job is Running")
+        os.kill(_pid(tmp_path, words[name]), signal.SIGKILL)
         assert dev.code() == 1, dev.said()
         assert f"{name} was ended by SIGKILL." in dev.said()
         dev.leaves_nothing()

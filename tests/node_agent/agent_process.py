@@ -55,12 +55,19 @@ class Process:
 
 
 @asynccontextmanager
-async def agent(environ: Mapping[str, str], module: Sequence[str] = ("node_agent",)) -> AsyncIterator[Process]:
+async def agent(
+    environ: Mapping[str, str],
+    module: Sequence[str] = ("node_agent",),
+    *,
+    program: Sequence[str] = (),
+    wrapper: Sequence[str] = (sys.executable,),
+) -> AsyncIterator[Process]:
+    """An agent; `program` are Python's arguments in place of a module, `wrapper` is what starts Python."""
     # Where the tests themselves run in a pod, that one's cluster is none of theirs.
     foreign = ("NODE_AGENT_", "KUBERNETES_SERVICE_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", *module, env={**inherited, **environ}, stderr=asyncio.subprocess.PIPE
+        *wrapper, *(program or ("-m", *module)), env={**inherited, **environ}, stderr=asyncio.subprocess.PIPE
     )
     running = Process(process, [], [])
     reader = asyncio.create_task(_read(running))

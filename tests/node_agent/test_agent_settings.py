@@ -45,6 +45,7 @@ def test_the_promised_defaults() -> None:
         max_lead_seconds=3600.0,
         outbox_limit=1024,
         heartbeat_seconds=300.0,
+        watchdog_seconds=10.0,
         probe_address="",
         metrics_address="",
         log_format=LogFormat.AUTO,
@@ -91,6 +92,8 @@ def test_what_must_be_set(variable: str) -> None:
         ({"NODE_AGENT_SUPERVISOR": "supervisor.kube-system:7000"}, "CA_FILE"),
         ({"NODE_AGENT_PROBE_ADDRESS": "8080"}, "host:port"),
         ({"NODE_AGENT_METRICS_ADDRESS": "8080"}, "host:port"),
+        ({"NODE_AGENT_WATCHDOG_SECONDS": "0.5"}, "WATCHDOG_SECONDS: must be 0 or at least 1"),
+        ({"NODE_AGENT_WATCHDOG_SECONDS": "-1"}, "WATCHDOG_SECONDS"),
         ({"NODE_AGENT_POLLS": "1"}, "NODE_AGENT_POLLS"),
     ],
 )

@@ -243,8 +243,26 @@ async def test_a_silent_agent_is_disconnected_and_its_sources_are_unknown(served
     assert known["sources"] == [{"source": "metadata", "state": "clear"}]
     lost = await served.agent_is("n1", connected=False)
     assert lost["sources"] == [{"source": "metadata", "state": "unknown"}]
+    assert lost["silent_seconds"] >= 2 * HEARTBEAT, "silence is counted from the last message"
     assert await agent.ended() is grpc.StatusCode.OK
     assert not served.store.snapshot().notices
+
+
+async def test_silence_is_counted_from_the_last_sign_of_life(served: Served) -> None:
+    """An agent is lost whose connection broke some time after it had said something, and one that said goodbye."""
+    lost = await served.peers.agent("lost", silent=True, heartbeat_seconds=600.0)
+    heard = (await served.status())["now"]
+    gone = await served.peers.agent("gone", silent=True, heartbeat_seconds=600.0)
+
+    async def later() -> bool:
+        return bool((await served.status())["now"] >= heard + 1.0)
+
+    await until(later)
+    lost.call.cancel()
+    assert (await served.agent_is("lost", connected=False))["silent_seconds"] >= 1.0
+    await gone.say(goodbye=wire.Goodbye(reason="the agent stops"))
+    left = await served.agent_is("gone", connected=False)
+    assert left["silent_seconds"] <= (await served.status())["now"] - heard - 1.0
 
 
 @pytest.mark.parametrize(
