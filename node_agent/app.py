@@ -67,8 +67,8 @@ async def run(settings: Settings) -> ExitCode:
 
 async def _serve(settings: Settings, stop: asyncio.Event) -> None:
     clock = Clock()
-    node = ThisNode(settings.node_name, settings.node_uid)
     outbox = Outbox(settings.outbox_limit)
+    node = ThisNode(settings.node_name, settings.node_uid, on_described=outbox.wake)
     uplink = Uplink(
         endpoint=Endpoint(address.parse(settings.supervisor), settings.token_file, settings.ca_file),
         node=node,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import structlog
@@ -16,10 +17,12 @@ class ThisNode:
     Args:
         name: The node's name.
         uid: Empty: the first source that knows it calls `resolve`.
+        on_described: Called after each description of the machine.
     """
 
-    def __init__(self, name: str, uid: str) -> None:
+    def __init__(self, name: str, uid: str, on_described: Callable[[], None] = lambda: None) -> None:
         self.name = name
+        self._on_described = on_described
         self._known = asyncio.Event()
         self._described = asyncio.Event()
         self._subject: Subject | None = None
@@ -42,6 +45,7 @@ class ThisNode:
         if not (self._machine.cloud and machine.cloud and machine.cloud != self._machine.cloud):
             self._machine = _merged(self._machine, machine)
         self._described.set()
+        self._on_described()
 
     def resolve(self, identity: NodeIdentity) -> None:
         """Takes a source's identity of the machine. The uid that came first stays."""

@@ -4,14 +4,17 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 
 import grpc.aio
+import structlog
 from reclaim.v1 import reclaim_pb2 as pb
 
 from node_agent import wire
 from node_agent.failpoints import At
 from node_agent.notices import NoticeId, SourceName, SourceState
 from node_agent.outbox import Outbox
+from node_agent.sources import NodeIdentity
 from node_agent.watchdog import Watchdog
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
@@ -38,7 +41,7 @@ class StreamLost(Exception):  # noqa: N818 - it names what happened
 
 
 class HelloOutdated(Exception):  # noqa: N818 - it names what is so
-    """More is known of the machine than the hello said: connect again and say it."""
+    """More is known of the machine than the hello said, and the supervisor is too old for an update: connect again."""
 
 
 class SessionSuperseded(Exception):  # noqa: N818 - it names what happened
@@ -72,6 +75,7 @@ class Stream:
         self._sent_at = clock.monotonic()
         self._closing = False
         self._is_welcomed = False
+        self._takes_updates = False
         # Already sent on this stream, so that only changes follow.
         self._revisions: dict[NoticeId, int] = {}
         self._states: dict[SourceName, tuple[SourceState, str]] = {}
@@ -80,23 +84,23 @@ class Stream:
         self,
         identity: wire.AgentIdentity,
         on_welcome: Callable[[], None],
-        outdated: Callable[[], bool] = lambda: False,
+        machine: Callable[[], NodeIdentity] = lambda: NodeIdentity(""),
     ) -> None:
         """Runs the stream until it ends. When cancelled, it says goodbye first.
 
         Args:
             identity: For the hello.
             on_welcome: Called when the supervisor has welcomed the agent.
-            outdated: Whether the identity is out of date; asked with each change of the outbox and each heartbeat.
+            machine: What is known of the machine; asked with each change of the outbox and each heartbeat.
 
         Raises:
-            HelloOutdated: The identity is out of date.
+            HelloOutdated: More is known of the machine, and the supervisor takes no updates.
             StreamLost: The stream ended, for whatever reason.
             SessionSuperseded: The supervisor refused this session.
         """
         # Two tasks and no group: a group would cancel both, gRPC ends a call whose reader is cancelled, and the goodbye
         # could not be written any more.
-        sending = asyncio.create_task(self._send(identity, outdated), name="uplink sending")
+        sending = asyncio.create_task(self._send(identity, machine), name="uplink sending")
         receiving = asyncio.create_task(self._receive(on_welcome), name="uplink receiving")
         try:
             await asyncio.wait([sending, receiving], return_when=asyncio.FIRST_EXCEPTION)
@@ -122,11 +126,19 @@ class Stream:
         self._outbox.wake()
         await asyncio.wait(tasks, timeout=_GOODBYE_SECONDS)
 
-    async def _send(self, identity: wire.AgentIdentity, outdated: Callable[[], bool]) -> None:
+    async def _send(self, identity: wire.AgentIdentity, machine: Callable[[], NodeIdentity]) -> None:
         """Returns without an error when the call has ended: the receiving task has the reason."""
         with contextlib.suppress(*_CALL_ENDED):
             await self._send_hello(identity)
-            while not self._closing and not outdated():
+            said = identity.machine
+            while not self._closing:
+                # Only the welcome tells whether the supervisor takes an update.
+                if self._is_welcomed and (known := machine()) != said:
+                    if not self._takes_updates:
+                        break
+                    said = known
+                    await self._write(wire.machine(known))
+                    structlog.get_logger().info("machine.updated", machine=asdict(known))
                 self._watchdog.feed(self._heartbeat)
                 await self._wait_for_change()
                 await self._send_changes()
@@ -214,8 +226,11 @@ class Stream:
         match message.WhichOneof("message"):
             case "welcome":
                 self._is_welcomed = True
+                self._takes_updates = message.welcome.machine_updates
                 self._set_heartbeats(message.welcome)
                 on_welcome()
+                # The sending task may wait for longer than the new heartbeat, or have more to say of the machine.
+                self._outbox.wake()
             case "acknowledgement":
                 failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
                 for entry in message.acknowledgement.entries:
@@ -236,8 +251,6 @@ class Stream:
             self._report_heartbeat = welcome.report_heartbeat_seconds
         if _MIN_HEARTBEAT <= welcome.heartbeat_seconds <= _MAX_HEARTBEAT:
             self._heartbeat = welcome.heartbeat_seconds
-            # The sending task may be waiting for the old one, which may be longer.
-            self._outbox.wake()
 
 
 def _is_cancelled() -> bool:

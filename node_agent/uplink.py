@@ -114,10 +114,9 @@ class Uplink:
         async with self._endpoint.channel() as channel:
             call = ReclaimServiceStub(channel).Connect(None, metadata=self._endpoint.metadata())
             stream = Stream(call, self._outbox, self._clock, self._heartbeat, self.watchdog)
-            machine = self._node.machine
             self._streams += 1
-            speaker = AgentIdentity(node, self._session, self._version, machine, self._streams)
-            await stream.run(speaker, self._on_welcome, outdated=lambda: self._node.machine != machine)
+            speaker = AgentIdentity(node, self._session, self._version, self._node.machine, self._streams)
+            await stream.run(speaker, self._on_welcome, lambda: self._node.machine)
 
     def _on_welcome(self) -> None:
         self.welcomed = self._ever_welcomed = True

@@ -85,6 +85,10 @@ def source(status: SourceStatus, now: float) -> pb.AgentMessage:
     return pb.AgentMessage(source=_source(status, now))
 
 
+def machine(known: NodeIdentity) -> pb.AgentMessage:
+    return pb.AgentMessage(machine=_machine(known))
+
+
 def heartbeat() -> pb.AgentMessage:
     return pb.AgentMessage(heartbeat=pb.Heartbeat())
 

@@ -73,11 +73,16 @@ def hello_view(hello: wire.Hello, now: float) -> AgentState:
         connected=True,
         sources=dict(source_state(each) for each in hello.sources if not about_pods(each)),
         pod_sources=dict(source_state(each) for each in hello.sources if about_pods(each)),
-        machine=_machine(hello.machine, now),
+        machine=machine(hello.machine, now),
     )
 
 
-def _machine(message: wire.Machine, now: float) -> Machine:
+def machine(message: wire.Machine, now: float) -> Machine:
+    """The machine as a message that was received `now` describes it.
+
+    Raises:
+        MalformedError: A field is wrong.
+    """
     return Machine(
         cloud=_word("machine.cloud", message.cloud),
         region=_word("machine.region", message.region),

@@ -150,6 +150,11 @@ class AgentRegistry:
             known = self._agents[node]
             self._put(replace(known, pod_sources={**known.pod_sources, source: state}))
 
+    def describe(self, node: Host, stream: object, machine: Machine) -> None:
+        """Updates what the agent knows of its machine, unless the node has a newer stream."""
+        if self.is_current(node, stream):
+            self._put(replace(self._agents[node], machine=machine))
+
     def disconnect(self, node: Host, stream: object, heard: float | None = None) -> None:
         """Handles the end of a stream: the node's sources become unknown, unless it has a newer stream.
 

@@ -19,7 +19,7 @@ from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import NOT_OF_AGENTS, ReclaimNotice, Report, SubjectKind
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Agent, AuthenticationUnavailableError, BadTokenError, ForeignPodError, Principal
-from supervisor.ingest.agent_messages import Received, about_pods, decode, hello_view, report, source_state
+from supervisor.ingest.agent_messages import Received, about_pods, decode, hello_view, machine, report, source_state
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState
 from supervisor.ingest.agent_reports import ReportDependencies, ReportHandler, ignore_refusal
 from supervisor.ingest.errors import ForeignTokenError, MalformedError, SlowReaderError, TooManyError, code_of
@@ -344,7 +344,9 @@ class _Stream:
     async def _read_messages(self, view: AgentState, reports: Sequence[Report]) -> None:
         """Welcomes the agent and reads its messages until its goodbye, or until a newer stream replaces this one."""
         turn = self._deps.heartbeat_seconds
-        welcome = wire.Welcome(heartbeat_seconds=self._interval * turn, report_heartbeat_seconds=turn)
+        welcome = wire.Welcome(
+            heartbeat_seconds=self._interval * turn, report_heartbeat_seconds=turn, machine_updates=True
+        )
         await self._write(wire.SupervisorMessage(welcome=welcome))
         for each in reports:
             await self._reports.put(each)
@@ -361,6 +363,9 @@ class _Stream:
                     agents = self._deps.agents
                     tell = agents.pod_source if about_pods(message.source) else agents.source
                     tell(self._node, self, name, state)
+                case "machine":
+                    known = machine(message.machine, self._deps.clock.now())
+                    self._deps.agents.describe(self._node, self, known)
                 case "goodbye":
                     return
                 case "heartbeat" | None:

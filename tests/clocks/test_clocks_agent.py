@@ -34,7 +34,7 @@ class Scene:
     clock: StepClock
 
     def heard(self) -> dict[str, float]:
-        # An agent that learns more about its machine says hello again, on another stream.
+        # An agent that learns more about its machine says hello again to this supervisor, on another stream.
         streams = [stream for stream in self.supervisor.streams if stream.messages]
         said = [each for stream in streams for each in (*stream.hello.notices, *stream.notices)]
         active = [each for each in said if each.announcement == pb.ANNOUNCEMENT_ACTIVE]

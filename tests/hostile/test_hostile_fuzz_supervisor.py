@@ -73,12 +73,23 @@ sources = st.builds(
     detail=names,
     about=mostly(wire.SUBJECT_KIND_UNSPECIFIED, st.just(wire.SUBJECT_KIND_POD) | enums),
 )
+machines = st.builds(
+    wire.Machine,
+    cloud=mostly("aws", names),
+    region=names,
+    zone=mostly("z", names),
+    instance_type=names,
+    price_class=enums,
+    spot_strategy=names,
+    protected_seconds=st.none() | st.floats(),
+)
 hellos = st.builds(
     wire.Hello,
     node=mostly(NODE, names),
     node_uid=mostly("uid-node", names),
     session=mostly(1, whole),
     agent_version=names,
+    machine=mostly(wire.Machine(), machines),
     sources=mostly([wire.SourceReport(source="s")] * 16, st.lists(sources, max_size=17)),
     notices=mostly(1, st.just(1025)).flatmap(
         lambda count: st.lists(notices, max_size=3) if count == 1 else st.just([wire.NoticeReport()] * count)
@@ -88,6 +99,7 @@ messages = st.one_of(
     st.builds(wire.AgentMessage, notice=notices),
     st.builds(wire.AgentMessage, source=sources),
     st.builds(wire.AgentMessage, hello=hellos),
+    st.builds(wire.AgentMessage, machine=machines),
     st.just(wire.AgentMessage(heartbeat=wire.Heartbeat())),
     st.just(wire.AgentMessage()),
 )

@@ -44,6 +44,8 @@ class FakeSupervisor(ReclaimServiceServicer):
         self.heartbeat = 2.0
         # 0: as an older supervisor, which does not say it.
         self.report_heartbeat = 0.0
+        # False: as an older supervisor.
+        self.machine_updates = False
         self.welcomes = True
         self.acknowledges = True
         self.answers_heartbeats = True
@@ -108,7 +110,11 @@ class FakeSupervisor(ReclaimServiceServicer):
                 stream.say(pb.SupervisorMessage(heartbeat=pb.Heartbeat()))
 
     def _welcome(self) -> pb.Welcome:
-        return pb.Welcome(heartbeat_seconds=self.heartbeat, report_heartbeat_seconds=self.report_heartbeat)
+        return pb.Welcome(
+            heartbeat_seconds=self.heartbeat,
+            report_heartbeat_seconds=self.report_heartbeat,
+            machine_updates=self.machine_updates,
+        )
 
     def _acknowledge(self, stream: Stream, *reports: pb.NoticeReport) -> None:
         if self.acknowledges and reports:

@@ -54,9 +54,9 @@ class Agent:
         heartbeat: float = 5.0,
     ) -> None:
         self.clock = Clock()
-        self.node = ThisNode(NODE.name, uid)
-        self.node.describe(NodeIdentity(""))  # As a source does that knows nothing of the machine.
         self.outbox = Outbox(10)
+        self.node = ThisNode(NODE.name, uid, on_described=self.outbox.wake)
+        self.node.describe(NodeIdentity(""))  # As a source does that knows nothing of the machine.
         self.token_file = token_file
         self.uplink = Uplink(
             endpoint=Endpoint(address, token_file, ca_file),
@@ -146,14 +146,42 @@ async def test_the_hello_describes_the_machine(fake: FakeSupervisor, agent: Agen
     assert not machine.HasField("protected_seconds")
 
 
-async def test_what_is_learned_later_is_said_in_another_hello(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_what_is_learned_later_is_an_update_on_the_stream(fake: FakeSupervisor, agent: Agent) -> None:
+    """Once; a fact that was known stays."""
+    fake.machine_updates = True
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    agent.node.describe(NodeIdentity("", zone="z-1"))
+    await until(lambda: "machine" in fake.streams[0].kinds)
+    agent.node.describe(NodeIdentity("", zone="z-2", region="r-2"))
+    await until(lambda: fake.streams[0].kinds.count("machine") == 2)
+    agent.outbox.put(agent.report())
+    await until(lambda: not agent.outbox.unacknowledged())
+    said = [message.machine for message in fake.streams[0].messages if message.WhichOneof("message") == "machine"]
+    assert said == [pb.Machine(zone="z-1"), pb.Machine(zone="z-1", region="r-2")]
+    assert len(fake.streams) == 1
+
+
+async def test_what_is_learned_before_the_welcome_is_said_after_it(fake: FakeSupervisor, agent: Agent) -> None:
+    """Until the welcome, nobody knows what the supervisor understands."""
+    fake.welcomes, fake.machine_updates = False, True
+    agent.start()
+    await until(lambda: fake.streams and fake.streams[0].messages)
+    agent.node.describe(NodeIdentity("", zone="z-1"))
+    agent.outbox.put(agent.report())
+    await until(lambda: "notice" in fake.streams[0].kinds)
+    assert fake.streams[0].kinds == ["hello", "notice"]
+    fake.streams[0].say(pb.SupervisorMessage(welcome=pb.Welcome(heartbeat_seconds=2.0, machine_updates=True)))
+    await until(lambda: "machine" in fake.streams[0].kinds)
+
+
+async def test_an_older_supervisor_hears_of_it_in_another_hello(fake: FakeSupervisor, agent: Agent) -> None:
     """With everything else, on a stream of its own; a fact that was known stays."""
     agent.start()
     await until(lambda: agent.uplink.welcomed)
     assert fake.streams[0].hello.machine == pb.Machine()
     agent.outbox.put(agent.report())
     agent.node.describe(NodeIdentity("", zone="z-1"))
-    agent.outbox.wake()
     await until(lambda: len(fake.streams) == 2 and fake.streams[1].messages)
     assert fake.streams[0].kinds[-1] == "goodbye"
     agent.node.describe(NodeIdentity("", zone="z-2"))

@@ -25,49 +25,49 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18reclaim/v1/reclaim.proto\x12\nreclaim.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe9\x01\n\x0c\x41gentMessage\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.reclaim.v1.HelloH\x00\x12*\n\x06notice\x18\x02 \x01(\x0b\x32\x18.reclaim.v1.NoticeReportH\x00\x12*\n\x06source\x18\x03 \x01(\x0b\x32\x18.reclaim.v1.SourceReportH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.reclaim.v1.HeartbeatH\x00\x12&\n\x07goodbye\x18\x05 \x01(\x0b\x32\x13.reclaim.v1.GoodbyeH\x00\x42\t\n\x07message\"\x80\x02\n\x11SupervisorMessage\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.reclaim.v1.WelcomeH\x00\x12\x36\n\x0f\x61\x63knowledgement\x18\x02 \x01(\x0b\x32\x1b.reclaim.v1.AcknowledgementH\x00\x12*\n\theartbeat\x18\x03 \x01(\x0b\x32\x15.reclaim.v1.HeartbeatH\x00\x12,\n\nsuperseded\x18\x04 \x01(\x0b\x32\x16.reclaim.v1.SupersededH\x00\x12&\n\x07goodbye\x18\x05 \x01(\x0b\x32\x13.reclaim.v1.GoodbyeH\x00\x42\t\n\x07message\"\x91\x02\n\x05Hello\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x10\n\x08node_uid\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12\x15\n\ragent_version\x18\x04 \x01(\t\x12)\n\x07sources\x18\x05 \x03(\x0b\x32\x18.reclaim.v1.SourceReport\x12)\n\x07notices\x18\x06 \x03(\x0b\x32\x18.reclaim.v1.NoticeReport\x12$\n\x07machine\x18\x07 \x01(\x0b\x32\x13.reclaim.v1.Machine\x12\x1e\n\x11heartbeat_seconds\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06stream\x18\t \x01(\x04\x42\x14\n\x12_heartbeat_seconds\"\xc7\x01\n\x07Machine\x12\r\n\x05\x63loud\x18\x01 \x01(\t\x12\x0e\n\x06region\x18\x02 \x01(\t\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\x15\n\rinstance_type\x18\x04 \x01(\t\x12+\n\x0bprice_class\x18\x05 \x01(\x0e\x32\x16.reclaim.v1.PriceClass\x12\x15\n\rspot_strategy\x18\x06 \x01(\t\x12\x1e\n\x11protected_seconds\x18\x07 \x01(\x01H\x00\x88\x01\x01\x42\x14\n\x12_protected_seconds\"K\n\x07Subject\x12%\n\x04kind\x18\x01 \x01(\x0e\x32\x17.reclaim.v1.SubjectKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\"\xb5\x02\n\x0cNoticeReport\x12\x0e\n\x06source\x18\x01 \x01(\t\x12$\n\x07subject\x18\x02 \x01(\x0b\x32\x13.reclaim.v1.Subject\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12.\n\x0c\x61nnouncement\x18\x04 \x01(\x0e\x32\x18.reclaim.v1.Announcement\x12\x19\n\x0cseconds_left\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12,\n\x08\x64\x65\x61\x64line\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07message\x18\x07 \x01(\t\x12-\n\x0cnotice_class\x18\x08 \x01(\x0e\x32\x17.reclaim.v1.NoticeClass\x12\x13\n\x0b\x63\x61ncellable\x18\t \x01(\x08\x42\x0f\n\r_seconds_left\"\xb6\x01\n\x0cSourceReport\x12\x0e\n\x06source\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.reclaim.v1.SourceState\x12\x1f\n\x12last_good_poll_age\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12&\n\x05\x61\x62out\x18\x05 \x01(\x0e\x32\x17.reclaim.v1.SubjectKindB\x15\n\x13_last_good_poll_age\"\x0b\n\tHeartbeat\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"F\n\x07Welcome\x12\x19\n\x11heartbeat_seconds\x18\x01 \x01(\x01\x12 \n\x18report_heartbeat_seconds\x18\x02 \x01(\x01\"s\n\x0f\x41\x63knowledgement\x12\x32\n\x07\x65ntries\x18\x01 \x03(\x0b\x32!.reclaim.v1.Acknowledgement.Entry\x1a,\n\x05\x45ntry\x12\x11\n\tnotice_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"\x1d\n\nSuperseded\x12\x0f\n\x07session\x18\x01 \x01(\x04*Z\n\nPriceClass\x12\x1b\n\x17PRICE_CLASS_UNSPECIFIED\x10\x00\x12\x14\n\x10PRICE_CLASS_SPOT\x10\x01\x12\x19\n\x15PRICE_CLASS_ON_DEMAND\x10\x02*X\n\x0bSubjectKind\x12\x1c\n\x18SUBJECT_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11SUBJECT_KIND_NODE\x10\x01\x12\x14\n\x10SUBJECT_KIND_POD\x10\x02*a\n\x0c\x41nnouncement\x12\x1c\n\x18\x41NNOUNCEMENT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41NNOUNCEMENT_ACTIVE\x10\x01\x12\x1a\n\x16\x41NNOUNCEMENT_WITHDRAWN\x10\x02*w\n\x0bNoticeClass\x12\x1c\n\x18NOTICE_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13NOTICE_CLASS_SUDDEN\x10\x01\x12\x1a\n\x16NOTICE_CLASS_SCHEDULED\x10\x02\x12\x15\n\x11NOTICE_CLASS_HINT\x10\x03*\x92\x01\n\x0bSourceState\x12\x1c\n\x18SOURCE_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14SOURCE_STATE_UNKNOWN\x10\x01\x12\x16\n\x12SOURCE_STATE_CLEAR\x10\x02\x12\x18\n\x14SOURCE_STATE_NOTICED\x10\x03\x12\x19\n\x15SOURCE_STATE_NOT_SPOT\x10\x04\x32X\n\x0eReclaimService\x12\x46\n\x07\x43onnect\x12\x18.reclaim.v1.AgentMessage\x1a\x1d.reclaim.v1.SupervisorMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18reclaim/v1/reclaim.proto\x12\nreclaim.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x91\x02\n\x0c\x41gentMessage\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.reclaim.v1.HelloH\x00\x12*\n\x06notice\x18\x02 \x01(\x0b\x32\x18.reclaim.v1.NoticeReportH\x00\x12*\n\x06source\x18\x03 \x01(\x0b\x32\x18.reclaim.v1.SourceReportH\x00\x12*\n\theartbeat\x18\x04 \x01(\x0b\x32\x15.reclaim.v1.HeartbeatH\x00\x12&\n\x07goodbye\x18\x05 \x01(\x0b\x32\x13.reclaim.v1.GoodbyeH\x00\x12&\n\x07machine\x18\x06 \x01(\x0b\x32\x13.reclaim.v1.MachineH\x00\x42\t\n\x07message\"\x80\x02\n\x11SupervisorMessage\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.reclaim.v1.WelcomeH\x00\x12\x36\n\x0f\x61\x63knowledgement\x18\x02 \x01(\x0b\x32\x1b.reclaim.v1.AcknowledgementH\x00\x12*\n\theartbeat\x18\x03 \x01(\x0b\x32\x15.reclaim.v1.HeartbeatH\x00\x12,\n\nsuperseded\x18\x04 \x01(\x0b\x32\x16.reclaim.v1.SupersededH\x00\x12&\n\x07goodbye\x18\x05 \x01(\x0b\x32\x13.reclaim.v1.GoodbyeH\x00\x42\t\n\x07message\"\x91\x02\n\x05Hello\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x10\n\x08node_uid\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x04\x12\x15\n\ragent_version\x18\x04 \x01(\t\x12)\n\x07sources\x18\x05 \x03(\x0b\x32\x18.reclaim.v1.SourceReport\x12)\n\x07notices\x18\x06 \x03(\x0b\x32\x18.reclaim.v1.NoticeReport\x12$\n\x07machine\x18\x07 \x01(\x0b\x32\x13.reclaim.v1.Machine\x12\x1e\n\x11heartbeat_seconds\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06stream\x18\t \x01(\x04\x42\x14\n\x12_heartbeat_seconds\"\xc7\x01\n\x07Machine\x12\r\n\x05\x63loud\x18\x01 \x01(\t\x12\x0e\n\x06region\x18\x02 \x01(\t\x12\x0c\n\x04zone\x18\x03 \x01(\t\x12\x15\n\rinstance_type\x18\x04 \x01(\t\x12+\n\x0bprice_class\x18\x05 \x01(\x0e\x32\x16.reclaim.v1.PriceClass\x12\x15\n\rspot_strategy\x18\x06 \x01(\t\x12\x1e\n\x11protected_seconds\x18\x07 \x01(\x01H\x00\x88\x01\x01\x42\x14\n\x12_protected_seconds\"K\n\x07Subject\x12%\n\x04kind\x18\x01 \x01(\x0e\x32\x17.reclaim.v1.SubjectKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\"\xb5\x02\n\x0cNoticeReport\x12\x0e\n\x06source\x18\x01 \x01(\t\x12$\n\x07subject\x18\x02 \x01(\x0b\x32\x13.reclaim.v1.Subject\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12.\n\x0c\x61nnouncement\x18\x04 \x01(\x0e\x32\x18.reclaim.v1.Announcement\x12\x19\n\x0cseconds_left\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12,\n\x08\x64\x65\x61\x64line\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07message\x18\x07 \x01(\t\x12-\n\x0cnotice_class\x18\x08 \x01(\x0e\x32\x17.reclaim.v1.NoticeClass\x12\x13\n\x0b\x63\x61ncellable\x18\t \x01(\x08\x42\x0f\n\r_seconds_left\"\xb6\x01\n\x0cSourceReport\x12\x0e\n\x06source\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.reclaim.v1.SourceState\x12\x1f\n\x12last_good_poll_age\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12&\n\x05\x61\x62out\x18\x05 \x01(\x0e\x32\x17.reclaim.v1.SubjectKindB\x15\n\x13_last_good_poll_age\"\x0b\n\tHeartbeat\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"_\n\x07Welcome\x12\x19\n\x11heartbeat_seconds\x18\x01 \x01(\x01\x12 \n\x18report_heartbeat_seconds\x18\x02 \x01(\x01\x12\x17\n\x0fmachine_updates\x18\x03 \x01(\x08\"s\n\x0f\x41\x63knowledgement\x12\x32\n\x07\x65ntries\x18\x01 \x03(\x0b\x32!.reclaim.v1.Acknowledgement.Entry\x1a,\n\x05\x45ntry\x12\x11\n\tnotice_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\"\x1d\n\nSuperseded\x12\x0f\n\x07session\x18\x01 \x01(\x04*Z\n\nPriceClass\x12\x1b\n\x17PRICE_CLASS_UNSPECIFIED\x10\x00\x12\x14\n\x10PRICE_CLASS_SPOT\x10\x01\x12\x19\n\x15PRICE_CLASS_ON_DEMAND\x10\x02*X\n\x0bSubjectKind\x12\x1c\n\x18SUBJECT_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11SUBJECT_KIND_NODE\x10\x01\x12\x14\n\x10SUBJECT_KIND_POD\x10\x02*a\n\x0c\x41nnouncement\x12\x1c\n\x18\x41NNOUNCEMENT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41NNOUNCEMENT_ACTIVE\x10\x01\x12\x1a\n\x16\x41NNOUNCEMENT_WITHDRAWN\x10\x02*w\n\x0bNoticeClass\x12\x1c\n\x18NOTICE_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13NOTICE_CLASS_SUDDEN\x10\x01\x12\x1a\n\x16NOTICE_CLASS_SCHEDULED\x10\x02\x12\x15\n\x11NOTICE_CLASS_HINT\x10\x03*\x92\x01\n\x0bSourceState\x12\x1c\n\x18SOURCE_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14SOURCE_STATE_UNKNOWN\x10\x01\x12\x16\n\x12SOURCE_STATE_CLEAR\x10\x02\x12\x18\n\x14SOURCE_STATE_NOTICED\x10\x03\x12\x19\n\x15SOURCE_STATE_NOT_SPOT\x10\x04\x32X\n\x0eReclaimService\x12\x46\n\x07\x43onnect\x12\x18.reclaim.v1.AgentMessage\x1a\x1d.reclaim.v1.SupervisorMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reclaim.v1.reclaim_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRICECLASS']._serialized_start=1880
-  _globals['_PRICECLASS']._serialized_end=1970
-  _globals['_SUBJECTKIND']._serialized_start=1972
-  _globals['_SUBJECTKIND']._serialized_end=2060
-  _globals['_ANNOUNCEMENT']._serialized_start=2062
-  _globals['_ANNOUNCEMENT']._serialized_end=2159
-  _globals['_NOTICECLASS']._serialized_start=2161
-  _globals['_NOTICECLASS']._serialized_end=2280
-  _globals['_SOURCESTATE']._serialized_start=2283
-  _globals['_SOURCESTATE']._serialized_end=2429
+  _globals['_PRICECLASS']._serialized_start=1945
+  _globals['_PRICECLASS']._serialized_end=2035
+  _globals['_SUBJECTKIND']._serialized_start=2037
+  _globals['_SUBJECTKIND']._serialized_end=2125
+  _globals['_ANNOUNCEMENT']._serialized_start=2127
+  _globals['_ANNOUNCEMENT']._serialized_end=2224
+  _globals['_NOTICECLASS']._serialized_start=2226
+  _globals['_NOTICECLASS']._serialized_end=2345
+  _globals['_SOURCESTATE']._serialized_start=2348
+  _globals['_SOURCESTATE']._serialized_end=2494
   _globals['_AGENTMESSAGE']._serialized_start=74
-  _globals['_AGENTMESSAGE']._serialized_end=307
-  _globals['_SUPERVISORMESSAGE']._serialized_start=310
-  _globals['_SUPERVISORMESSAGE']._serialized_end=566
-  _globals['_HELLO']._serialized_start=569
-  _globals['_HELLO']._serialized_end=842
-  _globals['_MACHINE']._serialized_start=845
-  _globals['_MACHINE']._serialized_end=1044
-  _globals['_SUBJECT']._serialized_start=1046
-  _globals['_SUBJECT']._serialized_end=1121
-  _globals['_NOTICEREPORT']._serialized_start=1124
-  _globals['_NOTICEREPORT']._serialized_end=1433
-  _globals['_SOURCEREPORT']._serialized_start=1436
-  _globals['_SOURCEREPORT']._serialized_end=1618
-  _globals['_HEARTBEAT']._serialized_start=1620
-  _globals['_HEARTBEAT']._serialized_end=1631
-  _globals['_GOODBYE']._serialized_start=1633
-  _globals['_GOODBYE']._serialized_end=1658
-  _globals['_WELCOME']._serialized_start=1660
-  _globals['_WELCOME']._serialized_end=1730
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=1732
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=1847
-  _globals['_ACKNOWLEDGEMENT_ENTRY']._serialized_start=1803
-  _globals['_ACKNOWLEDGEMENT_ENTRY']._serialized_end=1847
-  _globals['_SUPERSEDED']._serialized_start=1849
-  _globals['_SUPERSEDED']._serialized_end=1878
-  _globals['_RECLAIMSERVICE']._serialized_start=2431
-  _globals['_RECLAIMSERVICE']._serialized_end=2519
+  _globals['_AGENTMESSAGE']._serialized_end=347
+  _globals['_SUPERVISORMESSAGE']._serialized_start=350
+  _globals['_SUPERVISORMESSAGE']._serialized_end=606
+  _globals['_HELLO']._serialized_start=609
+  _globals['_HELLO']._serialized_end=882
+  _globals['_MACHINE']._serialized_start=885
+  _globals['_MACHINE']._serialized_end=1084
+  _globals['_SUBJECT']._serialized_start=1086
+  _globals['_SUBJECT']._serialized_end=1161
+  _globals['_NOTICEREPORT']._serialized_start=1164
+  _globals['_NOTICEREPORT']._serialized_end=1473
+  _globals['_SOURCEREPORT']._serialized_start=1476
+  _globals['_SOURCEREPORT']._serialized_end=1658
+  _globals['_HEARTBEAT']._serialized_start=1660
+  _globals['_HEARTBEAT']._serialized_end=1671
+  _globals['_GOODBYE']._serialized_start=1673
+  _globals['_GOODBYE']._serialized_end=1698
+  _globals['_WELCOME']._serialized_start=1700
+  _globals['_WELCOME']._serialized_end=1795
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=1797
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=1912
+  _globals['_ACKNOWLEDGEMENT_ENTRY']._serialized_start=1868
+  _globals['_ACKNOWLEDGEMENT_ENTRY']._serialized_end=1912
+  _globals['_SUPERSEDED']._serialized_start=1914
+  _globals['_SUPERSEDED']._serialized_end=1943
+  _globals['_RECLAIMSERVICE']._serialized_start=2496
+  _globals['_RECLAIMSERVICE']._serialized_end=2584
 # @@protoc_insertion_point(module_scope)

@@ -148,6 +148,7 @@ class AgentMessage(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     GOODBYE_FIELD_NUMBER: _builtins.int
+    MACHINE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -158,6 +159,12 @@ class AgentMessage(_message.Message):
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
     def goodbye(self) -> Global___Goodbye: ...
+    @_builtins.property
+    def machine(self) -> Global___Machine:
+        """More has become known of the machine since the hello: all that is known now. Only to a supervisor whose welcome
+        says `machine_updates`; an older one ignores it, so its agents say hello again on another stream.
+        """
+
     def __init__(
         self,
         *,
@@ -166,12 +173,13 @@ class AgentMessage(_message.Message):
         source: Global___SourceReport | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
         goodbye: Global___Goodbye | None = ...,
+        machine: Global___Machine | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "notice", b"notice", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "machine", b"machine", "message", b"message", "notice", b"notice", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "message", b"message", "notice", b"notice", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "heartbeat", b"heartbeat", "hello", b"hello", "machine", b"machine", "message", b"message", "notice", b"notice", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "notice", "source", "heartbeat", "goodbye"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "notice", "source", "heartbeat", "goodbye", "machine"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -250,7 +258,7 @@ class Hello(_message.Message):
     def notices(self) -> _containers.RepeatedCompositeFieldContainer[Global___NoticeReport]: ...
     @_builtins.property
     def machine(self) -> Global___Machine:
-        """What the cloud and the node's labels say about the machine. An agent that learns more later says hello again."""
+        """What the cloud and the node's labels say about the machine. What an agent learns later, it sends as an update."""
 
     def __init__(
         self,
@@ -487,6 +495,7 @@ class Welcome(_message.Message):
 
     HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
     REPORT_HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
+    MACHINE_UPDATES_FIELD_NUMBER: _builtins.int
     heartbeat_seconds: _builtins.float
     """Seconds between heartbeats, both ways; a peer silent for three of them is gone. Pings of HTTP/2 detect most others."""
     report_heartbeat_seconds: _builtins.float
@@ -494,15 +503,18 @@ class Welcome(_message.Message):
     nothing for three of them connects again, whatever `heartbeat_seconds` is. 0: an older supervisor, which may say
     nothing while it stores a report.
     """
+    machine_updates: _builtins.bool
+    """Whether the supervisor takes updates of the machine on the stream."""
     def __init__(
         self,
         *,
         heartbeat_seconds: _builtins.float = ...,
         report_heartbeat_seconds: _builtins.float = ...,
+        machine_updates: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_seconds", b"heartbeat_seconds", "report_heartbeat_seconds", b"report_heartbeat_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_seconds", b"heartbeat_seconds", "machine_updates", b"machine_updates", "report_heartbeat_seconds", b"report_heartbeat_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -81,6 +81,37 @@ async def test_the_status_shows_the_machine_and_a_later_hello_replaces_it(tmp_pa
         }
 
 
+async def test_an_update_on_the_stream_replaces_the_machine(tmp_path: Path) -> None:
+    """The welcome says that this supervisor takes updates."""
+    async with serving(tmp_path) as served:
+        agent = served.peers.stranger(served.peers.tokens.agent("n1"))
+        await agent.say(hello=hello("n1", machine=wire.Machine(cloud="aws")))
+        assert (await agent.read("welcome")).machine_updates
+        await agent.say(machine=wire.Machine(cloud="aws", zone="z-1"))
+        await agent.notices("n1")
+        [shown] = (await served.status())["agents"]
+        assert (shown["machine"]["cloud"], shown["machine"]["zone"]) == ("aws", "z-1")
+        assert shown["sources"] == [{"source": "metadata", "state": "clear"}]
+
+
+async def test_a_malformed_update_ends_the_stream(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        agent = await served.peers.agent("n1")
+        await agent.say(machine=wire.Machine(zone="x\ny"))
+        assert await agent.ended() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_message_of_a_later_version_is_ignored(tmp_path: Path) -> None:
+    """As every version has done: a kind that it does not know changes nothing, and the stream goes on."""
+    later = wire.AgentMessage()
+    later.MergeFromString(bytes([15 << 3 | 2, 1, 0]))  # Field 15, of one byte.
+    assert later.WhichOneof("message") is None
+    async with serving(tmp_path) as served:
+        agent = await served.peers.agent("n1")
+        await agent.call.write(later)
+        await agent.notices("n1")
+
+
 async def test_a_run_prefers_machines_that_are_not_spot(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         for node, price in (("n1", wire.PRICE_CLASS_SPOT), ("n2", wire.PRICE_CLASS_ON_DEMAND)):
