@@ -17,7 +17,7 @@ from servicekit.clock import Clock
 from servicekit.tls import Files, ServerCertificate
 from simulator.certificates import Authority
 from supervisor.refusals import Refusals
-from supervisor.webhook.affinity import MAX_NODES
+from supervisor.webhook.affinity import MAX_NODES, AvoidedNodes
 from supervisor.webhook.mutation import PodInjection
 from supervisor.webhook.review import Review, answer, review_mutation
 from supervisor.webhook.server import PATH, Webhook
@@ -39,7 +39,7 @@ async def run(root: Path, *, short: bool) -> Outcome:
     authority = Authority(root / "tls")
     ca = authority.ca_pem.decode()
     calm = PodInjection(address="https://supervisor.test:8471", ca=ca, audience="job-supervisor.kube-ai.io")
-    storm = replace(calm, avoid=[f"ecs-gpu-node-{number:05}" for number in range(MAX_NODES)])
+    storm = replace(calm, avoid=AvoidedNodes([f"ecs-gpu-node-{number:05}" for number in range(MAX_NODES)]))
     cases = (
         ("worker", _pod("worker"), calm),
         (f"worker, {MAX_NODES} nodes noticed", _pod("worker"), storm),

@@ -59,7 +59,7 @@ def acted_on_at(notice: ReclaimNotice, policy: Policy) -> float:
 
 
 def avoided_at(notice: ReclaimNotice, policy: Policy) -> float:
-    """From when on no run starts or grows on the subject; infinite for a hint, which only ranks it last."""
+    """From when on no run starts or grows on the subject; infinite for a hint, as its subject is only used last."""
     if notice.notice_class is NoticeClass.SCHEDULED and notice.deadline is not None:
         ahead = max(policy.scheduled_avoid_seconds, policy.scheduled_horizon_seconds)
         return max(notice.first_seen, notice.deadline - ahead)

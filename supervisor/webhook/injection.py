@@ -2,7 +2,7 @@
 
 import math
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from servicekit.clock import Clock
@@ -14,6 +14,7 @@ from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.interface import Snapshot
+from supervisor.webhook.affinity import AvoidedNodes
 from supervisor.webhook.mutation import PodInjection
 
 
@@ -83,10 +84,10 @@ class NoticedNodes:
         self._clock = clock
         self._seen: tuple[int, int] | None = None
         self._changes_at = math.inf
-        self._nodes: Sequence[str] = ()
+        self._nodes = AvoidedNodes()
 
-    def now(self) -> Sequence[str]:
-        """The nodes with the latest deadline first: the others are gone before many pods could be bound to them."""
+    def now(self) -> AvoidedNodes:
+        """The nodes to avoid at present."""
         snapshot, now = self._snapshot(), self._clock()
         seen = snapshot.version, self._nodes_version()
         if seen != self._seen or now >= self._changes_at:
@@ -96,12 +97,17 @@ class NoticedNodes:
         return self._nodes
 
 
-def avoided(snapshot: Snapshot, objects: Mapping[Host, str], now: float, policy: Policy) -> Sequence[str]:
-    """The nodes of the cluster on which nothing should start. Only the leader also knows the live answers of agents."""
-    near = [each for each in _active(snapshot) if avoided_at(each, policy) <= now]
-    noticed = noticed_hosts(near, NodeIdentities(objects=objects), policy)
-    there = [host for host in noticed if host in objects]
-    return sorted(there, key=lambda host: (-deadline_of(noticed[host], policy), host))
+def avoided(snapshot: Snapshot, objects: Mapping[Host, str], now: float, policy: Policy) -> AvoidedNodes:
+    """The nodes of the cluster to avoid. Only the leader also knows the live answers of agents.
+
+    The noticed nodes with the latest deadline come first: the others are gone before many pods could be bound to them.
+    """
+    active, identities = _active(snapshot), NodeIdentities(objects=objects)
+    near = noticed_hosts((each for each in active if avoided_at(each, policy) <= now), identities, policy)
+    hints = noticed_hosts((each for each in active if avoided_at(each, policy) == math.inf), identities, policy)
+    there = [host for host in near if host in objects]
+    there.sort(key=lambda host: (-deadline_of(near[host], policy), host))
+    return AvoidedNodes(there, sorted(host for host in hints if host in objects and host not in near))
 
 
 def _active(snapshot: Snapshot) -> list[ReclaimNotice]:
@@ -111,7 +117,7 @@ def _active(snapshot: Snapshot) -> list[ReclaimNotice]:
 class PodInjector:
     """Builds the injection for each pod."""
 
-    def __init__(self, address: str, audience: str, ca: Callable[[], str], nodes: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, address: str, audience: str, ca: Callable[[], str], nodes: Callable[[], AvoidedNodes]) -> None:
         self._address = address
         self._audience = audience
         self._ca = ca

@@ -1,12 +1,12 @@
 """Computes the patch for a new pod. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from supervisor.cluster.annotations import ADDRESS, CA, DISCOVERY_SCRIPT, EXCLUDED, opts_in
 from supervisor.jobs.kind import Discovery, Role
 from supervisor.jobs.registry import KINDS
-from supervisor.webhook.affinity import avoidance_patch
+from supervisor.webhook.affinity import AvoidedNodes, avoidance_patch
 from supervisor.webhook.patch import Add, appended, key
 from supervisor.webhook.pods import DIRECTORY, VOLUME, Container, ContainerPath, NewPod
 
@@ -25,13 +25,13 @@ class PodInjection:
         address: The URL of the supervisor.
         ca: The CAs of its certificate as PEM; empty if the system's CAs are enough.
         audience: The audience of the tokens.
-        avoid: The nodes that new pods should avoid, the most important first.
+        avoid: The nodes that new pods avoid.
     """
 
     address: str
     ca: str
     audience: str
-    avoid: Sequence[str] = ()
+    avoid: AvoidedNodes = field(default_factory=AvoidedNodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,10 +127,19 @@ class Terms(Body, frozen=True):
     node_selector_terms: tuple[Term, ...] = ()
 
 
+class Preference(Body, frozen=True):
+    """A term that a node should match."""
+
+    preference: Term
+
+
 class NodeAffinity(Body, frozen=True):
     """The node affinity of a pod."""
 
     required: Terms | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: tuple[Preference, ...] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
 
 
 class Affinity(Body, frozen=True):

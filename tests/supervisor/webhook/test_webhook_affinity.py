@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from supervisor.webhook.affinity import AvoidedNodes
 from tests.supervisor.webhook.webhook_pods import GIFTS, Manifest, allows, outcome, patched, pod, terms
 
-NOTICED = replace(GIFTS, avoid=["n1", "n2"])
+NOTICED = replace(GIFTS, avoid=AvoidedNodes(["n1", "n2"]))
 _ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
 _GPU = {"key": "gpu", "operator": "Exists"}
 
@@ -88,7 +89,7 @@ def test_without_notices_nothing_is_said_of_nodes() -> None:
 
 def test_thousands_of_notices_are_not_written_into_every_pod() -> None:
     """The first ones are, which go last; all terms together name a hundred, and a second pass no more."""
-    many = replace(GIFTS, avoid=[f"n{number}" for number in range(5000)])
+    many = replace(GIFTS, avoid=AvoidedNodes([f"n{number}" for number in range(5000)]))
     one = patched(pod(), many)
     assert [len(term["matchFields"]) for term in terms(one) or ()] == [100]
     assert not allows(terms(one), "n99", {})
@@ -96,3 +97,48 @@ def test_thousands_of_notices_are_not_written_into_every_pod() -> None:
     two = patched(pod(affinity=required({"matchExpressions": [_ZONE]}, {"matchExpressions": [_GPU]})), many)
     assert [len(term["matchFields"]) for term in terms(two) or ()] == [50, 50]
     assert outcome(one, many).patch == outcome(two, many).patch == ()
+
+
+def preferred(made: Manifest) -> list[Manifest]:
+    node = (made["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    return list(node.get("preferredDuringSchedulingIgnoredDuringExecution", []))
+
+
+def avoided_if_possible(made: Manifest) -> list[str]:
+    """The nodes that do not fulfil the last of the pod's preferences, of three."""
+    return [node for node in ("n1", "n2", "n3") if not allows([preferred(made)[-1]["preference"]], node, {})]
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [None, {}, {"podAntiAffinity": {}}, {"nodeAffinity": {}}, {"nodeAffinity": _PREFERENCE}, required({}), required()],
+)
+def test_a_pod_prefers_other_nodes_to_those_with_a_hint(affinity: Manifest | None) -> None:
+    """What the job prefers itself stays, and usually counts for more: weights go up to 100."""
+    made = pod() if affinity is None else pod(affinity=affinity)
+    after = patched(made, replace(GIFTS, avoid=AvoidedNodes(hinted=["n2"])))
+    assert avoided_if_possible(after) == ["n2"]
+    assert preferred(after)[-1]["weight"] == 10
+    assert preferred(after)[:-1] == preferred(made)
+    assert terms(after) == terms(made)
+
+
+def test_noticed_nodes_are_excluded_and_hinted_ones_only_avoided() -> None:
+    after = patched(pod(), replace(GIFTS, avoid=AvoidedNodes(["n1"], ["n2"])))
+    assert free(after) == ["n2", "n3"]
+    assert avoided_if_possible(after) == ["n2"]
+
+
+def test_hints_take_the_room_that_notices_leave() -> None:
+    """A pod names a hundred nodes at most, and a second pass no more."""
+    hinted = [f"h{number}" for number in range(200)]
+    for noticed, room in ((30, 70), (100, 0), (500, 0)):
+        many = replace(GIFTS, avoid=AvoidedNodes([f"n{number}" for number in range(noticed)], hinted))
+        made = patched(pod(), many)
+        assert sum(len(each["preference"]["matchFields"]) for each in preferred(made)) == room
+        assert not outcome(made, many).patch
+
+
+def test_a_pod_for_a_certain_node_prefers_no_other() -> None:
+    made = pod(nodeName="n1")
+    assert "affinity" not in patched(made, replace(GIFTS, avoid=AvoidedNodes(hinted=["n1"])))["spec"]

@@ -9,12 +9,14 @@ import trustme
 from servicekit.clock import Clock
 from servicekit.tls import CertificateUnusable
 from supervisor.decide.policy import Policy
-from supervisor.domain.ids import Host, NoticeId
+from supervisor.domain.ids import Host, NoticeId, Source
 from supervisor.domain.notice import NODE_CONDITION, NoticeClass, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.store.interface import Snapshot
+from supervisor.webhook.affinity import AvoidedNodes
 from supervisor.webhook.injection import CaFile, NoticedNodes, avoided
 from tests.supervisor.decide.decide_builders import T0, notice
 
+HINT, SCHEDULED = NoticeClass.HINT, NoticeClass.SCHEDULED
 _NODES = {Host(name): f"object {name}" for name in ("n1", "n2", "n3")}
 
 
@@ -30,7 +32,7 @@ def snapshot(*notices: ReclaimNotice, version: int = 1) -> Snapshot:
 
 
 def avoidance_patch(*notices: ReclaimNotice) -> list[str]:
-    return list(avoided(snapshot(*notices), _NODES, T0, Policy()))
+    return list(avoided(snapshot(*notices), _NODES, T0, Policy()).noticed)
 
 
 def test_those_that_go_last_come_first() -> None:
@@ -62,24 +64,32 @@ def test_a_change_of_notices_or_nodes_is_seen_with_the_next_pod() -> None:
     nodes, version = dict(_NODES), [1]
     noticed = NoticedNodes(lambda: present[0], lambda: nodes, lambda: version[0], Policy(), lambda: T0)
     first = noticed.now()
-    assert first == ["n1"]
+    assert first.noticed == ["n1"]
     assert noticed.now() is first
     present[0] = snapshot(on("n2"), version=2)
-    assert noticed.now() == ["n2"]
+    assert noticed.now().noticed == ["n2"]
     del nodes[Host("n2")]
     version[0] += 1
-    assert noticed.now() == []
+    assert noticed.now() == AvoidedNodes([], [])
+
+
+def test_a_hinted_node_is_avoided_if_possible() -> None:
+    """As one whose schedule names no time. Another notice on the node outweighs the hint."""
+    hint, schedule = (on(node, None, notice_class=each) for node, each in (("n2", HINT), ("n3", SCHEDULED)))
+    away, ended = on("n4", None, notice_class=HINT), on("n1", None, notice_class=HINT, state=NoticeState.EXPIRED)
+    assert avoided(snapshot(hint, schedule, away, ended), _NODES, T0, Policy()) == AvoidedNodes([], ["n2", "n3"])
+    assert avoided(snapshot(hint, on("n2", source=Source("other"))), _NODES, T0, Policy()) == AvoidedNodes(["n2"], [])
 
 
 def test_a_scheduled_end_keeps_pods_off_when_it_is_near_and_a_hint_never() -> None:
     """Time alone makes it so: nothing else changes."""
-    day = on("n1", 86400.0, notice_class=NoticeClass.SCHEDULED)
-    present = snapshot(day, on("n2", None, notice_class=NoticeClass.HINT))
+    day = on("n1", 86400.0, notice_class=SCHEDULED)
+    present = snapshot(day, on("n2", None, notice_class=HINT))
     now = [T0]
     noticed = NoticedNodes(lambda: present, lambda: _NODES, lambda: 1, Policy(), lambda: now[0])
-    assert noticed.now() == []
+    assert noticed.now() == AvoidedNodes([], ["n2"])
     now[0] = T0 + 86400.0 - Policy().scheduled_avoid_seconds
-    assert noticed.now() == ["n1"]
+    assert noticed.now() == AvoidedNodes(["n1"], ["n2"])
 
 
 def test_the_ca_is_the_files_present_one(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.webhook.affinity import AvoidedNodes
 from supervisor.webhook.review import NotUnderstoodError
 from tests.supervisor.webhook.webhook_pods import (
     GIFTS,
@@ -61,8 +62,16 @@ def _required(each: list[Manifest]) -> Manifest:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": each}}}
 
 
+def _preferred(term: Manifest) -> Manifest:
+    terms = [{"weight": 1, "preference": term}]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
 _AFFINITIES: st.SearchStrategy[Manifest] = st.one_of(
-    st.just({}), st.just({"nodeAffinity": {}}), st.lists(_TERMS, min_size=1, max_size=3).map(_required)
+    st.just({}),
+    st.just({"nodeAffinity": {}}),
+    _TERMS.map(_preferred),
+    st.lists(_TERMS, min_size=1, max_size=3).map(_required),
 )
 _MOUNTS = st.lists(
     st.fixed_dictionaries(
@@ -101,10 +110,10 @@ def pods(draw: st.DrawFn) -> Manifest:
 
 
 @_SLOW
-@given(pods(), st.lists(st.sampled_from(_NODES), max_size=3, unique=True))
-def test_a_pod_is_shaped_once_and_stays_whole(made: Manifest, avoid: list[str]) -> None:
+@given(pods(), st.lists(st.sampled_from(_NODES), max_size=3, unique=True), st.integers(0, 3))
+def test_a_pod_is_shaped_once_and_stays_whole(made: Manifest, avoid: list[str], noticed: int) -> None:
     """The patch applies, replaces nothing and gives what the schema has; a second one is empty."""
-    injection = replace(GIFTS, avoid=avoid)
+    injection = replace(GIFTS, avoid=AvoidedNodes(avoid[:noticed], avoid[noticed:]))
     after = patched(made, injection)
     valid(after)
     assert not outcome(after, injection).patch
@@ -113,7 +122,7 @@ def test_a_pod_is_shaped_once_and_stays_whole(made: Manifest, avoid: list[str]) 
 @given(pods(), st.lists(st.sampled_from(_NODES), max_size=3, unique=True), st.sampled_from(["a", "b"]))
 def test_a_pod_is_not_bound_where_it_was_not_before(made: Manifest, avoid: list[str], zone: str) -> None:
     """It loses noticed nodes alone, and is not left without any but by these."""
-    after = patched(made, replace(GIFTS, avoid=avoid))
+    after = patched(made, replace(GIFTS, avoid=AvoidedNodes(avoid)))
     for node in _NODES:
         labels = {"zone": zone, "kubernetes.io/hostname": node}
         before, now = allows(terms(made), node, labels), allows(terms(after), node, labels)

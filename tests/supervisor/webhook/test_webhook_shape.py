@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from supervisor.jobs.trainingjob.discovery import DISCOVERY
+from supervisor.webhook.affinity import AvoidedNodes
 from tests.supervisor.webhook.webhook_pods import (
     AUDIENCE,
     CA,
@@ -78,7 +79,7 @@ def test_either_annotation_opts_in(annotation: str) -> None:
     [{}, {f"{PREFIX}managed-by-job-supervisor": "false"}, {"managed-by-job-supervisor": "true"}],
 )
 def test_others_are_left_alone(annotations: dict[str, str]) -> None:
-    what = outcome(pod(annotations=annotations), replace(GIFTS, avoid=["n1"]))
+    what = outcome(pod(annotations=annotations), replace(GIFTS, avoid=AvoidedNodes(["n1"])))
     assert (what.patch, what.warnings) == ((), ())
 
 
@@ -222,7 +223,7 @@ def test_a_volume_made_by_hand_is_taken_as_it_is() -> None:
 
 def test_a_second_pass_changes_nothing() -> None:
     for made in (pod(), launcher(), pod(initContainers=[container("sidecar", restartPolicy="Always")])):
-        avoidance_patch = replace(GIFTS, avoid=["n1", "n2"])
+        avoidance_patch = replace(GIFTS, avoid=AvoidedNodes(["n1", "n2"]))
         again = outcome(patched(made, avoidance_patch), avoidance_patch)
         assert not again.patch
         assert not again.warnings
@@ -232,4 +233,4 @@ def test_a_second_pass_changes_nothing() -> None:
 @pytest.mark.parametrize("made", [pod(), launcher()], ids=["pod", "launcher"])
 def test_what_comes_of_it_is_a_pod(made: Manifest, version: str) -> None:
     """By the schema of the oldest and the newest Kubernetes that this is for."""
-    valid(patched(made, replace(GIFTS, avoid=["n1", "n2"])), version)
+    valid(patched(made, replace(GIFTS, avoid=AvoidedNodes(["n1", "n2"]))), version)
