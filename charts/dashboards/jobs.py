@@ -20,7 +20,7 @@ _WORKER = "job_supervisor_released_worker_seconds_total"
 
 def page() -> Page:
     about = "Jobs by phase, suspensions and released resources, and the time margin of checkpoints."
-    sections = (_now(), _value(), _phases(), _named(), _checkpoints(), _suspensions())
+    sections = (_now(), _value(), _phases(), _named(), _checkpoints(), _agreements(), _suspensions())
     return Page("jobs", "Elastic jobs: jobs", about, sections, _variables())
 
 
@@ -187,6 +187,41 @@ def _checkpoints() -> Section:
                     "Acknowledgements", "Acknowledgements by kind: a saved checkpoint, or the exit of the process."
                 ),
                 Query(each("job_supervisor_acknowledgements_total", ["kind"]), "{{kind}}"),
+            ),
+        ),
+    )
+
+
+def _agreements() -> Section:
+    """Of jobs whose ranks all call `should_stop(step)`, and of torchrun's rounds."""
+    return Section(
+        "Agreed steps",
+        (
+            bars(
+                PanelText(
+                    "Agreements",
+                    "Agreements of all ranks on a step, by purpose and outcome. Failed: they did not agree in time.",
+                    runbook="JobSupervisorAgreementsFailing",
+                ),
+                Query(each("job_supervisor_agreements_total", ["purpose", "outcome"]), "{{purpose}} {{outcome}}"),
+            ),
+            lines(
+                PanelText("Time to agree", "Time from the first poll of the ranks until the step is fixed.", "s"),
+                Query(each_quantile(0.5, "job_supervisor_agreement_seconds"), "p50"),
+                Query(each_quantile(0.99, "job_supervisor_agreement_seconds"), "p99"),
+            ),
+            lines(
+                PanelText(
+                    "Ranks that do not ask",
+                    "Longest time for which a rank that is to agree has not asked whether to stop: 0 if all do.",
+                    "s",
+                    "JobSupervisorAgreementsFailing",
+                ),
+                Query("max(job_supervisor_unread_seconds) or vector(0)", "longest"),
+            ),
+            bars(
+                PanelText("Rounds of torchrun", "Rounds that were decided, by how processes enter them."),
+                Query(each("job_supervisor_rounds_total", ["mode"]), "{{mode}}"),
             ),
         ),
     )
