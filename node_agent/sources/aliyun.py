@@ -6,12 +6,10 @@
 import re
 
 from node_agent.notices import SourceName
-from node_agent.sources import MetadataMode, machine
+from node_agent.sources import machine
 from node_agent.sources.announcement import parse
-from node_agent.sources.http import MetadataHttp
-from node_agent.sources.session_token import OptionalTokenClient, TokenHeaders
-from node_agent.sources.termination_time import Service, TerminationTimeSource
-from servicekit.clock import Clock
+from node_agent.sources.session_token import TokenHeaders
+from node_agent.sources.termination_time import OptionalTokenSource, Service
 
 NAME = SourceName("aliyun")
 
@@ -32,15 +30,8 @@ _SERVICE = Service(
 )
 
 
-class AliyunSource(TerminationTimeSource):
-    """Asks the metadata service. Needs a running loop.
+class AliyunSource(OptionalTokenSource):
+    """The source of one instance."""
 
-    Args:
-        base_url: Scheme and host of the service, with a path before `/latest` where a proxy or simulator has one.
-        mode: Whether requests carry a session token.
-        clock: For the age of the token, and for the lead time where the service's own clock is not known.
-    """
-
-    def __init__(self, base_url: str, mode: MetadataMode, clock: Clock) -> None:
-        http = MetadataHttp(base_url, clock)
-        super().__init__(_SERVICE, http, OptionalTokenClient(http, _HEADERS, mode, clock).get, clock)
+    SERVICE = _SERVICE
+    HEADERS = _HEADERS

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
+from typing import ClassVar
 
 from node_agent.notices import SourceName
-from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, SourceUnavailable, machine
+from node_agent.sources import Answer, Clear, MetadataMode, NodeIdentity, Noticed, SourceUnavailable, machine
 from node_agent.sources.http import MetadataHttp
 from node_agent.sources.lead import seconds_left
+from node_agent.sources.session_token import OptionalTokenClient, TokenHeaders
 from servicekit.clock import Clock
 
 
@@ -78,3 +80,20 @@ class TerminationTimeSource:
             return Clear()
         left = seconds_left(announced, reply.date, self._clock.wall())
         return Noticed(announced, left, "the spot instance will be released")
+
+
+class OptionalTokenSource(TerminationTimeSource):
+    """Asks a service whose requests may carry a session token. Needs a running loop.
+
+    Args:
+        base_url: Scheme and host of the service, with a path before `/latest` where a proxy or simulator has one.
+        mode: Whether requests carry a session token.
+        clock: For the age of the token, and for the lead time where the service's own clock is not known.
+    """
+
+    SERVICE: ClassVar[Service]
+    HEADERS: ClassVar[TokenHeaders]
+
+    def __init__(self, base_url: str, mode: MetadataMode, clock: Clock) -> None:
+        http = MetadataHttp(base_url, clock)
+        super().__init__(self.SERVICE, http, OptionalTokenClient(http, self.HEADERS, mode, clock).get, clock)

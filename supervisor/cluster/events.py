@@ -100,17 +100,19 @@ def read_event(data: bytes | msgspec.Raw) -> ClusterEvent:
 
 
 class ClusterEvents:
-    """Somebody has to run its `reflectors`; what may not be listed is missing, and tried again.
+    """The Events that announce a reclaim. The caller runs `reflectors`.
+
+    Events that we may not list are missing, and listed again later.
 
     Args:
-        server: Whom to follow.
+        server: The API server.
         leads: Seconds between an Event and the end that it announces, by the reasons that are followed.
-        clock: For the reflectors.
+        clock: The clock of the reflectors.
         bulkhead: Keeps what nobody foresaw with its Event.
 
     Attributes:
-        changed: For those who want to hear of each.
-        followers: By reason.
+        changed: Hooks that are called with each change of an Event.
+        reflectors: By reason.
     """
 
     def __init__(self, server: ApiServer, leads: Mapping[str, float], clock: Clock, bulkhead: Bulkhead) -> None:

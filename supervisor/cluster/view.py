@@ -71,12 +71,12 @@ class _Groups:
 
 
 class ClusterView:
-    """Pods and nodes, live. Somebody has to list and run its `reflectors`.
+    """Pods and nodes, live. The caller runs `reflectors`.
 
     Args:
-        server: Whom to follow.
-        labels: Those of a pod that are kept.
-        clock: For the followers.
+        server: The API server.
+        labels: The labels of a pod that are kept.
+        clock: The clock of the reflectors.
         changed: Called after every change, so often that it should only set a flag.
         bulkhead: Keeps what nobody foresaw with its object.
 

@@ -28,7 +28,7 @@ class Authenticator:
         Raises:
             BadTokenError: The token is missing or invalid.
             ForeignPodError: The pod is neither an agent's nor a job's.
-            CannotTellError: The token cannot be checked at present.
+            AuthenticationUnavailableError: The token cannot be checked at present.
         """
         token = token_in(authorization)
         if self._pods is None or _is_ours(token):

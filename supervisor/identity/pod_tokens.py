@@ -42,7 +42,7 @@ class Verifier(Protocol):
 
         Raises:
             BadTokenError: The token is invalid, expired or for another audience.
-            CannotTellError: The token cannot be checked at present.
+            AuthenticationUnavailableError: The token cannot be checked at present.
             NotPublishedError: This verifier cannot be used with this API server.
         """
 
@@ -100,7 +100,7 @@ class PodTokens:
         Raises:
             BadTokenError: The token is invalid, or its pod is gone.
             ForeignPodError: The pod is neither an agent's nor a job's.
-            CannotTellError: The token cannot be checked at present.
+            AuthenticationUnavailableError: The token cannot be checked at present.
         """
         claims = await self._claims(token)
         pod = self._live(claims)

@@ -113,7 +113,7 @@ async def require_principal(kind: type[T], request: web.Request, authenticate: A
         BadTokenError: The token is missing or invalid.
         ForeignTokenError: The principal is of another kind.
         ForeignPodError: The pod is neither an agent's nor a job's.
-        CannotTellError: The token cannot be checked at present.
+        AuthenticationUnavailableError: The token cannot be checked at present.
     """
     principal = await authenticate(request.headers.get("Authorization"))
     if not isinstance(principal, kind):

@@ -48,9 +48,9 @@ class Workspace:
     def list_hosts(self, hosts: Sequence[str], exclusions: Iterable[str]) -> None:
         """Write the granted and the excluded hosts.
 
-        Unchanged files are not written again, because readers react to every change. No reader may ever see a host as
-        granted
-        and not excluded that never was: hosts that are no longer granted are removed first, new ones are added last.
+        Unchanged files are not written again, because readers react to every change. No reader may see a host as
+        granted and not excluded that never was: hosts that are no longer granted are removed first, new ones are added
+        last.
         """
         before = self._written.get(_HOSTS)
         if before is not None:
