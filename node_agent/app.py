@@ -69,6 +69,7 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
     clock = Clock()
     outbox = Outbox(settings.outbox_limit)
     node = ThisNode(settings.node_name, settings.node_uid, on_described=outbox.wake)
+    bulkhead = Bulkhead(clock)
     uplink = Uplink(
         endpoint=Endpoint(address.parse(settings.supervisor), settings.token_file, settings.ca_file),
         node=node,
@@ -76,8 +77,8 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
         clock=clock,
         heartbeat=settings.heartbeat_seconds,
         version=version(DISTRIBUTION),
+        bulkhead=bulkhead,
     )
-    bulkhead = Bulkhead(clock)
     asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
     metrics = _metrics(settings, outbox, uplink, clock, bulkhead)
     tasks = _Tasks({"uplink": uplink.run}, {})
@@ -93,12 +94,22 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
 
         def poller(source: Source, spot: Spot) -> Poller:
             lead = settings.max_lead_seconds
-            return Poller(source, node, outbox, clock, settings.poll_seconds, spot=spot, max_lead=lead, on_poll=on_poll)
+            return Poller(
+                source,
+                node,
+                outbox,
+                clock,
+                settings.poll_seconds,
+                bulkhead=bulkhead,
+                spot=spot,
+                max_lead=lead,
+                on_poll=on_poll,
+            )
 
         for kind in settings.sources:
             if kind is SourceKind.AUTO:
                 clouds = await stack.enter_async_context(factory.clouds())
-                tasks.discover(Discovery(node, cluster.spot, clouds, outbox, clock), cluster.spot, poller)
+                tasks.discover(Discovery(node, cluster.spot, clouds, outbox, clock, bulkhead), cluster.spot, poller)
                 continue
             source = await stack.enter_async_context(factory.source(kind))
             # A file is read on every node: somebody wrote it on purpose.

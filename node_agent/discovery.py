@@ -17,6 +17,7 @@ from node_agent.provider import cloud_of
 from node_agent.sources import CloudSource, NodeIdentity, ServiceBusy, SourceUnavailable
 from node_agent.spot import Spot
 from node_agent.watchdog import Watchdog
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 
@@ -49,9 +50,19 @@ class Discovery:
         clouds: The sources to choose from.
         outbox: Takes the state of the source `none`.
         clock: Monotonic instants.
+        bulkhead: Keeps what nobody foresaw with the cloud that is asked.
     """
 
-    def __init__(self, node: ThisNode, spot: Spot, clouds: Sequence[CloudSource], outbox: Outbox, clock: Clock) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - a part of the wiring list
+        self,
+        node: ThisNode,
+        spot: Spot,
+        clouds: Sequence[CloudSource],
+        outbox: Outbox,
+        clock: Clock,
+        bulkhead: Bulkhead,
+    ) -> None:
+        self._bulkhead = bulkhead
         self._node = node
         self._spot = spot
         self._clouds = clouds
@@ -63,12 +74,15 @@ class Discovery:
     async def run(self) -> CloudSource:
         """Returns the source of the cloud once it is known."""
         await self._spot.wait_known()
-        while (cloud := await self.once()) is None:
+        while True:
+            with self._bulkhead.guard("discovery"):
+                cloud = await self.once()
+                if cloud is not None:
+                    structlog.get_logger().info("cloud.found", source=cloud.name, provider_id=self._spot.provider_id)
+                    return cloud
             pause = _LONG_PAUSE if self._rounds >= _ROUNDS else _PAUSE
             self.watchdog.feed(pause + _PROBE_SECONDS)
             await asyncio.sleep(pause)
-        structlog.get_logger().info("cloud.found", source=cloud.name, provider_id=self._spot.provider_id)
-        return cloud
 
     async def once(self) -> CloudSource | None:
         """Looks once; returns the source of the node's cloud if it is known now."""
@@ -96,13 +110,17 @@ class Discovery:
         return None
 
     async def _ask(self, cloud: CloudSource) -> tuple[CloudSource, _Outcome, str]:
+        found = False
         try:
-            async with asyncio.timeout(_PROBE_SECONDS):
-                found = await cloud.recognize()
+            with self._bulkhead.guard("discovery", cloud.name, passes=(SourceUnavailable, TimeoutError)) as attempt:
+                async with asyncio.timeout(_PROBE_SECONDS):
+                    found = await cloud.recognize()
         except ServiceBusy as error:
             return cloud, _Outcome.BUSY, str(error)
         except (SourceUnavailable, TimeoutError) as error:
             return cloud, _Outcome.ABSENT, str(error)
+        if attempt.failed:  # Its answer is not known, so it is not known that there is no cloud.
+            return cloud, _Outcome.BUSY, "internal error, see the agent's log"
         return cloud, _Outcome.FOUND if found else _Outcome.ABSENT, ""
 
     def _count_round(self, busy: str) -> None:

@@ -15,6 +15,8 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.metrics import MetricsServer, guarded, registry
 
+# Present from the start: an increase from nothing to 1 would not be seen.
+_GUARDED = ("callback", "discovery", "metrics", "pods", "report", "source", "uplink", "watch")
 _POLLING = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 _ACKNOWLEDGING = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -47,7 +49,7 @@ class AgentMetrics:
     def observe(self, outbox: Outbox, uplink: Uplink) -> None:
         """Starts to collect from these; to be called once."""
         outbox.observer = self
-        self.registry.register(_StateCollector(outbox, uplink, self._clock))
+        self.registry.register(_StateCollector(outbox, uplink, self._clock, self.bulkhead))
 
     def server(self, address: Address) -> MetricsServer:
         return MetricsServer(self.registry, address, self._clock, self.bulkhead)
@@ -81,6 +83,7 @@ class _StateCollector(Collector):
     outbox: Outbox
     uplink: Uplink
     clock: Clock
+    bulkhead: Bulkhead
 
     def collect(self) -> Iterator[Metric]:
         ages = GaugeMetricFamily(
@@ -101,3 +104,11 @@ class _StateCollector(Collector):
         )
         waiting = len(self.outbox.unacknowledged())
         yield GaugeMetricFamily("node_agent_outbox_reports", "Reports that are not acknowledged yet.", waiting)
+        errors = CounterMetricFamily(
+            "node_agent_internal_errors",
+            "Exceptions that nobody foresaw, by the part of the agent that raised them.",
+            labels=("where",),
+        )
+        for where in sorted({*_GUARDED, *self.bulkhead.counts}):
+            errors.add_metric((where,), self.bulkhead.counts[where])
+        yield errors

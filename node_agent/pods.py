@@ -36,8 +36,10 @@ class PodWatch:
         collection = ResourceClient(server, PODS, read_pod, Selection(fields=f"spec.nodeName={node}"))
         # Lists come from the API server's memory: thousands of agents that start at once would make etcd read all pods.
         self._reflector = Reflector(collection, self._cache, clock, cached=True)
+        self._bulkhead = bulkhead
         self._reported: dict[str, NoticeReport] = {}
         self._waiting = set[ObjectKey]()
+        self._failing = set[ObjectKey]()
         self._last_good: float | None = None
         self._overflow = Fault(f"outbox for source {reclaim.SOURCE}", clock)
         self.watchdog = Watchdog(clock)
@@ -51,14 +53,15 @@ class PodWatch:
         """Root task: reports every second whether the pods are followed."""
         while True:
             self.watchdog.feed(_CHECK_SECONDS)
-            self.once()
+            with self._bulkhead.guard("pods"):
+                self.once()
             await asyncio.sleep(_CHECK_SECONDS)
 
     def once(self) -> None:
-        """Updates the source's state and tries again the reports for which the outbox had no room."""
+        """Updates the source's state, and tries again the reports that failed or for which the outbox had no room."""
+        for key in [*self._waiting, *self._failing]:
+            self._try_to_report(self._cache.objects[key])
         self._set_status()
-        for key in [*self._waiting]:
-            self._report(self._cache.objects[key])
 
     @property
     def idle(self) -> bool:
@@ -68,6 +71,9 @@ class PodWatch:
 
     def _set_status(self) -> None:
         trouble = self._reflector.trouble
+        if trouble is None and self._failing:
+            key = min(self._failing, key=str)
+            trouble = f"internal error with {len(self._failing)} pods, such as {key}; see the agent's log"
         if trouble is None:
             self._last_good = self._clock.monotonic()
         # The state is about pods: it says nothing about the node, and a notice on a pod does not change it.
@@ -78,7 +84,17 @@ class PodWatch:
         if before is not None and (after is None or after.metadata.uid != before.metadata.uid):
             self._gone(before)
         if after is not None:
-            self._report(after)
+            self._try_to_report(after)
+
+    def _try_to_report(self, pod: Pod) -> None:
+        """Reports a pod; what nobody foresaw stays with it, and is tried again."""
+        key = pod.metadata.key
+        with self._bulkhead.guard("pods", key) as attempt:
+            self._report(pod)
+        if attempt.failed:
+            self._failing.add(key)
+        else:
+            self._failing.discard(key)
 
     def _report(self, pod: Pod) -> None:
         last = self._reported.get(pod.metadata.uid)
@@ -107,6 +123,7 @@ class PodWatch:
     def _gone(self, pod: Pod) -> None:
         """Ends the pod's notice. A uid never comes back, so there is nothing more to report."""
         self._waiting.discard(pod.metadata.key)
+        self._failing.discard(pod.metadata.key)
         last = self._reported.pop(pod.metadata.uid, None)
         if last is not None:
             self._outbox.finish(last.id)

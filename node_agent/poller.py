@@ -16,6 +16,7 @@ from node_agent.outbox import Outbox, OutboxFull
 from node_agent.sources import Answer, NodeIdentity, Noticed, Source, SourceUnavailable
 from node_agent.spot import ALWAYS, Spot
 from node_agent.watchdog import Watchdog
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
@@ -42,6 +43,7 @@ class Poller:
         outbox: Takes reports and the source's state.
         clock: Monotonic instants.
         period: Seconds between the starts of two polls.
+        bulkhead: Keeps what nobody foresaw with this source.
         spot: While the node is not spot, the source is not polled.
         max_lead: Seconds; a sudden reclaim that is announced further ahead counts as unknown until it is nearer.
         on_poll: Called after each poll.
@@ -55,6 +57,7 @@ class Poller:
         clock: Clock,
         period: float,
         *,
+        bulkhead: Bulkhead,
         spot: Spot = ALWAYS,
         max_lead: float = math.inf,
         on_poll: OnPoll = ignore_poll,
@@ -64,6 +67,7 @@ class Poller:
         self._outbox = outbox
         self._clock = clock
         self._period = period
+        self._bulkhead = bulkhead
         self._spot = spot
         self._max_lead = max_lead
         self._on_poll = on_poll
@@ -85,7 +89,11 @@ class Poller:
         while True:
             started = self._clock.monotonic()
             self.watchdog.feed(POLL_LIMIT + self._period)
-            await self.once()
+            # Tried again with the next poll: each notice is worth a poll a second.
+            with self._bulkhead.guard("source", self.source) as attempt:
+                await self.once()
+            if attempt.failed:
+                self._handle(tracking.Unknown("internal error, see the agent's log"))
             period = self._period * self._random.uniform(1.0 - _JITTER, 1.0)
             await asyncio.sleep(max(0.0, started + period - self._clock.monotonic()))
 

@@ -12,10 +12,11 @@ from reclaim.v1 import reclaim_pb2 as pb
 
 from node_agent import wire
 from node_agent.failpoints import At
-from node_agent.notices import NoticeId, SourceName, SourceState
+from node_agent.notices import NoticeId, NoticeReport, SourceName, SourceState, SourceStatus
 from node_agent.outbox import Outbox
 from node_agent.sources import NodeIdentity
 from node_agent.watchdog import Watchdog
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 
@@ -61,9 +62,13 @@ class Stream:
         clock: Monotonic instants.
         heartbeat: The longest pause between heartbeats that is asked for, in seconds.
         watchdog: Fed by the sending loop.
+        bulkhead: Keeps what nobody foresaw with the report that cannot be sent.
     """
 
-    def __init__(self, call: Call, outbox: Outbox, clock: Clock, heartbeat: float, watchdog: Watchdog) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - the uplink passes what it has itself
+        self, call: Call, outbox: Outbox, clock: Clock, heartbeat: float, watchdog: Watchdog, bulkhead: Bulkhead
+    ) -> None:
+        self._bulkhead = bulkhead
         self._call = call
         self._outbox = outbox
         self._clock = clock
@@ -161,22 +166,39 @@ class Stream:
         self._states = {status.source: (status.state, status.detail) for status in statuses}
         self._revisions = {report.id: report.revision for report in reports}
         failpoint(At.HELLO_SENDING)
-        await self._write(wire.hello(identity, statuses, reports, self._heartbeat, self._clock.monotonic()))
+        sources = [self._encoded_status(status) for status in statuses]
+        notices = [notice for report in reports if (notice := self._encoded_report(report)) is not None]
+        await self._write(wire.hello(identity, sources, notices, self._heartbeat))
         failpoint(At.HELLO_SENT)
 
     async def _send_changes(self) -> None:
         for report in self._outbox.unacknowledged():
             if self._revisions.get(report.id) != report.revision:
                 self._revisions[report.id] = report.revision
+                notice = self._encoded_report(report)
+                if notice is None:
+                    continue
                 # Before the write, as the answer may be read before a write returns.
                 self._expect_answer()
                 failpoint(At.NOTICE_SENDING)
-                await self._write(wire.notice(report, self._clock.monotonic()))
+                await self._write(pb.AgentMessage(notice=notice))
                 failpoint(At.NOTICE_SENT)
         for status in self._outbox.statuses():
             if self._states.get(status.source) != (status.state, status.detail):
                 self._states[status.source] = (status.state, status.detail)
-                await self._write(wire.source(status, self._clock.monotonic()))
+                await self._write(pb.AgentMessage(source=self._encoded_status(status)))
+
+    def _encoded_report(self, report: NoticeReport) -> pb.NoticeReport | None:
+        """The report as a message; None if it cannot be one. Its source is noticed all the same."""
+        with self._bulkhead.guard("report", report.id):
+            return wire.notice(report, self._clock.monotonic())
+        return None
+
+    def _encoded_status(self, status: SourceStatus) -> pb.SourceReport:
+        """The status as a message. A source that was left out would count as if it announced nothing."""
+        with self._bulkhead.guard("report", status.source):
+            return wire.source(status, self._clock.monotonic())
+        return wire.unknown_source(status)
 
     async def _write(self, message: pb.AgentMessage) -> None:
         await self._call.write(message)

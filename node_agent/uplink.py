@@ -14,6 +14,7 @@ from node_agent.stream import HelloOutdated, SessionSuperseded, Stream, StreamLo
 from node_agent.watchdog import Watchdog
 from node_agent.wire import AgentIdentity
 from servicekit.backoff import ReconnectBackoff
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 
@@ -36,6 +37,7 @@ class Uplink:
         clock: Wall time for the session, monotonic instants for the rest.
         heartbeat: The longest pause between heartbeats that is asked for, in seconds.
         version: The agent's version.
+        bulkhead: Keeps what nobody foresaw with one stream, or with one report.
 
     Attributes:
         started_at: Monotonic instant of construction.
@@ -44,8 +46,17 @@ class Uplink:
     """
 
     def __init__(  # noqa: PLR0913 - the wiring list passes them by name
-        self, *, endpoint: Endpoint, node: ThisNode, outbox: Outbox, clock: Clock, heartbeat: float, version: str
+        self,
+        *,
+        endpoint: Endpoint,
+        node: ThisNode,
+        outbox: Outbox,
+        clock: Clock,
+        heartbeat: float,
+        version: str,
+        bulkhead: Bulkhead,
     ) -> None:
+        self._bulkhead = bulkhead
         self._endpoint = endpoint
         self._node = node
         self._outbox = outbox
@@ -76,12 +87,16 @@ class Uplink:
         node = await self._identity()
         while True:
             started = self._clock.monotonic()
-            await self._connect_once(node)
+            with self._bulkhead.guard("uplink", passes=AgentReplaced) as attempt:
+                await self._connect_once(node)
+            if attempt.failed:
+                self._fault.failed("internal error, see the agent's log")
             # The backoff also grows for a supervisor that welcomes the agent and drops it at once.
             if self._clock.monotonic() - started > _MAX_DELAY:
                 self._backoff.reset()
-            self.watchdog.feed(_MAX_DELAY)
-            await asyncio.sleep(self._backoff.next())
+            pause = max(self._backoff.next(), attempt.retry_in or 0.0)
+            self.watchdog.feed(pause)
+            await asyncio.sleep(pause)
 
     async def _identity(self) -> Subject:
         while True:
@@ -113,7 +128,7 @@ class Uplink:
     async def _run_stream(self, node: Subject) -> None:
         async with self._endpoint.channel() as channel:
             call = ReclaimServiceStub(channel).Connect(None, metadata=self._endpoint.metadata())
-            stream = Stream(call, self._outbox, self._clock, self._heartbeat, self.watchdog)
+            stream = Stream(call, self._outbox, self._clock, self._heartbeat, self.watchdog, self._bulkhead)
             self._streams += 1
             speaker = AgentIdentity(node, self._session, self._version, self._node.machine, self._streams)
             await stream.run(speaker, self._on_welcome, lambda: self._node.machine)

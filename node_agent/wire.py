@@ -57,10 +57,9 @@ class AgentIdentity:
 
 def hello(
     identity: AgentIdentity,
-    statuses: Sequence[SourceStatus],
-    reports: Sequence[NoticeReport],
+    sources: Sequence[pb.SourceReport],
+    notices: Sequence[pb.NoticeReport],
     heartbeat: float,
-    now: float,
 ) -> pb.AgentMessage:
     return pb.AgentMessage(
         hello=pb.Hello(
@@ -70,19 +69,11 @@ def hello(
             stream=identity.stream,
             agent_version=identity.version,
             machine=_machine(identity.machine),
-            sources=[_source(status, now) for status in statuses],
-            notices=[_notice(report, now) for report in reports],
+            sources=sources,
+            notices=notices,
             heartbeat_seconds=heartbeat,
         )
     )
-
-
-def notice(report: NoticeReport, now: float) -> pb.AgentMessage:
-    return pb.AgentMessage(notice=_notice(report, now))
-
-
-def source(status: SourceStatus, now: float) -> pb.AgentMessage:
-    return pb.AgentMessage(source=_source(status, now))
 
 
 def machine(known: NodeIdentity) -> pb.AgentMessage:
@@ -108,7 +99,7 @@ def _machine(machine: NodeIdentity) -> pb.Machine:
     )
 
 
-def _notice(report: NoticeReport, now: float) -> pb.NoticeReport:
+def notice(report: NoticeReport, now: float) -> pb.NoticeReport:
     subject = pb.Subject(kind=_KINDS[report.subject.kind], name=report.subject.name, uid=report.subject.uid)
     message = pb.NoticeReport(
         source=report.source,
@@ -126,7 +117,12 @@ def _notice(report: NoticeReport, now: float) -> pb.NoticeReport:
     return message
 
 
-def _source(status: SourceStatus, now: float) -> pb.SourceReport:
+def unknown_source(status: SourceStatus) -> pb.SourceReport:
+    """The report of a source whose status cannot be encoded."""
+    return pb.SourceReport(source=status.source, state=pb.SOURCE_STATE_UNKNOWN, about=_KINDS[status.about])
+
+
+def source(status: SourceStatus, now: float) -> pb.SourceReport:
     message = pb.SourceReport(
         source=status.source,
         state=_STATES[status.state],

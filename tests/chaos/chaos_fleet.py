@@ -33,6 +33,7 @@ from node_agent.outbox import Outbox
 from node_agent.sources import NodeIdentity
 from node_agent.uplink import Uplink
 from servicekit.address import Address, parse
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from simulator.certificates import Authority
 from supervisor.identity.tokens import Tokens
@@ -101,6 +102,7 @@ class NoticedNode:
             clock=Clock(),
             heartbeat=_HEARTBEAT_SECONDS,
             version="chaos",
+            bulkhead=Bulkhead(Clock()),
         )
 
     @property

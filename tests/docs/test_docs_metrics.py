@@ -42,8 +42,9 @@ def agents(directory: Path) -> CollectorRegistry:
         clock=clock,
         heartbeat=1.0,
         version="0",
+        bulkhead=(bulkhead := Bulkhead(clock)),
     )
-    metrics = AgentMetrics("0", clock, Bulkhead(Clock()))
+    metrics = AgentMetrics("0", clock, bulkhead)
     metrics.observe(outbox, uplink)
     return metrics.registry
 

@@ -28,6 +28,7 @@ from node_agent.sources.tencent import TencentSource
 from node_agent.sources.volcengine import VolcengineSource
 from node_agent.stream import SessionSuperseded, Stream, StreamLost
 from node_agent.watchdog import Watchdog
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from tests.hostile.hostile_fuzz import each_field_odd, numbers, spoken
 from tests.node_agent.fake_metadata import TERMINATION, FakeMetadata, Reply, metadata
@@ -72,12 +73,15 @@ async def service() -> AsyncIterator[FakeMetadata]:
 async def one_poll(source: Source) -> None:
     """Polls once as the agent does, and looks at what it would tell the supervisor."""
     outbox = Outbox(10)
-    poller = Poller(source, ThisNode(NODE.name, NODE.uid), outbox, Clock(), 1.0)
+    poller = Poller(source, ThisNode(NODE.name, NODE.uid), outbox, Clock(), 1.0, bulkhead=Bulkhead(Clock()))
     try:
         await poller.once()
     finally:
         await source.close()
-    said = wire.hello(SPEAKER, outbox.statuses(), outbox.reports(), 300.0, Clock().monotonic()).hello
+    now = Clock().monotonic()
+    sources = [wire.source(status, now) for status in outbox.statuses()]
+    notices = [wire.notice(report, now) for report in outbox.reports()]
+    said = wire.hello(SPEAKER, sources, notices, 300.0).hello
     (state,) = said.sources
     assert state.state in set(pb.SourceState.values()) - {pb.SOURCE_STATE_UNSPECIFIED}
     assert len(said.notices) == (state.state == pb.SOURCE_STATE_NOTICED)
@@ -275,12 +279,12 @@ async def test_no_supervisor_ends_an_agent_or_makes_it_forget(messages: list[pb.
     for each in KNOWN:
         outbox.put(each)
     call: Any = Call(messages)
-    stream = Stream(call, outbox, Clock(), 5.0, Watchdog(Clock()))
+    stream = Stream(call, outbox, Clock(), 5.0, Watchdog(Clock()), Bulkhead(Clock()))
     with pytest.raises((StreamLost, SessionSuperseded)) as ended:
         await stream.run(SPEAKER, lambda: None)
     if isinstance(ended.value, SessionSuperseded):
         # What follows is a hello of the next one.
-        assert wire.hello(wire.AgentIdentity(NODE, ended.value.session + 1, "0"), [], [], 300.0, 0.0)
+        assert wire.hello(wire.AgentIdentity(NODE, ended.value.session + 1, "0"), [], [], 300.0)
     heard = {(entry.notice_id, entry.revision) for each in messages for entry in each.acknowledgement.entries}
     for each in KNOWN:
         settled = any(name == each.id and revision >= each.revision for name, revision in heard)

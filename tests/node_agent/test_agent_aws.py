@@ -13,6 +13,7 @@ from node_agent.poller import Poller
 from node_agent.sources import Clear, MetadataMode, NodeIdentity, Noticed, PriceClass, Source, SourceUnavailable
 from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.aws import AwsSource
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 
 BASE = "http://metadata.test"
@@ -111,7 +112,7 @@ async def test_a_recommendation_is_a_hint(aws: AwsSource, clock: SetClock, mocke
     mocked.get(REBALANCE, body=b'{"noticeTime": "2026-01-05T17:00:00Z"}')
     mocked.get(REBALANCE, status=404, repeat=True)
     outbox = Outbox(10)
-    poller = Poller(aws, ThisNode("n1", "i-1"), outbox, clock, 1.0)
+    poller = Poller(aws, ThisNode("n1", "i-1"), outbox, clock, 1.0, bulkhead=Bulkhead(Clock()))
     mocked.get(f"{ITEMS}/instance-id", body=b"i-1")
     await poller.once()
     (report,) = outbox.reports()
@@ -126,7 +127,7 @@ async def test_a_recommendation_is_a_hint(aws: AwsSource, clock: SetClock, mocke
 async def test_an_interruption_outranks_a_recommendation(aws: AwsSource, clock: SetClock) -> None:
     """The same notice becomes a sudden one at once."""
     outbox = Outbox(10)
-    poller = Poller(aws, ThisNode("n1", "i-1"), outbox, clock, 1.0)
+    poller = Poller(aws, ThisNode("n1", "i-1"), outbox, clock, 1.0, bulkhead=Bulkhead(Clock()))
     with aioresponses() as service:
         service.put(f"{BASE}/latest/api/token", body=b"t")
         service.get(f"{ITEMS}/instance-id", body=b"i-1")
@@ -171,7 +172,7 @@ async def test_two_clouds_on_one_node_do_not_know_each_other() -> None:
         mocked.get(f"{ITEMS}/instance-id", body=b"i-1")
         mocked.get(ACTION, body=b'{"action": "stop", "time": "2026-01-05T18:02:00Z"}', repeat=True)
         for source in sources * 2:
-            await Poller(source, node, outbox, clock, 1.0).once()
+            await Poller(source, node, outbox, clock, 1.0, bulkhead=Bulkhead(Clock())).once()
     for source in sources:
         await source.close()
     assert {status.source: status.state for status in outbox.statuses()} == {

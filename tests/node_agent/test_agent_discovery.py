@@ -17,6 +17,7 @@ from node_agent.provider import cloud_of
 from node_agent.settings import Settings, load
 from node_agent.source_factory import CLOUDS, SourceFactory
 from node_agent.sources import Answer, Clear, CloudSource, NodeIdentity, ServiceBusy, SourceUnavailable
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from simulator.cloud.dialects import METADATA_URLS, Cloud
 from simulator.cloud.faults import MetadataFault
@@ -80,7 +81,7 @@ class Scene:
     node: ThisNode = field(default_factory=lambda: ThisNode(NODE, ""))
 
     def __post_init__(self) -> None:
-        self.discovery = Discovery(self.node, self.here, [self.aws, self.gcp], self.outbox, Clock())
+        self.discovery = Discovery(self.node, self.here, [self.aws, self.gcp], self.outbox, Clock(), Bulkhead(Clock()))
 
     async def rounds(self, count: int) -> list[CloudSource | None]:
         return [await self.discovery.once() for _ in range(count)]
@@ -216,7 +217,7 @@ async def found_at(url: str) -> tuple[str | None, Outbox]:
     async with AsyncExitStack() as stack:
         clouds = await stack.enter_async_context(SourceFactory(at_one_address(url), Clock(), lambda: False).clouds())
         outbox = Outbox(10)
-        discovery = Discovery(ThisNode(NODE, ""), Here(), clouds, outbox, Clock())
+        discovery = Discovery(ThisNode(NODE, ""), Here(), clouds, outbox, Clock(), Bulkhead(Clock()))
         rounds = [await discovery.once() for _ in range(ROUNDS)]
         return (rounds[0].name if rounds[0] else None), outbox
 
@@ -236,7 +237,7 @@ async def test_a_service_with_its_own_address_is_recognized_there(cloud: Cloud, 
         other.remove(NODE)
         urls = dict.fromkeys(METADATA_URLS.values(), other.url) | {METADATA_URLS[cloud]: server.url}
         async with SourceFactory(load(LEAST | urls), Clock(), lambda: False).clouds() as clouds:
-            discovery = Discovery(ThisNode(NODE, ""), Here(), clouds, Outbox(10), Clock())
+            discovery = Discovery(ThisNode(NODE, ""), Here(), clouds, Outbox(10), Clock(), Bulkhead(Clock()))
             found = await discovery.once()
             assert found is not None
             assert found.name == SourceName(cloud)

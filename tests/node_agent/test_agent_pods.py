@@ -192,7 +192,7 @@ async def polling(server: ApiServer, source: Script, uid: str = "") -> AsyncIter
     """A poller on a node whose label says whether it is spot."""
     outbox, this = Outbox(10), ThisNode("n1", uid)
     label = SpotLabel(server, this, (f"{LABEL}=NoSpot", "other=never"), Clock(), Bulkhead(Clock()))
-    poller = Poller(source, this, outbox, Clock(), 0.05, spot=label)
+    poller = Poller(source, this, outbox, Clock(), 0.05, bulkhead=Bulkhead(Clock()), spot=label)
     async with running(label.follow, poller.run):
         yield outbox, this
 

@@ -15,6 +15,7 @@ from node_agent.notices import Announcement, NoticeClass, NoticeReport, SourceNa
 from node_agent.outbox import Outbox
 from node_agent.poller import Poller
 from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, SourceUnavailable
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from tests.testkit.waiting import until
 
@@ -59,7 +60,7 @@ class Script:
 
 def poller(source: Script, outbox: Outbox, uid: str = "uid-1", period: float = 1.0) -> Poller:
     """A poller of a node whose uid is known, unless it is empty."""
-    return Poller(source, ThisNode("n1", uid), outbox, Clock(), period)
+    return Poller(source, ThisNode("n1", uid), outbox, Clock(), period, bulkhead=Bulkhead(Clock()))
 
 
 async def test_a_notice_is_in_the_outbox_after_its_poll() -> None:
@@ -99,7 +100,9 @@ async def test_an_announcement_for_the_far_future_is_unknown_until_it_is_nearer(
     outbox = Outbox(10)
     script = Script(far, far, Noticed(datetime(9999, 12, 31, tzinfo=UTC), 3600.0, "m"))
     with capture_logs() as lines:
-        subject = Poller(script, ThisNode("n1", "uid-1"), outbox, Clock(), 1.0, max_lead=3600.0)
+        subject = Poller(
+            script, ThisNode("n1", "uid-1"), outbox, Clock(), 1.0, bulkhead=Bulkhead(Clock()), max_lead=3600.0
+        )
         await subject.once()
         await subject.once()
         assert outbox.reports() == []
@@ -163,7 +166,9 @@ async def test_a_scheduled_reclaim_may_be_days_ahead() -> None:
     """The longest lead is about sudden ones: maintenance is announced days ahead."""
     planned = Noticed(datetime(2030, 1, 1, tzinfo=UTC), 5e5, "m", NoticeClass.SCHEDULED)
     outbox = Outbox(10)
-    await Poller(Script(planned), ThisNode("n1", "uid-1"), outbox, Clock(), 1.0, max_lead=3600.0).once()
+    await Poller(
+        Script(planned), ThisNode("n1", "uid-1"), outbox, Clock(), 1.0, bulkhead=Bulkhead(Clock()), max_lead=3600.0
+    ).once()
     assert [report.notice_class for report in outbox.reports()] == [NoticeClass.SCHEDULED]
 
 
@@ -182,7 +187,7 @@ async def test_the_node_is_identified_before_its_first_poll() -> None:
 async def test_a_source_that_knows_no_machine_waits_for_one_that_does() -> None:
     """Its polls begin when another source or the settings have told the uid."""
     outbox, node, source = Outbox(10), ThisNode("n1", ""), Script(NOTICE)
-    subject = Poller(source, node, outbox, Clock(), 1.0)
+    subject = Poller(source, node, outbox, Clock(), 1.0, bulkhead=Bulkhead(Clock()))
     await subject.once()
     assert (source.polls, outbox.statuses()[0].state) == (0, SourceState.UNKNOWN)
     node.resolve(NodeIdentity("i-7"))

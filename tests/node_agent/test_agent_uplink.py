@@ -34,6 +34,7 @@ from node_agent.outbox import Outbox
 from node_agent.sources import NodeIdentity, PriceClass
 from node_agent.uplink import AgentReplaced, Uplink
 from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from tests.node_agent.fake_supervisor import FakeSupervisor, acknowledgement, fake_supervisor
 from tests.testkit.waiting import until
@@ -54,6 +55,7 @@ class Agent:
         heartbeat: float = 5.0,
     ) -> None:
         self.clock = Clock()
+        self.bulkhead = Bulkhead(self.clock)
         self.outbox = Outbox(10)
         self.node = ThisNode(NODE.name, uid, on_described=self.outbox.wake)
         self.node.describe(NodeIdentity(""))  # As a source does that knows nothing of the machine.
@@ -65,6 +67,7 @@ class Agent:
             clock=self.clock,
             heartbeat=heartbeat,
             version="1.2.3",
+            bulkhead=self.bulkhead,
         )
         self.task: asyncio.Task[None] | None = None
 
@@ -200,7 +203,7 @@ async def test_an_older_supervisor_hears_of_it_in_another_hello(fake: FakeSuperv
 )
 def test_a_report_says_its_class(notice_class: NoticeClass, said: int) -> None:
     hint = NoticeReport(S, NODE, 1, Announcement.ACTIVE, notice_class=notice_class, cancellable=True)
-    notice = wire.notice(hint, 0.0).notice
+    notice = wire.notice(hint, 0.0)
     assert (notice.notice_class, notice.cancellable) == (said, True)
     assert not notice.HasField("seconds_left")
 

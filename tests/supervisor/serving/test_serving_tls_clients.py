@@ -14,6 +14,7 @@ from node_agent.identity import ThisNode
 from node_agent.outbox import Outbox
 from node_agent.uplink import Uplink
 from servicekit.address import parse
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from simulator.certificates import Authority
 from tests.testkit.serving import Served, serving
@@ -38,6 +39,7 @@ async def agent(
         clock=Clock(),
         heartbeat=5.0,  # A stream is given up after three of them without a word, and a handshake takes a while.
         version="0",
+        bulkhead=Bulkhead(Clock()),
     )
     running = asyncio.create_task(uplink.run())
     try:

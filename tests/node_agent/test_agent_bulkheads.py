@@ -1,0 +1,210 @@
+"""What nobody foresaw in one source, cloud, pod, report or stream stays there, and the agent serves the others."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from reclaim.v1 import reclaim_pb2 as pb
+
+from node_agent import reclaim
+from node_agent.discovery import NO_CLOUD
+from node_agent.identity import ThisNode
+from node_agent.metrics import AgentMetrics
+from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, SourceStatus, Subject, SubjectKind
+from node_agent.outbox import Outbox
+from node_agent.pod import Pod
+from node_agent.pods import PodWatch
+from node_agent.poller import Poller
+from node_agent.sources import Clear
+from servicekit.address import Address
+from servicekit.bulkhead import Bulkhead
+from servicekit.clock import Clock
+from servicekit.disruption import Reclaim, Withdrawn
+from tests.node_agent.fake_api_server import fake_api_server
+from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.node_agent.test_agent_discovery import Scene
+from tests.node_agent.test_agent_pods import EVICTED, reports, running, shown
+from tests.node_agent.test_agent_poller import NOTICE, Script
+from tests.node_agent.test_agent_uplink import NODE, Agent
+from tests.testkit.waiting import until
+
+UNFORESEEN = ZeroDivisionError("nobody foresaw this")
+
+
+@pytest_asyncio.fixture
+async def bulkhead() -> Bulkhead:
+    return Bulkhead(Clock())
+
+
+@pytest_asyncio.fixture
+async def supervisor() -> AsyncIterator[FakeSupervisor]:
+    async with fake_supervisor() as one:
+        yield one
+
+
+@pytest_asyncio.fixture
+async def agent(supervisor: FakeSupervisor, tmp_path: Path) -> AsyncIterator[Agent]:
+    (tmp_path / "token").write_text("secret")
+    one = Agent(Address("127.0.0.1", supervisor.port), tmp_path / "token")
+    yield one
+    await one.stop()
+
+
+def states(outbox: Outbox) -> dict[str, SourceState]:
+    return {status.source: status.state for status in outbox.statuses()}
+
+
+async def test_a_source_that_raises_is_unknown_and_the_others_are_polled(bulkhead: Bulkhead) -> None:
+    """Also one that was clear before; and the next answer that can be handled counts."""
+    outbox = Outbox(10)
+    broken, other = Script(Clear()), Script(NOTICE)
+    other.name = SourceName("other")
+    pollers = [_poller(source, outbox, bulkhead) for source in (broken, other)]
+    async with running(*(each.run for each in pollers)):
+        await until(lambda: states(outbox)["script"] is SourceState.CLEAR)
+        broken.answers = [UNFORESEEN]
+        await until(lambda: states(outbox)["script"] is SourceState.UNKNOWN)
+        polls = other.polls
+        await until(lambda: other.polls > polls + 2)
+        assert states(outbox)["other"] is SourceState.NOTICED
+        broken.answers = [NOTICE]
+        await until(lambda: {report.source for report in outbox.reports()} == {"script", "other"})
+    assert set(bulkhead.counts) == {"source"}
+
+
+def _poller(source: Script, outbox: Outbox, bulkhead: Bulkhead) -> Poller:
+    node = ThisNode(NODE.name, NODE.uid)
+    return Poller(source, node, outbox, Clock(), 0.02, bulkhead=bulkhead)
+
+
+async def test_a_cloud_that_raises_hides_no_other_one() -> None:
+    scene = Scene()
+    scene.aws.says, scene.gcp.says = UNFORESEEN, True
+    assert await scene.discovery.run() is scene.gcp
+
+
+async def test_a_cloud_that_raises_does_not_count_as_absent() -> None:
+    """Else its node would take workers as one without a cloud, where nothing is announced."""
+    scene = Scene()
+    scene.aws.says = UNFORESEEN
+    await scene.rounds(10)
+    assert NO_CLOUD not in scene.states
+
+
+async def test_a_pod_that_raises_is_tried_again_and_the_others_are_reported(
+    monkeypatch: pytest.MonkeyPatch, bulkhead: Bulkhead
+) -> None:
+    """While it is, nobody may think that all pods are seen."""
+    broken = {"bad"}
+
+    def classify(pod: Pod) -> Reclaim | Withdrawn | None:
+        if pod.metadata.name in broken:
+            raise UNFORESEEN
+        return classified(pod)
+
+    classified = reclaim.classify
+    monkeypatch.setattr(reclaim, "classify", classify)
+    async with fake_api_server() as (api, server):
+        outbox = Outbox(10)
+        pods = PodWatch(server, "n1", outbox, Clock(), bulkhead)
+        for name in ("bad", "good"):
+            api.put("pods", shown(EVICTED, name=name, uid=name))
+        async with running(pods.follow, pods.run):
+            await until(lambda: set(reports(outbox)) == {"space/good"})
+            await until(lambda: "internal error with 1 pods" in outbox.statuses()[0].detail)
+            assert states(outbox) == {"kubernetes": SourceState.UNKNOWN}
+            broken.clear()
+            await until(lambda: set(reports(outbox)) == {"space/good", "space/bad"})
+            await until(lambda: states(outbox) == {"kubernetes": SourceState.CLEAR})
+    assert set(bulkhead.counts) == {"pods"}
+
+
+async def test_a_pod_that_raised_and_is_gone_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, bulkhead: Bulkhead
+) -> None:
+    def classify(_pod: Pod) -> Reclaim | Withdrawn | None:
+        raise UNFORESEEN
+
+    monkeypatch.setattr(reclaim, "classify", classify)
+    async with fake_api_server() as (api, server):
+        outbox = Outbox(10)
+        pods = PodWatch(server, "n1", outbox, Clock(), bulkhead)
+        api.put("pods", shown(EVICTED, name="bad", uid="bad"))
+        async with running(pods.follow, pods.run):
+            await until(lambda: "internal error" in outbox.statuses()[0].detail)
+            api.remove("pods", "bad")
+            await until(lambda: states(outbox) == {"kubernetes": SourceState.CLEAR})
+
+
+_UNWRITABLE = "\udcff"
+"""Half of a character: text of the operating system may have it, and no message can."""
+
+
+async def test_a_report_that_cannot_be_sent_holds_up_no_other_one(supervisor: FakeSupervisor, agent: Agent) -> None:
+    """Neither in the hello nor after it; its source is noticed all the same."""
+    bad, good = _report("bad", _UNWRITABLE), _report("good")
+    agent.outbox.put(bad)
+    agent.outbox.put(good)
+    agent.outbox.set_status(SourceStatus(SourceName("s"), SourceState.NOTICED))
+    agent.start()
+    await until(lambda: agent.outbox.unacknowledged() == [bad])
+    assert [notice.subject.uid for notice in supervisor.streams[0].hello.notices] == ["good"]
+    assert [source.state for source in supervisor.streams[0].hello.sources] == [pb.SOURCE_STATE_NOTICED]
+    agent.outbox.put(replace(bad, revision=2))
+    agent.outbox.put(replace(good, revision=2))
+    await until(lambda: [notice.revision for notice in supervisor.streams[0].notices] == [2])
+    agent.outbox.put(replace(bad, revision=3, message="mended"))
+    await until(lambda: not agent.outbox.unacknowledged())
+    assert set(agent.bulkhead.counts) == {"report"}
+    assert len(supervisor.streams) == 1
+
+
+async def test_a_state_that_cannot_be_sent_is_sent_as_unknown(supervisor: FakeSupervisor, agent: Agent) -> None:
+    """Left out, it would leave the node clear by its other sources."""
+    agent.outbox.set_status(SourceStatus(SourceName("s"), SourceState.CLEAR, detail=_UNWRITABLE))
+    agent.outbox.set_status(SourceStatus(SourceName("t"), SourceState.CLEAR))
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    said = {source.source: source.state for source in supervisor.streams[0].hello.sources}
+    assert said == {"s": pb.SOURCE_STATE_UNKNOWN, "t": pb.SOURCE_STATE_CLEAR}
+
+
+def _report(uid: str, message: str = "") -> NoticeReport:
+    about = Subject(SubjectKind.POD, f"space/{uid}", uid)
+    return NoticeReport(SourceName("s"), about, 1, Announcement.ACTIVE, message=message)
+
+
+class _Failing(Outbox):
+    """An outbox that cannot be read twice."""
+
+    failures = 2
+
+    def statuses(self) -> Sequence[SourceStatus]:
+        if self.failures:
+            self.failures -= 1
+            raise UNFORESEEN
+        return super().statuses()
+
+
+async def test_a_stream_that_raises_is_opened_again(agent: Agent) -> None:
+    """With a pause that grows, and the reason is shown."""
+    agent.uplink._outbox = _Failing(10)
+    agent.start()
+    await until(lambda: agent.uplink.trouble)
+    await until(lambda: agent.uplink.welcomed)
+    assert agent.bulkhead.counts == {"uplink": 2}
+    assert agent.uplink.trouble is None
+
+
+async def test_each_part_that_failed_is_counted(agent: Agent) -> None:
+    """From 0, as the first increase would not be seen otherwise."""
+    metrics = AgentMetrics("0", agent.clock, agent.bulkhead)
+    metrics.observe(agent.outbox, agent.uplink)
+    agent.bulkhead.note("pods", UNFORESEEN)
+
+    def value(where: str) -> float | None:
+        return metrics.registry.get_sample_value("node_agent_internal_errors_total", {"where": where})
+
+    assert (value("pods"), value("source"), value("uplink")) == (1, 0, 0)
