@@ -37,7 +37,7 @@ def save(checkpoint: Path, step: int) -> None:
 
 def main(checkpoint: Path) -> None:
     """Train on batches that two workers prepare."""
-    kubeai.init(rank=lambda: 0)
+    kubeai.init(rank=0)
     with multiprocessing.get_context("fork").Pool(2) as pool:  # its end sends SIGTERM to the workers only
         print("training", flush=True)
         for _step, _batch in kubeai.steps(batches(pool), functools.partial(save, checkpoint)):

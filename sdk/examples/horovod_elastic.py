@@ -44,7 +44,7 @@ def main(checkpoint: Path) -> None:
     """Train."""
     step = int(checkpoint.read_text()) if checkpoint.exists() else 0
     if hvd is None:
-        kubeai.init(rank=lambda: 0)
+        kubeai.init(rank=0)
         print("training alone", flush=True)
         train(LocalState(step), checkpoint)
         return

@@ -27,7 +27,7 @@ def save(checkpoint: Path, step: int) -> None:
 
 def main(checkpoint: Path, steps: int) -> None:
     """Train."""
-    kubeai.init(rank=lambda: 0, sigterm=True)  # a single process is rank 0, which the SDK cannot know
+    kubeai.init(rank=0, sigterm=True)  # a single process is rank 0, which the SDK cannot know
     first = load(checkpoint)
     print("from step", first, flush=True)
     batches = range(first, steps)

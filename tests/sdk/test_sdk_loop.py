@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from kubeai.elastic import api as library
@@ -10,6 +10,7 @@ from kubeai.elastic import loop
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.sdk.sdk_scripts import Start
+from tests.testkit.waiting import wait_until
 
 
 @dataclass
@@ -127,6 +128,69 @@ def test_a_checkpoint_every_zero_steps_is_refused_before_training(api: Recorder)
     with pytest.raises(ValueError, match="every is 0"):
         loop.steps("abc", api.save, every=0)
     assert not api.calls
+
+
+@pytest.mark.parametrize("save", [lambda: None, divmod, 5, None])
+def test_a_save_that_cannot_be_called_with_a_step_is_refused_before_training(api: Recorder, save: Any) -> None:
+    """Otherwise the mistake would show itself only at the reclaim."""
+    with pytest.raises(TypeError, match="save"):
+        loop.steps("abc", save)
+    assert not api.calls
+
+
+@pytest.mark.parametrize("save", [print, max, Recorder().save])
+def test_a_save_of_any_kind_is_taken_if_it_takes_a_step(api: Recorder, save: Any) -> None:
+    assert list(loop.steps("a", save)) == [(0, "a")]
+    assert api.calls == [("resumed", 0)]
+
+
+@pytest.mark.parametrize(("first", "error"), [(-1, ValueError), ("3", TypeError), (1.5, TypeError)])
+def test_a_first_step_that_is_none_is_refused_before_training(
+    api: Recorder, first: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        loop.steps("abc", api.save, first=first)
+    assert not api.calls
+
+
+@pytest.mark.parametrize("given", [{"rank": "0"}, {"rank": -1}, {"rank": True}, {"rank": len}, {"world_size": 1.5}])
+def test_a_rank_that_is_neither_a_number_nor_a_function_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=next(iter(given))):
+        library.init(**given)
+
+
+def test_a_resume_from_a_step_below_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        library.resumed(-1)
+
+
+RANKLESS = """
+    import time
+    import kubeai.elastic as kubeai
+    from kubeai.elastic import reporter
+
+    reporter._UNKNOWN_SECONDS = 0.0
+    kubeai.init({rank})
+    while not kubeai.directive().generation:
+        time.sleep(0.005)
+"""
+
+
+def test_a_process_without_a_rank_says_so_once(supervisor: FakeSupervisor, start: Start) -> None:
+    """Long before a reclaim, at which only rank 0 can answer."""
+    script = start(RANKLESS.format(rank=""))
+    wait_until(lambda: "this process's rank is unknown: pass rank= to init() or set RANK" in script.output())
+    supervisor.direct(generation=1)
+    assert script.end() == 0
+    assert script.err.read_text().count("\n") == 1
+
+
+def test_a_rank_may_be_a_number(supervisor: FakeSupervisor, start: Start) -> None:
+    script = start(RANKLESS.format(rank="0"))
+    supervisor.wait_for(lambda: [each.body["rank"] for each in supervisor.hellos] == [0])
+    supervisor.direct(generation=1)
+    assert script.end() == 0
+    assert script.output() == ""
 
 
 COST = """

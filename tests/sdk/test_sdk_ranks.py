@@ -1,5 +1,6 @@
 """Detection of the process rank."""
 
+import json
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
@@ -61,7 +62,7 @@ def test_the_callable_comes_before_the_environment() -> None:
     assert watch.poll() == 2
 
 
-@pytest.mark.parametrize("name", ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK"])
+@pytest.mark.parametrize("name", ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "JAX_PROCESS_ID"])
 def test_each_variable_of_a_launcher_is_known(name: str) -> None:
     assert _watch({}, {name: "5"}).poll() == 5
     assert _watch({}, {name: "five"}).poll() is None
@@ -111,6 +112,61 @@ def test_a_failing_callable_is_one_line(capfd: pytest.CaptureFixture[str]) -> No
     watch.callable = lambda: 1 // 0
     assert [watch.poll() for _ in range(3)] == [None, None, None]
     assert capfd.readouterr().err.count("\n") == 1
+
+
+def _both(environ: dict[str, str], modules: dict[str, ModuleType] | None = None) -> tuple[int | None, int | None]:
+    """Rank and number of ranks in an environment."""
+    watches = [NumberWatch(number, modules or {}, environ, StderrLog()) for number in (RANK, WORLD_SIZE)]
+    return watches[0].poll(), watches[1].poll()
+
+
+def _tf_config(kind: str, index: int, **cluster: Any) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+
+def test_jax_is_asked_once_its_processes_are_connected() -> None:
+    """The state of jax.distributed is read; asking jax itself would start the accelerators."""
+    state = SimpleNamespace(client=None, process_id=0, num_processes=1)
+    modules = {"jax._src.distributed": _module(global_state=state)}
+    assert _both({}, modules) == (None, None)
+    state.client, state.process_id, state.num_processes = object(), 2, 4
+    assert _both({"RANK": "1", "WORLD_SIZE": "9"}, modules) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}, (3, 8)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (None, None)),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, (None, None)),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "RANK": "1", "WORLD_SIZE": "2"}, (1, 2)),
+        ({"JOB_COMPLETION_INDEX": "3"}, (3, None)),
+        ({"JOB_COMPLETION_INDEX": "1" * 5000}, (None, None)),
+        (_tf_config("chief", 0, chief=["a"], worker=["b", "c"], ps=["d"]), (0, 3)),
+        (_tf_config("master", 0, master=["a"], worker=["b", "c"]), (0, 3)),
+        (_tf_config("worker", 1, chief=["a"], worker=["b", "c"], ps=["d"]), (2, 3)),
+        (_tf_config("worker", 0, worker=["b", "c"]), (0, 2)),
+        (_tf_config("ps", 0, worker=["b", "c"], ps=["d"]), (2, 2)),
+        (_tf_config("evaluator", 0, chief=["a"], worker=["b", "c"]), (3, 3)),
+        (_tf_config("worker", 0, worker={"0": "b"}, ps=["d"]), (None, None)),
+        (_tf_config("worker", 0), (0, None)),
+        (_tf_config("tpu", 0, tpu=["a"]), (None, None)),
+        ({"TF_CONFIG": "[" * 100_000}, (None, None)),
+        ({"TF_CONFIG": "[]", "JOB_COMPLETION_INDEX": "0"}, (None, None)),
+    ],
+)
+def test_the_place_that_a_scheduler_or_controller_gives_is_a_rank(
+    environ: dict[str, str], expected: tuple[int | None, int | None]
+) -> None:
+    """Only where it is the place of one process: not in a batch script, nor where there may be a chief beside it."""
+    assert _both(environ) == expected
+
+
+def test_processes_that_a_script_starts_have_no_place_of_their_own() -> None:
+    """Those of multiprocessing have the environment of the one that started them; all would be rank 0."""
+    child = {"multiprocessing": _module(parent_process=object)}
+    assert _both({"JOB_COMPLETION_INDEX": "0"}, child) == (None, None)
+    assert _both({"JOB_COMPLETION_INDEX": "0"}, {"multiprocessing": _module(parent_process=lambda: None)}) == (0, None)
 
 
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"])

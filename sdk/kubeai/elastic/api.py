@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import operator
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,9 @@ from .values import Directive, DirectiveKind, Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import NoReturn
+    from typing import NoReturn, Union
+
+    _Given = Union[Callable[[], "int | None"], int, None]
 
 __all__ = [
     "Directive",
@@ -38,13 +42,13 @@ _session = Session()
 
 
 def init(
-    rank: Callable[[], int | None] | None = None,
+    rank: _Given = None,
     *,
     sigterm: bool = False,
     collective: bool = False,
-    world_size: Callable[[], int | None] | None = None,
+    world_size: _Given = None,
 ) -> None:
-    """Start listening for reclaims in the background. Never raises and never waits for the network.
+    """Start listening for reclaims in the background. Never waits for the network, and raises nothing but TypeError.
 
     Call it in every training process, after the framework's own init. Further calls have no effect. If no supervisor is
     configured or reachable, it prints one line on stderr and `check_alive()` stays True.
@@ -53,16 +57,20 @@ def init(
     each process that trains, after the fork.
 
     Args:
-        rank: Returns the present rank of this process, or None if it is unknown. It is called from another thread,
-            about twice a second. It is not needed with torch.distributed, Horovod, or a rank in the environment that
-            does not change. A script with a single process passes `lambda: 0`.
+        rank: The rank of this process, or a function that returns the present one, None if it is unknown. The function
+            is called from another thread, about twice a second. It is not needed with torch.distributed, Horovod, JAX,
+            or a rank in the environment that does not change. A script with a single process passes 0.
         sigterm: Treat SIGTERM as a LEAVE of this process, then call the previous handler. This works only in the main
             thread. Forked children get the previous handler back.
         collective: A checkpoint needs all ranks, as with sharded checkpoints: one that saves alone hangs. Then
             `should_stop(step)` and `should_checkpoint(step)` are True only at a step that all ranks have agreed on.
-        world_size: Returns the present number of ranks, or None if it is unknown. The rules of `rank` apply.
+        world_size: The number of ranks, or a function that returns the present one. The rules of `rank` apply.
+
+    Raises:
+        TypeError: `rank` or `world_size` is neither a number nor a function without arguments.
     """
-    _session.start(rank, world_size, sigterm=sigterm, collective=collective)
+    functions = _function("rank", rank), _function("world_size", world_size)
+    _session.start(*functions, sigterm=sigterm, collective=collective)
 
 
 def notice() -> Notice | None:
@@ -105,13 +113,19 @@ def checkpoint_saved(step: int | None = None, *, seconds: float | None = None) -
 
 
 def resumed(step: int) -> None:
-    """Report the step that this run starts from. Returns at once. Raises TypeError if `step` is no integer.
+    """Report the step that this run starts from. Returns at once.
 
     Call it after a checkpoint was loaded, or with 0 when there is none.
 
     Args:
         step: The number of finished steps in the loaded checkpoint.
+
+    Raises:
+        TypeError: `step` is no integer.
+        ValueError: `step` is below 0.
     """
+    if operator.index(step) < 0:
+        raise ValueError(f"step is {step}: no number of finished steps")
     _session.resumed(step)
 
 
@@ -130,3 +144,34 @@ def on_notice(callback: Callable[[Notice], object]) -> None:
     reports wait for it. An exception that it raises is printed as one line on stderr.
     """
     _session.on_notice(callback)
+
+
+def _function(name: str, given: _Given) -> Callable[[], int | None] | None:
+    """Return `given` as a function. A mistake in it would show itself only at a reclaim."""
+    if given is None:
+        return None
+    if callable(given):
+        require_call(name, given)
+        return given
+    try:
+        number = operator.index(given)
+    except TypeError:
+        number = -1
+    if number < 0 or isinstance(given, bool):
+        raise TypeError(f"{name} is {given!r}: neither a number nor a function that returns one")
+    return lambda: number
+
+
+def require_call(name: str, function: Callable[..., object], *arguments: object) -> None:
+    """Raise TypeError unless a function can be called with these arguments, as far as its signature is known."""
+    if not callable(function):
+        raise TypeError(f"{name} is {function!r}: not a function")
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):
+        return  # some functions of C have none
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        call = f"{name}({', '.join(map(str, arguments))})"
+        raise TypeError(f"{call} is not possible: {error}. Its parameters are {signature}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from typing import TYPE_CHECKING, Callable, Iterable, Iterator, TypeVar
 
@@ -34,8 +35,13 @@ def steps(
         every: Also save a checkpoint each time so many steps are finished. None: only on request.
 
     Raises:
-        ValueError: `every` is below 1.
+        TypeError: `save` cannot be called with one argument, or `first` is no integer.
+        ValueError: `first` is below 0, or `every` is below 1.
     """
+    # At the call, as a mistake in `save` would show itself only at a reclaim.
+    api.require_call("save", save, 0)
+    if operator.index(first) < 0:
+        raise ValueError(f"first is {first}: no number of finished steps")
     if every is not None and every < 1:
         raise ValueError(f"every is {every}: no number of steps")
     return _steps(batches, save, first, every)

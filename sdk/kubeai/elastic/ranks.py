@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
     from .stderr import StderrLog
 
+_MAX_DIGITS = 16  # Python refuses to parse thousands of digits
+_JAX = "jax._src.distributed"
+_TENSORFLOW_KINDS = ("chief", "master", "worker", "ps", "evaluator")
+_TENSORFLOW_RANKS = 3  # of these kinds
 _HOROVOD = ("horovod.torch", "horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras", "horovod.mxnet")
 
 
@@ -23,13 +28,70 @@ class Number:
     name: str
     torch: str
     horovod: str
+    jax: str
     variables: tuple[str, ...]
+    placed: Callable[[Mapping[str, str]], int | None]
     least: int
 
 
-RANK = Number("rank", "get_rank", "rank", ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK"), 0)
+def _placed_rank(environ: Mapping[str, str]) -> int | None:
+    """Return the place that a scheduler or controller gives, if it starts one process in each of its tasks or pods.
+
+    SLURM_PROCID is also set for the script of a whole batch job, where it is 0 and tells nothing. Only a step of `srun`
+    has SLURM_STEP_NUM_TASKS; with a single task, the step may be a launcher that starts the ranks itself.
+    """
+    if (_whole(environ, "SLURM_STEP_NUM_TASKS") or 0) > 1:
+        return _whole(environ, "SLURM_PROCID")
+    if environ.get("TF_CONFIG"):
+        return _tensorflow_place(environ["TF_CONFIG"])[0]
+    return _whole(environ, "JOB_COMPLETION_INDEX")
+
+
+def _placed_world_size(environ: Mapping[str, str]) -> int | None:
+    tasks = _whole(environ, "SLURM_STEP_NUM_TASKS") or 0
+    return tasks if tasks > 1 else _tensorflow_place(environ.get("TF_CONFIG", ""))[1]
+
+
+def _tensorflow_place(config: str) -> tuple[int | None, int | None]:
+    """Return rank and world size from TF_CONFIG, None where they are unknown.
+
+    The chief or master comes first and the workers follow, as in TensorFlow. Parameter servers and evaluators are no
+    ranks and get the numbers after them. A job with dynamic workers lists only the process's own address, as an object:
+    such a worker cannot tell whether there is a chief.
+    """
+    try:
+        fields = json.loads(config)
+        hosts = [fields["cluster"].get(kind, []) for kind in _TENSORFLOW_KINDS]
+        at, index = _TENSORFLOW_KINDS.index(fields["task"]["type"]), operator.index(fields["task"]["index"])
+        if not all(isinstance(each, list) for each in hosts):
+            return (index if at == 0 else None), None
+        return sum(map(len, hosts[:at])) + index, sum(map(len, hosts[:_TENSORFLOW_RANKS]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None, None
+
+
+def _whole(environ: Mapping[str, str], name: str) -> int | None:
+    value = environ.get(name, "")
+    return int(value) if value.isdecimal() and len(value) <= _MAX_DIGITS else None
+
+
+RANK = Number(
+    "rank",
+    "get_rank",
+    "rank",
+    "process_id",
+    ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "JAX_PROCESS_ID"),
+    _placed_rank,
+    0,
+)
 WORLD_SIZE = Number(
-    "world_size", "get_world_size", "size", ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE"), 1
+    "world_size",
+    "get_world_size",
+    "size",
+    "num_processes",
+    ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE", "JAX_NUM_PROCESSES"),
+    _placed_world_size,
+    1,
 )
 
 
@@ -79,7 +141,15 @@ class NumberWatch:
             return self._checked(ask(torch, self._number.torch))
         loaded = (self._modules.get(name) for name in _HOROVOD)
         ready = (horovod for horovod in loaded if horovod is not None and is_true(horovod, "is_initialized"))
-        return next((self._checked(ask(horovod, self._number.horovod)) for horovod in ready), None)
+        found = next((self._checked(ask(horovod, self._number.horovod)) for horovod in ready), None)
+        return self._from_jax() if found is None else found
+
+    def _from_jax(self) -> int | None:
+        """Read what `jax.distributed.initialize` has been told. `jax.process_index()` would start the accelerators."""
+        state = getattr(self._modules.get(_JAX), "global_state", None)
+        if getattr(state, "client", None) is None:
+            return None
+        return self._checked(getattr(state, self._number.jax, None))
 
     def _from_callable(self) -> int | None:
         if self.callable is None:
@@ -91,8 +161,14 @@ class NumberWatch:
             return None
 
     def _from_environment(self) -> int | None:
-        values = (self._environ.get(name, "") for name in self._number.variables)
-        return next((self._checked(int(value)) for value in values if value.isdecimal()), None)
+        values = (_whole(self._environ, name) for name in self._number.variables)
+        found = next((self._checked(value) for value in values if value is not None), None)
+        return self._checked(self._number.placed(self._environ)) if found is None and not self._is_forked() else found
+
+    def _is_forked(self) -> bool:
+        """Whether the script has started this process with multiprocessing: its siblings have the same environment."""
+        multiprocessing = self._modules.get("multiprocessing")
+        return multiprocessing is not None and ask(multiprocessing, "parent_process") is not None
 
     def _checked(self, value: Any) -> int | None:
         if value is None or isinstance(value, bool):

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from .values import Notice
 
 _POLL_SECONDS = 0.5  # between two polls of the rank
+_UNKNOWN_SECONDS = 5.0
+_UNKNOWN = (
+    "this process's rank is unknown: pass rank= to init() or set RANK. Only rank 0 can say when the job's checkpoint "
+    "is saved"
+)
 
 
 class Reporter:
@@ -29,18 +34,31 @@ class Reporter:
         self._uplink = uplink
         self._ranks = ranks
         self._callbacks = callbacks
+        self._stderr = stderr
         self._retry = RetryPolicy(stderr)
         self._not_before = 0.0
+        self._unknown_since: float | None = None
 
     def run(self) -> None:
         """Poll, notify and report forever."""
         version = 0
         while True:
-            self._monitor.set_rank(self._ranks.rank.poll(), self._ranks.world_size.poll())
+            rank = self._ranks.rank.poll()
+            self._monitor.set_rank(rank, self._ranks.world_size.poll())
+            self._watch_rank(rank, time.monotonic())
             self._notify()
             self._deliver()
             waiting = self._not_before - time.monotonic()
             version = self._monitor.wait_beyond(version, waiting if 0 < waiting < _POLL_SECONDS else _POLL_SECONDS)
+
+    def _watch_rank(self, rank: int | None, now: float) -> None:
+        """Say so if the rank is still unknown some seconds after the supervisor was first reached."""
+        if rank is not None or not self._monitor.streams:
+            self._unknown_since = None
+        elif self._unknown_since is None:
+            self._unknown_since = now
+        elif now >= self._unknown_since + _UNKNOWN_SECONDS:
+            self._stderr.once("rank", _UNKNOWN)
 
     def _notify(self) -> None:
         for notice in self._monitor.take_notices():
