@@ -111,7 +111,7 @@ MUTANTS = (
             Edit(
                 _STOPPING,
                 "    if _is_acknowledged(s, stop):\n"
-                "        return _suspended(s, _acknowledged(before, observed.acknowledgement))",
+                "        return _suspended(s, _acknowledged(s, observed.acknowledgement))",
                 "    if s.stored.stop is not None:\n        return _suspended(s, before.reason)",
             ),
         ),

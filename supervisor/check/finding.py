@@ -33,11 +33,13 @@ class Facts:
         checkpoint_seconds: How long a checkpoint takes; None if nobody has said or measured it.
         measured: Whether the supervisor has measured it; otherwise a person has stated it.
         unread_seconds: For how long a process of the running job has not asked whether to stop.
+        ranks: What is wrong with the ranks of the running job's processes, as a sentence; empty if nothing is.
     """
 
     checkpoint_seconds: float | None = None
     measured: bool = False
     unread_seconds: float | None = None
+    ranks: str = ""
 
 
 @dataclass(frozen=True, slots=True)

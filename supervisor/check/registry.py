@@ -1,7 +1,18 @@
 """All rules: one line each. The page docs/guide/check.md lists them in this order."""
 
 from supervisor.check.finding import Rule
-from supervisor.check.rules import evictions, exits, grace, opting_in, placement, rendezvous, restarts, size, storage
+from supervisor.check.rules import (
+    evictions,
+    exits,
+    grace,
+    opting_in,
+    placement,
+    ranks,
+    rendezvous,
+    restarts,
+    size,
+    storage,
+)
 
 RULES: tuple[Rule, ...] = (
     opting_in.kind_not_supervised,
@@ -10,6 +21,8 @@ RULES: tuple[Rule, ...] = (
     grace.grace_too_short,
     grace.save_grace_too_short,
     grace.flag_not_read,
+    ranks.no_rank_zero,
+    ranks.rank_unknown,
     storage.checkpoint_on_node,
     exits.exit_code_hidden,
     exits.one_success_ends_job,

@@ -190,6 +190,7 @@ def _facts(job: Job, stated: Facts) -> Facts:
         checkpoint_seconds=job.checkpoint_seconds if measured else stated.checkpoint_seconds,
         measured=measured,
         unread_seconds=job.unread_seconds,
+        ranks=job.ranks.fault,
     )
 
 

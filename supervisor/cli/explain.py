@@ -160,7 +160,7 @@ def _coverage(job: Job) -> Iterator[str]:
         return
     silent = [host.host for host in workers if not host.agent]
     without_stream = [host.host for host in workers if not host.stream]
-    if not silent and not without_stream:
+    if not silent and not without_stream and not job.ranks.fault:
         workers_text = _count(len(workers), "worker")
         yield f"Covered: {workers_text}, each with a live agent and a process that receives directives."
         return
@@ -169,6 +169,8 @@ def _coverage(job: Job) -> Iterator[str]:
         yield f"  No agent is connected for {_names(silent)}: a reclaim there would come without a notice."
     if without_stream:
         yield f"  No process on {_names(without_stream)} has a stream: it would not receive a LEAVE or STOP."
+    if job.ranks.fault:
+        yield f"  {job.ranks.fault} Pass rank= to init() or set RANK."
 
 
 def _limits(job: Job, status: Status) -> Sequence[str]:

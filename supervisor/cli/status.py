@@ -77,6 +77,25 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     unread_seconds: float | None = None
 
 
+class ConnectedRanks(msgspec.Struct, frozen=True, kw_only=True):
+    """How many processes of the run are connected, how many of them know their rank, and how many are rank 0."""
+
+    processes: int = 0
+    ranked: int = 0
+    zeros: int = 0
+
+    @property
+    def fault(self) -> str:
+        """Why nobody can answer a STOP for the job, as a sentence; empty if rank 0 can, or if nothing is known."""
+        if self.processes and not self.ranked:
+            return f"No process is rank 0: none of the {self.processes} that are connected knows its rank."
+        if self.processes and not self.zeros:
+            return f"No process is rank 0: {self.processes} are connected, and none of them is it."
+        if self.zeros > 1:
+            return f"{self.zeros} processes say that they are rank 0: the first one to answer ends the run of all."
+        return ""
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One job; `seconds_left` is the time until the first of its noticed hosts is gone.
 
@@ -111,6 +130,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     missing_hosts: list[MissingHost] = []
     checkpoint_seconds: float | None = None
     unread_seconds: float | None = None
+    ranks: ConnectedRanks = ConnectedRanks()
 
     @property
     def namespace(self) -> str:

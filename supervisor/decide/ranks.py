@@ -137,6 +137,15 @@ class Ranks:
 NO_RANKS = Ranks()
 
 
+@dataclass(frozen=True, slots=True)
+class RankCounts:
+    """How many processes of a run are connected, how many of them know their rank, and how many are rank 0."""
+
+    processes: int = 0
+    ranked: int = 0
+    zeros: int = 0
+
+
 def names(states: Sequence[RankState]) -> str:
     """The processes in words: their ranks, and for how long those have not asked whether to stop."""
     named = [_name(each) for each in states[:_MAX_NAMES]]

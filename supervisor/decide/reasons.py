@@ -207,8 +207,14 @@ def run_ended(reason: str, observed: Observed) -> str:
     return f"{reason} The run ended with code {observed.exit_code}."
 
 
-def stop_unanswered(reason: str) -> str:
-    return f"{reason} Rank 0 did not answer in time."
+def stop_unanswered(reason: str, *, unranked: bool = False) -> str:
+    who = "Not all processes have answered" if unranked else "Rank 0 did not answer"
+    return f"{reason} {who} in time."
+
+
+def unranked(why: str) -> str:
+    """A STOP goes to all processes, as none of them can answer for the job."""
+    return f"{why} No process is rank 0, as none knows its rank: all are told to save."
 
 
 def resume_failed(run: int) -> str:

@@ -21,11 +21,13 @@ RETURN_SECONDS = 5.0
 class RankZero:
     """Whether a connected process of the present run is rank 0, and since when (Unix seconds).
 
-    For a missing rank 0, `since` is never earlier than the start of this supervisor.
+    For a missing rank 0, `since` is never earlier than the start of this supervisor. `unranked_since`: processes are
+    connected and none of them knows its rank, since then; None if one does, or none is connected.
     """
 
     connected: bool
     since: float
+    unranked_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

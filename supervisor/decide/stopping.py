@@ -6,7 +6,7 @@ It begins when a stop is certain, or, if all ranks stop at one step, when that s
 from dataclasses import replace
 
 from supervisor.decide.agreement import NoAgreement, is_asking, negotiated, poll, under_way
-from supervisor.decide.reasons import acknowledged, all_stop_at, alone, run_ended, stop_unanswered, unsaved
+from supervisor.decide.reasons import acknowledged, all_stop_at, alone, run_ended, stop_unanswered, unranked, unsaved
 from supervisor.decide.situation import Situation
 from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.job import Acknowledgement, Decision, Phase, Stop
@@ -43,14 +43,16 @@ def stopping(s: Situation) -> Decision:
     if not observed.running:
         return _suspended(s, run_ended(before.reason, observed))
     if _is_acknowledged(s, stop):
-        return _suspended(s, _acknowledged(before, observed.acknowledgement))
+        return _suspended(s, _acknowledged(s, observed.acknowledgement))
     if s.now >= stop_deadline(s, stop):
-        return _suspended(s, stop_unanswered(before.reason))
+        return _suspended(s, stop_unanswered(before.reason, unranked=s.facts.rank_zero.unranked_since is not None))
     if before.agreed_stop is not None or _awaits_agreement(s, stop):
         return _together(s, stop)
     everyone = stop.everyone or s.now >= everyone_at(s, stop)
+    is_for_want_of_ranks = everyone and not stop.everyone and s.facts.rank_zero.unranked_since is not None
+    reason = unranked(before.reason) if is_for_want_of_ranks else before.reason
     run = max(before.run, stop.run)
-    return replace(before, run=run, stop=replace(stop, everyone=everyone), agreement=None)
+    return replace(before, run=run, reason=reason, stop=replace(stop, everyone=everyone), agreement=None)
 
 
 def answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
@@ -62,8 +64,9 @@ def answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
     )
 
 
-def _acknowledged(before: Decision, answer: Acknowledgement | None) -> str:
-    return acknowledged(before.reason, answer, together=before.agreed_stop is not None)
+def _acknowledged(s: Situation, answer: Acknowledgement | None) -> str:
+    together = s.previous.agreed_stop is not None or s.facts.rank_zero.unranked_since is not None
+    return acknowledged(s.previous.reason, answer, together=together)
 
 
 def _is_acknowledged(s: Situation, stop: Stop) -> bool:
@@ -143,12 +146,14 @@ def stop_deadline(s: Situation, stop: Stop) -> float:
 def everyone_at(s: Situation, stop: Stop) -> float:
     """When the STOP goes to all processes: near the deadline or if there is no rank 0, but never before rank 0.
 
-    Shortly before the deadline it goes to all in any case.
+    At once if for some time no process has known its rank. Shortly before the deadline it goes to all in any case.
     """
     policy, rank_zero = s.policy, s.facts.rank_zero
     deadline = stop_deadline(s, stop)
     since = max(rank_zero.since, stop.since)
-    if rank_zero.connected:
+    if rank_zero.unranked_since is not None:
+        at = max(rank_zero.unranked_since + policy.rank_zero_grace_seconds, stop.since)
+    elif rank_zero.connected:
         at = max(deadline - policy.margin_seconds, since + policy.rank_zero_head_start_seconds)
     else:
         at = since + policy.rank_zero_grace_seconds

@@ -9,6 +9,7 @@ import structlog
 
 from servicekit.bulkhead import Bulkhead
 from supervisor.decide.directives import DirectiveKey, JobDirectives
+from supervisor.decide.ranks import RankCounts
 from supervisor.decide.situation import RankZero
 from supervisor.domain.agreement import Agreement
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
@@ -57,7 +58,10 @@ class _Connection:
     worker: Worker
     stream: ProcessStream
     revision: int | None
+    since: float
     sent: Directive | None = None
+    answered: int = 0
+    """The generation of the STOP that it has answered last."""
 
 
 class _DirectiveLines:
@@ -137,7 +141,8 @@ class Processes:
         replaced = job.connections.get(worker.process)
         if replaced is not None and replaced.stream.wire is not stream.wire:
             replaced.stream.finish("replaced by a newer stream")
-        job.connections[worker.process] = connection = _Connection(worker, stream, revision)
+        since = self._now() if replaced is None else replaced.since
+        job.connections[worker.process] = connection = _Connection(worker, stream, revision, since)
         job.hosts = None
         if worker.rank == 0 or (replaced is not None and replaced.worker.rank == 0):
             self._on_rank_zero(worker.job)
@@ -183,12 +188,32 @@ class Processes:
 
     def rank_zero(self, job: JobName, run: int) -> RankZero:
         """Whether a process of `run` is rank 0. One that never connected is missing since this supervisor started."""
-        connected = any(worker.rank == 0 and worker.run == run for worker in self.workers(job))
+        present = self._present(job, run)
+        connected = any(each.worker.rank == 0 for each in present)
         known = self._rank_zeros.get(job)
         if known is None or known.connected != connected:
             since = self._started if known is None and not connected else self._now()
             known = self._rank_zeros[job] = RankZero(connected, since)
-        return known
+        if not present or any(each.worker.rank is not None for each in present):
+            return known
+        return replace(known, unranked_since=max(each.since for each in present))
+
+    def answers_for_all(self, worker: Worker, generation: int) -> bool:
+        """Records that a process has answered the STOP of a generation.
+
+        Returns whether all connected processes of its run have, and none of them knows its rank: then nobody is rank 0,
+        and the last answer is that of the job.
+        """
+        present = self._present(worker.job, worker.run)
+        for each in present:
+            if each.worker.process == worker.process:
+                each.answered = max(each.answered, generation)
+        return bool(present) and all(each.worker.rank is None and each.answered >= generation for each in present)
+
+    def rank_counts(self, job: JobName, run: int) -> RankCounts:
+        """How many processes of a run are connected, know their rank, and are rank 0."""
+        ranks = [each.worker.rank for each in self._present(job, run)]
+        return RankCounts(len(ranks), sum(rank is not None for rank in ranks), ranks.count(0))
 
     def full(self, job: JobName) -> bool:
         """Whether a job has the maximum number of processes."""
@@ -238,6 +263,9 @@ class Processes:
             for stream in _wires(self._jobs[name]):
                 stream.finish(reason)
             self._forget(name)
+
+    def _present(self, job: JobName, run: int) -> list[_Connection]:
+        return [each for each in self._jobs.get(job, _Job()).connections.values() if each.worker.run == run]
 
     def _forget(self, name: JobName) -> None:
         job = self._jobs.pop(name)

@@ -1,7 +1,7 @@
 """The endpoints for training processes: the stream, and reports of ranks and acknowledgements."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -163,18 +163,18 @@ class ProcessEndpoints:
             at=self.clock.now(),
         )
 
-        counts = False
+        speaker, counts = self._speaker(worker, generation), False
 
         def change(known: SupervisedJob | None) -> SupervisedJob | None:
             nonlocal counts
-            job = acknowledge(admit(known, uid, worker.run), worker, acknowledgement)
+            job = acknowledge(admit(known, uid, worker.run), speaker, acknowledgement)
             counts = job != known
             return job
 
+        self._acknowledge_together(worker, generation)
         failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
         await self.store.put_job(worker.job, change)
         failpoint(At.ACKNOWLEDGEMENT_STORED)
-        self._acknowledge_together(worker, generation)
         if not counts:  # Otherwise one token could fill the log with repetitions.
             return
         _log.info(
@@ -187,6 +187,17 @@ class ProcessEndpoints:
             host=worker.host,
             step=sent.step,
         )
+
+    def _speaker(self, worker: Worker, generation: int) -> Worker:
+        """The process whose acknowledgement this is: rank 0 if it is the last of a run in which none knows its rank."""
+        job = self.store.snapshot().jobs.get(worker.job)
+        stop = None if job is None else job.decision.stop
+        if job is None or stop is None or worker.run != stop.run or worker.rank is not None:
+            return worker
+        is_told = stop.everyone or job.decision.agreed_stop is not None
+        if not is_told or not stop.generation <= generation <= job.decision.generation:
+            return worker
+        return replace(worker, rank=0) if self.processes.answers_for_all(worker, stop.generation) else worker
 
     def _acknowledge_together(self, worker: Worker, generation: int) -> None:
         """Counts an acknowledgement of a STOP at an agreed step, which every rank has to give."""

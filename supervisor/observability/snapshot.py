@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from supervisor.decide.missing import NOTHING, Missing
 from supervisor.decide.policy import Policy
-from supervisor.decide.ranks import NO_RANKS, Ranks
+from supervisor.decide.ranks import NO_RANKS, RankCounts, Ranks
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.machine import Machine
@@ -23,8 +23,8 @@ class JobStatus:
 
     `noticed` maps each noticed host to its most urgent notice. `placements` is None if the hosts are nodes. `streams`
     are the hosts with a connected process. `since` is when the phase began. `missing` returns what a waiting job lacks,
-    and `ranks` what its processes say about agreed steps. `faults` has a sentence for each part of the supervisor that
-    fails on this job.
+    `ranks` what its processes say about agreed steps, and `rank_counts` how many of them know their rank. `faults` has
+    a sentence for each part of the supervisor that fails on this job.
     """
 
     job: SupervisedJob
@@ -34,6 +34,7 @@ class JobStatus:
     since: float | None
     missing: Callable[[], Missing] = lambda: NOTHING
     ranks: Callable[[], Ranks] = lambda: NO_RANKS
+    rank_counts: Callable[[], RankCounts] = RankCounts
     faults: tuple[str, ...] = ()
 
     def node(self, host: Host) -> Host:

@@ -99,6 +99,7 @@ class StatusReader:
             # Only for the jobs that are shown: these look at each host and each process.
             missing=partial(self.missing, job),
             ranks=partial(self.live.ranks.of, job.name, job.observed.run),
+            rank_counts=partial(self.live.processes.rank_counts, job.name, job.observed.run),
             placements=self.live.placements(job.name),
             streams=self.live.processes.hosts(job.name),
             since=self.phases.since(job),

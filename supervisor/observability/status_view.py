@@ -5,7 +5,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from supervisor.decide.classes import is_acted_on
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.prospects import prospects
-from supervisor.decide.ranks import NO_RANKS, Ranks, names
+from supervisor.decide.ranks import NO_RANKS, RankCounts, Ranks, names
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, UserRequest
 from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
@@ -100,6 +100,7 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
         step_seconds=ranks.slowest_step,
         checkpoint_seconds=ranks.slowest_checkpoint,
         unread_seconds=None if agreement is None else agreement.unread_seconds,
+        ranks=RankCounts() if job.over else status.rank_counts(),
         host_states=[_host(host, status, workers, snapshot) for host in part.hosts if host in own],
     )
 

@@ -6,6 +6,7 @@ Times are seconds before or after `now` of the view, so that clients need no syn
 from dataclasses import dataclass
 
 from supervisor.decide.missing import Lack
+from supervisor.decide.ranks import RankCounts
 from supervisor.domain.agreement import Purpose
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.job import AcknowledgementKind, Framework, OnLoss, Phase, RequestKind, Result
@@ -161,6 +162,7 @@ class JobView:
     step_seconds: float | None
     checkpoint_seconds: float | None
     unread_seconds: float | None
+    ranks: RankCounts
     host_states: list[HostView]
 
 

@@ -101,6 +101,7 @@ BAD: Sequence[Bad] = [
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", 5),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", None, Facts(checkpoint_seconds=45.0)),
     *(Bad("flag-not-read", kind, "spec.suspend", _NO, Facts(unread_seconds=31.0)) for kind in GOOD),
+    *(Bad("no-rank-zero", kind, "spec.suspend", _NO, Facts(ranks="No process is rank 0.")) for kind in GOOD),
     *_stored({"emptyDir": {}}),
     *_stored({"hostPath": {"path": "/mnt"}}),
     *(Bad("exit-code-hidden", *_script(kind, "python train.py || true")) for kind in GOOD),
@@ -147,6 +148,7 @@ BAD: Sequence[Bad] = [
 ]
 
 BAD_COMMANDS = [
+    ("rank-unknown", "kubeai-run --job a --max-workers 4 -- kubeai-each-host -- python train.py"),
     ("exit-code-hidden", "sh -c 'torchrun --rdzv-backend=kubeai --nnodes=1:4 train.py; exit 0'"),
     ("save-grace-too-short", "kubeai-run --job a --max-workers 4 --save-grace 10 -- python train.py"),
     ("no-retries", "kubeai-run --job a --max-workers 4 --back-off-limit=0 -- python train.py"),

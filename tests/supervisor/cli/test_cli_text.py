@@ -9,7 +9,7 @@ from supervisor.cli.backend import Subject
 from supervisor.cli.drill import consequences
 from supervisor.cli.explain import explain
 from supervisor.cli.overview import overview
-from supervisor.cli.status import Agent, Agreement, Host, Job, Notice, Status
+from supervisor.cli.status import Agent, Agreement, ConnectedRanks, Host, Job, Notice, Status
 from supervisor.cli.table import write
 from supervisor.cli.text import age, duration, listed, printable
 from supervisor.domain.ids import JobName
@@ -130,6 +130,22 @@ def test_a_covered_job_says_so_and_others_say_what_is_missing() -> None:
     assert "would come without a notice" in silent
     assert "No process" not in silent
     assert "No process on w2 has a stream" in _said(_job(host_states=[_host(1), _host(2, stream=False)]))
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        (ConnectedRanks(processes=3), "No process is rank 0: none of the 3 that are connected knows its rank."),
+        (ConnectedRanks(processes=3, ranked=1), "No process is rank 0: 3 are connected, and none of them is it."),
+        (ConnectedRanks(processes=3, ranked=3, zeros=2), "2 processes say that they are rank 0"),
+        (ConnectedRanks(processes=3, ranked=3, zeros=1), ""),
+        (ConnectedRanks(), ""),
+    ],
+)
+def test_a_job_is_not_covered_unless_one_process_is_rank_zero(counts: ConnectedRanks, said: str) -> None:
+    explained = _said(_job(ranks=counts))
+    assert ("Not covered:" in explained) is bool(said)
+    assert said in explained
 
 
 def test_what_cannot_be_seen_is_not_called_covered() -> None:

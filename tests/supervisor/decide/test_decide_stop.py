@@ -130,6 +130,21 @@ def test_everybody_is_told_when_nobody_is_rank_zero() -> None:
     assert _stop(back).everyone
 
 
+def test_all_are_told_at_once_when_no_process_knows_its_rank() -> None:
+    """Nobody will be rank 0. Processes that have only just connected may still learn their rank."""
+    facts = seeing(noticed(notice(3), notice(4)), missing_since=T0 - 100)
+    known = replace(facts, rank_zero=replace(facts.rank_zero, unranked_since=T0 - 60))
+    told = decide(_stopping(), known, 0.1).job
+    assert _stop(told).everyone
+    assert told.decision.reason.endswith("No process is rank 0, as none knows its rank: all are told to save.")
+    young = replace(facts, rank_zero=replace(facts.rank_zero, unranked_since=T0 - 1))
+    assert not _stop(decide(_stopping(), young, 3.9).job).everyone
+    assert _stop(decide(_stopping(), young, 4).job).everyone
+    assert decide(answered(told), known, 1).job.decision.reason.endswith("All ranks have saved a checkpoint of step 7.")
+    late = decide(told, known, 300).job.decision.reason
+    assert late.endswith("Not all processes have answered in time.")
+
+
 def test_a_rank_zero_that_is_late_hears_before_the_others_do() -> None:
     """One that connects near the deadline, after a restart, has its head start: the others would leave it hanging."""
     job, facts = _stopping(left=4.0), noticed(notice(3, left=4.0), notice(4, left=4.0))

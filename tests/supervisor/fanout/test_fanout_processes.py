@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.decide.ranks import RankCounts
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.fanout.processes import COALESCE_SECONDS
@@ -67,6 +68,35 @@ async def test_the_first_line_is_the_whole_present_state(served: Served) -> None
         "release": False,
         "agreement": None,
     }
+
+
+async def test_processes_without_ranks_are_stopped_and_answer_together(tmp_path: Path) -> None:
+    """The last of them answers for the job, at once: nobody waits for a rank 0 that does not exist."""
+    async with serving(tmp_path, rank_zero_grace_seconds=0.1) as served:
+        agents = await served.peers.agents(NODES)
+        _, order = await served.peers.running("job", NODES, min_workers=3)
+        processes = [await served.peers.process(order["token"], node, None) for node in NODES]
+        assert served.processes.rank_counts(JobName("job"), 1) == RankCounts(processes=3, ranked=0, zeros=0)
+        await agents["n3"].notices("n3")
+        stops = [await process.lines.matching(directive="STOP") for process in processes]
+        for process, stop in zip(processes[:2], stops, strict=False):
+            await process.reports("left", stop)
+        assert served.job("job").observed.acknowledgement is None
+        await processes[2].reports("saved", stops[2])
+        await until(lambda: served.job("job").decision.phase is Phase.SUSPENDED)
+        answer = served.job("job").observed.acknowledgement
+        assert answer is not None
+        assert answer.kind is AcknowledgementKind.SAVED
+
+
+async def test_a_process_without_a_rank_does_not_answer_for_those_that_have_one(served: Served) -> None:
+    training = await Training(served).start()
+    other = await served.peers.process(training.token, "n9", None)
+    await training.agents["n3"].notices("n3")
+    stop = await training.ranks[0].lines.matching(directive="STOP")
+    await other.reports("left", stop)
+    assert served.job("job").observed.acknowledgement is None
+    assert training.phase is Phase.STOPPING
 
 
 async def test_stop_goes_to_rank_zero_alone(served: Served) -> None:
