@@ -200,8 +200,14 @@ def _is_being_entered(s: Situation, held: Round) -> bool:
 
 
 def _has_not_been_entered(s: Situation, held: Round) -> bool:
-    """Whether processes that were to enter a round without a restart have not done so in time."""
-    return held.in_process and s.now >= held.since + READY_SECONDS and not _are_ready(s, held)
+    """Whether processes that were to enter a round without a restart have not done so in time.
+
+    A member that is missing may have entered it, and been lost since.
+    """
+    found = [s.facts.members.by_host.get(host) for host in held.hosts]
+    present = [each for each in found if each is not None and each.member in held.members]
+    is_late = held.in_process and s.now >= held.since + READY_SECONDS
+    return is_late and any(each.ready < held.number for each in present)
 
 
 def _are_ready(s: Situation, held: Round) -> bool:
@@ -233,13 +239,16 @@ def _next(s: Situation, decision: Decision, held: Round) -> Decision:
 def _numbered(s: Situation, decision: Decision, change: _Change) -> Decision:
     if not change.members:
         return _without_agreement(decision)
-    number = 0 if decision.round is None else decision.round.number
+    held = decision.round
+    number = 0 if held is None else held.number
     following = Round(
         number=number + 1,
         run=s.job.observed.run,
         members=tuple(each.member for _, each in change.members),
         hosts=change.hosts,
         in_process=change.in_process,
+        # Their agents would end processes that still start, which may take longer than until the next change.
+        starting=() if held is None else tuple(host for host in held.starting if host not in change.hosts),
         since=round(s.now, 6),
     )
     return replace(_without_agreement(decision, committed=True), round=following)

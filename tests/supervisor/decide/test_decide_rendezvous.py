@@ -57,6 +57,9 @@ class World:
         self.slow = frozenset[Host]()
         self.saving = frozenset[Host]()
         self.joined: dict[Host, float] = {}
+        self.wasted: list[Host] = []
+        """Hosts whose agents have ended processes that were still starting."""
+        self.starting = frozenset[Host]()
 
     @property
     def phase(self) -> Phase:
@@ -130,11 +133,14 @@ class World:
         held, agreement = self.job.decision.round, self.job.decision.agreement
         for host, each in list(self.members.items()):
             if held is not None:
-                self.members[host] = _told(each, held, host, is_slow=host in self.slow)
+                told = self.members[host] = _told(each, held, host, is_slow=host in self.slow)
+                if host in self.starting and told.waits and not each.waits and each.member not in held.members:
+                    self.wasted.append(host)
                 if each.started and each.member in held.members and each.round != held.number:
                     self.joined[host] = self.now
             if agreement is not None and held is not None and host in held.hosts and not self.are_ranks_silent:
                 self.answers[host] = _answer(agreement, T0 + self.now, saves=host in self.saving)
+        self.starting = frozenset() if held is None else frozenset(held.starting)
 
     def _purposes(self, host: Host) -> frozenset[Purpose]:
         """A process that has just joined the others has not said yet that it agrees to steps."""
@@ -245,6 +251,49 @@ def test_hosts_that_come_back_one_after_another_restart_nobody() -> None:
     world.settle()
     assert world.held.hosts == tuple(HOSTS)
     assert [each.in_process for each in world.rounds] == [False, True, True, True]
+
+
+def test_a_loss_long_after_a_change_in_process_restarts_nobody() -> None:
+    """The lost member had entered the round; its absence does not mean that the round was never entered."""
+    world = World("in process")
+    world.settle()
+    world.notice(HOSTS[4])
+    world.notice(HOSTS[5])
+    world.settle()
+    assert world.held.in_process
+    world.now += 60.0
+    world.lose(HOSTS[3])
+    world.settle()
+    assert [each.in_process for each in world.rounds] == [False, True, True]
+
+
+@pytest.mark.parametrize("change", ["another joins", "another leaves", "another is lost"])
+def test_a_start_is_not_thrown_away_when_the_others_change(change: str) -> None:
+    """With changes more frequent than a start, whose import of torch alone takes 20 s, a host would never join."""
+    world = World("in process")
+    world.settle()
+    for host in HOSTS[2:]:
+        world.notice(host)
+    world.settle()
+    world.slow = frozenset(HOSTS[4:])
+    for host in HOSTS[2:] if change == "another joins" else HOSTS[4:]:
+        world.withdraw(host)
+    world.settle(1.0)
+    if change == "another leaves":
+        world.withdraw(HOSTS[2])
+        world.withdraw(HOSTS[3])
+        world.settle(60.0)
+        world.notice(HOSTS[2])
+        world.notice(HOSTS[3])
+    elif change == "another is lost":
+        world.withdraw(HOSTS[2])
+        world.withdraw(HOSTS[3])
+        world.settle(60.0)
+        world.lose(HOSTS[2])
+    world.settle(60.0)
+    assert len(world.rounds) > 2
+    assert set(world.held.starting) >= set(HOSTS[4:])
+    assert not set(world.wasted) & set(HOSTS[4:])
 
 
 def test_ranks_that_cannot_agree_are_not_waited_for() -> None:
