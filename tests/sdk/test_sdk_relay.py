@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from kubeai.elastic import identity, local, sockets
 from kubeai.elastic.relay import Relay
+from kubeai.elastic.stderr import StderrLog
 from kubeai.elastic.testing import FakeSupervisor
 from kubeai.elastic.wire import Endpoint
 
@@ -270,7 +271,7 @@ def test_a_relay_that_is_closed_while_it_opens_its_stream_leaves_nothing_open() 
     name, ready = os.urandom(8).hex(), b'{"answers": [{}]}'
     with socket.create_server(("127.0.0.1", 0)) as server, closing(local.listen(name)) as listener:
         there = Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", "token")
-        relay = Relay(listener, lambda: there)
+        relay = Relay(listener, lambda: there, StderrLog())
         relay.start()
         peer = local.connect(name, 5.0)
         peer.sendall(HEAD % 16 + b'{"process": "x"}')

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import socket
 import threading
+from typing import TYPE_CHECKING
 
-from . import sockets
+from . import sockets, threads
+
+if TYPE_CHECKING:
+    from .stderr import StderrLog
 
 _SECONDS = 3.0  # the main thread is blocked if it executes nothing for so long
 _EXIT_CODE = 128 + signal.SIGTERM
@@ -23,7 +28,7 @@ _NONE = -1
 _PendingCall = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
-def watch() -> None:
+def watch(stderr: StderrLog) -> None:
     """Watch the main thread from now on. Do nothing outside it, or where the script has such a descriptor already.
 
     Raises OSError or RuntimeError if there are no descriptors or threads left.
@@ -40,7 +45,7 @@ def watch() -> None:
         return
     sockets.adopt(reader)
     sockets.adopt(writer)  # it stays open, and a forked child does not write to its parent
-    threading.Thread(target=_run, args=(reader,), name="kubeai-signal", daemon=True).start()
+    threads.start("kubeai-signal", functools.partial(_run, reader), stderr)
 
 
 def _run(reader: socket.socket) -> None:

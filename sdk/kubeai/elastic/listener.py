@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING, Any
 
+from . import threads
 from .agreement import Purpose
 from .state import MalformedLine, parse
 from .uplink import RetryPolicy, RunIsOver, Uplink
@@ -65,7 +67,7 @@ class Listener:
             self._monitor.stream_opened(hello.member)
             try:
                 for message in stream:
-                    self._handle(message)
+                    threads.attempt("a line of the supervisor", self._stderr, functools.partial(self._handle, message))
             finally:
                 self._monitor.stream_ended()
                 self._heard_at = time.monotonic()

@@ -10,6 +10,7 @@ so that no call delays a directive.
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import selectors
@@ -17,7 +18,7 @@ import threading
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from . import local, sockets
+from . import local, sockets, threads
 from .peer import Peer
 from .requests import LAST_CHUNK, answer, chunk
 from .wire import Connection, Refused, Stream, Unreachable, open_stream
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from .requests import Request
+    from .stderr import StderrLog
     from .wire import Endpoint
 
 UNREACHABLE = "unreachable"
@@ -46,9 +48,13 @@ Sent = List[Tuple[Optional[Peer], Message]]
 
 
 class Relay:
-    """Serves the processes that connect to `listener`. `endpoint` raises Refused or Unreachable."""
+    """Serves the processes that connect to `listener`. `endpoint` raises Refused or Unreachable.
 
-    def __init__(self, listener: socket.socket, endpoint: Callable[[], Endpoint]) -> None:
+    A fault in serving one process ends its connection alone; it connects again.
+    """
+
+    def __init__(self, listener: socket.socket, endpoint: Callable[[], Endpoint], stderr: StderrLog) -> None:
+        self._stderr = stderr
         self._listener = listener
         self._endpoint = endpoint
         self._name = os.urandom(16).hex()
@@ -66,7 +72,7 @@ class Relay:
     def start(self) -> None:
         """Start the threads. Raises RuntimeError if the process is exiting."""
         for name, run in (("relay", self._serve), ("relay-stream", self._read_streams)):
-            threading.Thread(target=self._guarded, args=(run,), name=f"kubeai-{name}", daemon=True).start()
+            threads.start(f"kubeai-{name}", functools.partial(self._guarded, f"kubeai-{name}", run), self._stderr)
 
     def close(self) -> None:
         """End every connection and free the name, from any thread."""
@@ -77,11 +83,13 @@ class Relay:
             sockets.shut(peer.sock)
         self._streams.put(None)
 
-    def _guarded(self, run: Callable[[], None]) -> None:
+    def _guarded(self, name: str, run: Callable[[], None]) -> None:
+        """Run a thread. Its own fault costs the others a reconnect: they find another relay, or do without."""
         try:
             run()
-        except Exception:  # noqa: BLE001 - it costs the others a reconnect; they find another relay, or do without
-            if not self._is_closed:
+        except Exception as error:  # noqa: BLE001 - as above
+            if not self._is_closed:  # `close` takes the sockets away from under a thread
+                self._stderr.fault(name, error)
                 self.close()
 
     # The thread of the local sockets and the calls.
@@ -94,8 +102,8 @@ class Relay:
                 for key, _ in self._selector.select():
                     if key.data is None:
                         self._accept()
-                    else:
-                        self._read(key.data)
+                    elif not self._attempt(self._read, key.data):
+                        self._drop(key.data)
                 self._deliver()
         finally:
             for peer in list(self._peers):
@@ -145,14 +153,29 @@ class Relay:
     def _deliver(self) -> None:
         while self._unsent:
             batch, self._unsent = self._unsent[:_MAX_MESSAGES], self._unsent[_MAX_MESSAGES:]
-            try:
-                self._send(batch)
-            except (Refused, Unreachable) as error:
-                self._fail(batch, error)
+            if not self._attempt(self._send_or_fail, batch):
+                self._send_each(batch)
         with self._lock:
             is_idle = not self._members
         if is_idle:
             self._end_stream()
+
+    def _send_each(self, batch: Sent) -> None:
+        """Send the messages of a batch one by one, as one of them causes a fault."""
+        for each in batch:
+            peer = each[0]
+            if not self._attempt(self._send_or_fail, [each]) and peer is not None:
+                with self._lock:
+                    peer.end(_refusal(Unreachable("an internal error of the relay")))
+
+    def _send_or_fail(self, batch: Sent) -> None:
+        try:
+            self._send(batch)
+        except (Refused, Unreachable) as error:
+            self._fail(batch, error)
+
+    def _attempt(self, action: Callable[..., None], *arguments: Any) -> bool:
+        return threads.attempt("the relay", self._stderr, functools.partial(action, *arguments))
 
     def _send(self, batch: Sent) -> None:
         endpoint = self._endpoint()
@@ -219,7 +242,7 @@ class Relay:
             last = b""
             try:
                 for message in stream.messages():
-                    self._pass_on(message)
+                    self._attempt(self._pass_on, message)
                 last = LAST_CHUNK
             except Unreachable:
                 pass

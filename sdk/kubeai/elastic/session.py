@@ -15,10 +15,9 @@ import operator
 import os
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
 
-from . import elastic_agent, exit_hook, flag, gates, identity, sockets
+from . import elastic_agent, exit_hook, flag, gates, identity, sockets, threads
 from .agreed_step import AgreedStep
 from .agreement import Purpose
 from .annotations import AnnotationWatch
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 
     from .state import State
     from .values import Notice
-
-_AFTER_BUG_SECONDS = 5.0
 
 
 class Session:
@@ -112,31 +109,28 @@ class Session:
         try:
             flag.create_shared()
             home = identity.directory()
-            uplink, annotations = Uplink(home), AnnotationWatch(home, self._monitor)
+            uplink, annotations = Uplink(home, self._stderr), AnnotationWatch(home, self._monitor)
             listener = Listener(self._monitor, uplink, self._stderr)
             reporter = Reporter(self._monitor, uplink, self._ranks, self._callbacks, self._stderr)
             replies = Replies(self._monitor, uplink, self._stderr)
             os.register_at_fork(after_in_child=self._abandon)
             run_timer = functools.partial(self._monitor.run_timer, annotations.poll)
-            tasks = {"time": run_timer, "report": reporter.run, "answer": replies.run, "listen": listener.run}
+            tasks: dict[str, Callable[[], object]] = {
+                "time": run_timer,
+                "report": reporter.run,
+                "answer": replies.run,
+                "listen": listener.run,
+            }
             for name, task in tasks.items():
-                threading.Thread(target=self._guarded, args=(task,), name=f"kubeai-{name}", daemon=True).start()
+                threads.start(f"kubeai-{name}", task, self._stderr)
             atexit.register(self._end, uplink, listener)
             if elastic_agent.has_round():
                 from . import blocked  # noqa: PLC0415 - other processes need no ctypes
 
                 elastic_agent.watch_failures()
-                blocked.watch()
+                blocked.watch(self._stderr)
         except Exception as error:  # noqa: BLE001 - without memory or threads training still continues
             self._stderr.once("absent", f"cannot listen for reclaims: {error!r}. Training continues without warnings")
-
-    def _guarded(self, task: Callable[[], None]) -> None:
-        while True:
-            try:
-                return task()
-            except Exception as error:  # noqa: BLE001 - a bug of ours may cost a warning, never the training
-                self._stderr.once("internal", f"an internal error, please report it: {error!r}")
-            time.sleep(_AFTER_BUG_SECONDS)
 
     def _abandon(self) -> None:
         self._is_child = True

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .identity import Identity
+    from .stderr import StderrLog
 
 _ATTEMPTS = 10
 _BETWEEN_SECONDS = 0.02  # while a relay has taken the name and does not listen yet, or is dying
@@ -25,8 +26,9 @@ _BETWEEN_SECONDS = 0.02  # while a relay has taken the name and does not listen 
 class Share:
     """Calls the relay, and becomes the relay if there is none. `endpoint` is that of the relay's own calls."""
 
-    def __init__(self, endpoint: Callable[[], wire.Endpoint]) -> None:
+    def __init__(self, endpoint: Callable[[], wire.Endpoint], stderr: StderrLog) -> None:
         self._endpoint = endpoint
+        self._stderr = stderr
         self._is_wanted = os.environ.get("KUBEAI_RELAY") != "0"
         self._relay: Relay | None = None
         self._stream: wire.Stream | None = None
@@ -84,7 +86,7 @@ class Share:
             listener = local.listen(self._there.address[len(local.SCHEME) :])
         except OSError:
             return  # another process is the relay
-        relay = Relay(listener, self._endpoint)
+        relay = Relay(listener, self._endpoint, self._stderr)
         try:
             relay.start()
         except RuntimeError:  # this process is exiting

@@ -25,3 +25,10 @@ class StderrLog:
             line = f"kubeai.elastic: {text}\n".encode(errors="replace")
             with contextlib.suppress(OSError):
                 os.write(_STDERR, line)
+
+    def fault(self, where: str, error: BaseException) -> None:
+        """Write an exception that nobody foresaw, with its traceback, once for each type and place."""
+        import traceback  # noqa: PLC0415 - it is seldom needed, and imports the tokenizer
+
+        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+        self.once(f"fault {where} {type(error).__name__}", f"an internal error in {where}, please report it:\n{lines}")

@@ -37,12 +37,12 @@ class NotConfigured(wire.Unreachable):
 class Uplink:
     """Calls the supervisor for one process of one run. The identity is read again for each call."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, stderr: StderrLog) -> None:
         self._directory = directory
         self._process = os.urandom(16).hex()
         self._own_run: tuple[str | None, int | None] | None = None
         self._learned_run: int | None = None
-        self._share = Share(self._relay_endpoint)
+        self._share = Share(self._relay_endpoint, stderr)
 
     def open(self, hello: Hello) -> wire.Stream:
         """Open the stream. Raises RunIsOver, wire.Refused or wire.Unreachable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import threading
@@ -16,7 +17,7 @@ from torch.distributed.elastic.rendezvous import (  # type: ignore[import-not-fo
     RendezvousStoreInfo,
 )
 
-from kubeai.elastic import identity
+from kubeai.elastic import identity, threads
 from kubeai.elastic.stderr import StderrLog
 
 from . import member, stores
@@ -69,11 +70,12 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._published = 0
         self._has_ended = False
         self._is_ending = threading.Event()
+        self._closed = threading.Event()
         self._closing = threading.Lock()
         self._is_identical = os.environ.get(_IDENTICAL)
         self._link = Link(directory, self._membership, self._regroup, self._stderr)
         self._link.start()
-        threading.Thread(target=self._watch_workers, name="rendezvous-workers", daemon=True).start()
+        threads.start("rendezvous-workers", self._watch_workers, self._stderr, closed=self._closed)
 
     @property
     def use_agent_store(self) -> bool:
@@ -140,6 +142,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
             self._link.report_last()
             self._link.close()
             self._peers.close()
+            self._closed.set()
 
     def _enter(self, step: Enter) -> RendezvousInfo | None:
         """Enter a round with new workers. Returns None if its store cannot be reached."""
@@ -205,8 +208,8 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
             return
         left = [index for index, one in enumerate(base.members) if entered.index_of(one.member) is None]
         if left:
-            arguments = (base.store, left, len(base.members))
-            threading.Thread(target=stores.count_out, args=arguments, name="rendezvous-left", daemon=True).start()
+            count_out = functools.partial(stores.count_out, base.store, left, len(base.members))
+            threads.start("rendezvous-left", count_out, self._stderr, closed=self._closed)
 
     def _set_environment(self, number: int, *, joins: bool, identical: bool) -> None:
         """Set what the workers inherit. With equal numbers of workers, agents need not exchange them."""
@@ -217,8 +220,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
 
     def _watch_workers(self) -> None:
         """Report what the workers say of themselves."""
-        timer = threading.Event()
-        while not timer.wait(_PROGRESS_SECONDS):
+        while not self._closed.wait(_PROGRESS_SECONDS):
             self._membership.change(self._with_progress)
 
     def _with_progress(self, state: MemberState) -> MemberState:

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from kubeai.elastic import identity, wire
+from kubeai.elastic import identity, threads, wire
 from kubeai.elastic.uplink import host_name
 
 from .rounds import MalformedLine, parse_line
@@ -50,10 +50,7 @@ class Link:
         self._posting = threading.Lock()
         self._connection = wire.Connection()
         self._revision = 0
-        self._threads = [
-            threading.Thread(target=self._follow_for_ever, name="rendezvous-lines", daemon=True),
-            threading.Thread(target=self._report_for_ever, name="rendezvous-reports", daemon=True),
-        ]
+        self._threads: list[threading.Thread] = []
 
     @property
     def has_ended(self) -> bool:
@@ -62,8 +59,8 @@ class Link:
 
     def start(self) -> None:
         """Start both threads."""
-        for thread in self._threads:
-            thread.start()
+        for name, run in (("lines", self._follow_for_ever), ("reports", self._report_for_ever)):
+            self._threads.append(threads.start(f"rendezvous-{name}", run, self._stderr, closed=self._closed))
 
     def report_last(self) -> None:
         """Report the state once more, if the supervisor can be reached."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 import socket
-import threading
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, cast
 
-from kubeai.elastic import wire
+from kubeai.elastic import threads, wire
 
 from .peers import Answer, next_round
 from .rounds import MalformedLine, parse_round
@@ -60,10 +60,10 @@ class Peers:
         self.looks = 0
         self._asked_at = 0.0
         self._waits_since: float | None = None
-        self._server = _Server(host, membership)
+        self._server = _Server(host, membership, stderr)
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{shown}:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, name="rendezvous-peers", daemon=True).start()
+        threads.start("rendezvous-peers", self._server.serve_forever, stderr)
 
     def close(self) -> None:
         """Stop answering."""
@@ -110,13 +110,17 @@ class _Server(ThreadingMixIn, TCPServer):
     block_on_close = False
     allow_reuse_address = True
 
-    def __init__(self, host: str, membership: Membership) -> None:
+    def __init__(self, host: str, membership: Membership, stderr: StderrLog) -> None:
         self.membership = membership
+        self._stderr = stderr
         self.address_family, where = _bindable(host)
         super().__init__(where, _Handler)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a broken connection: the caller asks again."""
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's signature
+        """Ignore a broken connection, as the caller asks again. Any other fault costs this caller its answer."""
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, OSError):
+            self._stderr.fault("an answer to another member", error)
 
 
 class _Handler(BaseHTTPRequestHandler):

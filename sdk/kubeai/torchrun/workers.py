@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from kubeai.elastic.identity import write_atomically
 
 if TYPE_CHECKING:
     from .rounds import Round
+
+_COARSE_NANOSECONDS = 1_000_000_000
 
 DIRECTORY = "KUBEAI_RENDEZVOUS_DIR"
 ROUND = "KUBEAI_RENDEZVOUS_ROUND"
@@ -36,6 +39,7 @@ class Workers:
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
+        self._seen: tuple[int, Progress] | None = None
         self.directory = Path(tempfile.mkdtemp(prefix="kubeai-rendezvous-"))
 
     def publish(self, entered: Round, index: int) -> None:
@@ -63,7 +67,20 @@ class Workers:
         return {DIRECTORY: str(self.directory), ROUND: str(number), **({JOINS: "1"} if joins else {})}
 
     def progress(self) -> Progress:
-        """Return what all workers have said; nothing while one has not written its file."""
+        """Return what all workers have said; nothing while one has not written its file.
+
+        The agent asks 20 times a second. Files are replaced, so nothing is new while the directory is as it was. Its
+        time stamp has steps of a few milliseconds, so one of the last second may stand for several changes.
+        """
+        try:
+            changed_at = self.directory.stat().st_mtime_ns
+        except OSError:
+            return Progress()
+        if self._seen is None or self._seen[0] != changed_at or time.time_ns() < changed_at + _COARSE_NANOSECONDS:
+            self._seen = changed_at, self._read()
+        return self._seen[1]
+
+    def _read(self) -> Progress:
         try:
             said = [
                 json.loads((self.directory / f"worker-{rank}.json").read_text(encoding="utf-8"))

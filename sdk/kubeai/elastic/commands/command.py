@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
+
+from kubeai.elastic import threads
+from kubeai.elastic.stderr import StderrLog
 
 _WRAPPER = Path(__file__).with_name("die_with_parent.py")
 _POLL_SECONDS = 0.02
@@ -38,14 +41,14 @@ class Command:
         grace: float,
         on_exit: Callable[[int], None],
     ) -> None:
+        self._stderr = StderrLog()
         self._grace = grace
         self._on_exit = on_exit
         wrapper = [sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid())]
         self._process = subprocess.Popen(  # noqa: S603 - the user's own command.
             [*wrapper, *arguments], env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True
         )
-        self._waiter = threading.Thread(target=self._wait, name="command", daemon=True)
-        self._waiter.start()
+        self._waiter = threads.start("command", self._wait, self._stderr)
 
     def terminate(self) -> None:
         """Send SIGTERM to the whole group."""
@@ -58,7 +61,7 @@ class Command:
     def end_within(self, seconds: float) -> None:
         """Send SIGTERM to the whole group now, and SIGKILL after so many seconds if it has not ended. Call it once."""
         self.terminate()
-        threading.Thread(target=self._kill_after, args=(seconds,), name="command-end", daemon=True).start()
+        threads.start("command-end", functools.partial(self._kill_after, seconds), self._stderr)
 
     def join(self) -> None:
         """Wait until the group has ended and ``on_exit`` was called."""
@@ -71,7 +74,7 @@ class Command:
 
     def _wait(self) -> None:
         code = self._process.wait()
-        self._clear_group()
+        threads.attempt("the end of a command", self._stderr, self._clear_group)
         self._on_exit(code)
 
     def _clear_group(self) -> None:

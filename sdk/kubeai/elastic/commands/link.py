@@ -11,7 +11,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
-from kubeai.elastic import wire
+from kubeai.elastic import threads, wire
+from kubeai.elastic.stderr import StderrLog
 
 from .events import Confirmed, Event, LogMessage, Lost, Ordered, Rejected
 from .exit_codes import ExitCode
@@ -70,15 +71,13 @@ class Link:
         self._guard = threading.Lock()
         self._stream: wire.Stream | None = None
         self._is_registered = False
-        self._threads = [
-            threading.Thread(target=self._follow_for_ever, name="orders", daemon=True),
-            threading.Thread(target=self._report_for_ever, name="reports", daemon=True),
-        ]
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Start both threads."""
-        for thread in self._threads:
-            thread.start()
+        stderr = StderrLog()
+        for name, run in (("orders", self._follow_for_ever), ("reports", self._report_for_ever)):
+            self._threads.append(threads.start(name, run, stderr, closed=self._stopped))
 
     def stop(self, timeout: float) -> None:
         """Stop both threads. Waits at most `timeout` seconds for a thread that is inside a call."""

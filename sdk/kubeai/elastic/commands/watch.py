@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Callable
 
+from kubeai.elastic import threads
+from kubeai.elastic.stderr import StderrLog
+
 from . import hosts
 from .events import Event, HostsChanged, LogMessage
 
@@ -27,16 +30,17 @@ class HostsWatch:
         self._fails = False
         self._stopped = threading.Event()
         self._interval = _SCRIPT_SECONDS if source.script else _FILE_SECONDS
-        self._thread = threading.Thread(target=self._watch, name="hosts", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._thread = threads.start("hosts", self._watch, StderrLog(), closed=self._stopped)
 
     def stop(self, timeout: float) -> None:
         """Stop the thread. Waits at most `timeout` seconds for a running script."""
         self._stopped.set()
-        self._thread.join(timeout)
+        if self._thread is not None:
+            self._thread.join(timeout)
 
     def poll(self) -> None:
         """Read the list once and emit an event if it has changed."""

@@ -15,12 +15,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Mapping
 
-from kubeai.elastic import identity
+from kubeai.elastic import identity, threads
+from kubeai.elastic.stderr import StderrLog
 
 from .model import Gradient, State, advanced, state_of
 
@@ -44,7 +44,7 @@ class Hosts:
 
     def follow(self) -> None:
         """Look again and again in the background."""
-        threading.Thread(target=self._follow, name="hosts", daemon=True).start()
+        threads.start("hosts", self._follow, StderrLog())
 
     def look(self) -> None:
         """Ask once. The script always answers, with the last good list if it must."""
