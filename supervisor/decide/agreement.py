@@ -6,8 +6,9 @@ another attempt, until time is up.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from supervisor.decide.ranks import Ranks, RankState, names
 from supervisor.decide.situation import Situation
@@ -19,6 +20,7 @@ long for the commit."""
 
 _SHORTEST_ROUND_SECONDS = 0.05
 _STEPS_OF_MARGIN = 4
+_STEPS_APART = 10
 _PART_OF_A_STEP = 0.25
 """A commit that arrives within this part of a step finds most ranks in the step that they named."""
 
@@ -115,6 +117,10 @@ def _advanced(s: Situation, held: Agreement) -> Agreement | NoAgreement:
     """The next stage after every rank has answered."""
     answers, now = s.facts.ranks.answers(held), round(s.now, 6)
     if held.step is None:
+        # Ranks that all have to save lose nothing by an attempt, and everything if they only seem to differ.
+        differing = None if s.facts.ranks.collective else _differing(answers)
+        if differing is not None:
+            return NoAgreement(differing)
         return replace(held, step=_reachable(s, held, answers), since=now)
     if all(answer.kind is AnswerKind.ACCEPTED for _, answer in answers):
         return replace(held, committed=True, since=now)
@@ -134,6 +140,24 @@ def _reachable(s: Situation, held: Agreement, answers: Iterable[tuple[RankState,
     heard_at = s.now + 2 * min(max(took, _SHORTEST_ROUND_SECONDS), ROUND_SECONDS)
     fastest = min((state.step_seconds for state, _ in answers if state.step_seconds is not None), default=None)
     return 1 + max(_step_at(heard_at, answer, state.step_seconds or fastest) for state, answer in answers)
+
+
+def _differing(answers: Sequence[tuple[RankState, Answer]]) -> str | None:
+    """How far apart the ranks are that have counted the fewest and the most steps; None if they may train in step.
+
+    Ranks that wait for each other in each step differ by one or two, and by what they do while their answers travel,
+    which takes two rounds at most. A rank that calls the function with another number never reaches the step at which
+    the others wait for it.
+    """
+    fastest = min((state.step_seconds for state, _ in answers if state.step_seconds), default=None)
+    if fastest is None:
+        return None
+    latest = max(answer.at for _, answer in answers)
+    steps = [(answer.step + (latest - answer.at) / (state.step_seconds or fastest), state) for state, answer in answers]
+    (fewest, behind), (most, ahead) = min(steps, key=itemgetter(0)), max(steps, key=itemgetter(0))
+    if most - fewest <= _STEPS_APART + 2 * ROUND_SECONDS / fastest:
+        return None
+    return f"{names([behind])} counts {fewest:.0f} steps and {names([ahead])} counts {most:.0f}"
 
 
 def _step_at(instant: float, answer: Answer, step_seconds: float | None) -> int:

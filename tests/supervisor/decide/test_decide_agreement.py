@@ -122,6 +122,24 @@ def test_a_rank_that_is_too_far_moves_the_step(kind: AnswerKind) -> None:
     assert after.step > 110
 
 
+@pytest.mark.parametrize(("behind", "is_named"), [(40, True), (88, False)])
+def test_ranks_that_count_different_steps_are_named(behind: int, *, is_named: bool) -> None:
+    """One that asks half as often never reaches the step at which the others wait for it. Rank 0 saves alone.
+
+    Steps of 0.1 s differ by 50 at most while answers travel.
+    """
+    job = _polled()
+    asked = present(job)
+    slow = answering(STATES[1:2], asked, DECLINED, at=0.1, step=behind)
+    others = answering((STATES[0], *STATES[2:]), asked, DECLINED, at=0.1)
+    decision = decide(job, stopping_for((*others, *slow)), 0.1).job.decision
+    said = "There is no agreed step, as rank 1 counts 40 steps and rank 0 counts 100: rank 0 saves alone."
+    assert decision.reason.endswith(said) is is_named
+    assert (decision.phase is Phase.STOPPING) is is_named
+    together = [replace(state, collective=True) for state in (*others, *slow)]
+    assert decide(job, stopping_for(together), 0.1).job.decision.agreement is not None
+
+
 def test_a_round_without_all_answers_is_followed_by_a_poll() -> None:
     job = _proposed()
     facts = stopping_for((*answering(STATES[:3], present(job), ACCEPTED, at=0.2), STATES[3]))
