@@ -1,11 +1,13 @@
 """The identity directory."""
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 from kubeai.elastic import identity
 from kubeai.elastic.identity import Identity
+from kubeai.elastic.testing import FakeSupervisor
 
 
 def an_identity(directory: Path, run: int = 3, ca: Path | None = None) -> Identity:
@@ -86,3 +88,22 @@ def test_a_reader_never_has_a_newer_token_than_run(tmp_path: Path) -> None:
         assert read.run is not None
         assert int(read.token.partition("-")[2]) <= read.run
     writer.join()
+
+
+def test_a_file_that_may_not_be_read_is_not_called_unconfigured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the directory of `kubeai-run` belongs to another user. Root may read everything, so it is played."""
+    identity.write(an_identity(tmp_path))
+    assert "none is configured" in identity.absence(tmp_path / "elsewhere")
+
+    def denied(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    assert identity.absence(tmp_path) == f"user {os.geteuid()} cannot read {tmp_path / 'token'}: Permission denied"
+
+
+def test_the_fake_supervisor_takes_a_directory_as_text(tmp_path: Path) -> None:
+    FakeSupervisor().write_identity(str(tmp_path))
+    assert identity.read(tmp_path) is not None

@@ -3,8 +3,11 @@
 import ast
 import subprocess
 import sys
+import tomllib
 
 import kubeai.elastic
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from tests.sdk.sdk_scripts import SDK
 
@@ -50,3 +53,14 @@ def test_alive_before_init() -> None:
     shown = "from kubeai.elastic import check_alive; print(check_alive(), end='')"
     done = subprocess.run([sys.executable, *("-W", "error", "-c", shown)], capture_output=True, check=True, text=True)
     assert (done.stdout, done.stderr) == ("True", "")
+
+
+def test_it_can_be_built_under_each_python_that_it_runs_under() -> None:
+    """One release of the build tool for each; the newest ones need a newer Python than the library does."""
+    project = tomllib.loads((SDK / "pyproject.toml").read_text())
+    needed = [Requirement(each) for each in project["build-system"]["requires"]]
+    for minor in range(8, 16):
+        version = {"python_version": f"3.{minor}"}
+        assert version["python_version"] in SpecifierSet(project["project"]["requires-python"])
+        used = [str(each.specifier) for each in needed if each.marker is None or each.marker.evaluate(version)]
+        assert used == ["==1.27.0" if minor < 10 else "==1.33.0"]

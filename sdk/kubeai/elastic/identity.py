@@ -51,6 +51,17 @@ def read(directory: Path) -> Identity | None:
         return None
 
 
+def absence(directory: Path) -> str:
+    """Return why `read` has found nothing, as the rest of a line that begins with "no supervisor: "."""
+    try:
+        for path in (directory / name for name in ("token", "address", "job", "run")):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                path.read_bytes()
+    except OSError as error:
+        return f"user {os.geteuid()} cannot read {error.filename}: {error.strerror}"
+    return f"none is configured in {directory}"
+
+
 def write(identity: Identity) -> None:
     """Write the files of one run in the order that readers rely on. The CA file is copied. Raises OSError."""
     home = identity.directory

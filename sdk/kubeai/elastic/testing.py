@@ -18,14 +18,15 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import identity
 from ._fake_server import FakeServer, OpenStream, Refusal
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
-    from pathlib import Path
 
     from ._fake_server import Call, Line, Reply
 
@@ -112,9 +113,9 @@ class FakeSupervisor:
         """Return the token of a run of a job."""
         return f"fake-job:{job}:{run}"
 
-    def write_identity(self, directory: Path, job: str = "job", run: int = 1) -> None:
+    def write_identity(self, directory: str | os.PathLike[str], job: str = "job", run: int = 1) -> None:
         """Make `directory` the identity directory of a process of this run."""
-        identity.write(identity.Identity(directory, self.address, self.job_token(job, run), job, run, None))
+        identity.write(identity.Identity(Path(directory), self.address, self.job_token(job, run), job, run, None))
 
     def direct(self, process: str | int | None = ALL, *, directive: str = "RUN", **fields: Any) -> None:
         """Send a directive to one process (its id, or its rank as an int) or to ALL. It replaces the previous one.

@@ -92,7 +92,7 @@ class Uplink:
     def _identity(self) -> identity.Identity:
         own = identity.read(self._directory)
         if own is None:
-            raise NotConfigured(f"none is configured in {self._directory}")
+            raise NotConfigured(identity.absence(self._directory))
         run = (own.job, own.run)
         if self._own_run is None:
             self._own_run = run

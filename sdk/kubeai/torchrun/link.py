@@ -143,7 +143,7 @@ class Link:
     def _endpoint(self) -> wire.Endpoint:
         own = identity.read(self._directory)
         if own is None:
-            raise wire.Unreachable(f"no supervisor is configured in {self._directory}")
+            raise wire.Unreachable(identity.absence(self._directory))
         if self._run is None:
             self._run = own.run
         if own.run is not None and own.run != self._run:
