@@ -2,7 +2,7 @@
 
     … frameworks_elastic.py KIND ROOT STEPS STEP_SECONDS NAME
 
-The test that has started it says in files when all ranks pause.
+The test that has started it says in files when all ranks pause, and when this one makes a mistake.
 """
 
 import json
@@ -57,6 +57,8 @@ class Recorded:
         indices = torch.tensor(batch.indices)
         output = module(indices if _KIND == "exact" else _features(indices))
         (_loss(output) * batch.weight).backward()
+        if (_ROOT / f"backward-fails-{_NAME}").exists():
+            torch.zeros(2, 3) @ torch.zeros(2, 3)  # a mistake of the script
         self._write(event="end", step=batch.step, world=dist.get_world_size(), **_resources())
 
     def finish(self, parameters: dict[str, torch.Tensor]) -> None:
@@ -103,6 +105,8 @@ def _state() -> Any:
 
     def save(step: int) -> None:
         (_ROOT / f"saved-{step}").touch()
+        if (_ROOT / f"save-fails-{_NAME}").exists():
+            torch.save(model.state_dict(), "/dev/full")  # as on a full disk
 
     return Replicated(model, optimizer, save, load)
 
@@ -132,7 +136,7 @@ def main() -> None:
         samples=_SAMPLES,
         global_batch=_GLOBAL_BATCH,
         steps=_STEPS,
-        every=10 if _KIND == "sharded" else None,
+        every=10,
         backend="gloo",
         limits=limits,
     )

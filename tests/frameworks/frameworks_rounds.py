@@ -111,6 +111,13 @@ class Rounds:
         process.kill()
         process.communicate()
 
+    def break_off(self, name: str, what: str) -> tuple[float, str]:
+        """Let a process make a mistake; returns how long it lived on (seconds) and its output."""
+        began = time.monotonic()
+        (self.root / f"{what}-fails-{name}").touch()
+        assert self._processes.pop(name).wait(SECONDS) not in (0, None)
+        return time.monotonic() - began, (self.root / f"output-{name}").read_text(encoding="utf-8")
+
     def finish(self, *names: str) -> None:
         """Wait until these processes have trained to the end."""
         for name in names:

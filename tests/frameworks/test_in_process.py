@@ -10,6 +10,8 @@ import pytest
 from tests.frameworks.frameworks_rounds import Rounds, used
 
 pytestmark = pytest.mark.timeout(600)
+_LOST_SECONDS = 30.0
+"""For how long a process of these tests waits for the next round after a collective has failed."""
 _TOLERANCE = 1e-9
 """Relative. Sums over other numbers of ranks are rounded differently, in numbers of 53 bits."""
 
@@ -86,6 +88,34 @@ def test_no_step_is_repeated_after_a_loss_without_notice(
     assert [line["step"] for line in ended] == list(range(120))
     pauses = [after["at"] - before["at"] for before, after in pairwise(ended)]
     record_property("pause in seconds", round(max(pauses), 2))
+
+
+@pytest.mark.brief
+@pytest.mark.parametrize(
+    ("what", "line"), [("backward", "torch.zeros(2, 3) @"), ("save", "torch.save(model.state_dict()")]
+)
+def test_an_error_of_the_script_is_raised_at_once_with_its_own_line(
+    frameworks: Path, tmp_path: Path, what: str, line: str
+) -> None:
+    """Although it is a RuntimeError as those of collectives are. The other ranks lose this one, and go on.
+
+    Torch's prefix for the rank is there once, after rounds in which the rank was another one.
+    """
+    with Rounds(frameworks, tmp_path / "elastic", "replicated", 400) as rounds:
+        rounds.start("a", "b", "c")
+        rounds.until_ready()
+        for names in (("a", "c", "b"), ("b", "a", "c")):
+            rounds.until_step(rounds.step_of("a") + 3)
+            rounds.regroup(*names)
+        seconds, output = rounds.break_off("b", what)
+        rounds.form("a", "c")
+        rounds.finish("a", "c")
+    assert seconds < _LOST_SECONDS
+    assert line in output
+    assert "waiting for the next round" not in output
+    traceback = [each for each in output.splitlines() if "RuntimeError" in each]
+    assert traceback
+    assert all(each.startswith("[rank0]: RuntimeError") for each in traceback)
 
 
 @pytest.mark.long

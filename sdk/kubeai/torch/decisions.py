@@ -5,10 +5,17 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from kubeai.elastic.elastic_agent import is_of_collective
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .round_file import Round
+
+
+class NotFormed(RuntimeError):  # noqa: N818 - the name describes the group
+    """The process group of a round was not formed: its store is gone, a process is missing, or a newer round came."""
+
 
 NO_STATE = -1
 """The step of a process that has trained nothing yet."""
@@ -21,6 +28,16 @@ class Move(Enum):
     WAIT = "wait for a newer round"
     GO_ON = "go on in the present round"
     GIVE_UP = "fail, so that the elastic agents restart their workers"
+
+
+def is_lost_rank(error: BaseException) -> bool:
+    """Return whether an error of a step, or its cause, says that another rank is gone or does not answer.
+
+    That is a failed collective, for which torch has a class of its own only with NCCL: gloo raises RuntimeErrors that
+    name its source file.
+    """
+    causes = (error, error.__cause__)
+    return any(isinstance(each, NotFormed) or (each is not None and is_of_collective(each)) for each in causes)
 
 
 def is_newer(newest: Round | None, own: int) -> bool:

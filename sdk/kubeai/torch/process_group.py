@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -11,16 +12,19 @@ import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.torchrun.rounds import StoreAddress
 from kubeai.torchrun.stores import CannotReach, connect
 
+from .decisions import NotFormed
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .round_file import Round
 
+__all__ = ["NotFormed", "form", "form_from_environment", "leave"]
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
 
-
-class NotFormed(RuntimeError):  # noqa: N818 - the name describes the group
-    """The process group of a round was not formed: its store is gone, a process is missing, or a newer round came."""
+_hooks: tuple[object, object] | None = None
+"""`sys.excepthook` before torch has wrapped it with the prefix of a rank, and since."""
 
 
 def form(  # noqa: PLR0913 - each is one fact about the group
@@ -58,7 +62,7 @@ def form(  # noqa: PLR0913 - each is one fact about the group
         store.add("arrived", 1)
         _wait_for(lambda: store.add("arrived", 0) >= size, seconds, is_over)
         limit = timedelta(seconds=timeout)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        _initialize(lambda: dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit))
         return [int(store.get(f"step/{each}")) for each in range(size)]
     except (CannotReach, RuntimeError) as error:
         raise NotFormed(f"round {entered.number}: {error}") from error
@@ -71,8 +75,20 @@ def form_from_environment(backend: str, timeout: float) -> None:
 
 def leave() -> None:
     """Destroy the default process group, if there is one. Ranks that wait for this one then fail, too."""
+    global _hooks  # noqa: PLW0603 - sys.excepthook is one for the process, too
+    if _hooks is not None and sys.excepthook is _hooks[1]:
+        sys.excepthook = _hooks[0]  # type: ignore[assignment]
+    _hooks = None
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _initialize(init: Callable[[], object]) -> None:
+    """Make the process group. Torch wraps `sys.excepthook` each time; `leave` takes that back."""
+    global _hooks  # noqa: PLW0603 - see `leave`
+    before = sys.excepthook
+    init()
+    _hooks = before, sys.excepthook
 
 
 def _wait_for(holds: Callable[[], bool], seconds: float, is_over: Callable[[], bool]) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import io
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
-from kubeai.elastic.integrations.torch import ShardedCheckpoints
+from kubeai.elastic.integrations.torch import ShardedCheckpoints, broadcast, device_type
 from torch.distributed.checkpoint import CheckpointException  # type: ignore[import-not-found,unused-ignore]
 from torch.distributed.device_mesh import (  # type: ignore[import-not-found,unused-ignore]
     DeviceMesh,
@@ -137,7 +136,7 @@ class Replicated:
         holders = {"optimizer": self.optimizer, **self._others}
         is_source = dist.get_rank() == source
         states = {name: _on_cpu(each.state_dict()) for name, each in holders.items()} if is_source else {}
-        states = _broadcast(states, source)
+        states = broadcast(states, source)
         if not is_source:
             for name, each in holders.items():
                 each.load_state_dict(states[name])
@@ -201,33 +200,10 @@ class Sharded:
         torch takes meshes of one name and size for the same, and caches what they mean for this process, which may
         have had another rank in the earlier one.
         """
-        made = torch.tensor(self._meshes, device=_device())
+        made = torch.tensor(self._meshes, device=device_type())
         dist.all_reduce(made, dist.ReduceOp.MAX)
         self._meshes = int(made) + 1
-        return init_device_mesh(_device(), (dist.get_world_size(),), mesh_dim_names=(f"ranks_{self._meshes}",))
-
-
-def _broadcast(states: Any, source: int) -> Any:
-    """Return the states of the rank `source` in every rank. The object collectives of torch would need NumPy."""
-    content = bytearray()
-    if dist.get_rank() == source:
-        file = io.BytesIO()
-        torch.save(states, file)
-        content = bytearray(file.getbuffer())
-    size = torch.tensor(len(content), device=_device())
-    dist.broadcast(size, source)
-    content = content or bytearray(int(size))
-    data = torch.frombuffer(content, dtype=torch.uint8)
-    sent = data.to(_device())
-    dist.broadcast(sent, source)
-    data.copy_(sent)
-    # The states come from a rank of this job, and a scheduler's may be of any type.
-    return torch.load(io.BytesIO(content), weights_only=False)
-
-
-def _device() -> str:
-    """Return the type of device whose tensors the process group takes."""
-    return "cuda" if dist.get_backend() == "nccl" else "cpu"
+        return init_device_mesh(device_type(), (dist.get_world_size(),), mesh_dim_names=(f"ranks_{self._meshes}",))
 
 
 def _on_cpu(state: Any) -> Any:

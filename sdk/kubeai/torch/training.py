@@ -31,7 +31,7 @@ from kubeai.elastic.loop import finish_step
 
 from . import process_group
 from .data_order import Batch, DataOrder
-from .decisions import NO_STATE, Move, is_newer, next_move
+from .decisions import NO_STATE, Move, is_lost_rank, is_newer, next_move
 from .round_file import RoundFile
 from .states import Replicated, Sharded, State
 
@@ -91,7 +91,7 @@ def train(  # noqa: PLR0913 - what a training consists of
 
     Raises:
         ValueError: There are no samples, or fewer in a step than ranks.
-        RuntimeError: `backward` has failed, or ranks were lost and there was no next round.
+        RuntimeError: Ranks were lost and there was no next round. Errors of `backward`, `save` and `load` pass through.
     """
     order = DataOrder(samples, global_batch, lambda epoch: _permutation(samples, seed, epoch))
     backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
@@ -167,13 +167,17 @@ class _Training:
             self._hold(self._rounds)
 
     def _attempt(self, action: Callable[[], object]) -> RuntimeError | None:
-        """Carry out an action; returns why a collective has failed, without what the traceback refers to."""
+        """Carry out an action; returns why a collective has failed, without what the traceback refers to.
+
+        Any other error is the script's, such as a wrong shape or a full disk, and is raised at once: the others then
+        lose this rank. Only while a newer round has come already, it may be one that follows from that.
+        """
         try:
             action()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            if self._rounds is None:
+            if self._rounds is None or not (is_lost_rank(error) or self._is_overtaken()):
                 raise
             failure = error.with_traceback(None)
             failure.__context__ = failure.__cause__ = None
@@ -192,6 +196,8 @@ class _Training:
 
     def _change_round(self, failure: RuntimeError) -> None:
         """Leave the process group at once, so that no rank waits for this one, and enter the next round."""
+        if not isinstance(failure, process_group.NotFormed):
+            sys.stderr.write(f"kubeai: step {self._step + 1} has failed, waiting for the next round: {failure}\n")
         self._leave()
         if self._rounds is not None:
             self._enter_next(self._rounds, failure)

@@ -1,7 +1,7 @@
 """What a training process does between two rounds."""
 
 import pytest
-from kubeai.torch.decisions import NO_STATE, Move, is_newer, next_move, source_of
+from kubeai.torch.decisions import NO_STATE, Move, NotFormed, is_lost_rank, is_newer, next_move, source_of
 from kubeai.torch.round_file import Round
 
 
@@ -47,3 +47,25 @@ def test_only_a_later_round_in_process_is_newer() -> None:
 )
 def test_the_first_rank_with_the_most_steps_is_the_source(steps: list[int], source: int | None) -> None:
     assert source_of(steps) == source
+
+
+def _caused_by(cause: BaseException) -> RuntimeError:
+    error = RuntimeError("the checkpoint of step 7")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (NotFormed("a newer round has come"), True),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4000"), True),
+        (_caused_by(RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms")), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)"), False),
+        (RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"), False),
+        (_caused_by(OSError("No space left on device")), False),
+    ],
+)
+def test_only_a_failed_collective_is_a_lost_rank(error: RuntimeError, *, expected: bool) -> None:
+    """Other RuntimeErrors are the script's own."""
+    assert is_lost_rank(error) is expected

@@ -142,7 +142,9 @@ def _encoded_random_state() -> torch.Tensor:
 
 
 def _set_encoded_random_state(encoded: torch.Tensor) -> None:
-    set_random_state(torch.load(io.BytesIO(encoded.numpy().tobytes())))
+    content = bytearray(encoded.numel())
+    torch.frombuffer(content, dtype=torch.uint8).copy_(encoded)
+    set_random_state(torch.load(io.BytesIO(content)))
 
 
 def on_rank_zero(action: Callable[[], T]) -> T:
@@ -160,8 +162,31 @@ def on_rank_zero(action: Callable[[], T]) -> T:
             outcome[0] = action()
         except OSError as error:
             outcome[1] = str(error)
-    dist.broadcast_object_list(outcome)
+    outcome = broadcast(outcome, 0)
     if outcome[1] is not None:
         raise RuntimeError(f"the checkpoint of rank 0: {outcome[1]}")
     result: T = outcome[0]
     return result
+
+
+def broadcast(value: Any, source: int) -> Any:
+    """Return the value of the rank `source` in every rank. The object collectives of torch would need NumPy."""
+    content = bytearray()
+    if dist.get_rank() == source:
+        file = io.BytesIO()
+        torch.save(value, file)
+        content = bytearray(file.getbuffer())
+    size = torch.tensor(len(content), device=device_type())
+    dist.broadcast(size, source)
+    content = content or bytearray(int(size))
+    data = torch.frombuffer(content, dtype=torch.uint8)
+    sent = data.to(device_type())
+    dist.broadcast(sent, source)
+    data.copy_(sent)
+    # The states come from a rank of this job, and a scheduler's may be of any type.
+    return torch.load(io.BytesIO(content), weights_only=False)
+
+
+def device_type() -> str:
+    """Return the type of device whose tensors the process group takes."""
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
