@@ -1,9 +1,11 @@
 """Elastic agents of the real torchrun, with a fake coordinator."""
 
+import json
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,14 +38,16 @@ class Agents:
             "KUBEAI_DIR": str(identity),
             "PET_RDZV_BACKEND": "kubeai",
             "PET_RDZV_ENDPOINT": "worker-0:23456",
-            "PET_NNODES": "1:2",
+            "PET_NNODES": "1:3",
             "PET_MAX_RESTARTS": "3",
             "PET_NPROC_PER_NODE": "1",
         }
 
     def start(self, host: str) -> Child:
         program = [str(self._training.torch.home / "bin" / "python"), "-m", "torch.distributed.run"]
-        command = [*program, str(_HERE / "torchrun_waiting.py"), str(self.end)]
+        in_process = [str(_HERE / "torchrun_in_process.py"), "ddp", str(self.root)]
+        waiting = [str(_HERE / "torchrun_waiting.py"), str(self.end)]
+        command = [*program, *(in_process if self._training.in_process else waiting)]
         variables = environment(self.root, {**self._variables, "KUBEAI_HOST": host})
         return spawn(host, command, variables, self.root / f"{host}.log")
 
@@ -99,6 +103,38 @@ def test_agents_go_on_without_a_supervisor_after_a_loss(torch: Torch, directory:
         coordinator.wait_for(lambda: coordinator.members.get("node2", {}).get("known") == known, SECONDS)
         agents.end.touch()
         assert agents.ended(second) == 0
+
+
+def test_agents_go_on_in_process_without_a_supervisor_after_a_loss(torch: Torch, directory: Path) -> None:
+    """The survivors have all state: no process of theirs is restarted, and no step is repeated."""
+    with started(Training(torch, directory, in_process=True, step_seconds=0.2)) as (agents, coordinator):
+        hosts = ("node1", "node2", "node3")
+        children = {host: agents.start(host) for host in hosts}
+        coordinator.form(*hosts, seconds=SECONDS)
+        wait_until(partial(_has_trained_with, 3, directory, "node3"), children["node3"].tail, seconds=SECONDS)
+        coordinator.stop()
+        lost = children.pop("node1")
+        processes.send([lost.pid], signal.SIGKILL)
+        assert agents.ended(lost) == -signal.SIGKILL
+        for host, child in children.items():
+            wait_until(partial(_has_trained_with, 2, directory, host), child.tail, seconds=SECONDS)
+            assert "the members form round 2, in process" in child.tail()
+        coordinator.start()
+        known = {"number": 2, "hosts": ["node2", "node3"], "in_process": True}
+        coordinator.wait_for(lambda: coordinator.members.get("node3", {}).get("known") == known, SECONDS)
+        agents.end.touch()
+        assert [agents.ended(child) for child in children.values()] == [0, 0]
+        for host in children:
+            (records,) = directory.glob(f"steps-{host}-*.jsonl")
+            steps = [json.loads(line) for line in records.read_text(encoding="ascii").splitlines()]
+            repeated = [each["step"] for each in steps if each["world"] == 2]
+            assert len(repeated) == len(set(repeated))
+
+
+def _has_trained_with(ranks: int, directory: Path, host: str) -> bool:
+    """Whether a host has recorded a step of so many ranks."""
+    records = [path.read_text(encoding="ascii") for path in directory.glob(f"steps-{host}-*.jsonl")]
+    return any(f'"world": {ranks},' in each for each in records)
 
 
 def test_standalone_is_refused(torch: Torch, directory: Path) -> None:

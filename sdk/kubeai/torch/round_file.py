@@ -82,9 +82,13 @@ class RoundFile:
             pass
         return self._newest
 
-    def say(self, number: int, *, started: bool) -> None:
-        """Tell the agent in which round this process trains, and whether it is ready to join one. Raises OSError."""
-        write_atomically(self._own, json.dumps({"pid": os.getpid(), "started": started, "round": number}))
+    def say(self, number: int, *, started: bool, lost: bool = False) -> None:
+        """Tell the agent in which round this process trains, and whether it is ready to join one. Raises OSError.
+
+        `lost`: it has lost another rank of that round, and waits for the next one.
+        """
+        said = {"pid": os.getpid(), "started": started, "round": number, "lost": lost}
+        write_atomically(self._own, json.dumps(said))
 
 
 def _parse(fields: Mapping[str, Any]) -> Round:

@@ -205,6 +205,8 @@ class _Training:
     def _enter_next(self, rounds: RoundFile, failure: RuntimeError | None) -> None:
         """Enter the next round that can be formed. After a failure it raises that if none comes."""
         while True:
+            if failure is not None:
+                rounds.say(self._round, started=True, lost=True)
             limit = None if failure is None else self._limits.lost
             move = self._wait(rounds, limit, is_whole=False)
             if move is Move.GIVE_UP and failure is not None:

@@ -72,6 +72,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._is_ending = threading.Event()
         self._closed = threading.Event()
         self._closing = threading.Lock()
+        self._regrouping = threading.Lock()
         self._is_identical = os.environ.get(_IDENTICAL)
         self._link = Link(directory, self._membership, self._regroup, self._stderr)
         self._link.start()
@@ -185,7 +186,14 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         return stores.connect(entered.store), entered.store
 
     def _regroup(self) -> None:
-        """Tell the workers of a round that they enter in process. Runs after each line, in the link's thread."""
+        """Tell the workers of a round that they enter in process.
+
+        Runs after each line, in the link's thread, and after members have formed a round, in another one.
+        """
+        with self._regrouping:
+            self._publish_newest()
+
+    def _publish_newest(self) -> None:
         known = self._membership.state.known
         if known is None or not known.in_process or known.number <= self._published:
             return
@@ -219,15 +227,19 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
             os.environ[_IDENTICAL] = str(int(identical))
 
     def _watch_workers(self) -> None:
-        """Report what the workers say of themselves."""
+        """Report what the workers say of themselves. Without a supervisor, look for a round that they wait for."""
         while not self._closed.wait(_PROGRESS_SECONDS):
             self._membership.change(self._with_progress)
+            if self._membership.state.stranded:
+                self._peers.look()
+                self._regroup()
 
     def _with_progress(self, state: MemberState) -> MemberState:
         if state.waits:
             return state
         said = self._workers.progress()
-        return replace(state, started=said.started, ready=max(said.ready, state.ready))
+        stranded = state.round > 0 and said.lost == state.round
+        return replace(state, started=said.started, ready=max(said.ready, state.ready), stranded=stranded)
 
 
 def _info(store: TCPStore, where: StoreAddress, index: int, size: int) -> RendezvousInfo:

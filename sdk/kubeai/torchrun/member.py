@@ -27,6 +27,8 @@ class MemberState:
         ended: Its workers have ended normally.
         known: The round that it is in.
         joins: Its workers were started to join a later round in process.
+        stranded: Its workers have lost a rank of this round, and wait for the next one in process. Only the other
+            members are told.
     """
 
     member: str
@@ -42,6 +44,7 @@ class MemberState:
     ended: bool = False
     known: Round | None = None
     joins: bool = False
+    stranded: bool = False
 
     def fields(self) -> dict[str, Any]:
         """Return the state as JSON."""
@@ -86,7 +89,8 @@ def wait(state: MemberState, line: Line | None) -> MemberState:
     The agent calls it for a newer round, or because its workers have failed.
     """
     has_failed = (state.round > 0 or state.joins) and not must_rejoin(state, line)
-    return replace(state, waits=True, failed=state.failed or has_failed, started=False, joins=False)
+    has_failed = state.failed or has_failed
+    return replace(state, waits=True, failed=has_failed, started=False, joins=False, stranded=False)
 
 
 def next_step(state: MemberState, line: Line | None) -> Enter | StartToJoin | Exit | None:
@@ -106,7 +110,16 @@ def next_step(state: MemberState, line: Line | None) -> Enter | StartToJoin | Ex
 
 def enter(state: MemberState, entered: Round) -> MemberState:
     """Return the state of a member that has entered a round, with new workers or in process."""
-    return replace(state, round=entered.number, known=entered, waits=False, failed=False, started=False, joins=False)
+    return replace(
+        state,
+        round=entered.number,
+        known=entered,
+        waits=False,
+        failed=False,
+        started=False,
+        joins=False,
+        stranded=False,
+    )
 
 
 def start_to_join(state: MemberState) -> MemberState:

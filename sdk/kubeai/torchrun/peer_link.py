@@ -1,8 +1,8 @@
 """The elastic agents' own wire, for the time in which the supervisor is away: each asks all others, and answers.
 
-`POST /v1/peers` with `{"member", "round"}`: a waiting member and the round that it wants to leave. The answer has the
-fields of an `Answer`. The caller names the random id of the member that it calls, which nobody else knows but the
-supervisor and the members of the same round.
+`POST /v1/peers` with `{"member", "round", "in_process"}`: a member that waits, or is stranded, and the round that it
+wants to leave. The answer has the fields of an `Answer`. The caller names the random id of the member that it calls,
+which nobody else knows but the supervisor and the members of the same round.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Peers:
     def look(self) -> None:
         """If the supervisor is away, ask the members of the last round, and enter the next one if there is one.
 
-        A waiting member calls it again and again; it takes a few seconds at most.
+        A waiting or stranded member calls it again and again; it takes a few seconds at most.
         """
         membership, now = self._membership, time.monotonic()
         last = membership.newest
@@ -89,7 +89,8 @@ class Peers:
         patient = now < self._waits_since + _PATIENCE_SECONDS
         formed = None if own is None else next_round(last, own, answers, least=self._least, patient=patient)
         if formed is not None:
-            self._stderr.once(f"peers {formed.number}", f"no supervisor: the members form round {formed.number}")
+            how = ", in process" if formed.in_process else ""
+            self._stderr.once(f"peers {formed.number}", f"no supervisor: the members form round {formed.number}{how}")
             membership.receive_from_peers(formed.number, formed)
 
     def _ask_all(self, last: Round) -> list[Answer]:
@@ -99,7 +100,8 @@ class Peers:
             one = last.members[index]
             if one.member == state.member:
                 return _answer(self._membership)
-            return _ask(one.address, one.member, {"member": state.member, "round": last.number})
+            question = {"member": state.member, "round": last.number, "in_process": state.stranded}
+            return _ask(one.address, one.member, question)
 
         with ThreadPoolExecutor(max_workers=min(_MAX_CALLS, len(last.members))) as pool:
             return list(pool.map(ask, range(len(last.members))))
@@ -137,11 +139,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             length = int(self.headers["Content-Length"])
             asked = json.loads(self.rfile.read(min(length, _MAX_BODY)))
-            left = int(asked["round"])
+            left, in_process = int(asked["round"]), bool(asked.get("in_process"))
         except (ValueError, TypeError, KeyError):
             self._send(HTTPStatus.BAD_REQUEST, {"error": "malformed", "message": "no question of a member"})
             return
-        _wake_up(membership, left)
+        if not in_process:  # Otherwise its workers are to go on; they notice the loss by themselves.
+            _wake_up(membership, left)
         self._send(HTTPStatus.OK, _fields(_answer(membership)))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
@@ -173,6 +176,7 @@ def _answer(membership: Membership) -> Answer:
         reached=True,
         parked=membership.is_parked,
         waits=state.waits,
+        stranded=state.stranded,
         supervised=not membership.absent_seconds,
         wanted=max(state.round, state.unreachable, 0 if told is None else told.wanted),
         known=state.known,
@@ -183,6 +187,7 @@ def _fields(answer: Answer) -> dict[str, Any]:
     return {
         "parked": answer.parked,
         "waits": answer.waits,
+        "stranded": answer.stranded,
         "supervised": answer.supervised,
         "wanted": answer.wanted,
         "known": None if answer.known is None else answer.known.fields(),
@@ -197,6 +202,7 @@ def _ask(address: str, member: str, question: dict[str, Any]) -> Answer:
             reached=True,
             parked=bool(said["parked"]),
             waits=bool(said["waits"]),
+            stranded=bool(said.get("stranded")),
             supervised=bool(said["supervised"]),
             wanted=int(said["wanted"]),
             known=known,

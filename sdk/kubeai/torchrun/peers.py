@@ -1,7 +1,8 @@
 """How members form a round among themselves while the supervisor is away, as a pure decision.
 
 The lowest reachable member of the last round leads. It forms the next one of the members that wait, and the others
-follow. It does so only with more than half of the members that may still be alive, so that two parts of a divided
+follow. Members whose workers have lost a rank and wait for a round in process do the same among themselves, and restart
+nothing. Either happens only with more than half of the members that may still be alive, so that two parts of a divided
 network never train side by side.
 """
 
@@ -25,6 +26,7 @@ class Answer:
         gone: Its host says that nobody listens there any more. A member that is neither may be cut off.
         parked: The supervisor has taken it off the last round: it neither leads nor follows.
         waits: It waits for a newer round.
+        stranded: Its workers do, and enter it in process.
         supervised: It has a stream to the supervisor.
         wanted: The newest round it has heard of.
         known: The round that it is in.
@@ -34,13 +36,14 @@ class Answer:
     gone: bool = False
     parked: bool = False
     waits: bool = False
+    stranded: bool = False
     supervised: bool = False
     wanted: int = 0
     known: Round | None = None
 
 
 def next_round(last: Round, own: int, answers: Sequence[Answer], *, least: int, patient: bool = True) -> Round | None:
-    """Return the round that a waiting member enters: one that another has formed, or one that it forms and leads.
+    """Return the round that a waiting or stranded member enters: one that another has formed, or one that it leads.
 
     Args:
         last: The newest round whose members are known.
@@ -60,12 +63,15 @@ def next_round(last: Round, own: int, answers: Sequence[Answer], *, least: int, 
         return max((one for one in formed if one is not None), key=lambda one: one.number)
     reached = [index for index, answer in enumerate(answers) if answer.reached and not answer.parked]
     waiting = [index for index in reached if answers[index].waits]
-    if not reached or own != min(reached) or (patient and waiting != reached):
+    stranded = [index for index in reached if answers[index].stranded]
+    in_process = answers[own].stranded
+    together, awaited = (stranded, sorted((*waiting, *stranded))) if in_process else (waiting, waiting)
+    if own != min(stranded if in_process else reached, default=None) or (patient and awaited != reached):
         return None
-    if len(waiting) < least or not _is_majority(waiting, answers):
+    if len(together) < least or not _is_majority(together, answers):
         return None
     number = max(last.number, *(answer.wanted for answer in answers)) + 1
-    return Round(number, tuple(_members(last, waiting)))
+    return Round(number, tuple(_members(last, together)), in_process=in_process)
 
 
 def _is_newer(known: Round | None, last: Round, member: str) -> bool:

@@ -1,7 +1,7 @@
 """The files through which an elastic agent and its own workers talk, in a private directory.
 
 The agent replaces `round.json` at each round. A worker that can join or regroup in process replaces
-`worker-LOCAL_RANK.json`: `{"pid", "started", "round"}`.
+`worker-LOCAL_RANK.json`: `{"pid", "started", "round", "lost"}`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,17 @@ JOINS = "KUBEAI_RENDEZVOUS_JOINS"
 
 @dataclass(frozen=True)
 class Progress:
-    """Whether all workers of this agent wait to join, and the newest round in which all of them train."""
+    """What all workers of this agent have said.
+
+    Attributes:
+        started: They wait to join.
+        ready: The newest round in which all of them train.
+        lost: The round of which all of them have lost a rank, so that they wait for the next one; 0 for none.
+    """
 
     started: bool = False
     ready: int = 0
+    lost: int = 0
 
 
 class Workers:
@@ -86,6 +93,7 @@ class Workers:
                 json.loads((self.directory / f"worker-{rank}.json").read_text(encoding="utf-8"))
                 for rank in range(self._processes)
             ]
-            return Progress(all(one["started"] for one in said), min(int(one["round"]) for one in said))
-        except (OSError, ValueError, TypeError, KeyError):
+            lost = min(int(one["round"]) if one.get("lost") else 0 for one in said)
+            return Progress(all(one["started"] for one in said), min(int(one["round"]) for one in said), lost)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return Progress()

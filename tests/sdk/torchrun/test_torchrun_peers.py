@@ -79,6 +79,31 @@ def test_a_round_is_never_smaller_than_the_least() -> None:
     assert next_round(LAST, 0, [WAITS, GONE, GONE, GONE], least=2) is None
 
 
+STRANDED = replace(TRAINS, stranded=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "own", "expected"),
+    [
+        ([GONE, STRANDED, STRANDED, STRANDED], 1, "8:bcd"),
+        ([GONE, STRANDED, STRANDED, STRANDED], 2, ""),
+        ([GONE, STRANDED, TRAINS, STRANDED], 1, ""),
+        ([WAITS, STRANDED, STRANDED, STRANDED], 1, "8:bcd"),
+        ([WAITS, STRANDED, STRANDED, STRANDED], 0, ""),
+        ([WAITS, WAITS, WAITS, STRANDED], 3, ""),
+        ([SILENT, SILENT, STRANDED, STRANDED], 2, ""),
+        ([GONE, STRANDED, STRANDED, replace(TRAINS, supervised=True)], 1, ""),
+    ],
+)
+def test_members_whose_workers_have_lost_a_rank_go_on_in_process(
+    answers: list[Answer], own: int, expected: str
+) -> None:
+    """Those that have to start new workers are not part of their round."""
+    found = next_round(LAST, own, answers, least=1)
+    assert names(found) == expected
+    assert found is None or found.in_process
+
+
 class Agent:
     """A member without torch: it enters what it is to enter, and goes on until it is stopped."""
 
@@ -100,6 +125,11 @@ class Agent:
     def enter(self, one: Round) -> None:
         self.membership.change(lambda state: member.enter(state, one))
 
+    def strand(self) -> None:
+        """Its workers have lost a rank, and wait in process."""
+        self.membership.change(lambda state: replace(state, stranded=True))
+        self._thread.start()
+
     def rejoin(self) -> None:
         """Its agent calls `next_rendezvous`."""
         self.membership.wait()
@@ -112,11 +142,20 @@ class Agent:
         self.peers.close()
 
     def _run(self) -> None:
+        while not self._stopped.is_set() and self.membership.state.stranded:
+            self.peers.look()
+            self.membership.change(self._opened)
         while not self._stopped.is_set() and self.membership.state.waits:
             self.peers.look()
             step = self.membership.next_step(0.02)
             if isinstance(step, Enter):
                 self.enter(replace(step.round, store=step.round.store or STORE))
+
+    def _opened(self, state: MemberState) -> MemberState:
+        """Open the store of a round in process, as its first member does."""
+        known = state.known
+        is_first = known is not None and known.in_process and known.index_of(state.member) == 0
+        return replace(state, known=replace(known, store=STORE)) if known is not None and is_first else state
 
 
 @pytest.fixture
@@ -139,6 +178,21 @@ def test_the_survivors_of_a_loss_go_on_together(agents: list[Agent]) -> None:
     third.rejoin()
     wait_until(lambda: (second.known, third.known) == ("2:bc", "2:bc"), "the next round")
     assert not third.membership.state.failed
+
+
+def test_the_survivors_of_a_loss_in_process_stop_no_workers(agents: list[Agent]) -> None:
+    """One whose workers have not noticed the loss yet is asked to stop nothing: it is waited for."""
+    gone, second, third = agents
+    gone.peers.close()
+    second.strand()
+    wait_until(lambda: second.peers.looks >= 3, "some attempts")
+    assert (second.known, third.membership.must_rejoin) == ("1:abc", False)
+    third.strand()
+    wait_until(lambda: (second.known, third.known) == ("2:bc", "2:bc"), "the next round")
+    for agent in (second, third):
+        assert not agent.membership.must_rejoin
+        assert agent.membership.state.known is not None
+        assert agent.membership.state.known.in_process
 
 
 def test_nothing_is_formed_while_one_of_them_has_the_supervisor(agents: list[Agent]) -> None:
