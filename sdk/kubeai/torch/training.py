@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Limits", "Replicated", "Sharded", "train"]
 
 _LOOK_SECONDS = 0.005
+_UNEXPLAINED_SECONDS = 1.0
+"""How long an error that names no collective waits for a newer round. A lost process is known after 0.3 to 1 s."""
 
 
 @dataclass(frozen=True)
@@ -169,15 +171,15 @@ class _Training:
     def _attempt(self, action: Callable[[], object]) -> RuntimeError | None:
         """Carry out an action; returns why a collective has failed, without what the traceback refers to.
 
-        Any other error is the script's, such as a wrong shape or a full disk, and is raised at once: the others then
-        lose this rank. Only while a newer round has come already, it may be one that follows from that.
+        Any other error is the script's, such as a wrong shape or a full disk, and is raised: the others then lose this
+        rank. A collective of which nobody knows the words may have failed, too, but then another round comes soon.
         """
         try:
             action()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            if self._rounds is None or not (is_lost_rank(error) or self._is_overtaken()):
+            if self._rounds is None or not (is_lost_rank(error) or self._is_overtaken_soon()):
                 raise
             failure = error.with_traceback(None)
             failure.__context__ = failure.__cause__ = None
@@ -193,6 +195,14 @@ class _Training:
 
     def _is_overtaken(self) -> bool:
         return self._rounds is not None and is_newer(self._rounds.newest(), self._round)
+
+    def _is_overtaken_soon(self) -> bool:
+        end = time.monotonic() + _UNEXPLAINED_SECONDS
+        while not self._is_overtaken():
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return True
 
     def _change_round(self, failure: RuntimeError) -> None:
         """Leave the process group at once, so that no rank waits for this one, and enter the next round."""
