@@ -102,6 +102,8 @@ class _Job:
     flush: asyncio.TimerHandle | None = None
     hosts: frozenset[Host] | None = None
     """The hosts of the connections; None until they are needed. Reading the status page by page needs them often."""
+    unanswered: tuple[int, set[str]] | None = None
+    """The processes that have not answered the STOP of a generation, so that not each answer looks at all of them."""
 
 
 class Processes:
@@ -141,8 +143,9 @@ class Processes:
         replaced = job.connections.get(worker.process)
         if replaced is not None and replaced.stream.wire is not stream.wire:
             replaced.stream.finish("replaced by a newer stream")
-        since = self._now() if replaced is None else replaced.since
-        job.connections[worker.process] = connection = _Connection(worker, stream, revision, since)
+        job.connections[worker.process] = connection = _Connection(worker, stream, revision, self._now())
+        if replaced is not None:
+            connection.since, connection.answered = replaced.since, replaced.answered
         job.hosts = None
         if worker.rank == 0 or (replaced is not None and replaced.worker.rank == 0):
             self._on_rank_zero(worker.job)
@@ -156,6 +159,8 @@ class Processes:
             return
         del job.connections[worker.process]
         job.hosts = None
+        if job.unanswered is not None:
+            job.unanswered[1].discard(worker.process)
         if not job.connections:
             self._forget(worker.job)
         if connection.worker.rank == 0:
@@ -204,11 +209,18 @@ class Processes:
         Returns whether all connected processes of its run have, and none of them knows its rank: then nobody is rank 0,
         and the last answer is that of the job.
         """
-        present = self._present(worker.job, worker.run)
-        for each in present:
-            if each.worker.process == worker.process:
-                each.answered = max(each.answered, generation)
-        return bool(present) and all(each.worker.rank is None and each.answered >= generation for each in present)
+        job = self._jobs.get(worker.job, _Job())
+        connection = job.connections.get(worker.process)
+        if connection is None:
+            return False
+        connection.answered = max(connection.answered, generation)
+        if job.unanswered is None or job.unanswered[0] != generation:
+            late = {each.worker.process for each in self._present(worker.job, worker.run) if each.answered < generation}
+            job.unanswered = generation, late
+        job.unanswered[1].discard(worker.process)
+        return not job.unanswered[1] and all(
+            each.worker.rank is None and each.answered >= generation for each in self._present(worker.job, worker.run)
+        )
 
     def rank_counts(self, job: JobName, run: int) -> RankCounts:
         """How many processes of a run are connected, know their rank, and are rank 0."""
