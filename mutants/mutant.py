@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from simulator.verdict import Failure
+
 
 class DoesNotApplyError(ValueError):
     """A mutant's old text is not in its file exactly once. Adapt the mutant to the product."""
@@ -26,12 +28,16 @@ class Mutant:
         name: The argument of `--only`.
         breaks: What the product does wrong, in one sentence.
         edits: The replacements.
+        violates: The demands of the judge that the defect must violate. At least one of them must be in each verdict.
+        shown_by: The checks that show the defect, by name.
         in_ci: Whether CI tries it.
     """
 
     name: str
     breaks: str
     edits: tuple[Edit, ...]
+    violates: tuple[Failure, ...]
+    shown_by: tuple[str, ...] = ("demo", "replay")
     in_ci: bool = False
 
     @property

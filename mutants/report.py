@@ -21,13 +21,14 @@ def lines(trials: Trials) -> Iterator[str]:
     """Describe a mutant and the result of each check."""
     yield f"{trials.mutant.name}: {trials.mutant.breaks}"
     for outcome in trials.outcomes:
-        yield f"    {outcome.check:<6} {outcome.ending:<7} {outcome.seconds:4.0f} s"
+        yield f"    {outcome.check:<6} {outcome.ending:<13} {outcome.seconds:4.0f} s"
         yield from (f"        {sentence}" for sentence in _sentences(outcome))
 
 
 def _sentences(outcome: Outcome) -> Iterator[str]:
     if outcome.ending is not Ending.PASSED and not outcome.findings:
         yield outcome.last_line
+    yield from (f"crashed: {crash}" for crash in outcome.crashes)
     for finding in outcome.findings:
         more = f" (and {finding.count - 1} more)" if finding.count > 1 else ""
         yield f"{finding.kind}: {finding.detail}{more}"
@@ -36,19 +37,19 @@ def _sentences(outcome: Outcome) -> Iterator[str]:
 def table(found: Sequence[Trials]) -> Table:
     result = Table(title="Mutants, judged by the demo and the replay", title_justify="left")
     result.add_column("mutant", no_wrap=True)
-    for outcome in found[0].outcomes:
-        result.add_column(outcome.check)
-        result.add_column("took", justify="right")
+    result.add_column("check")
+    result.add_column("ended")
+    result.add_column("took", justify="right")
     for trials in found:
-        result.add_row(trials.mutant.name, *(cell for outcome in trials.outcomes for cell in _cells(outcome, trials)))
+        for outcome in trials.outcomes:
+            result.add_row(trials.mutant.name, outcome.check, _cell(outcome, trials), f"{outcome.seconds:.0f} s")
     return result
 
 
-def _cells(outcome: Outcome, trials: Trials) -> tuple[Text, str]:
+def _cell(outcome: Outcome, trials: Trials) -> Text:
     right = outcome.caught or (trials.mutant is UNBROKEN and outcome.ending is Ending.PASSED)
     kinds = ", ".join(finding.kind for finding in outcome.findings)
-    text = Text(f"{outcome.ending}: {kinds}" if kinds else outcome.ending, style="" if right else "bold red")
-    return text, f"{outcome.seconds:.0f} s"
+    return Text(f"{outcome.ending}: {kinds}" if kinds else outcome.ending, style="" if right else "bold red")
 
 
 def conclusion(found: Sequence[Trials], seconds: float) -> str:

@@ -2,16 +2,16 @@
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mutants import trial
 from mutants.mutant import Mutant
 from mutants.tree import ROOT, Tree, copy, copy_compiled
-from mutants.trial import CHECKS, LIMIT_SECONDS, Check, Ending, Outcome
+from mutants.trial import CHECKS, LIMIT_SECONDS, WHOLE_DEMO, Check, Ending, Outcome
 
-UNBROKEN = Mutant(name="unbroken", breaks="The product as it is.", edits=())
+UNBROKEN = Mutant(name="unbroken", breaks="The product as it is.", edits=(), violates=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +72,18 @@ class _Suite:
 
     async def play(self, mutants: Sequence[Mutant]) -> list[Trials]:
         """Try the unbroken product, then the mutants in parallel."""
-        first = await self._tried(UNBROKEN)
+        needed = {name for mutant in mutants for name in mutant.shown_by}
+        first = await self._tried(UNBROKEN, needed)
         if not first.ok:
             return [first]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._tried(mutant), name=mutant.name) for mutant in mutants]
+            tasks = [group.create_task(self._tried(mutant, mutant.shown_by), name=mutant.name) for mutant in mutants]
         return [first, *(task.result() for task in tasks)]
 
-    async def _tried(self, mutant: Mutant) -> Trials:
+    async def _tried(self, mutant: Mutant, names: Collection[str]) -> Trials:
+        checks = [check for check in self._setting.checks if check.name in names or check is WHOLE_DEMO]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._outcome(mutant, check)) for check in self._setting.checks]
+            tasks = [group.create_task(self._outcome(mutant, check)) for check in checks]
         trials = Trials(mutant, tuple(task.result() for task in tasks))
         self._on_result(trials)
         return trials
@@ -93,4 +95,4 @@ class _Suite:
             with tempfile.TemporaryDirectory(prefix=f"mutant-{mutant.name}-") as directory:
                 tree = copy_compiled(Path(directory), self._product)
                 tree.put(mutant)
-                return await trial.run(check, tree, mutant.files, log, self._setting.limit)
+                return await trial.run(check, tree, mutant, log, self._setting.limit)

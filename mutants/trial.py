@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from mutants.mutant import Mutant
 from mutants.tree import Tree
 from simulator.cloud.process import end, leftovers
 from simulator.runner import ExitCode
@@ -39,7 +40,11 @@ WHOLE_DEMO = Check("whole-demo", ("demo",))
 class Ending(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
-    """By the judge's verdict."""
+    """By the judge's verdict, which names a demand that the mutant must violate."""
+    OTHER_SYMPTOM = "other symptom"
+    """By the judge's verdict, which names other demands only. The defect is not the one that the mutant describes."""
+    CRASHED = "crashed"
+    """A process of the product logged an error of programming, such as a NameError."""
     BROKE_OFF = "broke off"
     """Without a verdict, or only with an unfinished job. That includes a crash, which proves nothing."""
     NOT_IMPORTED = "not imported"
@@ -65,6 +70,7 @@ class Outcome:
         check: The name of the check.
         ending: How it ended.
         findings: The first finding of each kind of failure, with the number of that kind.
+        crashes: The errors of the product's own code.
         last_line: The last line of the command's output.
         seconds: How long it took.
     """
@@ -74,6 +80,7 @@ class Outcome:
     findings: tuple[Finding, ...]
     last_line: str
     seconds: float
+    crashes: tuple[str, ...] = ()
 
     @property
     def caught(self) -> bool:
@@ -81,22 +88,24 @@ class Outcome:
         return self.ending is Ending.FAILED
 
 
-async def run(check: Check, tree: Tree, files: Sequence[str], log: Path, limit: float = LIMIT_SECONDS) -> Outcome:
-    """Run a command on a tree with changed `files` and log its output. No process survives it."""
+async def run(check: Check, tree: Tree, mutant: Mutant, log: Path, limit: float = LIMIT_SECONDS) -> Outcome:
+    """Run a command on the tree of a mutant and log its output. No process survives it."""
     started = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
     result = tree.root / "result.json"
     command = [sys.executable, "-m", "simulator", *check.arguments, "--json", str(result)]
     code = await _exit_code(command, tree, log, limit)
-    ending, findings = _ending(code, result)
-    if code is not None and not all(tree.imported(file) for file in files):
+    judged = _judged(result)
+    ending = _ending(code, judged, mutant)
+    if code is not None and not all(tree.imported(file) for file in mutant.files):
         ending = Ending.NOT_IMPORTED
     return Outcome(
         check=check.name,
         ending=ending,
-        findings=findings,
+        findings=judged.findings,
         last_line=_last_line(log),
         seconds=time.monotonic() - started,
+        crashes=judged.crashes,
     )
 
 
@@ -143,19 +152,37 @@ def _sweep(temporary: Path) -> None:
             end(left.pid, world)
 
 
-def _ending(code: int | None, result: Path) -> tuple[Ending, tuple[Finding, ...]]:
-    """Return the ending and the judge's findings. `code` is None if the command was killed."""
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What a command has written: nothing if it broke off earlier."""
+
+    findings: tuple[Finding, ...] = ()
+    crashes: tuple[str, ...] = ()
+
+
+def _ending(code: int | None, judged: _Judged, mutant: Mutant) -> Ending:
+    """Return how a command ended. `code` is None if it was killed."""
+    kinds = {finding.kind for finding in judged.findings}
     if code is None:
-        return Ending.HUNG, ()
+        return Ending.HUNG
     if code == ExitCode.OK:
-        return Ending.PASSED, ()
-    findings = _findings(json.loads(result.read_bytes())) if result.exists() else ()
-    judged = code == ExitCode.FAILED and any(finding.kind != Failure.UNFINISHED for finding in findings)
-    return Ending.FAILED if judged else Ending.BROKE_OFF, findings
+        return Ending.PASSED
+    if judged.crashes:
+        return Ending.CRASHED
+    if code != ExitCode.FAILED or not kinds - {Failure.UNFINISHED}:
+        return Ending.BROKE_OFF
+    return Ending.FAILED if kinds & {*mutant.violates} else Ending.OTHER_SYMPTOM
 
 
-def _findings(result: Mapping[str, Any]) -> tuple[Finding, ...]:
-    verdicts = [scenario["verdict"] for scenario in result["scenarios"] if scenario["verdict"] is not None]
+def _judged(result: Path) -> _Judged:
+    if not result.exists():
+        return _Judged()
+    scenarios = json.loads(result.read_bytes())["scenarios"]
+    return _Judged(_findings(scenarios), tuple(crash for scenario in scenarios for crash in scenario["crashes"]))
+
+
+def _findings(scenarios: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...]:
+    verdicts = [scenario["verdict"] for scenario in scenarios if scenario["verdict"] is not None]
     details: dict[str, list[str]] = {}
     for failure in (failure for verdict in verdicts for failure in verdict["failures"]):
         details.setdefault(failure["failure"], []).append(failure["detail"])

@@ -59,6 +59,7 @@ class Outcome:
         shortest_lead: Shortest lead on the clock, in seconds.
         late: Longest scheduling delay, in seconds.
         seconds: Duration of the scenario.
+        crashes: The errors of our own code that nobody foresaw, by the logs of its processes.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Outcome:
     shortest_lead: float
     late: float
     seconds: float
+    crashes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

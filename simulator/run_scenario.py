@@ -4,9 +4,11 @@ import time
 
 from rich.console import Console
 
+from simulator.cloud.paths import WorldPaths
 from simulator.cloud.process import ProcessEnded, TooLate
 from simulator.cloud.schedule import Schedule
 from simulator.cloud.synthetic import leads
+from simulator.crashes import crashes
 from simulator.guarantees import Costs, observed_costs
 from simulator.harness import ProcessesLeft
 from simulator.outcome import Outcome, measure_delay, shortcomings
@@ -26,14 +28,15 @@ async def run_scenario(
             try:
                 played = await play(scenario, place.root, console, invite=invite)
             except (ProcessEnded, TooLate, ProcessesLeft) as error:
-                took = time.monotonic() - started
-                return Outcome(scenario.name, None, (str(error),), Costs(0.0, 0.0), shortest, late.longest, took)
+                took, found = time.monotonic() - started, crashes(WorldPaths(place.root).logs)
+                return Outcome(scenario.name, None, (str(error),), Costs(0.0, 0.0), shortest, late.longest, took, found)
         costs = observed_costs(played.events)
         broken = () if played.broken is None else (played.broken,)
-        wrong = (*broken, *shortcomings(played.verdict, costs, shortest))
+        found = crashes(WorldPaths(place.root).logs)
+        wrong = (*broken, *shortcomings(played.verdict, costs, shortest), *(f"crashed: {each}" for each in found))
         took = time.monotonic() - started
         place.keep = keep or bool(wrong)
-    return Outcome(scenario.name, played.verdict, wrong, costs, shortest, late.longest, took)
+    return Outcome(scenario.name, played.verdict, wrong, costs, shortest, late.longest, took, found)
 
 
 def _shortest_lead(schedule: Schedule) -> float:

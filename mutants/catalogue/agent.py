@@ -1,6 +1,7 @@
 """Defects of the node agent."""
 
 from mutants.mutant import Edit, Mutant
+from simulator.verdict import Failure
 
 _POLLER = "node_agent/poller.py"
 _TRACKING = "node_agent/tracking.py"
@@ -12,6 +13,7 @@ MUTANTS = (
     Mutant(
         name="announces-late",
         breaks="Reports every notice to the supervisor 20 seconds late.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(
             Edit(
                 _POLLER,
@@ -23,26 +25,31 @@ MUTANTS = (
     Mutant(
         name="polls-seldom",
         breaks="Polls the metadata every 30 seconds.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(Edit(_POLLER, "        self._period = period\n", "        self._period = 30.0\n"),),
     ),
     Mutant(
         name="overlooks-announcements",
         breaks="Treats every answer of the metadata as clear.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(Edit(_TERMINATION_TIME, "        if announced is None:\n", "        if True:\n"),),
     ),
     Mutant(
         name="misjudges-the-clock",
         breaks="Reports every deadline as one hour ago.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(Edit(_LEAD, "    return named - now\n", "    return named - now - 3600.0\n"),),
     ),
     Mutant(
         name="never-withdraws",
         breaks="Never reports that an announcement was withdrawn.",
+        violates=(Failure.NOT_TAKEN_BACK,),
         edits=(Edit(_TRACKING, "    if after.clears < CLEARS_TO_WITHDRAW:\n", "    if True:\n"),),
     ),
     Mutant(
         name="raises-a-false-alarm",
         breaks="Reports a reclaim from its 15th to its 18th poll that the metadata do not announce.",
+        violates=(Failure.FALSE_EXCLUSION,),
         edits=(
             Edit(
                 _TRACKING,
@@ -56,9 +63,12 @@ MUTANTS = (
     Mutant(
         name="keeps-news-to-itself",
         breaks="Reports its state in the hello, and no changes afterwards.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(
             Edit(
-                _CONVERSATION, "        for report in self._outbox.unacknowledged():\n", "        for report in ():\n"
+                _CONVERSATION,
+                "        for report in self._outbox.unacknowledged():\n",
+                "        for report in list(self._outbox.unacknowledged())[:0]:\n",
             ),
         ),
     ),

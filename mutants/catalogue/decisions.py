@@ -1,6 +1,7 @@
 """Defects of `supervisor.decide`: wrong decisions from correct facts."""
 
 from mutants.mutant import Edit, Mutant
+from simulator.verdict import Failure
 
 _LIVE = "supervisor/decide/live.py"
 _STOPPING = "supervisor/decide/stopping.py"
@@ -18,33 +19,39 @@ MUTANTS = (
     Mutant(
         name="stops-falsely",
         breaks="Stops the job for every notice, however many workers remain.",
+        violates=(Failure.FALSE_STOP,),
         edits=(Edit(_LIVE, _BELOW_MINIMUM, _STOPS.format("True")),),
         in_ci=True,
     ),
     Mutant(
         name="stops-with-one-worker-too-many",
         breaks="Stops the job if exactly its minimum remains.",
+        violates=(Failure.FALSE_STOP,),
         edits=(Edit(_LIVE, _BELOW_MINIMUM, _STOPS.format("not usable_workers(left - 1, spec)")),),
     ),
     Mutant(
         name="stops-with-one-worker-too-few",
         breaks="Continues with one worker less than the minimum.",
+        violates=(Failure.NOT_STOPPED,),
         edits=(Edit(_LIVE, _BELOW_MINIMUM, _STOPS.format("not usable_workers(left + 1, spec)")),),
     ),
     Mutant(
         name="never-stops",
         breaks="Never stops a job that falls below its minimum because of notices.",
+        violates=(Failure.NOT_STOPPED,),
         edits=(Edit(_LIVE, _BELOW_MINIMUM, _STOPS.format("False")),),
         in_ci=True,
     ),
     Mutant(
         name="never-excludes",
         breaks="Decides to shrink and excludes no host.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(Edit(_LIVE, "        exclusions=before.hosts - kept,\n", "        exclusions=before.exclusions,\n"),),
     ),
     Mutant(
         name="keeps-withdrawn-hosts-excluded",
         breaks="Never ends the exclusion of a host whose notice was withdrawn.",
+        violates=(Failure.NOT_TAKEN_BACK,),
         edits=(
             Edit(
                 _LIVE,
@@ -57,6 +64,7 @@ MUTANTS = (
     Mutant(
         name="ignores-withdrawals",
         breaks="Acknowledges a withdrawal and keeps the notice.",
+        violates=(Failure.NOT_TAKEN_BACK,),
         edits=(
             Edit(
                 _NOTICES,
@@ -68,6 +76,7 @@ MUTANTS = (
     Mutant(
         name="takes-notices-back",
         breaks="Expires a notice three seconds after its receipt, while its agent still announces it.",
+        violates=(Failure.NOTICED_HOST_USED,),
         edits=(
             Edit(
                 _NOTICES,
@@ -79,6 +88,7 @@ MUTANTS = (
     Mutant(
         name="never-releases-a-healthy-host",
         breaks="Excludes a healthy host together with the first group, for the rest of the run.",
+        violates=(Failure.FALSE_EXCLUSION,),
         edits=(
             Edit(
                 _ORDERS,
@@ -91,6 +101,7 @@ MUTANTS = (
     Mutant(
         name="excludes-the-wrong-hosts",
         breaks="Excludes the right number of hosts, but the wrong ones.",
+        violates=(Failure.FALSE_EXCLUSION,),
         edits=(
             Edit(
                 _ORDERS,
@@ -102,11 +113,13 @@ MUTANTS = (
     Mutant(
         name="orders-without-exclusions",
         breaks="Decides correctly and omits the exclusions from the launcher's order.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(Edit(_ORDERS, _EXCLUSIONS_ORDERED, "exclusions=(),"),),
     ),
     Mutant(
         name="suspends-before-the-checkpoint",
         breaks="Suspends a job as soon as it must stop, without waiting for rank 0.",
+        violates=(Failure.NOT_SAVED,),
         edits=(
             Edit(
                 _STOPPING,
@@ -119,6 +132,7 @@ MUTANTS = (
     Mutant(
         name="loses-acknowledgements",
         breaks="Forgets that rank 0 has saved its checkpoint and waits for it until the deadline.",
+        violates=(Failure.NOT_SUSPENDED,),
         edits=(
             Edit(
                 _REGISTRATION,
@@ -130,11 +144,13 @@ MUTANTS = (
     Mutant(
         name="stops-another-rank",
         breaks="Sends a STOP to rank 1 instead of rank 0.",
+        violates=(Failure.NOT_SAVED,),
         edits=(Edit(_DIRECTIVES, "is None and worker.rank == 0", "is None and worker.rank == 1"),),
     ),
     Mutant(
         name="stops-nobody",
         breaks="Decides to stop and sends no STOP to any process.",
+        violates=(Failure.NOT_STOPPED,),
         edits=(
             Edit(
                 _DIRECTIVES,
@@ -146,6 +162,7 @@ MUTANTS = (
     Mutant(
         name="stops-a-job-that-shrinks",
         breaks="Stops all processes when hosts are excluded that the job does not need.",
+        violates=(Failure.FALSE_STOP,),
         edits=(
             Edit(
                 _DIRECTIVES,
@@ -157,6 +174,7 @@ MUTANTS = (
     Mutant(
         name="leaves-at-once",
         breaks="Sends LEAVE to a process as soon as its host is noticed, before the launcher has excluded the host.",
+        violates=(Failure.RING_BROKEN,),
         edits=(
             Edit(
                 _DIRECTIVES,
@@ -168,6 +186,7 @@ MUTANTS = (
     Mutant(
         name="never-resumes",
         breaks="Never resumes a suspended job.",
+        violates=(Failure.NOT_RESUMED,),
         edits=(
             Edit(
                 _WAITING,
@@ -179,6 +198,7 @@ MUTANTS = (
     Mutant(
         name="resumes-late",
         breaks="Resumes a suspended job twenty seconds after its capacity has arrived.",
+        violates=(Failure.NOT_RESUMED,),
         edits=(
             Edit(
                 _WAITING,

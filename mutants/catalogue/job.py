@@ -1,6 +1,7 @@
 """Defects on the job's machines: the SDK, kubeai-run and kubeai-discover-hosts."""
 
 from mutants.mutant import Edit, Mutant
+from simulator.verdict import Failure
 
 _FLAG = "sdk/kubeai/elastic/flag.py"
 _STATE = "sdk/kubeai/elastic/state.py"
@@ -16,11 +17,13 @@ MUTANTS = (
     Mutant(
         name="flag-stays-up",
         breaks="check_alive() always stays True.",
+        violates=(Failure.NOT_STOPPED,),
         edits=(Edit(_FLAG, "        _byte[0] = 1\n", "        _byte[0] = 0\n"),),
     ),
     Mutant(
         name="flag-falls-late",
         breaks="check_alive() turns False ten seconds after it should.",
+        violates=(Failure.NOT_STOPPED,),
         edits=(
             Edit(
                 _MONITOR,
@@ -35,6 +38,7 @@ MUTANTS = (
     Mutant(
         name="flag-falls-early",
         breaks="A process leaves as soon as it receives the directive instead of when it is due.",
+        violates=(Failure.RING_BROKEN,),
         edits=(
             Edit(_STATE, "pending=Pending(line.directive, now + line.act_in)", "pending=Pending(line.directive, now)"),
         ),
@@ -42,6 +46,7 @@ MUTANTS = (
     Mutant(
         name="acknowledges-unasked",
         breaks="Reports its exit as soon as a STOP arrives, two seconds before check_alive() turns False.",
+        violates=(Failure.NOT_SAVED,),
         edits=(
             Edit(
                 _LISTENER,
@@ -62,6 +67,7 @@ MUTANTS = (
     Mutant(
         name="leaves-without-a-word",
         breaks="A stopped process exits at once and reports nothing.",
+        violates=(Failure.NOT_SUSPENDED,),
         edits=(
             Edit(
                 _EXIT_HOOK,
@@ -73,6 +79,7 @@ MUTANTS = (
     Mutant(
         name="lists-excluded-hosts",
         breaks="kubeai-discover-hosts lists excluded hosts.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(
             Edit(
                 _DISCOVER,
@@ -84,6 +91,7 @@ MUTANTS = (
     Mutant(
         name="excludes-one-at-a-time",
         breaks="kubeai-run applies the exclusions of a group one by one, 1.2 seconds apart.",
+        violates=(Failure.GROUP_SPLIT,),
         edits=(
             Edit(
                 _WORKSPACE,
@@ -99,6 +107,7 @@ MUTANTS = (
     Mutant(
         name="excludes-late",
         breaks="kubeai-run applies exclusions eight seconds after the order.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(
             Edit(
                 _RUN,
@@ -111,6 +120,7 @@ MUTANTS = (
     Mutant(
         name="goes-on-while-suspended",
         breaks="kubeai-run lets its command continue when it must wait.",
+        violates=(Failure.NOT_SUSPENDED,),
         edits=(
             Edit(
                 _RECONCILE,

@@ -1,6 +1,7 @@
 """Defects of the supervisor around its decisions: ingest, store, control and fan-out."""
 
 from mutants.mutant import Edit, Mutant
+from simulator.verdict import Failure
 
 _REPORTS = "supervisor/ingest/agent_reports.py"
 _LOOP = "supervisor/control/loop.py"
@@ -10,30 +11,40 @@ _PROCESSES = "supervisor/fanout/processes.py"
 _LAUNCHERS = "supervisor/fanout/launchers.py"
 
 _RECEIVED = "        failpoint(At.NOTICE_RECEIVED)\n"
+_IMPORTED = Edit(
+    _REPORTS,
+    "import ReclaimNotice, Report\n",
+    "import Announcement, ReclaimNotice, Report\n",
+)
 
 MUTANTS = (
     Mutant(
         name="loses-every-notice",
         breaks="Acknowledges every notice and discards it.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(
+            _IMPORTED,
             Edit(
                 _REPORTS,
                 _RECEIVED,
-                "        if said.announcement.value == 'active':\n            return await self._acknowledge(said)\n",
+                "        if report.announcement is Announcement.ACTIVE:\n"
+                "            return await self._acknowledge(report)\n",
             ),
         ),
     ),
     Mutant(
         name="loses-one-notice-of-each-group",
         breaks="Acknowledges and discards reports within three seconds of another node's notice.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(
+            _IMPORTED,
             Edit(
                 _REPORTS,
                 _RECEIVED,
-                "        if said.announcement.value == 'active':\n"
-                "            now = self._ports.clock.now()\n"
+                "        if report.announcement is Announcement.ACTIVE:\n"
+                "            now = self._deps.clock.now()\n"
                 "            if any(node != self._node and now - at < 3.0 for node, at in _LATELY.items()):\n"
-                "                return await self._acknowledge(said)\n"
+                "                return await self._acknowledge(report)\n"
                 "            _LATELY[self._node] = now\n",
             ),
             Edit(
@@ -46,18 +57,21 @@ MUTANTS = (
     Mutant(
         name="loses-withdrawals",
         breaks="Acknowledges every withdrawal and discards it.",
+        violates=(Failure.NOT_TAKEN_BACK,),
         edits=(
+            _IMPORTED,
             Edit(
                 _REPORTS,
                 _RECEIVED,
-                "        if said.announcement.value == 'withdrawn':\n"
-                "            return await self._acknowledge(said)\n",
+                "        if report.announcement is Announcement.WITHDRAWN:\n"
+                "            return await self._acknowledge(report)\n",
             ),
         ),
     ),
     Mutant(
         name="stores-one-notice",
         breaks="Forgets all other notices whenever one is stored.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(
             Edit(
                 _STORE,
@@ -69,6 +83,7 @@ MUTANTS = (
     Mutant(
         name="sees-one-host-of-a-group",
         breaks="Considers only one noticed host of a job at a time.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(
             Edit(
                 _LOOP,
@@ -80,6 +95,7 @@ MUTANTS = (
     Mutant(
         name="decides-late",
         breaks="Reconciles jobs only every eight seconds.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(
             Edit(
                 _LOOP,
@@ -91,6 +107,7 @@ MUTANTS = (
     Mutant(
         name="resumes-onto-noticed-hosts",
         breaks="Resumes a suspended job at once, on hosts with a notice.",
+        violates=(Failure.NOTICED_HOST_USED,),
         edits=(
             Edit(
                 "supervisor/decide/waiting.py",
@@ -113,6 +130,7 @@ MUTANTS = (
     Mutant(
         name="tells-processes-nothing-new",
         breaks="Sends a training process only its first directive.",
+        violates=(Failure.NOT_STOPPED,),
         edits=(
             Edit(_PROCESSES, "        if directive != connection.sent:\n", "        if connection.sent is None:\n"),
         ),
@@ -120,6 +138,7 @@ MUTANTS = (
     Mutant(
         name="tells-processes-late",
         breaks="Delays urgent lines by nine seconds.",
+        violates=(Failure.NOT_STOPPED,),
         edits=(
             Edit(_PROCESSES, "COALESCE_SECONDS = 0.05\n", "COALESCE_SECONDS = 9.0\n"),
             Edit(
@@ -132,6 +151,7 @@ MUTANTS = (
     Mutant(
         name="tells-the-launcher-nothing-new",
         breaks="Sends a launcher only the first order of each run.",
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(
             Edit(
                 _LAUNCHERS,

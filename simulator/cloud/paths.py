@@ -36,8 +36,12 @@ class WorldPaths:
     def tls(self) -> Path:
         return self.root / "tls"
 
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
     def log(self, name: str) -> Path:
-        return self.root / "logs" / f"{name}.log"
+        return self.logs / f"{name}.log"
 
     def token(self, name: str) -> Path:
         return self.root / "tokens" / name

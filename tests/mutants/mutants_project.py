@@ -5,6 +5,7 @@ from pathlib import Path
 from mutants.mutant import Edit, Mutant
 from mutants.suite import Setting
 from mutants.trial import Check
+from simulator.verdict import Failure
 
 PACKAGES = (
     "elastic_job_supervisor",
@@ -25,7 +26,8 @@ FALSE = {"failure": "false stop", "detail": "STOP of run 1"}
 UNFINISHED = {"failure": "unfinished", "detail": "step 9 was never reached"}
 
 def end(*failures):
-    acts = [{"verdict": None}, {"verdict": {"failures": failures}}]
+    crashes = ["supervisor: NameError: no"] if ANSWER == "misspelt" else []
+    acts = [{"verdict": None, "crashes": []}, {"verdict": {"failures": failures}, "crashes": crashes}]
     Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({"scenarios": acts}))
     print("judged")
     sys.exit(1)
@@ -36,6 +38,8 @@ if ANSWER == "unfinished":
     end(UNFINISHED)
 if ANSWER == "unjudged":
     end()
+if ANSWER == "other":
+    end(FALSE)
 if ANSWER == "hang":
     print("waiting", flush=True)
     time.sleep(600)
@@ -60,7 +64,13 @@ def setting(root: Path) -> Setting:
     return Setting(logs=root / "logs", checks=CHECKS, source=root)
 
 
-def answering(answer: str) -> Mutant:
-    """A mutant whose product has this answer; "blind demo" is one that the demo does not notice."""
+def answering(answer: str, shown_by: tuple[str, ...] = ("demo", "replay")) -> Mutant:
+    """A mutant whose product has this answer and must lose a step. The demo does not notice "blind demo"."""
     edit = Edit("supervisor/product.py", '"right"', f'"{answer}"')
-    return Mutant(name=answer.replace(" ", "-"), breaks="Is wrong.", edits=(edit,))
+    return Mutant(
+        name=answer.replace(" ", "-"),
+        breaks="Is wrong.",
+        edits=(edit,),
+        violates=(Failure.STEP_LOST,),
+        shown_by=shown_by,
+    )

@@ -1,3 +1,6 @@
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -5,7 +8,9 @@ import pytest
 
 from mutants.catalogue import CATALOGUE
 from mutants.mutant import DoesNotApplyError, Edit, Mutant
-from mutants.tree import ROOT
+from mutants.tree import ROOT, copy
+from mutants.trial import CHECKS
+from simulator.verdict import Failure
 
 FORMER_BLIND_SPOTS = (
     "stops-falsely",
@@ -40,6 +45,49 @@ def test_a_mutant_fits_the_product(mutant: Mutant) -> None:
         assert text != (ROOT / file).read_text(encoding="utf-8")
 
 
+def test_the_mutants_have_no_type_errors(tmp_path: Path) -> None:
+    """Each changed file is checked as a whole, as a further module of its package.
+
+    A misspelt name would crash the product, and demo and replay would take the crash for the defect.
+    """
+    copy(tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    files = [
+        put_beside(tmp_path / file, mutant.name, text)
+        for mutant in CATALOGUE
+        for file, text in mutant.changed(ROOT).items()
+    ]
+    assert type_errors(tmp_path, *files) == ""
+
+
+def test_a_misspelt_name_in_a_mutant_is_found(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.mypy]\nstrict = true\n", encoding="utf-8")
+    (tmp_path / "file.py").write_text("a = 1\n", encoding="utf-8")
+    text = mutant(Edit("file.py", "1", "self.said")).changed(tmp_path)["file.py"]
+    assert 'Name "self" is not defined' in type_errors(tmp_path, put_beside(tmp_path / "file.py", "wrong", text))
+
+
+def put_beside(file: Path, name: str, text: str) -> Path:
+    beside = file.with_name(f"{file.stem}__{name.replace('-', '_')}.py")
+    beside.write_text(text, encoding="utf-8")
+    return beside
+
+
+def type_errors(root: Path, *files: Path) -> str:
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", *(str(file.relative_to(root)) for file in files)]
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("mutant", CATALOGUE, ids=lambda mutant: mutant.name)
+def test_a_mutant_names_its_symptom(mutant: Mutant) -> None:
+    """It violates a demand, and a check of the suite shows it."""
+    assert mutant.violates
+    assert Failure.UNFINISHED not in mutant.violates
+    assert mutant.shown_by
+    assert set(mutant.shown_by) <= {check.name for check in CHECKS}
+
+
 def test_there_are_many_mutants_of_every_part() -> None:
     """Each has a name of its own. CI tries one that does too little, one that does too much and one that keeps on."""
     names = Counter(mutant.name for mutant in CATALOGUE)
@@ -52,7 +100,7 @@ def test_there_are_many_mutants_of_every_part() -> None:
 
 
 def mutant(*edits: Edit) -> Mutant:
-    return Mutant(name="wrong", breaks="Is wrong.", edits=edits)
+    return Mutant(name="wrong", breaks="Is wrong.", edits=edits, violates=())
 
 
 @pytest.mark.parametrize(("old", "count"), [("gone", 0), ("1", 2)])

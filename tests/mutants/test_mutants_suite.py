@@ -45,7 +45,9 @@ async def test_a_mutant_that_one_passes_is_not_caught(tmp_path: Path) -> None:
 
 async def test_nothing_is_tried_where_the_unbroken_product_fails(tmp_path: Path) -> None:
     """Then everything fails, and the mutants would all look caught."""
-    found = await played(project(tmp_path, answer="wrong"), Mutant(name="any", breaks="Is wrong.", edits=()))
+    found = await played(
+        project(tmp_path, answer="wrong"), Mutant(name="any", breaks="Is wrong.", edits=(), violates=())
+    )
     assert [each.ok for each in found] == [False]
     assert "the unbroken product must pass" in report.conclusion(found, 60.0)
 
@@ -56,16 +58,37 @@ async def test_a_crash_says_nothing_about_the_judge(tmp_path: Path, answer: str)
     assert (await endings(project(tmp_path), answering(answer)))[1] == [Ending.BROKE_OFF, Ending.BROKE_OFF]
 
 
+async def test_a_mutant_that_shows_another_symptom_is_not_caught(tmp_path: Path) -> None:
+    """The verdict must name the demand that the mutant is meant to violate."""
+    found = await played(project(tmp_path), answering("other"))
+    assert [outcome.ending for outcome in found[1].outcomes] == [Ending.OTHER_SYMPTOM, Ending.OTHER_SYMPTOM]
+    assert not found[1].ok
+
+
+async def test_a_mutant_with_an_error_of_programming_is_not_caught(tmp_path: Path) -> None:
+    """A NameError stops the product in many ways, of which one looks like the symptom."""
+    found = await played(project(tmp_path), answering("misspelt"))
+    assert [outcome.ending for outcome in found[1].outcomes] == [Ending.CRASHED, Ending.CRASHED]
+    assert "crashed: supervisor: NameError: no" in "\n".join(report.lines(found[1]))
+
+
+async def test_a_mutant_is_tried_by_the_checks_that_show_it(tmp_path: Path) -> None:
+    """The unbroken product is tried by all that any chosen mutant needs."""
+    found = await played(project(tmp_path), answering("blind demo", shown_by=("replay",)))
+    assert [[outcome.check for outcome in trials.outcomes] for trials in found] == [["replay"], ["replay"]]
+    assert found[1].ok
+
+
 async def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
     tree = copy(tmp_path / "tree", project(tmp_path / "source", answer="hang"))
-    outcome = await run(CHECKS[0], tree, (), tmp_path / "log", limit=1.0)
+    outcome = await run(CHECKS[0], tree, UNBROKEN, tmp_path / "log", limit=1.0)
     assert outcome.ending is Ending.HUNG
     assert working_in(tree.root) == []
 
 
 async def test_a_command_ends_with_the_suite(tmp_path: Path) -> None:
     tree, log = copy(tmp_path / "tree", project(tmp_path / "source", answer="hang")), tmp_path / "log"
-    running = asyncio.create_task(run(CHECKS[0], tree, (), log))
+    running = asyncio.create_task(run(CHECKS[0], tree, UNBROKEN, log))
     await until(lambda: log.exists() and "waiting" in log.read_text(encoding="utf-8"), "the check runs")
     assert working_in(tree.root)
     running.cancel()
@@ -87,7 +110,7 @@ def works_in(entry: Path, directory: Path) -> bool:
 
 async def test_a_mutant_of_a_file_that_nobody_imports_is_found(tmp_path: Path) -> None:
     """It would pass for a defect that the judge does not notice."""
-    mutant = Mutant(name="unused", breaks="Is wrong.", edits=(Edit("supervisor/unused.py", "1", "2"),))
+    mutant = Mutant(name="unused", breaks="Is wrong.", edits=(Edit("supervisor/unused.py", "1", "2"),), violates=())
     assert (await endings(project(tmp_path), mutant))[1] == [Ending.NOT_IMPORTED, Ending.NOT_IMPORTED]
 
 
@@ -103,9 +126,9 @@ def test_the_table_shows_every_command_of_every_mutant() -> None:
         for check in CHECKS
     )
     shown = report.table([Trials(UNBROKEN, outcomes)])
-    assert shown.row_count == 1
-    assert [column.header for column in shown.columns] == ["mutant", "demo", "took", "replay", "took"]
+    assert shown.row_count == len(CHECKS)
+    assert [column.header for column in shown.columns] == ["mutant", "check", "ended", "took"]
     assert list(report.lines(Trials(UNBROKEN, outcomes)))[1:3] == [
-        "    demo   failed    12 s",
+        "    demo   failed          12 s",
         "        false stop: STOP of run 1",
     ]

@@ -13,6 +13,7 @@ SHOUTING = Mutant(
     name="shouts",
     breaks="Says so.",
     edits=(Edit(HOSTS, "    problems: list[str] = []\n", "    problems: list[str] = []\n    print('MUTATED')\n"),),
+    violates=(),
 )
 
 
