@@ -165,8 +165,8 @@ chaos-cluster: $(INSTALLED) ## Kill the leader of two supervisors at each of its
 		tests/controlplane/line/test_line_outages.py $(ARGS)
 	FAULTS_ROUNDS=5 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/controlplane/faults $(ARGS)
 
-hostile: $(INSTALLED) ## Open ten thousand garbage connections, and fuzz three times as long as usual
-	HOSTILE_CONNECTIONS=10000 PROPERTY_EXAMPLES=3 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
+hostile: $(INSTALLED) ## Open ten thousand garbage connections, and fuzz wires and objects three times as long as usual, at random (longer: FUZZ=100)
+	HOSTILE_CONNECTIONS=10000 PROPERTY_EXAMPLES=$(or $(FUZZ),3) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
 		tests/hostile/test_hostile_peers.py tests/hostile/test_hostile_memory.py tests/hostile/test_hostile_fuzz_*.py \
 		$(ARGS)
 

@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant(
         name="suspends-before-the-checkpoint",
         breaks="Suspends a job as soon as it must stop, without waiting for rank 0.",
-        violates=(Failure.NOT_SAVED,),
+        violates=(Failure.STEP_LOST,),
         edits=(
             Edit(
                 _STOPPING,

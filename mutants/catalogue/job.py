@@ -46,7 +46,7 @@ MUTANTS = (
     Mutant(
         name="acknowledges-unasked",
         breaks="Reports its exit as soon as a STOP arrives, two seconds before check_alive() turns False.",
-        violates=(Failure.NOT_SAVED,),
+        violates=(Failure.STEP_LOST,),
         edits=(
             Edit(
                 _LISTENER,

@@ -19,7 +19,10 @@ def mostly(usual: T, otherwise: st.SearchStrategy[T]) -> st.SearchStrategy[T]:
 
 BORDERS = [0, 1, -1, 2**31 - 1, 2**31, 2**31 + 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**400, -(10**400)]
 integers = st.sampled_from(BORDERS) | st.integers()
-numbers = integers | st.floats()
+SMALL_AND_LARGE = [5e-324, 2.2250738585072014e-308, 1e-9, 1e308, -0.0, math.inf, math.nan]
+"""Numbers that are above 0 or finite, and no longer after one division or multiplication."""
+
+numbers = integers | st.floats() | st.sampled_from(SMALL_AND_LARGE)
 # Half a surrogate pair is what JSON can say and UTF-8 cannot; a host list has its lines, a header its ends.
 ODD_TEXTS = ["", " ", "\ud800", "a\nb", "a\r\nb", "a\0b", "a b", "..", "x" * 300, "é" * 254, "\u202e"]
 texts = st.sampled_from(ODD_TEXTS) | st.text(max_size=20)

@@ -22,11 +22,11 @@ from supervisor.domain.notice import Announcement, NoticeState, SubjectKind
 from supervisor.ingest.agent_messages import hello_view, report
 from supervisor.ingest.agent_registry import SourceState
 from supervisor.ingest.errors import MalformedError
-from tests.hostile.hostile_fuzz import mostly, spoken, texts
-from tests.hostile.hostile_world import refused
+from tests.hostile.hostile_fuzz import SMALL_AND_LARGE, mostly, spoken, texts
+from tests.hostile.hostile_world import Bystander, refused
 from tests.testkit.properties import examples
-from tests.testkit.serving import AgentPeer, Served, launcher_hello
-from tests.testkit.waiting import PATIENCE
+from tests.testkit.serving import AgentPeer, Lines, Served, launcher_hello
+from tests.testkit.waiting import PATIENCE, until
 
 REFUSALS = {
     400: {"malformed"},
@@ -235,8 +235,42 @@ async def keeps_to_its_vocabulary(served: Served) -> None:
 
 LAUNCHER = launcher_hello("job", ["host-1"])
 REPORT = {"job": "job", "instance": LAUNCHER["instance"], **LAUNCHER["report"], "revision": 2}
-PROCESS = {"process": "p", "host": "host-1", "rank": 0, "pid": 1, "step": None, "sdk": "0"}
-ANSWER = {"process": "p", "host": "host-1", "rank": 0, "step": 7, "run": 1, "generation": 1, "kind": "saved"}
+PACE = {"revision": 1, "agrees": ["stop"], "collective": True, "world_size": 1, "step_seconds": 0.5}
+"""The fields of hellos and reports about agreed steps."""
+
+HELD = {"epoch": 1, "purpose": "stop", "step": 7, "committed": True}
+PROCESS = {"process": "p", "host": "host-1", "rank": 0, "pid": 1, "step": None, "sdk": "0", **PACE, "agreement": HELD}
+ANSWER = {
+    "process": "p",
+    "host": "host-1",
+    "rank": 0,
+    "step": 7,
+    "run": 1,
+    "generation": 1,
+    "kind": "saved",
+    **PACE,
+    "epoch": 1,
+    "purpose": "stop",
+    "at_step": 7,
+    "answer": "accepted",
+    "checkpoint_seconds": 1.5,
+    "unread_seconds": 0.1,
+}
+KNOWN = {"number": 1, "hosts": ["host-1"], "in_process": False}
+MEMBER = {
+    "processes": 2,
+    "address": "host-1:0",
+    "round": 1,
+    "waits": True,
+    "failed": False,
+    "unreachable": 0,
+    "ready": 0,
+    "started": False,
+    "ended": False,
+    "known": KNOWN,
+    "store": {"round": 1, "address": "127.0.0.1", "port": 4000},
+}
+JOINS = {"member": "m", "host": "host-1", "run": None, "state": MEMBER}
 
 
 @examples(40)
@@ -284,6 +318,70 @@ async def test_a_relay_says_anything(served: Served, body: bytes, now: bytes) ->
     lines.close()
     await relay.is_understood_or_refused("/v1/relays/stream", body)
     await keeps_to_its_vocabulary(served)
+
+
+@examples(40)
+@given(body=spoken(JOINS), now=spoken({**JOINS, "revision": 1}))
+async def test_a_member_of_a_rendezvous_says_anything(served: Served, body: bytes, now: bytes) -> None:
+    """In its hello, and in a report on a stream that is open."""
+    if not served.store.snapshot().jobs:
+        await served.peers.agent("host-1")
+        await served.peers.running("job", ["host-1"])
+    token = served.peers.tokens.process("job", served.job("job").uid, 1)
+    member = Caller(served, token)
+    lines = await served.peers.lines("/v1/rendezvous/stream", token, JOINS)
+    await member.is_understood_or_refused("/v1/rendezvous/report", now)
+    lines.close()
+    await member.is_understood_or_refused("/v1/rendezvous/stream", body)
+    await keeps_to_its_vocabulary(served)
+
+
+EDGES: list[dict[str, Any]] = [
+    *({"step_seconds": each} for each in (*SMALL_AND_LARGE, 0, -1, 10 * 365 * 86400, 10**400)),
+    *({"checkpoint_seconds": each} for each in (*SMALL_AND_LARGE, 0, 10 * 365 * 86400)),
+    *({"unread_seconds": each} for each in (5e-324, 0, 10 * 365 * 86400)),
+    *({"world_size": each} for each in (0, 1, 2, 65536, 65537, 10**9)),
+    *({"step": each} for each in (0, -1, 2**53, 2**53 + 1, 10**400)),
+    *({"epoch": each} for each in (0, 2**31, 2**31 + 1)),
+    *({"agrees": each} for each in ([], ["checkpoint"], ["stop"] * 9, ["join", "shrink", "stop"])),
+    *({"rank": each} for each in (None, 1, 2**53)),
+    {"collective": True, "step_seconds": 5e-324},
+]
+
+
+async def test_a_stop_is_decided_whatever_the_ranks_say_about_themselves(served: Served) -> None:
+    """Each edge is said by a rank of a job of its own, in its hello and in its answers. A job beside them is served."""
+    beside = await Bystander.of(served)
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        for number, says in enumerate(EDGES):
+            group.create_task(_is_stopped(served, f"edge-{number}", says))
+    await beside.noticed_nothing()
+    await no_fault_of_the_servers(served)
+
+
+async def _is_stopped(served: Served, job: str, says: dict[str, Any]) -> None:
+    """The host of a job with one rank gets a notice; the rank declines what it is asked, and says this."""
+    agent = await served.peers.agent(job)
+    _, order = await served.peers.running(job, [job])
+    hello = {**PROCESS, "agreement": None, "host": job, "run": None, **says}
+    if (await served.peers.refused_or_open("/v1/processes/stream", order["token"], hello)).code is not None:
+        hello = {**PROCESS, "agreement": None, "host": job, "run": None}
+    lines = await served.peers.lines("/v1/processes/stream", order["token"], hello)
+    await agent.notices(job, left=2.0)
+    answering = asyncio.create_task(_declines(served, order["token"], lines, {"host": job, **says}))
+    try:
+        await until(lambda: served.job(job).decision.stop is not None, lambda: f"{job} is stopped, which said {says}")
+    finally:
+        answering.cancel()
+
+
+async def _declines(served: Served, token: str, lines: Lines, says: dict[str, Any]) -> None:
+    while line := await lines.next():
+        if line.get("agreement"):
+            asked = {"epoch": line["agreement"]["epoch"], "generation": line["generation"], "run": line["run"]}
+            declined = {**ANSWER, "kind": "agreement", "answer": "declined", **asked}
+            for answer in ({**declined, **says}, {**declined, "host": says["host"]}):
+                await served.peers.post("/v1/processes/report", token, answer)
 
 
 queries = st.dictionaries(texts, texts, max_size=3).map(lambda pairs: urlencode(pairs, errors="surrogatepass"))
