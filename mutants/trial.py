@@ -32,7 +32,11 @@ class Check:
     arguments: tuple[str, ...]
 
 
-CHECKS = (Check("demo", ("demo", "--short")), Check("replay", ("replay", "--part", "short")))
+CHECKS = (
+    Check("demo", ("demo", "--short")),
+    Check("replay", ("replay", "--part", "short")),
+    Check("agreed", ("replay", "--part", "agreed")),
+)
 WHOLE_DEMO = Check("whole-demo", ("demo",))
 """The same as `make demo`."""
 

@@ -1,5 +1,6 @@
 """Demands on the product, checked against the truth after every event. Each yields a finding for every violation."""
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -24,8 +25,10 @@ def demands(expectations: Expectations) -> tuple[Demand, ...]:
     always = (
         HostReleasedBeforeLoss(suspended=undisturbed),
         CheckpointSavedAtStop(),
-        ExclusionsMatchNotices(lasting=undisturbed),
+        ExclusionsMatchNotices(lasting=undisturbed, multiple=expectations.worker_multiple),
         SingleRun(ended=undisturbed),
+        RingsAreMultiples(expectations.worker_multiple),
+        *((AllRanksSavedOneStep(),) if expectations.agreed else ()),
     )
     if bounds is None:
         return always
@@ -65,15 +68,46 @@ class CheckpointSavedAtStop:
             yield Finding(Failure.NOT_SAVED, f"run {run} was stopped without a checkpoint")
 
 
+class AllRanksSavedOneStep:
+    """All ranks of a ring that was told to STOP have saved at the same step when the run ends."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, dict[int, int]] = defaultdict(dict)
+
+    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
+        if event.kind is Kind.CHECKPOINT_SAVED and event.integer("run") in truth.stopped:
+            self._steps[event.integer("run")][event.integer("rank")] = event.integer("step")
+        if event.kind is not Kind.RUN_ENDED or (run := event.integer("run")) not in truth.stopped:
+            return
+        steps = self._steps[run]
+        if len(set(steps.values())) > 1 or steps.keys() != set(range(len(truth.ring))):
+            saved = ", ".join(f"rank {rank} at step {step}" for rank, step in sorted(steps.items())) or "no rank"
+            yield Finding(Failure.NOT_AGREED, f"of the {len(truth.ring)} ranks of run {run}, {saved} saved")
+
+
+class RingsAreMultiples:
+    """A job trains with a multiple of so many hosts."""
+
+    def __init__(self, multiple: int) -> None:
+        self._multiple = multiple
+
+    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
+        if event.kind is Kind.RING_FORMED and len(truth.ring) % self._multiple:
+            detail = f"run {truth.run} formed a ring of {len(truth.ring)} hosts, no multiple of {self._multiple}"
+            yield Finding(Failure.NOT_A_MULTIPLE, detail)
+
+
 class ExclusionsMatchNotices:
     """A host of the ring is excluded only if it has a notice, is gone or has failed, and stays excluded that long.
 
     Args:
         lasting: Whether a host must stay excluded as long as it has its notice.
+        multiple: Fewer hosts than this may be excluded because they make no multiple.
     """
 
-    def __init__(self, *, lasting: bool) -> None:
+    def __init__(self, *, lasting: bool, multiple: int) -> None:
         self._lasting = lasting
+        self._multiple = multiple
         self._excluded: frozenset[str] = frozenset()
 
     def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
@@ -83,8 +117,9 @@ class ExclusionsMatchNotices:
         before, self._excluded = self._excluded, frozenset(event.texts("hosts"))
         if not truth.is_training():
             return
-        for host in sorted((self._excluded - before) & set(truth.ring)):
-            if not truth.justifies_exclusion(host, event.t):
+        unnoticed = {each for each in self._excluded & set(truth.ring) if not truth.justifies_exclusion(each, event.t)}
+        if len(unnoticed) >= self._multiple:
+            for host in sorted(unnoticed - before):
                 yield Finding(Failure.FALSE_EXCLUSION, f"{host} was excluded in run {truth.run} without a notice")
         for host in sorted(before - self._excluded) if self._lasting else ():
             if truth.notice_of(host) is not None:
@@ -206,13 +241,13 @@ def _timely(expectations: Expectations, bounds: Bounds) -> Iterator[Demand]:
     yield WithinBound(
         bounds.withdraw,
         Failure.NOT_TAKEN_BACK,
-        _still_excluded,
+        lambda truth: _still_excluded(truth, expectations.worker_multiple),
         lambda one: f"run {one.run} kept {one.host} excluded, which had no notice any more,",
     )
     yield WithinBound(
         bounds.join,
         Failure.NOT_TAKEN_BACK,
-        lambda truth: _left_out(truth, expectations.max_workers),
+        lambda truth: _left_out(truth, expectations.max_workers, expectations.worker_multiple),
         lambda one: f"run {one.run} left out {one.host}, which had no notice,",
     )
     yield WithinBound(
@@ -241,15 +276,17 @@ def _saved_and_not_ended(truth: Truth) -> Iterator[int]:
         yield truth.run
 
 
-def _still_excluded(truth: Truth) -> Iterator[RunHost]:
-    if truth.is_training():
-        for host in truth.free() & truth.excluded:
+def _still_excluded(truth: Truth, multiple: int) -> Iterator[RunHost]:
+    excluded = truth.free() & truth.excluded
+    if truth.is_training() and len(excluded) >= multiple:
+        for host in excluded:
             yield RunHost(truth.run, host)
 
 
-def _left_out(truth: Truth, most: int | None) -> Iterator[RunHost]:
-    if truth.is_training() and (most is None or len(truth.ring) < most):
-        for host in truth.free() - set(truth.ring) - truth.blacklisted:
+def _left_out(truth: Truth, most: int | None, multiple: int) -> Iterator[RunHost]:
+    outside = truth.free() - set(truth.ring) - truth.blacklisted
+    if truth.is_training() and (most is None or len(truth.ring) < most) and len(outside) >= multiple:
+        for host in outside:
             yield RunHost(truth.run, host)
 
 

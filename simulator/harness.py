@@ -183,6 +183,8 @@ class World:
             digest=reference(plan.steps, plan.seed),
             min_workers=plan.min_workers,
             max_workers=plan.max_workers,
+            worker_multiple=plan.worker_multiple,
+            agreed=plan.agrees,
             bounds=bounds,
         )
         return judge(self.events(job), expectations)

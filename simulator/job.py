@@ -151,12 +151,19 @@ class Script:
         last commit by then.
         """
         if (rank := elastic.rank()) != 0:
+            if self.options.agree:
+                self._save_shard(state, rank)
             return
         saved = checkpoint.load(self.options.checkpoint)
         if saved is None or saved[1] <= state.step:
             checkpoint.save(self.options.checkpoint, state.params, state.step)
             self.events.write(Kind.CHECKPOINT_SAVED, run=self.run, step=state.step, rank=rank, host=self.host)
             self._report_saved(state)
+
+    def _save_shard(self, state: elastic.State, rank: int) -> None:
+        """Save in another rank at an agreed step, as in a checkpoint of which each rank writes a part."""
+        checkpoint.save(self.options.checkpoint.with_name(f"checkpoint-{rank}"), state.params, state.step)
+        self.events.write(Kind.CHECKPOINT_SAVED, run=self.run, step=state.step, rank=rank, host=self.host)
 
     def _report_saved(self, state: elastic.State) -> None:
         if self.options.say_steps:

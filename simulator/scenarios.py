@@ -1,18 +1,22 @@
 """The scenarios of `python -m simulator replay`: recorded and synthetic capacity, each with a demanding job."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from simulator.cloud.schedule import Kill, Notice, Pace, Schedule, plan
 from simulator.cloud.shorten import shortened, topped_up
 from simulator.cloud.synthetic import (
+    AGREED_MINIMUM,
+    AGREED_MULTIPLE,
+    AGREED_NODES,
     HARD_MINIMUM,
     HARD_NODES,
     SHORT_MINIMUM,
     SHORT_NODES,
     Rates,
+    agreed,
     fixed_rate,
     hard,
     short,
@@ -44,7 +48,7 @@ class Part(StrEnum):
     """The selection of scenarios."""
 
     ALL = "all"
-    """TRACE, RATES and HARD."""
+    """AGREED, TRACE, RATES and HARD."""
     TRACE = "trace"
     """The whole recording, once per lead."""
     RATES = "rates"
@@ -55,6 +59,8 @@ class Part(StrEnum):
     """A short piece of the recording per lead: a shrink, a suspension and a resume."""
     SHORT = "short"
     """Synthetic: a shrink, a withdrawal, an arrival, a suspension, and a resume while another host has a notice."""
+    AGREED = "agreed"
+    """Synthetic: a job that trains with two, four or six hosts, and whose ranks all save at one agreed step."""
     TINY = "tiny"
     """One removal, as a smoke test."""
 
@@ -89,6 +95,7 @@ def scenarios(options: ScenarioOptions, costs: Costs) -> list[Scenario]:
 def _scenarios(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
     match options.part:
         case Part.ALL:
+            yield _agreed(options)
             yield from _recorded(options, costs)
             yield from _fixed_rate(options, costs)
             yield from _hard(options)
@@ -102,6 +109,8 @@ def _scenarios(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
             yield from _piece(options, costs)
         case Part.SHORT:
             yield _scenario("short", short(), SHORT_MINIMUM, SHORT_NODES, options)
+        case Part.AGREED:
+            yield _agreed(options)
         case Part.TINY:
             yield _tiny(options)
 
@@ -131,6 +140,11 @@ def _fixed_rate(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
 def _hard(options: ScenarioOptions) -> Iterator[Scenario]:
     for seed in options.seeds:
         yield _scenario(f"hard, seed {seed}", hard(seed), HARD_MINIMUM, HARD_NODES, options)
+
+
+def _agreed(options: ScenarioOptions) -> Scenario:
+    scenario = _scenario("agreed", agreed(), AGREED_MINIMUM, AGREED_NODES, options)
+    return replace(scenario, job=replace(scenario.job, worker_multiple=AGREED_MULTIPLE, agrees=True))
 
 
 def _tiny(options: ScenarioOptions) -> Scenario:

@@ -156,6 +156,8 @@ class JobPlan:
         steps: Number of training steps.
         step_seconds: Minimum duration of a step.
         seed: Seed of the data and the parameters.
+        worker_multiple: Every size of the job is a multiple of it.
+        agrees: All ranks stop after one agreed step, and each of them saves.
         run_arguments: Extra options for kubeai-run.
         launcher_arguments: Extra options for the launcher.
         job_arguments: Extra options for the training script.
@@ -167,6 +169,8 @@ class JobPlan:
     steps: int = 100
     step_seconds: float = 0.1
     seed: int = 1
+    worker_multiple: int = 1
+    agrees: bool = False
     run_arguments: tuple[str, ...] = ()
     launcher_arguments: tuple[str, ...] = ()
     job_arguments: tuple[str, ...] = ()
@@ -179,6 +183,7 @@ class JobPlan:
         yield script("kubeai-run")
         yield from ("--job", self.name, "--framework", "horovod")
         yield from ("--min-workers", str(self.min_workers), "--max-workers", str(self.max_workers))
+        yield from ("--worker-multiple", str(self.worker_multiple))
         # All nodes are this machine, so no port distinguishes them.
         yield from ("--hosts-file", str(paths.hosts), "--port", "0")
         yield from ("--supervisor", supervisor_url, "--token-file", str(token))
@@ -197,6 +202,7 @@ class JobPlan:
         yield from (sys.executable, "-m", "simulator.job")
         yield from ("--steps", str(self.steps), "--step-seconds", str(self.step_seconds), "--seed", str(self.seed))
         yield from ("--checkpoint", str(paths.job(self.name) / "checkpoint"))
+        yield from ("--agree",) if self.agrees else ()
         yield from self.job_arguments
 
 

@@ -41,7 +41,7 @@ class Truth:
         self.stopped: set[int] = set()
         """Runs that received a STOP."""
         self.saved: set[int] = set()
-        """Stopped runs that have saved a checkpoint since."""
+        """Stopped runs whose rank 0 has saved a checkpoint since."""
         self.finished = False
         """Whether a worker has applied the last step."""
         self.certain: Event | None = None
@@ -114,7 +114,7 @@ class Truth:
                 self.finished = self.finished or event.kind is Kind.JOB_FINISHED
             case Kind.FLAG_SEEN if event.text("directive") == "STOP":
                 self.stopped.add(event.integer("run"))
-            case Kind.CHECKPOINT_SAVED if event.integer("run") in self.stopped:
+            case Kind.CHECKPOINT_SAVED if event.integer("run") in self.stopped and event.integer("rank") == 0:
                 self.saved.add(event.integer("run"))
             case _:
                 pass

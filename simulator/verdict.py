@@ -41,6 +41,10 @@ class Expectations:
     """Fewer hosts than this justify a STOP."""
     max_workers: int | None = None
     """Maximum size of a ring; None = no limit."""
+    worker_multiple: int = 1
+    """Every ring has a multiple of this many hosts. Fewer hosts than this may be left out without a notice."""
+    agreed: bool = False
+    """Whether all ranks of a stopped ring must save, at one step."""
     withdrawal_seconds: float = 4.0
     """How long a withdrawn notice still justifies an action: withdrawal takes three clear polls of 1 s."""
     bounds: Bounds | None = None
@@ -55,6 +59,8 @@ class Failure(StrEnum):
     NOT_EXCLUDED = "not excluded"
     NOT_STOPPED = "not stopped"
     NOT_SAVED = "not saved"
+    NOT_AGREED = "not agreed"
+    NOT_A_MULTIPLE = "not a multiple"
     NOT_SUSPENDED = "not suspended"
     NOT_TAKEN_BACK = "not taken back"
     NOT_RESUMED = "not resumed"

@@ -3,6 +3,8 @@
 from mutants.mutant import Edit, Mutant
 from simulator.verdict import Failure
 
+_AGREEMENT_OF_RANKS = "supervisor/decide/ranks.py"
+_SIZE = "supervisor/decide/size.py"
 _LIVE = "supervisor/decide/live.py"
 _STOPPING = "supervisor/decide/stopping.py"
 _NOTICES = "supervisor/decide/notices.py"
@@ -206,5 +208,47 @@ MUTANTS = (
                 "return max((decision.capacity_since or s.now) + delay + 20.0 * (decision.phase is Phase.SUSPENDED),",
             ),
         ),
+    ),
+    Mutant(
+        name="ignores-the-multiple",
+        breaks="Lets a job train with any number of hosts, though it takes multiples only.",
+        edits=(
+            Edit(
+                _SIZE,
+                "    return count - count % spec.worker_multiple\n",
+                "    return count if spec.worker_multiple else 0\n",
+            ),
+        ),
+        violates=(Failure.NOT_A_MULTIPLE,),
+        shown_by=("agreed",),
+    ),
+    Mutant(
+        name="agrees-on-two-steps",
+        breaks="Tells every second rank to stop one step later than the others.",
+        edits=(
+            Edit(
+                _DIRECTIVES,
+                "agreement.run != worker.run else agreement\n",
+                "agreement.run != worker.run else replace(\n"
+                "        agreement, step=agreement.step and agreement.step + (worker.rank or 0) % 2\n"
+                "    )\n",
+            ),
+            Edit(_DIRECTIVES, "from dataclasses import dataclass\n", "from dataclasses import dataclass, replace\n"),
+        ),
+        violates=(Failure.NOT_AGREED,),
+        shown_by=("agreed",),
+    ),
+    Mutant(
+        name="stops-rank-0-alone",
+        breaks="Stops rank 0 without an agreement in a job whose ranks save together.",
+        edits=(
+            Edit(
+                _AGREEMENT_OF_RANKS,
+                "        return bool(self.states) and all(purpose in each.purposes for each in self.states)\n",
+                "        return purpose is None\n",
+            ),
+        ),
+        violates=(Failure.NOT_AGREED,),
+        shown_by=("agreed",),
     ),
 )

@@ -201,6 +201,30 @@ def short() -> Schedule:
     return Schedule(tuple(node[:SHORT_NODES]), steps, stopping + 1.5 + beside + 1.0)
 
 
+AGREED_NODES = 6
+AGREED_MINIMUM = 4
+AGREED_MULTIPLE = 2
+
+
+def agreed() -> Schedule:
+    """Return a schedule for a job whose ranks stop at one step, and which trains with four or six of its hosts.
+
+    One of six hosts is reclaimed, so that the job continues with four of five. One arrives. A group of three stops the
+    job, and it resumes with four of five.
+    """
+    node = [Node(f"node{number}") for number in range(1, 10)]
+    lead, shrink, stopping = SHORT_LEAD_SECONDS, 1.0, 24.5
+    steps: tuple[Step, ...] = (
+        Notice(shrink, node[1], lead, "shrink"),
+        Kill(shrink + lead, node[1]),
+        Add(9.5, node[6]),
+        *(Notice(stopping, gone, lead, "stop") for gone in node[3:6]),
+        *(Kill(stopping + lead, gone) for gone in node[3:6]),
+        *(Add(stopping + lead + 0.5, new) for new in node[7:9]),
+    )
+    return Schedule(tuple(node[:AGREED_NODES]), steps, stopping + lead + 8.0)
+
+
 def leads(schedule: Schedule) -> Iterator[float]:
     """Return the leads of a schedule's real notices, in seconds on the clock."""
     return (step.lead for step in schedule.steps if isinstance(step, Notice) and not step.synthetic)

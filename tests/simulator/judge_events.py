@@ -24,9 +24,9 @@ def flag(t: float, directive: str = "STOP", run: int = 1, rank: int = 0, host: s
     return at(t, Kind.FLAG_SEEN, run=run, host=host, rank=rank, directive=directive, step=2)
 
 
-def saved(t: float, number: int, run: int = 1) -> Event:
-    """Rank 0 has saved a checkpoint."""
-    return at(t, Kind.CHECKPOINT_SAVED, run=run, step=number, rank=0, host="a")
+def saved(t: float, number: int, run: int = 1, rank: int = 0) -> Event:
+    """A rank has saved a checkpoint."""
+    return at(t, Kind.CHECKPOINT_SAVED, run=run, step=number, rank=rank, host="a")
 
 
 def end(t: float, run: int = 1, number: int = 4, digest: str = "d4") -> Event:

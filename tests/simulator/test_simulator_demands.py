@@ -211,3 +211,45 @@ def test_a_group_changes_the_exclusions_once() -> None:
     split = (notice(1, "c"), notice(1.1, "d"), excluded(2, "c"), excluded(3, "cd"), ring(4, "ab", epoch=2))
     assert found(FULL, split) == {Failure.GROUP_SPLIT}
     assert found(FULL, split, expected=DISTURBED) == set()
+
+
+AGREED = replace(DISTURBED, agreed=True)
+STOPPED = (added(-9, "ab"), ring(0, "ab"), notice(1, "b"), flag(2))
+
+
+@pytest.mark.parametrize(
+    ("saves", "failures"),
+    [
+        ([saved(3, 2), saved(3, 2, rank=1)], set()),
+        ([saved(3, 2), saved(3, 3, rank=1)], {Failure.NOT_AGREED}),
+        ([saved(3, 2)], {Failure.NOT_AGREED}),
+        ([saved(3, 2, rank=1)], {Failure.NOT_AGREED, Failure.NOT_SAVED}),
+        ([], {Failure.NOT_AGREED, Failure.NOT_SAVED}),
+    ],
+)
+def test_all_ranks_of_an_agreed_stop_save_at_one_step(saves: list[Event], failures: set[Failure]) -> None:
+    """The save of another rank is none of rank 0."""
+    assert found(STOPPED, saves, over(4), expected=AGREED) == failures
+
+
+def test_a_rank_that_saves_alone_is_enough_without_an_agreement() -> None:
+    assert found(STOPPED, saved(3, 2), over(4), expected=DISTURBED) == set()
+
+
+PAIRS = replace(EXPECTED, worker_multiple=2, max_workers=6)
+FIVE_OF_SIX = (added(-9, "abcdef"), ring(0, "abcdef"), notice(1, "f"), clock(20))
+
+
+@pytest.mark.parametrize(
+    ("events", "failures"),
+    [
+        ((excluded(2, "ef"), ring(3, "abcd", epoch=2)), set()),
+        ((excluded(2, "f"), ring(3, "abcde", epoch=2)), {Failure.NOT_A_MULTIPLE}),
+        ((excluded(2, "def"), ring(3, "ab", epoch=2)), {Failure.FALSE_EXCLUSION, Failure.NOT_TAKEN_BACK}),
+    ],
+)
+def test_a_ring_is_a_multiple_and_leaves_out_no_more_hosts_than_that_takes(
+    events: Events, failures: set[Failure]
+) -> None:
+    """A host without a notice may be excluded as the one that is too many, and stay so."""
+    assert found(FIVE_OF_SIX, events, gone(21, "f"), expected=PAIRS) - {Failure.RING_BROKEN} == failures
