@@ -13,7 +13,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 	--python-version 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -169,6 +169,10 @@ hostile: $(INSTALLED) ## Open ten thousand garbage connections, and fuzz wires a
 	HOSTILE_CONNECTIONS=10000 PROPERTY_EXAMPLES=$(or $(FUZZ),3) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \
 		tests/hostile/test_hostile_peers.py tests/hostile/test_hostile_memory.py tests/hostile/test_hostile_fuzz_*.py \
 		$(ARGS)
+
+soak: $(INSTALLED) ## Run 200 honest jobs beside ten tenants who write odd objects and messages, on a real control plane, for 20 minutes (options: ARGS="--minutes 4 --jobs 50 --seed 2")
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries >/dev/null
+	$(BIN)/python -m tests.hostile.hostile_soak $(ARGS)
 
 properties: $(INSTALLED) ## Try every property with ten times the examples, at random (options: PROPERTY_EXAMPLES=100)
 	PROPERTY_EXAMPLES=$(or $(PROPERTY_EXAMPLES),10) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal \

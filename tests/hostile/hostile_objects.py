@@ -2,6 +2,7 @@
 
 import copy
 import json
+import random
 import resource
 import signal
 import traceback
@@ -255,6 +256,15 @@ def _odd(honest: object) -> Sequence[Any]:
             return [[], None, [None], honest[:1] * 3]
         case _:
             return [{}, None]
+
+
+def random_odd(chance: random.Random, honest: Mapping[str, Any]) -> dict[str, Any]:
+    """An honest object with up to three odd values, as `bent`, without hypothesis."""
+    changed = copy.deepcopy(dict(honest))
+    for place in chance.sample(list(places(changed)), chance.randint(0, 2)):
+        put(changed, place, copy.deepcopy(chance.choice(_odd(_at(honest, place)))))
+    put(changed, ("metadata", "annotations", chance.choice(_ANNOTATIONS)), chance.choice(TEXTS))
+    return changed
 
 
 def as_json(found: Any) -> bytes:

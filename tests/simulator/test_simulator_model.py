@@ -112,10 +112,12 @@ def test_a_damaged_line_is_not_passed_over(tmp_path: Path, line: str) -> None:
         read(tmp_path)
 
 
-def test_without_a_directory_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_directory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SIM_EVENTS", raising=False)
+    monkeypatch.chdir(tmp_path)
     with EventLog.from_environment("x") as log:
         log.write(Kind.SCENARIO_ENDED)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_event_is_a_mistake(tmp_path: Path) -> None:
