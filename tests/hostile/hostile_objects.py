@@ -143,7 +143,9 @@ def honest_pod(kind: AnyKind, index: int) -> dict[str, Any]:
             "hostname": "",
             "serviceAccountName": "default",
             "terminationGracePeriodSeconds": 30,
-            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "100m"}}}],
+            "containers": [
+                {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "100m"}}}
+            ],
             "tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}],
         },
         "status": {

@@ -41,7 +41,7 @@ from tests.hostile.hostile_objects import (
 from tests.testkit.controlplane.binaries import binaries
 from tests.testkit.controlplane.installed import api_server, place
 from tests.testkit.controlplane.running import Cluster
-from tests.testkit.serving import AgentPeer, Lines, Peers
+from tests.testkit.serving import AgentPeer, Lines, Peers, launcher_hello
 from tests.testkit.waiting import PATIENCE
 
 TENANTS = 10
@@ -80,6 +80,7 @@ class Honest:
     name: str
     agent: AgentPeer
     process: Lines
+    obeying: asyncio.Task[None]
     revision: int = 0
 
     @classmethod
@@ -88,11 +89,12 @@ class Honest:
         agents = await peers.agents(hosts)
         bounds = {"min_workers": 1, "max_workers": 2, "requested_workers": 2}
         launcher, order = await peers.running(name, hosts, **bounds)
-        asyncio.create_task(_obey(launcher)).add_done_callback(_ended)
+        obeying = asyncio.create_task(_obey(launcher))
+        obeying.add_done_callback(_ended)
         for number, host in enumerate(hosts):
             process = await peers.process(order["token"], host, number)
         assert (await process.lines.any())["directive"] == "RUN"
-        return cls(name, agents[hosts[1]], process.lines)
+        return cls(name, agents[hosts[1]], process.lines, obeying)
 
     async def is_noticed(self, phase: Phase) -> None:
         """One notice, and its withdrawal; what its process is told in between goes into the phase."""
@@ -215,8 +217,10 @@ class _Tenant:
             path = f"{api}{_ORDERS[kind.resource.plural]}/namespaces/{self._namespace}/{kind.resource.plural}"
             yield path, self._odd({**honest_job(kind)}, name), admin
             pod = {**honest_pod(kind, self._count), "apiVersion": "v1", "kind": "Pod"}
-            yield f"{api}/api/v1/namespaces/{self._namespace}/pods", self._odd(pod, f"pod-{name}-{kind.name}"), admin
-        event = {**honest_event(), "apiVersion": "v1", "kind": "Event"}
+            pods, pod_name = f"{api}/api/v1/namespaces/{self._namespace}/pods", f"pod-{name}-{kind.name}"
+            yield pods, self._odd(pod, pod_name), admin
+            yield f"{pods}/{pod_name}/status", as_json({"status": random_odd(self._chance, pod)["status"]}), admin
+        event = self._event()
         yield f"{api}/api/v1/namespaces/{self._namespace}/events", self._odd(event, name), admin
         process = {"process": name, "host": f"hostile-{self._number}", "rank": 0, "pid": 1, "agrees": ["stop"]}
         odd = self._chance.choice(["step_seconds", "world_size", "checkpoint_seconds", "step", "rank", "host"])
@@ -230,8 +234,16 @@ class _Tenant:
         http = self._target["http"]
         yield f"{http}/v1/processes/stream", as_json({**process, odd: value}), self._target["processes"][self._number]
         yield f"{http}/v1/processes/report", as_json({**report, odd: value}), self._target["processes"][self._number]
-        launcher = {"job": name, "instance": "i", "framework": "horovod", "min_workers": value, "max_workers": 10**9}
+        launcher = launcher_hello(name, [f"hostile-{self._number}"])
+        launcher[self._chance.choice(["min_workers", "max_workers", "max_wait_seconds", "framework", "job"])] = value
         yield f"{http}/v1/launchers/stream", as_json(launcher), self._target["launcher"]
+
+    def _event(self) -> dict[str, Any]:
+        """An Event about a pod of the tenant's, as kubelets write them: the API server asks newer ones for more."""
+        event = honest_event()
+        legacy = {name: event[name] for name in ("metadata", "reason", "message", "firstTimestamp", "lastTimestamp")}
+        involved = {**event["involvedObject"], "namespace": self._namespace}
+        return {"apiVersion": "v1", "kind": "Event", **legacy, "involvedObject": involved}
 
     def _odd(self, honest: dict[str, Any], name: str) -> bytes:
         changed = random_odd(self._chance, honest)
@@ -245,7 +257,10 @@ class _Tenant:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         what = "/".join(url.split("/")[-2:]) if "/v1/p" in url or "/v1/l" in url else url.rpartition("/")[2]
         try:
-            async with self._session.post(url, data=data, headers=headers, ssl=False) as answer:
+            changes = url.endswith("/status")
+            headers |= {"Content-Type": "application/merge-patch+json"} if changes else {}
+            method = "PATCH" if changes else "POST"
+            async with self._session.request(method, url, data=data, headers=headers, ssl=False) as answer:
                 self._answers[f"{what} {answer.status}"] += 1
         except (aiohttp.ClientError, TimeoutError) as error:
             self._answers[f"{what} {type(error).__name__}"] += 1
@@ -310,6 +325,8 @@ async def _phases(root: Path, server: Server, cluster: Cluster, length: Length) 
             child.check()
             _say(f"the tenants' writes: {child.tail().splitlines()[-1]}")
         _show("with tenants", hostile)
+        for job in honest:
+            job.obeying.cancel()
     return _conclude(server, quiet, hostile)
 
 
