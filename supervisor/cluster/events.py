@@ -129,9 +129,10 @@ class ClusterEvents:
         }
 
     def about_pod(self, pod: Pod) -> Iterator[tuple[ClusterEvent, float]]:
-        """The Events about a pod, by its uid, each with its lead in seconds."""
+        """The Events about a pod, each with its lead in seconds: of its namespace, and with its uid and name."""
         for event in self._by_subject.get(pod.metadata.uid, {}).values():
-            if event.involved_object.kind == _POD and event.metadata.namespace == pod.metadata.namespace:
+            key = ObjectKey(event.metadata.namespace, event.involved_object.name)
+            if event.involved_object.kind == _POD and key == pod.key:
                 yield event, self._leads[event.reason]
 
     def about_node(self, node: Node) -> Iterator[tuple[ClusterEvent, float]]:

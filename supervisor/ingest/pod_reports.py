@@ -14,7 +14,7 @@ class PodReports:
     """Admits reports about pods.
 
     Args:
-        node_of: Returns the node that a pod is bound to; None if it is unknown.
+        node_of: Returns the node that a pod is bound to; None if it is unknown, "" if another pod has its uid.
         kept: Returns the ids of the stored notices.
     """
 

@@ -29,6 +29,7 @@ from supervisor.identity.pod_tokens import PodTokens
 from supervisor.identity.token_review import TokenReviewVerifier
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.ingest.cluster.reconciler import SignalReconciler
+from supervisor.ingest.cluster.signals import pod_subject
 from supervisor.jobs.actuator import Actuator, ActuatorDependencies
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.cluster import ClusterJobs, connect
@@ -201,7 +202,7 @@ class Cluster:
 
     def _admission(self, state: JobState[Any]) -> Admission | None:
         """What the queue that manages a job says of it; None if no queue does."""
-        return self.workloads.admission(state.job.metadata.uid) or admission(state)
+        return self.workloads.admission(state) or admission(state)
 
     @property
     def nodes_version(self) -> int:
@@ -238,8 +239,10 @@ class Cluster:
         return True if pod.deleted_at is None else None
 
     def node_of(self, pod: Subject) -> Host | None:
-        """The node that a pod is bound to; None if the pod is not in the cache."""
+        """The node that a pod is bound to; None if the pod is not in the cache, "" if another pod has its uid."""
         seen = self.view.pod(pod.uid)
+        if seen is not None and pod_subject(seen) != pod:
+            return Host("")
         return Host(seen.node) if seen is not None and seen.node else None
 
     def machine(self, node: Host) -> Machine:

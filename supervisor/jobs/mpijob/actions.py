@@ -8,20 +8,19 @@ import msgspec
 
 from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ConflictError, NotFoundError
-from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.objects import Metadata, ObjectKey, Owner
 from supervisor.cluster.annotations import REQUESTED, STATUS, SUSPENDED_BY
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Result
 from supervisor.jobs import pods
 from supervisor.jobs.kind import KindContext, Progress, Role
-from supervisor.jobs.mpijob.objects import EXCLUDED, EXCLUDED_PODS, ROLE, Condition, MpiJob
+from supervisor.jobs.mpijob.objects import BATCH_JOBS, EXCLUDED, EXCLUDED_PODS, ROLE, Condition, MpiJob
 from supervisor.jobs.mpijob.observe import State, requested_workers
 from supervisor.jobs.observation import STATUS_OF
 from supervisor.jobs.suspension import SUSPENSION
 
 _CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
-_BATCH_JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True)
 _CONCURRENCY = 20
 """Pods that are labelled at once: a job may have thousands."""
 
@@ -31,12 +30,16 @@ class _ConfigMap(msgspec.Struct, frozen=True):
     data: dict[str, str] = {}
 
 
+class _OwnedMetadata(Metadata, frozen=True, rename="camel"):
+    owner_references: tuple[Owner, ...] = ()
+
+
 class _JobStatus(msgspec.Struct, frozen=True, rename="camel"):
     start_time: str | None = None
 
 
 class _LauncherJob(msgspec.Struct, frozen=True):
-    metadata: Metadata
+    metadata: _OwnedMetadata
     status: _JobStatus = _JobStatus()
 
 
@@ -53,7 +56,7 @@ class MpiJobActions:
             server, _CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=_ConfigMap)
         )
         self._launcher_jobs = ResourceClient(
-            server, _BATCH_JOBS, lambda data: msgspec.json.decode(data, type=_LauncherJob)
+            server, BATCH_JOBS, lambda data: msgspec.json.decode(data, type=_LauncherJob)
         )
 
     async def exclude(self, state: State, hosts: Collection[Host]) -> Progress:
@@ -136,7 +139,8 @@ class MpiJobActions:
             launcher = await self._launcher_jobs.get(key)
         except NotFoundError:
             return
-        if launcher.status.start_time is not None:
+        owned = any(owner.uid == job.metadata.uid for owner in launcher.metadata.owner_references)
+        if owned and launcher.status.start_time is not None:
             await self._launcher_jobs.merge(launcher, {"status": {"startTime": None}}, "status")
 
     async def _label(self, state: State, hosts: Collection[Host]) -> None:

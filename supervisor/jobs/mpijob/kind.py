@@ -12,6 +12,7 @@ from supervisor.jobs.kind import JobReference, KindContext, Right, Role, launche
 from supervisor.jobs.mpijob import observe
 from supervisor.jobs.mpijob.actions import MpiJobActions
 from supervisor.jobs.mpijob.objects import (
+    BATCH_JOBS,
     JOB_NAME,
     KIND,
     MPI_JOBS,
@@ -77,7 +78,11 @@ class MpiJobKind:
         if owner.is_of(MPI_JOBS.group, MPI_JOBS.kind):
             return JobReference(cluster_job(pod.metadata.namespace, KIND, owner.name), owner.uid)
         job = pod.labels.get(JOB_NAME)
-        is_launcher = pod.labels.get(OPERATOR) == MPI_OPERATOR and owner.name == f"{job}-launcher"
+        is_launcher = (
+            pod.labels.get(OPERATOR) == MPI_OPERATOR
+            and owner.is_of(BATCH_JOBS.group, BATCH_JOBS.kind)
+            and owner.name == f"{job}-launcher"
+        )
         return JobReference(cluster_job(pod.metadata.namespace, KIND, job)) if job and is_launcher else None
 
     def runs_elsewhere(self, state: observe.State) -> bool:

@@ -18,6 +18,7 @@ from supervisor.jobs.kind import Role
 from supervisor.jobs.manifest import PodTemplate, decoded
 
 MPI_JOBS = Resource(group="kubeflow.org", version="v2beta1", kind="MPIJob", plural="mpijobs", namespaced=True)
+BATCH_JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True)
 KIND = "mpijob"
 
 EXCLUDED_PODS = f"{PREFIX}excluded-pods"

@@ -92,7 +92,7 @@ class TrainingJobActions:
         """It is checked until the run exists: the operator may overwrite our status with its old one."""
         if state.job.phase is not JobPhase.SUSPENDED:
             return Progress.SETTLING
-        if await self._scale_outs.gone(state.job.metadata.uid):
+        if await self._scale_outs.gone(state):
             await self._rewrite_lists(state.job, workers)
             failpoint(At.RUN_LISTED)
             await self._change(state.job, self._start(workers, requested))

@@ -116,7 +116,7 @@ class ScaleOuts:
 
     def growable(self, state: State) -> int:
         """How many workers the operator can be asked for; none while a ScaleOut of ours may exist."""
-        if not self._reflector.synced or self._of(state.job.metadata.uid, self._cache.objects.values()):
+        if not self._reflector.synced or _of(state, self._cache.objects.values()):
             return 0
         return growable(state, namesakes=self._context.jobs.namesakes(state.name))
 
@@ -156,7 +156,7 @@ class ScaleOuts:
             self._cache.record_write(made)
             failpoint(At.GROWTH_ASKED)
 
-    async def gone(self, uid: str) -> bool:
+    async def gone(self, state: State) -> bool:
         """Deletes the ScaleOuts of a job that is about to resume; returns whether there was none.
 
         The operator would continue one that the suspension interrupted, and delete workers of the new run.
@@ -168,7 +168,7 @@ class ScaleOuts:
             listed, _ = await self._client.list()
         except (NotFoundError, RefusedError):
             return True  # They are not defined, or we have no right to make one.
-        ours = self._of(uid, listed)
+        ours = _of(state, listed)
         for one in ours:
             await self._delete(one)
         return not ours
@@ -210,12 +210,18 @@ class ScaleOuts:
         self._cache.record_deletion(one)
         failpoint(At.GROWTH_TIDIED)
 
-    def _of(self, uid: str, scale_outs: Collection[ScaleOut]) -> Sequence[ScaleOut]:
-        return [one for one in scale_outs if one.owner == uid]
-
     def _moved(self, _before: ScaleOut | None, _after: ScaleOut | None) -> None:
         self._wakeup.set()
         self._context.cluster.on_change()
+
+
+def _of(state: State, scale_outs: Collection[ScaleOut]) -> Sequence[ScaleOut]:
+    """The ScaleOuts of a job.
+
+    One of another namespace may name the job's uid as its owner. If it counted, its finalizer would keep the job from
+    growing, and from every resume.
+    """
+    return [one for one in scale_outs if (one.job, one.owner) == (state.name, state.job.metadata.uid)]
 
 
 def _done_with(one: ScaleOut, state: State | None, job: SupervisedJob | None) -> bool:

@@ -24,6 +24,8 @@ from supervisor.store.interface import Snapshot
 from tests.controlplane.operator.operator_jobs import names, operating
 from tests.controlplane.trainingjob.conftest import Operated
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, running, supervising
+from tests.supervisor.jobs.trainingjob.trainingjob_objects import job as trainingjob
+from tests.supervisor.jobs.trainingjob.trainingjob_objects import state as trainingjob_state
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import Cluster, ControlPlane
 from tests.testkit.waiting import until
@@ -306,11 +308,11 @@ async def test_without_their_definition_nothing_grows(own_controlplane: ControlP
     cache = JobCache(TrainingJobKind(), server, view, clock, Bulkhead(Clock()))
     scale_outs = ScaleOuts(KindContext(jobs=cache, client=cache.client, cluster=context))
     try:
-        assert await scale_outs.gone("uid")
+        assert await scale_outs.gone(trainingjob_state(trainingjob()))
         async with running(scale_outs.follow):
             await create_crds(server)
             await wakeup.wait()  # They are followed.
-        assert await scale_outs.gone("uid")
+        assert await scale_outs.gone(trainingjob_state(trainingjob()))
     finally:
         await server.close()
 

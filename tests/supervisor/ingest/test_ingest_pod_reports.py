@@ -170,6 +170,9 @@ def test_an_agent_speaks_for_the_pods_of_its_node() -> None:
         reports.admit(Host("n1"), said(uid))
     with pytest.raises(MalformedError, match="space/there is not on n1"):
         reports.admit(Host("n1"), said("there"))
+    nodes["misnamed"] = Host("")
+    with pytest.raises(MalformedError, match="space/misnamed is not on n1"):
+        reports.admit(Host("n1"), said("misnamed"))
 
 
 def test_what_one_agent_says_about_pods_is_bounded() -> None:

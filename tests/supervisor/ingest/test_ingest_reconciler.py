@@ -214,6 +214,10 @@ async def test_nobody_announces_the_end_of_other_peoples_pods_and_nodes(tmp_path
         assert await one.listed(nodes=nodes, pods=[_pod("p", status="Unknown")], events=about_nodes + about_pods)
         assert one.states() == {"event/n-e2/n-e2-uid": NoticeState.ACTIVE}
         own = {**_event("own", "", made=-20, namespace="ns"), **about_pod}
+        about_another = {"involvedObject": {"kind": "Pod", "name": "q", "uid": "p"}}
+        misnamed = {**_event("misnamed", "", made=-20, namespace="ns"), **about_another}
+        assert await one.listed(nodes=nodes, pods=[_pod("p", status="Unknown")], events=[misnamed])
+        assert "event/ns/p/p" not in one.states()
         assert await one.listed(nodes=nodes, pods=[_pod("p", status="Unknown")], events=[own])
         assert one.states()[NoticeId("event/ns/p/p")] is NoticeState.ACTIVE
 

@@ -79,7 +79,7 @@ class KueueActions(Generic[J]):
         return self._own.growable(state) if self._workload(state) is None else 0
 
     def _workload(self, state: JobState[J]) -> Workload | None:
-        return self._workloads.of(state.job.metadata.uid)
+        return self._workloads.of(state)
 
     async def _deactivated(self, state: JobState[J], workload: Workload) -> bool:
         """Deactivates a job's Workload; False if that was done before, or a job that has succeeded needs none."""

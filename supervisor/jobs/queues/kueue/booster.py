@@ -94,7 +94,7 @@ class Booster:
 
     async def _reconcile(self, name: JobName) -> float | None:
         state = self._deps.jobs.state(name)
-        workload = None if state is None else self._deps.workloads.of(state.job.metadata.uid)
+        workload = None if state is None else self._deps.workloads.of(state)
         if state is None or workload is None:
             self._forget(name)
             return None

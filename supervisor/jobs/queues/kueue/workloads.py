@@ -11,7 +11,7 @@ from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.annotations import OURS, PRIORITY_BOOST, SUSPENDED_BY
 from supervisor.domain.ids import JobName
-from supervisor.jobs.kind import Admission, Right
+from supervisor.jobs.kind import Admission, JobState, Right
 from supervisor.jobs.queues.kueue.workload import KUEUE_BOOST, WORKLOADS, Workload, read_workload
 
 RIGHTS = (
@@ -23,6 +23,10 @@ RIGHTS = (
         "their priority boost if a setting asks for it",
     ),
 )
+
+
+_Job = tuple[JobName, str]
+"""The name and the uid of a job."""
 
 
 class Workloads:
@@ -45,21 +49,25 @@ class Workloads:
         self._client = ResourceClient(server, WORKLOADS, read_workload)
         self._cache: Cache[Workload] = Cache(WORKLOADS.plural, self._moved, bulkhead)
         self.reflector: Reflector[Any] = Reflector(self._client, self._cache, clock, optional=True)
-        self._by_job: dict[str, dict[str, Workload]] = {}
+        self._by_job: dict[_Job, dict[str, Workload]] = {}
         self._on_change = on_change
 
-    def of(self, uid: str) -> Workload | None:
-        """The Workload of the job with that uid; the newest one while Kueue replaces it."""
-        return max(self._by_job.get(uid, {}).values(), key=lambda each: each.metadata.version, default=None)
+    def of(self, state: JobState[Any]) -> Workload | None:
+        """The Workload of a job; the newest one while Kueue replaces it.
+
+        Anybody may name the uid of a job of another namespace as an owner, so the namespace and the name count, too.
+        """
+        found = self._by_job.get((state.name, state.job.metadata.uid), {})
+        return max(found.values(), key=lambda each: each.metadata.version, default=None)
 
     @property
     def empty(self) -> bool:
         """Whether there are none."""
         return not self._by_job
 
-    def admission(self, uid: str) -> Admission | None:
-        """The admission of the job with that uid; None if Kueue does not manage it."""
-        workload = self.of(uid)
+    def admission(self, state: JobState[Any]) -> Admission | None:
+        """The admission of a job; None if Kueue does not manage it."""
+        workload = self.of(state)
         return None if workload is None else workload.admission
 
     async def deactivate(self, workload: Workload) -> None:
@@ -97,12 +105,19 @@ class Workloads:
         self._cache.record_write(written)
 
     def _moved(self, before: Workload | None, after: Workload | None) -> None:
-        if before is not None and before.owner is not None:
-            others = self._by_job[before.owner.uid]
+        earlier, later = _job(before), _job(after)
+        if before is not None and earlier is not None:
+            others = self._by_job[earlier]
             del others[before.metadata.uid]
             if not others:
-                del self._by_job[before.owner.uid]
-        if after is not None and after.owner is not None:
-            self._by_job.setdefault(after.owner.uid, {})[after.metadata.uid] = after
-        names = {each.job for each in (before, after) if each is not None}
-        self._on_change({name for name in names if name is not None})
+                del self._by_job[earlier]
+        if after is not None and later is not None:
+            self._by_job.setdefault(later, {})[after.metadata.uid] = after
+        self._on_change({job[0] for job in (earlier, later) if job is not None})
+
+
+def _job(workload: Workload | None) -> _Job | None:
+    """The job that a Workload was made for; None if that is of no supervised kind."""
+    if workload is None or workload.owner is None or workload.job is None:
+        return None
+    return workload.job, workload.owner.uid

@@ -73,7 +73,7 @@ def pod(name: str, *, phase: str = "Running", node: str | None = None, code: int
     """One of the job's pods: `launcher`, or a worker by its number."""
     role = name.partition("-")[0]
     owner = (
-        {"kind": "Job", "name": "bert-launcher", "uid": "batch-job-uid"}
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "bert-launcher", "uid": "batch-job-uid"}
         if role == "launcher"
         else {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "bert", "uid": "job-uid"}
     )

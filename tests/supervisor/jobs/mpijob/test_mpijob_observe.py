@@ -229,6 +229,10 @@ def test_pods_belong_to_the_job_that_made_them() -> None:
     assert KIND.reference(pod("launcher-x7k2p")) == JobReference(NAME)
     unrelated = {"training.kubeflow.org/operator-name": "pytorch-operator"}
     assert KIND.reference(pod("launcher-x7k2p", labels=unrelated)) is None
+    of_another_kind = [
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "bert-launcher", "uid": "u", "controller": True}
+    ]
+    assert KIND.reference(pod("launcher-x7k2p", ownerReferences=of_another_kind)) is None
 
 
 @pytest.mark.parametrize(

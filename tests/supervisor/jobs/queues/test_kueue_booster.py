@@ -22,7 +22,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Result, SupervisedJob
 from supervisor.fanout.saves import Saves
 from supervisor.jobs.cluster import ClusterJobs, ConnectedKind
-from supervisor.jobs.kind import JobState
+from supervisor.jobs.kind import Admission, JobState
 from supervisor.jobs.mpijob.objects import MpiJob
 from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies
 from supervisor.jobs.queues.kueue.workloads import Workloads
@@ -33,6 +33,7 @@ from tests.supervisor.jobs.queues.test_kueue_boosts import POLICY
 from tests.testkit.waiting import until
 
 _UID = "job-uid"
+_OWNER = {"kind": "MPIJob", "name": "bert", "uid": _UID, "controller": True, "apiVersion": "kubeflow.org/v2beta1"}
 _KUEUES = "kueue.x-k8s.io/priority-boost"
 _OURS = "job-supervisor.kube-ai.io/priority-boost"
 
@@ -56,10 +57,11 @@ class _Server:
 
     workload: dict[str, Any] | None
     status: int = 200
+    others: list[dict[str, Any]] = field(default_factory=list)
     patches: list[dict[str, Any]] = field(default_factory=list)
 
     async def list(self, _request: web.Request) -> web.Response:
-        items = [] if self.workload is None else [self.workload]
+        items = [*self.others] if self.workload is None else [self.workload, *self.others]
         return web.json_response({"metadata": {"resourceVersion": "100"}, "items": items})
 
     async def patch(self, request: web.Request) -> web.Response:
@@ -156,8 +158,7 @@ def _status(*true: str) -> dict[str, Any]:
 
 def _workload() -> dict[str, Any]:
     """An admitted Workload with an annotation of somebody's."""
-    owner = {"kind": "MPIJob", "name": "bert", "uid": _UID, "controller": True, "apiVersion": "kubeflow.org/v2beta1"}
-    metadata = {"name": "w", "namespace": "team", "uid": "w", "resourceVersion": "7", "ownerReferences": [owner]}
+    metadata = {"name": "w", "namespace": "team", "uid": "w", "resourceVersion": "7", "ownerReferences": [_OWNER]}
     return {
         "metadata": {**metadata, "annotations": {"a": "b"}},
         "spec": {"active": True, "queueName": "gpus"},
@@ -204,6 +205,38 @@ async def scene(tmp_path: Path) -> AsyncIterator[_Scene]:
 
 def _boosted(value: int) -> dict[str, str]:
     return {"a": "b", _KUEUES: str(value), _OURS: str(value)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"namespace": "tenant"},
+        {"ownerReferences": [{**_OWNER, "name": "another"}]},
+        {"ownerReferences": [{**_OWNER, "kind": "PyTorchJob", "apiVersion": "kubeflow.org/v1"}]},
+        {"ownerReferences": [{**_OWNER, "controller": False}]},
+    ],
+)
+async def test_a_workload_that_only_names_the_uid_of_a_job_is_not_the_jobs(scene: _Scene, changes: Any) -> None:
+    """Whoever may create Workloads in another namespace may put any uid into them, and deactivate them."""
+    assert scene.server.workload is not None
+    assert scene.workloads.admission(running()) == Admission()
+    scene.server.workload["metadata"] |= changes
+    await scene.changes(spec={"active": False, "queueName": "gpus"}, status={})
+    assert scene.workloads.admission(running()) is None
+    assert await scene.look(after=600) == {"a": "b"}
+
+
+async def test_a_workload_changes_its_job_only_by_its_own_namespace_and_name(scene: _Scene) -> None:
+    """The one of another namespace stands beside the job's own, also after that has changed."""
+    foreign = _workload()
+    foreign["metadata"] |= {"namespace": "tenant", "uid": "foreign", "resourceVersion": "9000"}
+    scene.server.others = [{**foreign, "spec": {"active": False}}]
+    await scene.changes()
+    assert scene.workloads.admission(running()) == Admission()
+    await scene.changes(spec={"active": False, "queueName": "gpus"}, status={})
+    admission = scene.workloads.admission(running())
+    assert admission is not None
+    assert admission.held == "The job's Workload was deactivated; somebody has to activate it."
 
 
 async def test_a_boost_grows_and_a_checkpoint_takes_it_back(scene: _Scene) -> None:
