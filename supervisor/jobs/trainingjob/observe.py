@@ -27,6 +27,9 @@ from supervisor.jobs.trainingjob.objects import SCALE_OUT, JobPhase, TrainingJob
 
 State = JobState[TrainingJob]
 
+_OF_THE_OPERATOR = (Phase.WAITING, Phase.RUNNING, Phase.SHRINKING)
+"""The phases in which the operator starts the job and keeps it running."""
+
 _SUSPENDED_BEFORE = "The job was already suspended; waiting for capacity."
 
 
@@ -41,7 +44,7 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
     spec = spec_of(job, asked)
     if known is None or known.uid != job.metadata.uid:
         return _registered(state, asked, spec, now)
-    if _is_freed(job, known):
+    if _is_freed(job, known) or _is_suspended_by_nobody(state, known):
         return None
     observed = _observed(state, asked, spec, known, known.observed)
     return replace(known, spec=spec, observed=missing_launcher(observed, now, is_missing=_lacks_launcher(state)))
@@ -106,6 +109,17 @@ def _is_freed(job: TrainingJob, known: SupervisedJob) -> bool:
     decision = known.decision
     adopted = decision.phase is Phase.SUSPENDED and not (decision.run or decision.hosts or known.observed.run)
     return adopted and job.phase is not JobPhase.SUSPENDED
+
+
+def _is_suspended_by_nobody(state: State, known: SupervisedJob) -> bool:
+    """Whether the operator has written Suspended after the annotation had gone: the job is registered again as freed.
+
+    The operator does so from its older copy of a job that somebody suspends and resumes within 0.2 s, and never leaves
+    Suspended by itself. In the other phases the supervisor suspends or resumes the job, or its queue holds it.
+    """
+    is_left_so = state.job.phase is JobPhase.SUSPENDED and not (state.job.suspended or state.pods)
+    is_queued = state.admission is not None and bool(state.admission.held)
+    return is_left_so and not is_queued and known.decision.phase in _OF_THE_OPERATOR
 
 
 def _lacks_launcher(state: State) -> bool:

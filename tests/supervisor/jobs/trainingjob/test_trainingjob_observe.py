@@ -8,6 +8,7 @@ import pytest
 from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import OnLoss, Phase, Result, SupervisedJob
+from supervisor.jobs.kind import Admission
 from supervisor.jobs.trainingjob.objects import JobPhase
 from supervisor.jobs.trainingjob.observe import State, supervised, worker_names
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import (
@@ -152,6 +153,29 @@ def test_a_job_whose_suspension_a_person_takes_back_is_resumed_when_there_is_cap
     assert taken(freed, value) == value
     resuming = in_phase(value, Phase.RESUMING)
     assert taken(state(job(status={"phase": "Created"}), []), resuming).decision == resuming.decision
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_job_that_is_suspended_by_nobody_is_taken_up_whatever_is_stored(phase: Phase) -> None:
+    """Its operator writes Suspended from an older copy after a person has suspended and resumed it at once."""
+    left = state(job(status={"phase": "Suspended"}), [])
+    known = in_phase(taken(running()), phase)
+    goes_on = phase not in (Phase.WAITING, Phase.RUNNING, Phase.SHRINKING)
+    assert (supervised(left, known, NOW) is not None) is goes_on
+    assert taken(left).decision.reason == "The suspension was lifted; waiting for capacity."
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        state(job(status={"phase": "Suspended"}), [pod("launcher")]),
+        replace(state(job(status={"phase": "Suspended"}), []), admission=Admission("It waits in its queue.")),
+        state(job(status={"phase": "Created"}), []),
+    ],
+)
+def test_a_job_whose_pods_go_or_which_its_queue_holds_is_suspended_by_somebody(seen: State) -> None:
+    known = taken(running())
+    assert taken(seen, known).decision == known.decision
 
 
 def test_a_job_that_a_person_starts_again_by_hand_is_its_operators() -> None:
