@@ -1,6 +1,6 @@
 """SupervisedJob: what a job asked for, the facts about it, and what was decided."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from supervisor.domain.agreement import Agreement, Purpose
@@ -131,6 +131,7 @@ class Observed:
     the launcher was asked to end the job, and starts no further run. `launcher_lost_since` is when the launcher was
     first missing although its controller believes that it exists; None while that is not so. `request` is a person's.
     `queue` says, as a sentence, why a queue holds the job back; it is empty while none does.
+    `ended_at` is when `result` became known: see `with_end`.
     """
 
     launcher: str
@@ -149,6 +150,7 @@ class Observed:
     acknowledgement: Acknowledgement | None = None
     request: UserRequest | None = None
     queue: str = ""
+    ended_at: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,3 +272,16 @@ class SupervisedJob:
         if self.spec.can(Capability.MAKES_HOSTS):
             hosts |= self.observed.hosts
         return hosts if self.spec.launcher_host is None else hosts | {self.spec.launcher_host}
+
+
+def with_end(job: SupervisedJob, now: Instant) -> SupervisedJob:
+    """The job with the instant of its end: `now`, if it is over and was not before, or an earlier version stored it."""
+    if job.over is (job.observed.ended_at is not None):
+        return job
+    return replace(job, observed=replace(job.observed, ended_at=now if job.over else None))
+
+
+def ended_before(job: SupervisedJob, instant: Instant) -> bool:
+    """Whether the job ended before that instant, as far as its end is known."""
+    ended_at = job.observed.ended_at
+    return job.over and ended_at is not None and ended_at < instant

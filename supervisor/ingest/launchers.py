@@ -14,7 +14,7 @@ from servicekit.failpoints import failpoint
 from supervisor.decide.orders import order_for
 from supervisor.decide.registration import LauncherReport, Registration, observe, register
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Framework, OnLoss, Result, Spec, SupervisedJob
+from supervisor.domain.job import Framework, OnLoss, Result, Spec, SupervisedJob, with_end
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream
@@ -158,7 +158,7 @@ class LauncherEndpoints:
         accepted = report if known is None else self._accepted(known, report)
 
         def change(stored: SupervisedJob | None) -> SupervisedJob:
-            return observe(stored, launcher.name, sent.instance, accepted)
+            return with_end(observe(stored, launcher.name, sent.instance, accepted), self.clock.now())
 
         failpoint(At.REPORT_RECEIVED)
         with self.quotas.claim(launcher.name, name, len(accepted.hosts)):
@@ -194,7 +194,7 @@ class LauncherEndpoints:
         now = self.clock.now()
 
         def change(known: SupervisedJob | None) -> SupervisedJob:
-            return register(known, registration, live=self._live(known), now=now)
+            return with_end(register(known, registration, live=self._live(known), now=now), now)
 
         job = await self.store.put_job(registration.name, change)
         if job is None:

@@ -87,4 +87,7 @@ class Store(Protocol):
         """
 
     async def prune(self, before: float) -> int:
-        """Deletes notices and jobs that ended before that instant (Unix seconds) and returns their number."""
+        """Deletes notices and jobs that ended before that instant (Unix seconds) and returns their number.
+
+        A job counts from its end, however long it ran; one whose end is not known stays.
+        """

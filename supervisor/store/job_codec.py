@@ -83,15 +83,22 @@ def read_job(data: bytes | msgspec.Raw, home: str | None = None) -> Record[Super
     status = decode(resource.status, _Status)
     if status.uid != spec.uid:
         return Record(resource, None)
-    hosts = status.hosts
+    hosts, observed = status.hosts, status.observed
+    if observed.get("result") is not None and observed.get("ended_at") is None:
+        # An earlier version has stored no end, but when its phase became a final one.
+        observed["ended_at"] = next((each.last_transition_time for each in status.conditions if _says_over(each)), None)
     value = SupervisedJob(
         name=name,
         uid=spec.uid,
         spec=spec_of(decode(resource.spec, Fields)),
-        observed=msgspec.convert({**status.observed, "hosts": hosts.listed}, Observed),
+        observed=msgspec.convert({**observed, "hosts": hosts.listed}, Observed),
         decision=msgspec.convert({**status.decision, "hosts": hosts.granted, "exclusions": hosts.exclusions}, Decision),
     )
     return Record(resource, value, status.conditions)
+
+
+def _says_over(condition: Condition) -> bool:
+    return (condition.type, condition.status) == ("Finished", "True")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from supervisor.domain.ids import JobName, NoticeId
-from supervisor.domain.job import Decision, SupervisedJob
+from supervisor.domain.job import Decision, SupervisedJob, ended_before
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.store.interface import (
     MAX_EPISODES,
@@ -194,7 +194,7 @@ class KubernetesStore:
 
     async def prune(self, before: float) -> int:
         notices = self._notices.outdated(before, lambda notice: (notice.ended_at or before) < before)
-        jobs = self._jobs.outdated(before, lambda job: job.over and job.observed.registered_at < before)
+        jobs = self._jobs.outdated(before, lambda job: ended_before(job, before))
         async with _all_or_unavailable() as group:
             removed = [group.create_task(self._notices.remove(each)) for each in notices]
             removed += [group.create_task(self._jobs.remove(each)) for each in jobs]

@@ -20,7 +20,7 @@ from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.files import draft_beside
 from supervisor.domain.ids import JobName, NoticeId
-from supervisor.domain.job import Decision, SupervisedJob
+from supervisor.domain.job import Decision, SupervisedJob, ended_before
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.failpoints import At
 from supervisor.store import rows
@@ -178,7 +178,7 @@ class SqliteStore:
     async def prune(self, before: float) -> int:
         def apply(draft: _Draft) -> int:
             notices = [key for key, notice in draft.notices.items() if (notice.ended_at or before) < before]
-            jobs = [name for name, job in draft.jobs.items() if job.over and job.observed.registered_at < before]
+            jobs = [name for name, job in draft.jobs.items() if ended_before(job, before)]
             for key in notices:
                 del draft.notices[key]
             for name in jobs:

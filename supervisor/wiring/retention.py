@@ -1,5 +1,6 @@
 """Removes ended notices and jobs after the retention time."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,6 +10,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.reconcile import reconcile
+from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.members import MemberStreams
@@ -68,6 +70,17 @@ class Retention:
 
     async def _prune(self, before: float) -> None:
         try:
+            await self._note_ends()
             await self.store.prune(before)
         except StoreUnavailableError as error:
             _log.warning("store.not_pruned", why=str(error))
+
+    async def _note_ends(self) -> None:
+        """Notes the end of jobs that an earlier version has stored without it, and that nobody observes any more."""
+        for job in self.store.snapshot().jobs.values():
+            if job.over and job.observed.ended_at is None:
+                with suppress(StoreUnavailableError):  # It is noted the next time.
+                    await self.store.put_job(job.name, self._ended)
+
+    def _ended(self, job: SupervisedJob | None) -> SupervisedJob | None:
+        return None if job is None else with_end(job, self.clock.now())

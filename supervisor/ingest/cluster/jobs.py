@@ -13,7 +13,7 @@ from servicekit.faults import Fault
 from servicekit.reconcile import RetryPolicy
 from servicekit.workqueue import KeyedWorkQueue
 from supervisor.domain.ids import JobName
-from supervisor.domain.job import SupervisedJob
+from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.failpoints import At
 from supervisor.jobs.cluster import ClusterJobs
 from supervisor.jobs.kind import JobKind, JobState
@@ -108,4 +108,4 @@ class JobReconciler:
             return None
         held = "" if state.admission is None else state.admission.held
         observed = replace(observed, observed=replace(observed.observed, queue=held))
-        return with_request(observed, state.job.annotations, self._clock.now())
+        return with_end(with_request(observed, state.job.annotations, self._clock.now()), self._clock.now())

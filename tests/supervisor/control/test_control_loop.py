@@ -5,11 +5,13 @@ import time
 from pathlib import Path
 
 from servicekit.clock import Clock
-from supervisor.domain.job import Decision, Phase, SupervisedJob
+from supervisor.domain.job import Decision, Phase, Result, SupervisedJob
 from supervisor.identity.tokens import Tokens
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.app import Supervisor
+from tests.supervisor.decide.decide_builders import observing, running_job
+from tests.supervisor.store.store_behaviour import opened, put_job
 from tests.testkit.serving import Lines, Refusal, Served, full_disk, noticed, serving
 from tests.testkit.waiting import PATIENCE, until
 
@@ -272,6 +274,34 @@ async def test_waiting_too_long_ends_the_job(served: Served) -> None:
         assert (await launcher.lines.matching(order="end"))["phase"] == "TimedOut"
     await launcher.reports(result="timed_out")
     assert served.job("job").decision.phase is Phase.TIMED_OUT
+
+
+async def test_a_job_that_trained_for_long_is_kept_from_its_end(tmp_path: Path) -> None:
+    """Jobs that an earlier version stored without their end count from when they are first seen as ended."""
+    settings, clock = Settings(data_dir=tmp_path), Clock()
+    week, day = 7 * 86400, settings.retention_hours * 3600
+    trained = observing(running_job(), registered_at=clock.now() - week, running=False, result=Result.SUCCEEDED)
+    async with opened(lambda: SqliteStore.open(tmp_path / "store.sqlite")) as store:
+        await put_job(store, trained)
+        retention = Supervisor(settings, store, Tokens.load(tmp_path), clock).retention
+        kept = list[bool]()
+        for seconds in (0, day - 60, 120):
+            clock.move(seconds)
+            await retention.once()
+            kept.append(trained.name in store.snapshot().jobs)
+        assert kept == [True, True, False]
+
+
+async def test_the_end_of_a_job_is_when_its_launcher_reports_it(served: Served) -> None:
+    """A later report of the same launcher does not move it."""
+    launcher = await served.peers.launcher("job", ["n1"])
+    assert served.job("job").observed.ended_at is None
+    await launcher.reports(result="succeeded")
+    ended_at = served.job("job").observed.ended_at
+    assert ended_at is not None
+    assert ended_at >= served.job("job").observed.registered_at
+    await launcher.reports(exit_code=0)
+    assert served.job("job").observed.ended_at == ended_at
 
 
 async def test_a_store_that_cannot_forget_now_does_so_later(tmp_path: Path) -> None:

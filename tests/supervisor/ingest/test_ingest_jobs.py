@@ -88,6 +88,17 @@ async def test_a_job_is_stored_and_forgotten_with_its_object(scene: _Scene) -> N
     await until(lambda: scene.known is None, "the job is forgotten")
 
 
+async def test_the_end_of_a_job_is_when_it_is_first_seen_as_ended(scene: _Scene) -> None:
+    scene.shows(job())
+    await until(lambda: scene.known is not None, "the job is stored")
+    scene.shows(job(status={"phase": "Succeeded"}))
+    await until(lambda: scene.known is not None and scene.known.over, "the job is over")
+    assert (over := scene.known) is not None
+    assert over.observed.ended_at is not None
+    await scene.reconciler._reconcile(_NAME)
+    assert scene.known == over
+
+
 async def test_nothing_is_forgotten_before_the_jobs_were_listed(scene: _Scene) -> None:
     scene.shows(job())
     await until(lambda: scene.known is not None, "the job is stored")

@@ -162,14 +162,16 @@ class StoreBehaviour:
     async def test_prune_forgets_what_ended_long_ago_and_nothing_else(self, opener: Opener) -> None:
         ended = replace(notice(1), state=NoticeState.EXPIRED, ended_at=T0)
         late = replace(notice(2), state=NoticeState.GONE, ended_at=T0 + 500)
-        over = observing(waiting_job(name="over"), result=Result.SUCCEEDED)
+        over = observing(waiting_job(name="over"), result=Result.SUCCEEDED, ended_at=T0)
+        trained_for_long = observing(waiting_job(name="trained"), result=Result.SUCCEEDED, ended_at=T0 + 500)
+        of_unknown_end = observing(waiting_job(name="unknown"), result=Result.FAILED)
         live = waiting_job(name="live")
         async with opened(opener) as store:
             for each in (ended, late, notice(3)):
                 await store.put_notice(each.id, to(each))
-            await put_job(store, over)
-            await put_job(store, live)
+            for job in (over, trained_for_long, of_unknown_end, live):
+                await put_job(store, job)
             assert await store.prune(T0 + 100) == 2
         async with opened(opener) as store:
             assert set(store.snapshot().notices) == {late.id, notice(3).id}
-            assert set(store.snapshot().jobs) == {live.name}
+            assert set(store.snapshot().jobs) == {trained_for_long.name, of_unknown_end.name, live.name}

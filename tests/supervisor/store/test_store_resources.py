@@ -35,6 +35,7 @@ from supervisor.domain.job import (
     Stop,
     SupervisedJob,
     UserRequest,
+    with_end,
 )
 from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.domain.rendezvous import Round
@@ -119,6 +120,7 @@ OBSERVED = st.builds(
     request=st.none()
     | st.builds(UserRequest, kind=st.sampled_from(RequestKind), by=st.text(), reason=st.text(), at=INSTANTS),
     queue=st.text(),
+    ended_at=st.none() | INSTANTS,
 )
 GROWTHS = st.none() | st.builds(Growth, workers=COUNTS, number=COUNTS, until=INSTANTS, failed=COUNTS)
 CHECKPOINTS = st.none() | st.builds(CheckpointRequest, run=COUNTS, generation=COUNTS, since=INSTANTS)
@@ -183,7 +185,7 @@ VALUES = st.builds(
     spec=SPECS,
     observed=OBSERVED,
     decision=decisions(),
-)
+).map(lambda job: with_end(job, T0))
 
 
 JOB_CODEC, NOTICE_CODEC = JobCodec(HOME, lambda: T0, resources()), NoticeCodec()
@@ -481,6 +483,7 @@ FULL_JOB = replace(
         acknowledgement=Acknowledgement(run=1, generation=1, kind=AcknowledgementKind.SAVED, step=1, at=T0),
         request=UserRequest(kind=RequestKind.SUSPEND, by="ann", reason="power cut", at=T0),
         queue="The job waits in the queue gpus of Kueue.",
+        ended_at=T0,
     ),
     decision=replace(
         running_job().decision,

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from servicekit.clock import BootTime
 from supervisor.decide.plan import plan
 from supervisor.decide.situation import JobFacts
 from supervisor.domain.capability import Capability
-from supervisor.domain.job import SupervisedJob
+from supervisor.domain.job import Observed, SupervisedJob
 from supervisor.domain.notice import NoticeClass
 from supervisor.jobs.registry import resources
 from supervisor.store import rows
@@ -27,7 +28,7 @@ from supervisor.store.specs import spec_fields, spec_of
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import POLICY
 from tests.supervisor.store.store_behaviour import opened, put_job
-from tests.supervisor.store.upgrade_values import BOOT, EPISODES, JOBS, PREVIOUS, QUIET, RUNNING, T0, stored
+from tests.supervisor.store.upgrade_values import BOOT, EPISODES, FINISHED, JOBS, PREVIOUS, QUIET, RUNNING, T0, stored
 
 HOME = "default"
 EPOCH = 3
@@ -73,7 +74,7 @@ async def test_a_file_still_says_what_the_version_before_asks_of_a_job(file: Pat
 def test_resources_are_read_with_every_field(codec: Codec[Any, Any], plural: str, values: Iterable[Any]) -> None:
     """And lie where the present version looks for them, each with its conditions and the epoch of its leader."""
     records = [codec.decode(json.dumps(resource).encode()) for resource in stored(plural)]
-    assert {record.metadata.key: record.value for record in records} == {
+    assert {record.metadata.key: _without_end(record.value) for record in records} == {
         codec.object_key(value): value for value in values
     }
     assert {record.epoch for record in records} == {EPOCH}
@@ -86,6 +87,21 @@ def test_resources_are_read_with_every_field(codec: Codec[Any, Any], plural: str
         assert (
             _known({**status, "conditions": resource["status"]["conditions"]}, resource["status"]) == resource["status"]
         )
+
+
+def test_a_job_ended_when_it_was_first_called_finished() -> None:
+    """The version before has not stored when, but the transition of its condition."""
+    codec = JobCodec(HOME, lambda: T0, resources())
+    jobs = [job for each in stored("supervisedjobs") if (job := codec.decode(json.dumps(each).encode()).value)]
+    ended = {job.name: job.observed.ended_at for job in jobs if job.observed.ended_at is not None}
+    assert ended == {FINISHED.name: datetime(2026, 11, 22, 15, 11, 26, 204372, UTC).timestamp()}
+
+
+def _without_end(value: Any) -> Any:
+    """The version before has stored no end of jobs."""
+    if not isinstance(value, SupervisedJob):
+        return value
+    return replace(value, observed=replace(value.observed, ended_at=None))
 
 
 def _unworded(conditions: Iterable[Any]) -> list[Any]:
@@ -136,7 +152,8 @@ def test_every_field_has_a_value_of_its_own() -> None:
     for parts in (EPISODES, *zip(*((job.spec, job.observed, job.decision) for job in JOBS), strict=True)):
         for each in fields(parts[0]):
             is_set = any(getattr(part, each.name) != each.default for part in parts)
-            assert is_set is (each.name not in _LATER), each.name
+            is_later = each.name in _LATER or (type(parts[0]), each.name) == (Observed, "ended_at")
+            assert is_set is not is_later, each.name
 
 
 def test_notices_of_the_version_before_are_sudden() -> None:
