@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from servicekit.bulkhead import Bulkhead
-from servicekit.kubernetes.objects import Object, ObjectKey
+from servicekit.kubernetes.objects import Object, ObjectKey, UnreadObject
 
 R = TypeVar("R", bound=Object)
 
@@ -28,6 +28,7 @@ class Cache(Generic[R]):
         self._on_change = on_change
         self.bulkhead = bulkhead
         self._objects: dict[ObjectKey, R] = {}
+        self._unread: dict[ObjectKey, UnreadObject] = {}
         self._deleted: set[str] = set()  # Uids that this process deleted and that the watch may still report.
         self._seen = 0  # The list or the watch has covered everything up to this version.
 
@@ -37,22 +38,31 @@ class Cache(Generic[R]):
         return MappingProxyType(self._objects)
 
     @property
+    def unread(self) -> Mapping[ObjectKey, UnreadObject]:
+        """The objects whose present state does not decode, live; `objects` keeps the last state that did."""
+        return MappingProxyType(self._unread)
+
+    @property
     def version(self) -> str:
         """The version from which a watch has to continue."""
         return str(self._seen)
 
-    def replace(self, objects: Sequence[R], version: str) -> None:
+    def replace(self, objects: Sequence[R], version: str, unread: Sequence[UnreadObject] = ()) -> None:
         """Takes a complete list as of that version; changes that this process has made since then stay."""
         fresh = {one.metadata.key: one for one in objects if one.metadata.uid not in self._deleted}
+        outlines = {one.metadata.key: one for one in unread if one.metadata.uid not in self._deleted}
         reset = int(version) < self._seen  # The cluster was restored from a backup: earlier states are void.
         self._seen = int(version)
         for key, known in list(self._objects.items()):
-            if key not in fresh and (reset or known.metadata.version <= self._seen):
+            outline = None if reset else outlines.get(key)
+            is_listed = key in fresh or (outline is not None and outline.metadata.uid == known.metadata.uid)
+            if not is_listed and (reset or known.metadata.version <= self._seen):
                 self._set(key, None)
         for key, one in fresh.items():
             if reset or self._is_news(one):
                 self._set(key, one)
-        self._deleted &= {one.metadata.uid for one in objects}
+        self._unread = {key: one for key, one in outlines.items() if reset or self._is_news(one)}
+        self._deleted &= {one.metadata.uid for one in objects} | {one.metadata.uid for one in unread}
 
     def apply(self, one: R) -> None:
         """Takes a watch event: an object was added or modified."""
@@ -60,10 +70,21 @@ class Cache(Generic[R]):
         if one.metadata.uid not in self._deleted:
             self._put(one)
 
-    def apply_deletion(self, one: R) -> None:
+    def apply_unread(self, one: UnreadObject) -> None:
+        """Takes a watch event: an object was added or modified, and does not decode."""
+        self.advance(one.metadata.resource_version)
+        key, known = one.metadata.key, self._objects.get(one.metadata.key)
+        if one.metadata.uid in self._deleted or not self._is_news(one):
+            return
+        if known is not None and known.metadata.uid != one.metadata.uid:
+            self._set(key, None)
+        self._unread[key] = one
+
+    def apply_deletion(self, one: Object) -> None:
         """Takes a watch event: an object was deleted."""
         self.advance(one.metadata.resource_version)
         self._deleted.discard(one.metadata.uid)
+        self._drop_unread(one)
         self._drop(one.metadata.key, one.metadata.uid)
 
     def advance(self, version: str) -> None:
@@ -76,18 +97,26 @@ class Cache(Generic[R]):
         if one.metadata.version > self._seen and one.metadata.uid not in self._deleted:
             self._put(one)
 
-    def record_deletion(self, one: R) -> None:
+    def record_deletion(self, one: Object) -> None:
         """Notes that this process has deleted an object, whatever its version was."""
-        if self._drop(one.metadata.key, one.metadata.uid):
+        was_unread = self._drop_unread(one)
+        if self._drop(one.metadata.key, one.metadata.uid) or was_unread:
             self._deleted.add(one.metadata.uid)
 
     def _put(self, one: R) -> None:
         if self._is_news(one):
             self._set(one.metadata.key, one)
 
-    def _is_news(self, one: R) -> bool:
+    def _is_news(self, one: Object) -> bool:
         known = self._objects.get(one.metadata.key)
         return known is None or known.metadata.version < one.metadata.version
+
+    def _drop_unread(self, one: Object) -> bool:
+        outline = self._unread.get(one.metadata.key)
+        if outline is None or outline.metadata.uid != one.metadata.uid:
+            return False
+        del self._unread[one.metadata.key]
+        return True
 
     def _drop(self, key: ObjectKey, uid: str) -> bool:
         known = self._objects.get(key)
@@ -97,6 +126,7 @@ class Cache(Generic[R]):
         return True
 
     def _set(self, key: ObjectKey, one: R | None) -> None:
+        self._unread.pop(key, None)
         before = self._objects.pop(key, None)
         if one is not None:
             self._objects[key] = one

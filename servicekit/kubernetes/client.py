@@ -4,12 +4,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from servicekit.kubernetes.errors import ConflictError, RefusedError, UnreadableError
-from servicekit.kubernetes.objects import Object, ObjectKey
+from servicekit.kubernetes.objects import Object, ObjectKey, UnreadObject
 from servicekit.kubernetes.server import Answer, ApiServer, Call, api_error
 
 R = TypeVar("R", bound=Object)
@@ -92,6 +92,14 @@ class _Bookmarked(msgspec.Struct, frozen=True):
     metadata: _ListMetadata
 
 
+class Listing(NamedTuple, Generic[R]):
+    """All objects as of one version; those that do not decode are in `unread`."""
+
+    objects: list[R]
+    version: str
+    unread: list[UnreadObject]
+
+
 class ResourceClient(Generic[R]):
     """Reads and changes the objects of one resource.
 
@@ -114,8 +122,8 @@ class ResourceClient(Generic[R]):
         self._decode = decode
         self._selection = selection
 
-    async def list(self, not_older_than: str = "") -> tuple[list[R], str]:
-        """Returns all objects as of one version, and that version; by default the present one.
+    async def list(self, not_older_than: str = "") -> Listing[R]:
+        """Returns all objects as of one version; by default the present one.
 
         With `not_older_than` they are as of that version or a later one, and "0" allows any. The API server then
         answers from its memory: thousands of clients that list at once would otherwise make etcd read everything
@@ -125,18 +133,27 @@ class ResourceClient(Generic[R]):
             HistoryLostError: The API server does not know that version, as after a restore from a backup.
         """
         objects: list[R] = []
+        unread: list[UnreadObject] = []
         since = {"resourceVersion": not_older_than, "resourceVersionMatch": "NotOlderThan"} if not_older_than else {}
         page = await self._page(since)
         while True:
-            objects.extend(self._read(item) for item in page.items)
+            for item in page.items:
+                # One object that another version wrote must not hide all others.
+                match self._read_or_outline(item):
+                    case UnreadObject() as outline:
+                        unread.append(outline)
+                    case one:
+                        objects.append(one)
             if not page.metadata.continue_:
-                return objects, page.metadata.resource_version
+                return Listing(objects, page.metadata.resource_version, unread)
             page = await self._page({"continue": page.metadata.continue_})
 
     async def watch(
         self, version: str, seconds: int, on_open: Callable[[], None]
-    ) -> AsyncGenerator[tuple[EventType, R | str], None]:
+    ) -> AsyncGenerator[tuple[EventType, R | UnreadObject | str], None]:
         """Yields what changes after that version, for that long: an object, or for a bookmark a version.
+
+        Of an object that does not decode it yields the outline.
 
         Calls `on_open` when the API server has accepted the watch.
 
@@ -227,7 +244,7 @@ class ResourceClient(Generic[R]):
         path = self._path(read.metadata.key)
         return await self._change(Call(method="PATCH", path=path, body=body, content_type=_PATCH))
 
-    async def delete(self, read: R) -> None:
+    async def delete(self, read: Object) -> None:
         """Deletes an object, if it has not changed since it was read.
 
         Raises:
@@ -252,7 +269,7 @@ class ResourceClient(Generic[R]):
         body = msgspec.json.encode(asked)
         await self._server.request(Call(method="DELETE", path=self._path(key), body=body))
 
-    def _event(self, line: bytes) -> tuple[EventType, R | str]:
+    def _event(self, line: bytes) -> tuple[EventType, R | UnreadObject | str]:
         event = _decoded(line, _Event)
         match event.type:
             case EventType.ERROR:
@@ -260,7 +277,7 @@ class ResourceClient(Generic[R]):
             case EventType.BOOKMARK:
                 return event.type, _decoded(event.object, _Bookmarked).metadata.resource_version
             case _:
-                return event.type, self._read(event.object)
+                return event.type, self._read_or_outline(event.object)
 
     async def _page(self, which: Mapping[str, str]) -> _Page:
         query: dict[str, str | int] = {"limit": self.resource.page, **which, **self._selection.query}
@@ -276,6 +293,14 @@ class ResourceClient(Generic[R]):
             return self._decode(data)
         except (msgspec.MsgspecError, ValueError) as error:
             raise UnreadableError(f"{_name(data)} of {self.resource.plural} does not decode: {error}") from error
+
+    def _read_or_outline(self, data: msgspec.Raw) -> R | UnreadObject:
+        """Raises UnreadableError if not even the metadata can be read, which no API server sends."""
+        try:
+            return self._read(data)
+        except UnreadableError as error:
+            outline = _decoded(data, UnreadObject)
+            return UnreadObject(outline.metadata, str(error.__cause__))
 
     def _all(self) -> str:
         return self._path(ObjectKey(self._selection.namespace, ""))

@@ -47,6 +47,13 @@ class Owner(msgspec.Struct, frozen=True, rename="camel"):
         return (self.api_version.rpartition("/")[0], self.kind) == (group, kind)
 
 
+class UnreadObject(msgspec.Struct, frozen=True):
+    """An object that does not decode: its metadata, and why."""
+
+    metadata: Metadata
+    reason: str = ""
+
+
 class Object(Protocol):
     """Anything with metadata."""
 

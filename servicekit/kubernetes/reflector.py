@@ -19,7 +19,8 @@ from servicekit.kubernetes.errors import (
     NotFoundError,
     RefusedError,
 )
-from servicekit.kubernetes.objects import Object
+from servicekit.kubernetes.objects import Object, UnreadObject
+from servicekit.text import one_line
 
 R = TypeVar("R", bound=Object)
 
@@ -89,6 +90,11 @@ class Reflector(Generic[R]):
         self.synced = False
 
     @property
+    def unread(self) -> int:
+        """How many objects do not decode at present."""
+        return len(self._cache.unread)
+
+    @property
     def trouble(self) -> str | None:
         """Why the cache may be behind, for people; None while a watch runs, or there is nothing to follow."""
         if self._watching or not self.defined:
@@ -102,8 +108,10 @@ class Reflector(Generic[R]):
             ApiError: It could not be had; the cache is as it was.
         """
         self.lists += 1
-        objects, version = await self._client.list(self._cache.version if self._cached and not self._lost else "")
-        self._cache.replace(objects, version)
+        listed = await self._client.list(self._cache.version if self._cached and not self._lost else "")
+        for one in listed.unread:
+            self._note_unread(one)
+        self._cache.replace(listed.objects, listed.version, listed.unread)
         self.defined = self.synced = True
         self._on_synced()
 
@@ -170,6 +178,14 @@ class Reflector(Generic[R]):
         self._watching = True
         self._fault.recovered()
 
+    def _note_unread(self, one: UnreadObject) -> None:
+        """Logs an object that does not decode once, and again if the reason changes."""
+        key, known = one.metadata.key, self._cache.unread.get(one.metadata.key)
+        if known is not None and known.reason == one.reason:
+            return
+        plural, reason = self._client.resource.plural, one_line(one.reason)
+        _log.warning("object.unread", kind=plural, namespace=key.namespace, name=key.name, reason=reason)
+
     def _failed(self, error: ApiError) -> float:
         """Returns the seconds to wait before the next attempt."""
         self.synced = self._watching = False
@@ -188,10 +204,13 @@ class Reflector(Generic[R]):
         self.defined = False
         self._fault.recovered()
 
-    def _apply(self, kind: EventType, shown: R | str) -> None:
+    def _apply(self, kind: EventType, shown: R | UnreadObject | str) -> None:
         if isinstance(shown, str):
             self._cache.advance(shown)
         elif kind is EventType.DELETED:
             self._cache.apply_deletion(shown)
+        elif isinstance(shown, UnreadObject):
+            self._note_unread(shown)
+            self._cache.apply_unread(shown)
         else:
             self._cache.apply(shown)

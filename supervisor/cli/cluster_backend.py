@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,8 +23,9 @@ from servicekit.kubernetes.errors import (
     RefusedError,
     UnreadableError,
 )
-from servicekit.kubernetes.objects import Metadata, Object, ObjectKey
+from servicekit.kubernetes.objects import Metadata, Object, ObjectKey, UnreadObject
 from servicekit.kubernetes.server import ApiServer
+from servicekit.text import one_line
 from supervisor.cli import cluster_history
 from supervisor.cli.backend import Subject
 from supervisor.cli.cluster_requests import ask_job, drain_node, undrain_node
@@ -134,12 +135,12 @@ class ClusterBackend:
     async def status(self) -> Status:
         """See `Backend`."""
         try:
-            jobs, _ = await self._jobs.list()
+            jobs = await self._jobs.list()
         except ApiError as error:
             raise self._cli_error(error, "SupervisedJobs") from error
-        unseen = [_STREAMS]
+        unseen = [_STREAMS, *_unread("SupervisedJob", jobs.unread)]
         noticed, placements = await self._noticed(unseen), await self._placements(unseen)
-        return status_of(jobs, noticed, placements, self._clock.now(), unseen)
+        return status_of(jobs.objects, noticed, placements, self._clock.now(), unseen)
 
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
         """See `Backend`."""
@@ -262,7 +263,7 @@ class ClusterBackend:
 
     async def _active(self) -> list[ReclaimNotice]:
         try:
-            records, _ = await self._notices.list()
+            records = (await self._notices.list()).objects
         except ApiError as error:
             raise self._cli_error(error, "ReclaimNotices") from error
         notices = [each.value for each in records if each.value is not None]
@@ -337,12 +338,14 @@ class ClusterBackend:
     async def _noticed(self, unseen: list[str]) -> list[Record[ReclaimNotice]]:
         """Empty for a user whose permissions are limited to a namespace: notices are cluster-scoped."""
         try:
-            return (await self._notices.list())[0]
+            listed = await self._notices.list()
         except RefusedError:
             unseen.append("notices: you may not list ReclaimNotices.")
             return []
         except ApiError as error:
             raise self._cli_error(error, "ReclaimNotices") from error
+        unseen.extend(_unread("ReclaimNotice", listed.unread))
+        return listed.objects
 
     async def _placements(self, unseen: list[str]) -> Placements:
         # Imported here: the kinds' code is not needed for anything else, and takes half a second to load.
@@ -383,7 +386,16 @@ async def _get_or_list(collection: ResourceClient[T], key: ObjectKey) -> T | Non
         return None
     except RefusedError as error:
         try:
-            found, _ = await collection.list()
+            listed = await collection.list()
         except RefusedError:
             raise error from None
-    return next((each for each in found if each.metadata.key == key), None)
+    if unread := next((each for each in listed.unread if each.metadata.key == key), None):
+        raise UnreadableError(f"{key.name} does not decode: {unread.reason}")
+    return next((each for each in listed.objects if each.metadata.key == key), None)
+
+
+def _unread(kind: str, outlines: Iterable[UnreadObject]) -> Iterator[str]:
+    """Names the objects that do not decode."""
+    for each in outlines:
+        name = "/".join(filter(None, each.metadata.key))
+        yield f"{kind} {name}: it does not decode ({one_line(each.reason)})."

@@ -65,7 +65,7 @@ async def events(server: ApiServer, namespace: str) -> list[Entry]:
 async def _list(server: ApiServer, resource: Resource, namespace: str) -> Sequence[_Event]:
     chosen = Selection(namespace=namespace)
     client = ResourceClient(server, resource, lambda data: msgspec.json.decode(data, type=_Event), chosen)
-    return (await client.list())[0]
+    return (await client.list()).objects
 
 
 def _entry(event: _Event) -> Entry | None:
@@ -104,7 +104,7 @@ async def labelled(server: ApiServer, namespace: str, selector: str) -> frozense
     for name, resource in resources().items():
         client = ResourceClient(server, resource, lambda data: msgspec.json.decode(data, type=_Object), chosen)
         try:
-            objects, _ = await client.list()
+            objects = (await client.list()).objects
         except NotFoundError:  # The cluster has no such operator.
             continue
         found.update(JobName(f"{each.metadata.namespace}/{name}.{each.metadata.name}") for each in objects)

@@ -19,9 +19,9 @@ async def placements_by_job(server: ApiServer, chosen: Selection) -> Placements:
         ApiError: See `ResourceClient.list`.
     """
     labels = pod_labels()
-    pods, _ = await ResourceClient(server, PODS, lambda data: pod_or_outline(data, labels), chosen).list("0")
+    pods = await ResourceClient(server, PODS, lambda data: pod_or_outline(data, labels), chosen).list("0")
     found = defaultdict[JobName, list[Pod]](list)
-    for pod in pods:
+    for pod in pods.objects:
         for reference in filter(None, (kind.reference(pod) for kind in KINDS)):
             found[reference.name].append(pod)
     return {job: placements_of(of_job) for job, of_job in found.items()}

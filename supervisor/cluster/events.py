@@ -128,6 +128,11 @@ class ClusterEvents:
             for reason in leads
         }
 
+    @property
+    def unread(self) -> int:
+        """How many of them do not decode."""
+        return sum(reflector.unread for reflector in self.reflectors.values())
+
     def about_pod(self, pod: Pod) -> Iterator[tuple[ClusterEvent, float]]:
         """The Events about a pod, each with its lead in seconds: of its namespace, and with its uid and name."""
         for event in self._by_subject.get(pod.metadata.uid, {}).values():

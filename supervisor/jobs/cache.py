@@ -99,6 +99,11 @@ class JobCache(Generic[J]):
         """The names of all jobs; a live view."""
         return self._jobs.keys()
 
+    @property
+    def unread(self) -> int:
+        """How many jobs do not decode at present."""
+        return self._reflector.unread
+
     def state(self, name: JobName) -> JobState[J] | None:
         """The state of a job; None if there is none of that name. Its pods are read again only when they change."""
         state = self._states.get(name)

@@ -78,7 +78,7 @@ class LeaderLabel:
         # A leader that was killed keeps its label, and its container may have restarted.
         shared = {name: value for name, value in own.metadata.labels.items() if name in _INSTALLATION_LABELS}
         labels = {LABEL: _LEADS, **shared}
-        others, _ = await self._pods(",".join(f"{name}={value}" for name, value in labels.items())).list()
+        others = (await self._pods(",".join(f"{name}={value}" for name, value in labels.items())).list()).objects
         for other in others:
             if other.metadata.key != self._own:
                 with suppress(NotFoundError, ConflictError):

@@ -57,6 +57,9 @@ class Codec(Protocol[K_co, T]):
     def object_key(self, value: T) -> ObjectKey:
         """Returns the key of the resource for a value that has none yet."""
 
+    def spare_key(self, key: ObjectKey) -> ObjectKey:
+        """Returns the key for a value whose resource `key` does not decode; the same if its name has a meaning."""
+
     def metadata(self, value: T) -> Mapping[str, object]:
         """Returns further metadata of a new resource."""
 

@@ -121,6 +121,9 @@ class JobCodec:
     def object_key(self, value: SupervisedJob) -> ObjectKey:
         return job_key(value.name, self.home)
 
+    def spare_key(self, key: ObjectKey) -> ObjectKey:
+        return key
+
     def metadata(self, value: SupervisedJob) -> Mapping[str, object]:
         found = owners(value, self.kinds)
         return {"ownerReferences": found} if found else {}

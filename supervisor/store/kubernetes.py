@@ -109,6 +109,11 @@ class KubernetesStore:
             raise StoreError(f"cannot read the store: {error}") from error
 
     @property
+    def unread(self) -> Mapping[str, int]:
+        """The number of resources that do not decode, by the plural of their kind."""
+        return {NOTICES.plural: len(self._notices.cache.unread), JOBS.plural: len(self._jobs.cache.unread)}
+
+    @property
     def known_epoch(self) -> int:
         """The epoch of the last leader whose writes are known, 0 for none."""
         return max(self._notices.known_epoch, self._jobs.known_epoch)

@@ -33,6 +33,9 @@ class NoticeCodec:
     def object_key(self, value: ReclaimNotice) -> ObjectKey:
         return notice_key(value.id, value.episode)
 
+    def spare_key(self, key: ObjectKey) -> ObjectKey:
+        return ObjectKey(key.namespace, f"{key.name}-again")
+
     def metadata(self, value: ReclaimNotice) -> Mapping[str, object]:  # noqa: ARG002 - Codec
         return {}
 

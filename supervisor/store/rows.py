@@ -4,7 +4,8 @@ Each value is stored whole, as the JSON of its dataclass.
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,6 +31,24 @@ Write = tuple[str, Sequence[object]]
 """A statement and its parameters."""
 
 _encoder = msgspec.json.Encoder(order="deterministic")
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadRow:
+    """A row that does not decode: its table, its key, and why."""
+
+    table: str
+    key: tuple[object, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The newest episode of every notice, and every job; `unread` are the rows that were set aside."""
+
+    notices: Mapping[NoticeId, ReclaimNotice]
+    jobs: Mapping[JobName, SupervisedJob]
+    unread: Sequence[UnreadRow] = ()
 
 
 class UnreadableError(Exception):
@@ -72,18 +91,42 @@ def prepare(connection: sqlite3.Connection) -> None:
         raise UnreadableError(f"it was written by a newer version (schema {version}, this one knows {_VERSION})")
 
 
-def read(connection: sqlite3.Connection) -> tuple[dict[NoticeId, ReclaimNotice], dict[JobName, SupervisedJob]]:
-    """Returns the newest episode of every notice, and every job.
+def read(connection: sqlite3.Connection) -> Contents:
+    """Returns what is stored, and sets rows aside that do not decode.
 
-    Raises:
-        UnreadableError: A row does not decode.
+    One row of another version must not keep everybody's supervisor from starting. The agent or the launcher that the
+    row is of reports again, and its new row must not overwrite what nobody has understood.
     """
-    notices = [_notice(body) for (body,) in connection.execute("SELECT body FROM notices ORDER BY id, episode")]
-    try:
-        jobs = [_job(*row) for row in connection.execute("SELECT name, uid, spec, observed, decision FROM jobs")]
-    except msgspec.MsgspecError as error:
-        raise UnreadableError(f"a row does not decode: {error}") from error
-    return {notice.id: notice for notice in notices}, {job.name: job for job in jobs}
+    notices, jobs, unread = dict[NoticeId, ReclaimNotice](), dict[JobName, SupervisedJob](), list[UnreadRow]()
+    for key, episode, body in connection.execute("SELECT id, episode, body FROM notices ORDER BY id, episode"):
+        try:
+            notice = _notice(body)
+            notices[notice.id] = notice
+        except UnreadableError as error:
+            unread.append(UnreadRow("notices", (key, episode), str(error)))
+    for name, *row in connection.execute("SELECT name, uid, spec, observed, decision FROM jobs"):
+        try:
+            jobs[JobName(name)] = _job(name, *row)
+        except (msgspec.MsgspecError, ValueError) as error:
+            unread.append(UnreadRow("jobs", (name,), str(error)))
+    if unread:
+        _set_aside(connection, unread)
+    return Contents(notices, jobs, unread)
+
+
+_KEYS = {"notices": "id = ? AND episode = ?", "jobs": "name = ?"}
+
+
+def _set_aside(connection: sqlite3.Connection, unread: Sequence[UnreadRow]) -> None:
+    """Moves rows into the tables `unread_notices` and `unread_jobs`, where they stay for people."""
+    connection.execute("BEGIN IMMEDIATE")
+    for row in unread:
+        aside, which = f"unread_{row.table}", _KEYS[row.table]
+        columns = f"SELECT *, CURRENT_TIMESTAMP AS set_aside_at FROM {row.table} WHERE"  # noqa: S608 - constants
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {aside} AS {columns} FALSE")
+        connection.execute(f"INSERT INTO {aside} {columns} {which}", row.key)
+        connection.execute(f"DELETE FROM {row.table} WHERE {which}", row.key)  # noqa: S608 - constants
+    connection.execute("COMMIT")
 
 
 def _migrate_notice_ids(connection: sqlite3.Connection) -> None:

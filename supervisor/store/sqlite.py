@@ -7,7 +7,8 @@ Changes that arrive during a commit share the next one, so that 2,500 notices at
 import asyncio
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ import structlog
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.files import draft_beside
+from servicekit.text import one_line
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, SupervisedJob, ended_before
 from supervisor.domain.notice import NoticeState, ReclaimNotice
@@ -70,6 +72,8 @@ class SqliteStore:
         self._queue: asyncio.Queue[_Pending] = asyncio.Queue()
         self._news = asyncio.Condition()
         self._closed = False
+        self.unread: Mapping[str, int] = {}
+        """How many rows of each table did not decode when the file was opened."""
 
     @classmethod
     async def open(cls, path: Path) -> Self:
@@ -80,11 +84,14 @@ class SqliteStore:
         """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         try:
-            connection, snapshot = await asyncio.get_running_loop().run_in_executor(thread, _open, path)
+            connection, contents = await asyncio.get_running_loop().run_in_executor(thread, _open, path)
         except BaseException:
             thread.shutdown()
             raise
-        return cls(connection, thread, snapshot)
+        store = cls(connection, thread, Snapshot(1, contents.notices, contents.jobs))
+        counts = Counter(row.table for row in contents.unread)
+        store.unread = {table: counts[table] for table in ("notices", "jobs")}
+        return store
 
     async def continue_clock(self, clock: Clock) -> None:
         """Moves the clock so that it continues the one that counted the stored instants, if that was in the same boot.
@@ -246,7 +253,7 @@ def _refuse(pending: _Pending, reason: str, cause: Exception | None = None) -> N
     _settle(pending, None, error)
 
 
-def _open(path: Path) -> tuple[sqlite3.Connection, Snapshot]:
+def _open(path: Path) -> tuple[sqlite3.Connection, rows.Contents]:
     try:
         if not path.exists():
             _create(path)
@@ -301,14 +308,16 @@ def _explained(error: Exception, path: Path) -> str:
     return str(error)
 
 
-def _read(connection: sqlite3.Connection) -> Snapshot:
+def _read(connection: sqlite3.Connection) -> rows.Contents:
     try:
         rows.prepare(connection)
-        notices, jobs = rows.read(connection)
+        contents = rows.read(connection)
     except BaseException:
         connection.close()
         raise
-    return Snapshot(1, notices, jobs)
+    for row in contents.unread:
+        _log.warning("store.row_unread", table=row.table, row="/".join(map(str, row.key)), reason=one_line(row.reason))
+    return contents
 
 
 def _continue_clock(connection: sqlite3.Connection, clock: Clock, active: bool) -> None:  # noqa: FBT001 - internal

@@ -81,16 +81,16 @@ class TypedStore(Generic[K, T]):
         Raises:
             ApiError: It cannot be read.
         """
-        records, _ = await self._client.list()
-        for record in records:
+        for record in (await self._client.list()).objects:
             self.cache.record_write(record)
 
     def outdated(self, before: float, ended: Callable[[T], bool]) -> list[Record[T]]:
         """Returns the records whose value has `ended`, and our own without a value that were made `before`."""
         return [
             record
-            for record in self.cache.objects.values()
-            if (_abandoned(record, before) if record.value is None else ended(record.value))
+            for key, record in self.cache.objects.items()
+            if key not in self.cache.unread
+            and (_abandoned(record, before) if record.value is None else ended(record.value))
         ]
 
     async def remove(self, record: Record[T]) -> bool:
@@ -143,6 +143,8 @@ class TypedStore(Generic[K, T]):
             # By resource: a batch may end one episode and begin the next.
             values = [value for _, value in outcomes if not isinstance(value, Exception | None)]
             last = {self._object_key(record, value): value for value in values}
+            for object_key in last.keys() & self.cache.unread.keys():
+                raise StoreUnavailableError(f"{object_key.name} does not decode: delete it, or start its version again")
             try:
                 for object_key, value in last.items():
                     await self._write(object_key, value)
@@ -155,10 +157,15 @@ class TypedStore(Generic[K, T]):
         raise StoreUnavailableError(f"somebody else keeps changing it: {came_between}")
 
     def _object_key(self, record: Record[T] | None, value: T) -> ObjectKey:
-        """Returns the key of the resource that holds the value, however an earlier version named it, or a new key."""
-        if record is not None and self._rank(record) == self._codec.rank(value):
+        """Returns the key of the resource that holds the value, however an earlier version named it, or a new key.
+
+        A resource that does not decode is not overwritten.
+        """
+        unread = self.cache.unread
+        if record is not None and self._rank(record) == self._codec.rank(value) and record.metadata.key not in unread:
             return record.metadata.key
-        return self._codec.object_key(value)
+        key = self._codec.object_key(value)
+        return self._codec.spare_key(key) if key in unread else key
 
     async def _write(self, key: ObjectKey, value: T) -> None:
         """Writes in one request for a changed value, and none for an unchanged one.

@@ -1,5 +1,6 @@
 """The components that exist only on a cluster: those of every replica, and those of the leader."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -12,7 +13,7 @@ from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer, Call
 from supervisor.cluster.allocation import Allocation
-from supervisor.cluster.events import ClusterEvents
+from supervisor.cluster.events import EVENTS, ClusterEvents
 from supervisor.cluster.machines import machine_of
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.grant import Grant
@@ -37,6 +38,7 @@ from supervisor.jobs.kind import Admission, ClusterContext, JobState
 from supervisor.jobs.queues.kubequeue.admission import admission
 from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies
 from supervisor.jobs.queues.kueue.boosts import BoostPolicy
+from supervisor.jobs.queues.kueue.workload import WORKLOADS
 from supervisor.jobs.queues.kueue.workloads import Workloads
 from supervisor.jobs.registry import KINDS, pod_labels, process_of
 from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
@@ -199,6 +201,17 @@ class Cluster:
 
     def _touched(self, names: Collection[JobName]) -> None:
         self.jobs.touched(names)
+
+    @property
+    def unread(self) -> Mapping[str, int]:
+        """The number of objects that do not decode, or in outline only, by the plural of their kind."""
+        counts = Counter(self.view.unread)
+        for kind in self.jobs:
+            counts[kind.cache.kind.resource.plural] += kind.cache.unread
+        for events in (self._events, self._drills):
+            counts[EVENTS.plural] += events.unread
+        counts[WORKLOADS.plural] = self.workloads.unread
+        return counts
 
     def _admission(self, state: JobState[Any]) -> Admission | None:
         """What the queue that manages a job says of it; None if no queue does."""

@@ -77,13 +77,22 @@ async def _serve_alone(
             certificate=certificate,
             refusals=refusals,
             bulkhead=bulkhead,
-            hooks=metrics.for_leader(AlwaysLeader().may_act) if metrics else NoMetrics(),
+            hooks=_standalone_hooks(metrics, store),
             notifications=notifications,
         )
         with stop_on_signals(stop):
             await supervisor.serve(stop, _metrics_task(settings, metrics))
     finally:
         await store.close()
+
+
+def _standalone_hooks(metrics: "Metrics | None", store: SqliteStore) -> MetricsHooks:
+    if metrics is None:
+        return NoMetrics()
+    # Imported here: metrics that are off should cost no memory.
+    from supervisor.observability.metrics.wiring import ClusterSources  # noqa: PLC0415
+
+    return metrics.for_leader(AlwaysLeader().may_act, ClusterSources(unread=lambda: store.unread))
 
 
 async def _serve_in_cluster(
@@ -151,7 +160,7 @@ def _metrics_hooks(metrics: "Metrics | None", replica: "Replica") -> MetricsHook
     around = ClusterSources(
         locations=cluster.location,
         gpus=cluster.gpus,
-        unread=lambda: cluster.view.unread,
+        unread=lambda: {**cluster.unread, **replica.store.unread},
         events=lambda: {} if events is None else {outcome.value: count for outcome, count in events.outcomes.items()},
     )
     return metrics.for_leader(replica.leadership.may_act, around)

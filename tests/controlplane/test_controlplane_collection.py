@@ -37,7 +37,7 @@ async def test_a_selection_is_all_that_is_listed(server: ApiServer, namespace: N
     maps = _collection(server, namespace)
     for name in ("a", "b"):
         await maps.create(ObjectKey(namespace.name, name), {"data": {"k": name}}, labels={"is": name})
-    selected, _ = await _collection(server, namespace, "is=b").list()
+    selected = (await _collection(server, namespace, "is=b").list()).objects
     assert [(one.metadata.name, one.data) for one in selected] == [("b", {"k": "b"})]
     assert {"a", "b"} <= {one.metadata.name for one in (await maps.list())[0]}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.objects import Metadata, ObjectKey, UnreadObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,43 @@ def test_an_own_change_is_not_undone_by_what_the_watch_still_has_to_tell() -> No
     cache.apply(thing(9))
     cache.apply(thing(12))
     assert versions(cache) == {"a": 12}
+
+
+def outline(version: int, *, name: str = "a", uid: str = "uid") -> UnreadObject:
+    return UnreadObject(Metadata(name, uid, str(version)), "size")
+
+
+def unread(cache: Cache[Thing]) -> set[str]:
+    return {key.name for key in cache.unread}
+
+
+def test_an_object_whose_state_does_not_decode_stays_as_it_was() -> None:
+    """From a list as from the watch, until it decodes again; one of another uid is another object."""
+    cache = empty()
+    cache.apply(thing(2))
+    cache.apply_unread(outline(3))
+    assert (versions(cache), unread(cache)) == ({"a": 2}, {"a"})
+    cache.replace([thing(4, name="b")], "5", [outline(3), outline(5, name="c")])
+    assert (versions(cache), unread(cache)) == ({"a": 2, "b": 4}, {"a", "c"})
+    cache.record_write(thing(6))
+    cache.apply_unread(outline(7, uid="another"))
+    assert (versions(cache), unread(cache)) == ({"b": 4}, {"a", "c"})
+    cache.apply_deletion(outline(8, name="c"))
+    cache.apply_deletion(outline(9))
+    assert unread(cache) == {"a"}
+    cache.replace([], "10")
+    assert (versions(cache), unread(cache)) == ({}, set())
+
+
+def test_an_older_state_that_does_not_decode_is_no_news() -> None:
+    cache = empty()
+    cache.record_write(thing(9))
+    cache.apply_unread(outline(5))
+    cache.replace([], "8", [outline(5)])
+    assert (versions(cache), unread(cache)) == ({"a": 9}, set())
+    cache.record_deletion(thing(9))
+    cache.apply_unread(outline(10))
+    assert unread(cache) == set()
 
 
 def test_what_was_deleted_here_does_not_come_back_by_the_watch() -> None:

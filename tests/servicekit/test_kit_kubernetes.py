@@ -41,6 +41,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 class Thing(msgspec.Struct, frozen=True):
     metadata: Metadata
+    size: int = 0
 
 
 def thing(name: str, version: int) -> dict[str, Any]:
@@ -394,6 +395,31 @@ async def test_silence_and_absence_are_given_up(tmp_path: Path) -> None:
             await ResourceClient(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing)).list()
     finally:
         await server.close()
+
+
+def strange(name: str, version: int) -> dict[str, Any]:
+    """One that another version wrote."""
+    return {**thing(name, version), "size": "large"}
+
+
+async def test_an_object_that_does_not_decode_hides_no_other(tmp_path: Path) -> None:
+    """In a list and in the watch; it is named once, keeps the last state that decoded, and comes back or goes."""
+    last_page = answered(200, {"metadata": {"resourceVersion": "7"}, "items": [strange("d", 7), thing("c", 7)]})
+    first = watch(*(event("MODIFIED", each) for each in (strange("a", 8), strange("a", 9), thing("e", 10))))
+    later = watch(event("DELETED", strange("d", 11)), event("MODIFIED", thing("a", 12)))
+    with capture_logs() as logs:
+        async with following(tmp_path, page(7, "a", "b", more="token"), last_page, first, later) as one:
+            await one.until({"a": 7, "b": 7, "c": 7, "e": 10})
+            assert {key.name for key in one.cache.unread} == {"a", "d"}
+            assert one.reflector.unread == 2
+            await one.until({"a": 12, "b": 7, "c": 7, "e": 10})
+            assert one.reflector.unread == 0
+            assert one.script.lists == 2
+    assert [(each["event"], each["kind"], each["name"]) for each in logs] == [
+        ("object.unread", "things", "d"),
+        ("object.unread", "things", "a"),
+    ]
+    assert all("size" in each["reason"] for each in logs)
 
 
 async def test_an_object_that_does_not_decode_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
-from servicekit.kubernetes.objects import Metadata, ObjectKey
+from servicekit.kubernetes.objects import Metadata, ObjectKey, UnreadObject
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.reconcile import reconcile
 from servicekit.wakeup import Wakeup
@@ -116,7 +116,8 @@ class ScaleOuts:
 
     def growable(self, state: State) -> int:
         """How many workers the operator can be asked for; none while a ScaleOut of ours may exist."""
-        if not self._reflector.synced or _of(state, self._cache.objects.values()):
+        ours = _of(state, self._cache.objects.values()) or _unread_of(state, self._cache.unread.values())
+        if ours or not self._reflector.synced:
             return 0
         return growable(state, namesakes=self._context.jobs.namesakes(state.name))
 
@@ -165,10 +166,10 @@ class ScaleOuts:
             ApiError: The ScaleOuts cannot be listed or deleted.
         """
         try:
-            listed, _ = await self._client.list()
+            listed = await self._client.list()
         except (NotFoundError, RefusedError):
             return True  # They are not defined, or we have no right to make one.
-        ours = _of(state, listed)
+        ours: list[ScaleOut | UnreadObject] = [*_of(state, listed.objects), *_unread_of(state, listed.unread)]
         for one in ours:
             await self._delete(one)
         return not ours
@@ -199,10 +200,13 @@ class ScaleOuts:
         if _done_with(one, self._context.jobs.state(one.job), job):
             await self._delete(one)
 
-    async def _delete(self, one: ScaleOut) -> None:
+    async def _delete(self, one: ScaleOut | UnreadObject) -> None:
         try:
             # A conditional deletion fails if the operator has just started with it, as its pods would stay behind.
-            await (self._client.delete_unconditionally(one) if one.begun else self._client.delete(one))
+            if isinstance(one, ScaleOut) and one.begun:
+                await self._client.delete_unconditionally(one)
+            else:
+                await self._client.delete(one)
         except ConflictError:
             return
         except NotFoundError:
@@ -222,6 +226,14 @@ def _of(state: State, scale_outs: Collection[ScaleOut]) -> Sequence[ScaleOut]:
     growing, and from every resume.
     """
     return [one for one in scale_outs if (one.job, one.owner) == (state.name, state.job.metadata.uid)]
+
+
+def _unread_of(state: State, outlines: Collection[UnreadObject]) -> Sequence[UnreadObject]:
+    """Those of a job that do not decode, by their names."""
+    prefix = scale_out_name(state.job.metadata.uid, 0).removesuffix("0")
+    namespace = state.job.metadata.namespace
+    keys = [(one, one.metadata.key) for one in outlines]
+    return [one for one, key in keys if key.namespace == namespace and key.name.startswith(prefix)]
 
 
 def _done_with(one: ScaleOut, state: State | None, job: SupervisedJob | None) -> bool:

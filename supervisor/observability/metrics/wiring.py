@@ -35,7 +35,8 @@ _REVIEWING = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 class ClusterSources:
     """Values that exist only on a cluster.
 
-    `events` counts Kubernetes Events by outcome, `unread` counts by kind the objects that could not be decoded.
+    `events` counts Kubernetes Events by outcome, `unread` counts the objects that could not be decoded, by each kind
+    that there is.
     """
 
     locations: NodeLocations = unknown_location
@@ -131,7 +132,7 @@ class LeaderMetrics:
             ("kind",),
             registry=registry,
         )
-        for kind in ("nodes", "pods"):
+        for kind in surroundings.unread():
             unread.labels(kind).set_function(partial(_of, surroundings.unread, kind))
         self._notices = NoticeMetrics(registry, surroundings.locations, self._sources)
         self._named = NamedJobs(named_jobs)

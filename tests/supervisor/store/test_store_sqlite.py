@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from servicekit.clock import BootTime, Clock
+from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.interface import StoreError, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
-from tests.supervisor.decide.decide_builders import T0, notice, observing, running_job
+from tests.supervisor.decide.decide_builders import T0, notice, observing, running_job, waiting_job
 from tests.supervisor.store.store_behaviour import Opener, StoreBehaviour, opened, put_job, to
 
 
@@ -217,15 +219,35 @@ def _modes(directory: Path) -> dict[str, int]:
     return {file.name: file.stat().st_mode & 0o777 for file in directory.iterdir()}
 
 
-async def test_a_row_that_does_not_decode_is_refused(tmp_path: Path) -> None:
-    """Half a memory would be worse than none."""
-    path = tmp_path / "store"
+async def test_a_row_that_does_not_decode_is_set_aside_and_hides_no_other(tmp_path: Path) -> None:
+    """It is named and kept for people, and not overwritten by what is reported again."""
+    path, strange = tmp_path / "store", waiting_job(name="strange")
     async with sqlite(path) as store:
-        await store.put_notice(notice(1).id, to(notice(1)))
+        for number in (1, 2):
+            await store.put_notice(notice(number).id, to(notice(number)))
+        for job in (strange, waiting_job(name="plain")):
+            await put_job(store, job)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("UPDATE notices SET body = ?", (b"{}",))
-    with pytest.raises(StoreError, match="does not decode"):
-        await SqliteStore.open(path)
+        connection.execute("UPDATE notices SET body = ? WHERE id = ?", (b"{}", notice(1).id))
+        connection.execute("UPDATE jobs SET decision = ? WHERE name = ?", (b'{"phase": "Flying"}', strange.name))
+    with capture_logs() as logs:
+        async with sqlite(path) as store:
+            assert (set(store.snapshot().notices), set(store.snapshot().jobs)) == ({notice(2).id}, {JobName("plain")})
+            assert store.unread == {"notices": 1, "jobs": 1}
+            await store.put_notice(notice(1).id, to(notice(1)))
+            await put_job(store, strange)
+    assert [(each["event"], each["row"]) for each in logs] == [
+        ("store.row_unread", f"{notice(1).id}/1"),
+        ("store.row_unread", "strange"),
+    ]
+    async with sqlite(path) as store:
+        assert (len(store.snapshot().notices), len(store.snapshot().jobs)) == (2, 2)
+        assert store.unread == {"notices": 0, "jobs": 0}
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT body FROM unread_notices").fetchall() == [(b"{}",)]
+        assert connection.execute("SELECT name, decision FROM unread_jobs").fetchall() == [
+            ("strange", b'{"phase": "Flying"}')
+        ]
 
 
 async def test_a_path_that_cannot_be_a_file_is_refused(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ class Workload(msgspec.Struct, frozen=True):
     metadata: _Metadata
     spec: _Spec = _Spec()
     status: _Status = _Status()
+    unread: str = ""
+    """Why only its metadata could be read; empty if all of it could."""
 
     @property
     def owner(self) -> Owner | None:
@@ -118,7 +120,8 @@ class Workload(msgspec.Struct, frozen=True):
     def admission(self) -> Admission:
         """The admission of its job; it contains no number, so that it changes only when something happens."""
         is_ours = self.marked and not self.active
-        if is_ours or self.admitted or self.finished:
+        # Nothing is known about the admission of an unread one, and nobody stops a job because of that.
+        if self.unread or is_ours or self.admitted or self.finished:
             return Admission()
         if self.reserves_quota and self._is(_Type.EVICTED):
             return Admission(f"Kueue evicts the job: {self._conditions[_Type.EVICTED].reason}.")
@@ -135,10 +138,18 @@ class Workload(msgspec.Struct, frozen=True):
         return condition is not None and condition.status == "True"
 
 
+class _Outline(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+
+
 def read_workload(data: bytes | msgspec.Raw) -> Workload:
-    """Decodes a Workload from the API server's JSON.
+    """Decodes a Workload from the API server's JSON, or the metadata of one that this version does not know.
 
     Raises:
-        msgspec.MsgspecError: It is not a Workload.
+        msgspec.MsgspecError: It has no metadata.
     """
-    return msgspec.json.decode(data, type=Workload)
+    try:
+        return msgspec.json.decode(data, type=Workload)
+    except msgspec.MsgspecError as error:
+        outline = msgspec.json.decode(data, type=_Outline)
+        return Workload(outline.metadata, unread=str(error))

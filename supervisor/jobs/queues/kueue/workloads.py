@@ -3,12 +3,15 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import structlog
+
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
+from servicekit.text import one_line
 from supervisor.cluster.annotations import OURS, PRIORITY_BOOST, SUSPENDED_BY
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import Admission, JobState, Right
@@ -24,6 +27,8 @@ RIGHTS = (
     ),
 )
 
+
+_log = structlog.get_logger()
 
 _Job = tuple[JobName, str]
 """The name and the uid of a job."""
@@ -65,6 +70,11 @@ class Workloads:
         """Whether there are none."""
         return not self._by_job
 
+    @property
+    def unread(self) -> int:
+        """How many of them do not decode, or in outline only."""
+        return self.reflector.unread + sum(bool(each.unread) for each in self._cache.objects.values())
+
     def admission(self, state: JobState[Any]) -> Admission | None:
         """The admission of a job; None if Kueue does not manage it."""
         workload = self.of(state)
@@ -105,6 +115,9 @@ class Workloads:
         self._cache.record_write(written)
 
     def _moved(self, before: Workload | None, after: Workload | None) -> None:
+        if after is not None and after.unread and (before is None or before.unread != after.unread):
+            key, reason = after.metadata.key, one_line(after.unread)
+            _log.warning("object.unread", kind=WORKLOADS.plural, namespace=key.namespace, name=key.name, reason=reason)
         earlier, later = _job(before), _job(after)
         if before is not None and earlier is not None:
             others = self._by_job[earlier]

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from supervisor.domain.ids import cluster_job
+from supervisor.jobs.kind import Admission
 from supervisor.jobs.queues.kueue.workload import Workload, read_workload
 
 _MARK = {"job-supervisor.kube-ai.io/suspended-by": "elastic-job-supervisor"}
@@ -20,6 +21,14 @@ def _workload(*true: str, active: bool = True, annotations: dict[str, str] | Non
     found = [{"type": kind, "status": str(kind in true), "reason": "Preempted"} for kind in (*_EVICTED, "Finished")]
     spec = {"active": active, "queueName": "gpus", "podSets": []}
     return read_workload(msgspec.json.encode({"metadata": metadata, "spec": spec, "status": {"conditions": found}}))
+
+
+def test_one_of_another_version_still_has_its_job_and_its_mark_and_holds_nothing_back() -> None:
+    """Nobody stops a job because its Workload is not understood; an action finds the Workload."""
+    known = msgspec.json.decode(msgspec.json.encode(_workload("Evicted", annotations=_MARK)))
+    strange = read_workload(msgspec.json.encode({**known, "status": {"conditions": "none"}}))
+    assert (strange.job, strange.marked, strange.admission) == (_workload().job, True, Admission())
+    assert "conditions" in strange.unread
 
 
 def test_it_names_its_job() -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.client import ResourceClient
@@ -80,6 +81,7 @@ async def scale_outs(cluster: _Cluster) -> AsyncIterator[ScaleOuts]:
         may_act=lambda: True,
         on_change=lambda: None,
         clock=Clock(),
+        bulkhead=Bulkhead(Clock()),
     )
     jobs = cast("Any", _NoNamesakes())
     client = ResourceClient(server, TRAINING_JOBS, read_training_job)
@@ -106,3 +108,17 @@ async def test_only_a_jobs_own_scaleout_is_in_its_way(
     assert scale_outs.growable(_growing()) == (0 if is_the_jobs else 2)
     assert await scale_outs.gone(_growing()) is not is_the_jobs
     assert [path.rsplit("/", 1)[-1] for path in cluster.deleted] == (["grow-1"] if is_the_jobs else [])
+
+
+@pytest.mark.parametrize(("namespace", "is_the_jobs"), [("team", True), ("tenant", False)])
+async def test_a_scaleout_that_does_not_decode_is_a_jobs_by_its_name(
+    scale_outs: ScaleOuts, cluster: _Cluster, namespace: str, *, is_the_jobs: bool
+) -> None:
+    """Its operator may go on with it."""
+    strange = _scale_out(namespace)
+    strange["metadata"]["name"] = "grow-job-uid-7"
+    cluster.scale_outs.append({**strange, "status": {"phase": 7}})
+    await scale_outs._reflector.list()
+    assert scale_outs.growable(_growing()) == (0 if is_the_jobs else 2)
+    assert await scale_outs.gone(_growing()) is not is_the_jobs
+    assert len(cluster.deleted) == is_the_jobs
