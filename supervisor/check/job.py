@@ -82,6 +82,7 @@ class CheckedJob:
     name: str
     namespace: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Value] = field(default_factory=dict)
     spec_path: str = "spec"
     roles: tuple[Role, ...] = ()

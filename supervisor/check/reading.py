@@ -73,6 +73,7 @@ def _job(kind: Kind, document: Value) -> CheckedJob:
         name=text(document, "metadata", "name") or text(document, "metadata", "generateName"),
         namespace=text(document, "metadata", "namespace"),
         annotations=_texts(document, "metadata", "annotations"),
+        labels=_texts(document, "metadata", "labels"),
         spec=mapping(document, "spec"),
         roles=tuple(_roles(kind, document)),
     )

@@ -34,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     evictions.eviction_counts,
     evictions.eviction_fails_job,
     evictions.eviction_restarts_job,
+    evictions.preemption_ends_processes,
     rendezvous.rendezvous_standalone,
     rendezvous.rendezvous_store_on_worker,
     rendezvous.rendezvous_notices_late,

@@ -124,6 +124,45 @@ def test_a_stop_after_sigterm_still_holds_and_a_second_sigterm_ends_the_hold(
     assert HOLDING.format(20) in script.output()
 
 
+def test_a_stop_on_its_way_is_answered_by_the_checkpoint_that_was_saved_at_sigterm(
+    supervisor: FakeSupervisor, start: Start
+) -> None:
+    """As where a queue deletes the pods before the supervisor has decided: training does not go on after SIGTERM."""
+    script = start(LEAVES.replace("sys.exit(-1)", "print('exits')\n    sys.exit(-1)"), RANK="0")
+    supervisor.wait_for(lambda: supervisor.hellos)
+    script.wait_for_line("training\n")
+    supervisor.wait_for(lambda: supervisor.open_streams)
+    script.process.terminate()
+    script.wait_for_line("exits")
+    supervisor.direct(directive="STOP", generation=6)
+    supervisor.wait_for(lambda: [each for each in supervisor.reports_of("saved") if each["generation"] == 6])
+    supervisor.direct(directive="STOP", generation=6, release=True)
+    assert script.end() == 255
+    answers = [(each["generation"], each["step"]) for each in supervisor.reports_of("saved")]
+    assert answers[-1] == (6, 7)
+    assert [each["generation"] for each in supervisor.reports_of("left")] == [6]
+
+
+def test_a_loop_of_the_sdk_saves_at_sigterm(start: Start) -> None:
+    """Rank 0 as its launcher ends it, before any word of the supervisor."""
+    script = start(
+        """
+        import itertools, time
+        import kubeai.elastic as kubeai
+
+        kubeai.init(sigterm=True)
+        print("training")
+        for step, _batch in kubeai.steps(itertools.count(), lambda step: print("saved")):
+            time.sleep(0.005)
+        """,
+        RANK="0",
+    )
+    script.wait_for_line("training\n")
+    script.process.terminate()
+    assert script.end() == 75
+    assert script.out.read_text() == "training\nsaved\n"
+
+
 @pytest.mark.parametrize("started", ["in the main thread", "in another thread"])
 def test_terminating_a_forked_child_leaves_the_parents_flag(start: Start, started: str) -> None:
     """As multiprocessing's terminate() does with the workers of a data loader: an inherited handler would stop all."""

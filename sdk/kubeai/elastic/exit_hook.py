@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _HOLD_SECONDS = 20.0
 # Nobody waits for a worker that leaves alone; this is enough for one more attempt at the slowest pace.
 _LEAVE_SECONDS = 5.0
+# Kueue deletes the pods of a job 0.25 s after it has decided, and the STOP comes up to 0.9 s after that.
+_STOP_SECONDS = 2.0
 _POST_SECONDS = 2.0  # a post in the training thread must not take much longer than the release
 
 
@@ -52,6 +54,9 @@ def report_exit(monitor: Monitor, uplink: Uplink, stderr: StderrLog, hold: float
         elastic_agent.obey_sigterm()
         monitor.wait_for(lambda: monitor.is_released, elastic_agent.FAILURE_SECONDS)
         return
+    if monitor.awaits_stop:
+        monitor.wait_for(lambda: not monitor.awaits_stop, min(hold, _STOP_SECONDS))
+        monitor.answer_stop()
     directive = monitor.state.directive
     if not directive.is_final:
         return

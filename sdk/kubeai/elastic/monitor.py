@@ -17,6 +17,7 @@ from .agreement import Purpose
 from .messages import Hello, Member, Report, ReportKind
 from .participant import Participant
 from .state import Line, State, advance, apply, apply_annotation, apply_sigterm, take_effect
+from .values import DirectiveKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,7 @@ class Monitor:
         self._has_stream = False
         self._reported: Member | None = None
         self._saved: Report | None = None
+        self._saved_at_signal: Report | None = None  # the last one after SIGTERM; training does not go on after it
         self._holds: Purpose | None = None  # the answer waits for the report of the checkpoint
         self._resumed: Report | None = None
         self._save_began: float | None = None
@@ -108,6 +110,7 @@ class Monitor:
             self.step = self.step if step is None else step
             took = self._learn_save(seconds)
             self._saved = Report(ReportKind.SAVED, self.member, step, generation, checkpoint_seconds=took)
+            self._saved_at_signal = self._saved if self._is_terminated else None
             saved = replace(self._received, saved_for=generation, saved_after_signal=self._is_terminated)
             self._set_state(saved)
 
@@ -233,6 +236,20 @@ class Monitor:
         with self._changed:
             self._holds = purpose
             self._hold_after_save()
+
+    @property
+    def awaits_stop(self) -> bool:
+        """Whether a STOP for this process may be on its way: SIGTERM may come before it, as at a preemption."""
+        decided = self._received.directive.is_final or self.is_released
+        return self._is_terminated and self._has_stream and self.member.rank == 0 and not decided
+
+    def answer_stop(self) -> None:
+        """Report the checkpoint of after SIGTERM as the answer to a STOP that came after it."""
+        with self._changed:
+            directive, saved = self._received.directive, self._saved_at_signal
+            if directive.kind is DirectiveKind.STOP and saved is not None and saved.generation != directive.generation:
+                self._saved = self._saved_at_signal = replace(saved, generation=directive.generation)
+                self._set_state(replace(self._received, saved_for=directive.generation))
 
     def left(self) -> Report:
         """Return the report that this process exits."""

@@ -1,11 +1,17 @@
 """Policies that react to the eviction of a pod."""
 
+import re
 from collections.abc import Iterator
 
+from supervisor.check.command import TORCHRUN
 from supervisor.check.finding import Facts, Problem, Severity, rule
-from supervisor.check.job import CheckedJob, Kind
-from supervisor.check.values import Value, items, text
+from supervisor.check.job import CheckedJob, Kind, Role
+from supervisor.check.torchrun import agents
+from supervisor.check.values import Value, items, mapping, text
 
+_KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+_INITS = frozenset({"tini", "dumb-init"})
+_TRAP = re.compile(r"\btrap\s[^\n]*\b(?:SIG)?TERM\b")
 _DISRUPTION = "DisruptionTarget"
 _LOSSES = frozenset({"*", "PodEvicted", "PodFailed"})
 _ENDING = {
@@ -48,6 +54,33 @@ def eviction_restarts_job(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
                 f"The loss of one pod {_ENDING[action]}: the action for {', '.join(sorted(events))} is {action}.",
                 "Remove the policy: without one, Volcano replaces the pod.",
             )
+
+
+@rule(
+    "preemption-ends-processes",
+    Severity.WARNING,
+    "a launcher under Kueue that ends the processes at SIGTERM, before they are told to save",
+)
+def preemption_ends_processes(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+    for role in job.roles if job.labels.get(_KUEUE_QUEUE) else ():
+        launcher = _passes_sigterm_on(job, role)
+        if launcher and not any(mapping(each, "lifecycle", "preStop") for each in items(role.pod, "containers")):
+            yield Problem(
+                role.path,
+                f"A preemption by Kueue deletes the pods at once, and {launcher} passes their SIGTERM on: rank 0 has "
+                "ended before it is told to save, and the steps since the last checkpoint are lost.",
+                "Give the container a lifecycle.preStop that sleeps for as long as a checkpoint takes, and a longer "
+                "terminationGracePeriodSeconds, or call kubeai.init(sigterm=True) in the training script.",
+            )
+
+
+def _passes_sigterm_on(job: CheckedJob, role: Role) -> str:
+    """The name of what passes SIGTERM on to the training processes of a role; empty if nothing is known to."""
+    if any(agent.role is role for agent in agents(job)):
+        return TORCHRUN
+    if any(_TRAP.search(text) for text in role.texts):
+        return "the trap of the shell"
+    return next((launch.program for launch in role.launches if launch.program in _INITS), "")
 
 
 def _disruption_rules(job: CheckedJob) -> Iterator[tuple[str, str]]:

@@ -45,6 +45,7 @@ _LAUNCHERS = {
 _COMMANDS = {**_TEMPLATES, **{kind: _LAUNCHERS[kind] for kind in (_TRAINING, _MPI)}}
 _YES, _NO = True, False
 _POLICY = "spec.elasticPolicy"
+_QUEUED = {"kueue.x-k8s.io/queue-name": "gpus"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ BAD: Sequence[Bad] = [
     Bad("eviction-counts", _JOB, "spec.podFailurePolicy", None),
     Bad("eviction-counts", _JOB, "spec.podFailurePolicy.rules.0.action", "Count"),
     Bad("eviction-fails-job", _JOB, "spec.podFailurePolicy.rules.0.action", "FailJob"),
+    Bad("preemption-ends-processes", _PYTORCH, "metadata.labels", _QUEUED),
     Bad("eviction-restarts-job", _VOLCANO, "spec.policies.0", {"event": "PodEvicted", "action": "RestartJob"}),
     Bad("eviction-restarts-job", _VOLCANO, "spec.policies.0", {"events": ["*"], "action": "AbortJob"}),
     Bad("eviction-restarts-job", _VOLCANO, "spec.tasks.0.policies", [{"event": "PodFailed", "action": "TerminateJob"}]),
@@ -187,6 +189,28 @@ def test_a_bad_manifest_is_found(bad: Bad) -> None:
 @pytest.mark.parametrize(("rule", "line"), BAD_COMMANDS)
 def test_a_bad_command_line_is_found(rule: str, line: str) -> None:
     assert rule in ids(found(line))
+
+
+@pytest.mark.parametrize(
+    ("command", "is_found"),
+    [
+        ("torchrun train.py", True),
+        ("trap 'kill -TERM $child' TERM; python train.py & child=$!; wait", True),
+        ("tini -- python train.py", True),
+        ("python train.py", False),
+        ("horovodrun -np 4 python train.py", False),
+    ],
+)
+def test_a_launcher_that_passes_sigterm_on_is_found_under_a_queue(
+    command: str,
+    is_found: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """Not without a queue, which preempts nothing, and not where a hook gives the processes time before SIGTERM."""
+    made = changed(GOOD[_JOB](), "spec.template.spec.containers.0.args", [command])
+    queued = changed(made, "metadata.labels", _QUEUED)
+    slept = changed(queued, "spec.template.spec.containers.0.lifecycle", {"preStop": {"sleep": {"seconds": 20}}})
+    told = ["preemption-ends-processes" in ids(found(each)) for each in (made, queued, slept)]
+    assert told == [False, is_found, False]
 
 
 @pytest.mark.parametrize(("backend", "is_found"), [("kubeai", False), ("c10d", True), (None, True)])
