@@ -263,6 +263,22 @@ async def test_a_person_resumes_a_job_by_taking_the_annotation_back(operated: Op
         assert f"{PREFIX}job-suspended" not in await jobs.annotations("bert")
 
 
+async def test_a_job_that_is_suspended_and_resumed_at_once_is_resumed(
+    running_job: RunningJob, jobs: ElasticJobs
+) -> None:
+    """Its operator deletes the pods and notes the suspension after the annotation has gone, from an older copy."""
+    annotations = {**OPTED_IN, f"{PREFIX}max-wait-time": "20"}
+    async with running_job(2, annotations=annotations) as supervised:
+        await jobs.write_status("bert", {"phase": "Suspended"})
+        for pod in names("bert", range(2)):
+            await jobs.delete_pod(pod)
+        job = await supervised.phase("bert", Phase.SUSPENDED)
+        assert job.decision.reason == "The suspension was lifted; waiting for capacity."
+        supervised.grant("bert", 2)
+        await supervised.phase("bert", Phase.RUNNING)
+        assert not (await jobs.phase("bert", "Running")).get("restartCount")
+
+
 @pytest.mark.long
 async def test_a_person_resumes_a_job_by_hand(operated: Operated, jobs: ElasticJobs) -> None:
     """In the two steps that it takes; between them it is said to wait for capacity, and afterwards nobody stops it."""
