@@ -5,13 +5,15 @@ import http.client
 import re
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import trustme
 
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import AnyKind, JobState
@@ -25,6 +27,7 @@ from tests.testkit.yaml_text import document, documents
 _ROOT = Path(__file__).parents[2]
 _STAGES = Path(__file__).parent / "operator_stages.yaml"
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 
 
 @contextmanager
@@ -51,6 +54,36 @@ async def define(api: Api, manifest: str) -> None:
         return ("Established", "True") in {(each["type"], each["status"]) for each in status.get("conditions") or ()}
 
     await until(established, f"{definition['metadata']['name']} is defined")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorWebhooks:
+    """The admission webhooks that the process of an operator serves; `authority` has signed its certificate."""
+
+    name: str
+    host: str
+    port: int
+    authority: trustme.Blob
+
+    async def register(self, api: Api, manifests: str, resources: Container[str]) -> None:
+        """Registers those for these resources."""
+        bundle = base64.b64encode(self.authority.bytes()).decode("ascii")
+        for configuration in documents(manifests):
+            webhooks = [each for each in configuration["webhooks"] if each["rules"][0]["resources"][0] in resources]
+            for webhook in webhooks:
+                url = f"https://{self.host}:{self.port}{webhook['clientConfig']['service']['path']}"
+                webhook["clientConfig"] = {"url": url, "caBundle": bundle}
+            registered = {**configuration, "metadata": {"name": f"{self.name}-{configuration['metadata']['name']}"}}
+            await api.create(f"{_WEBHOOKS}/{configuration['kind'].lower()}s", {**registered, "webhooks": webhooks})
+
+    async def answer(self) -> None:
+        """Returns once they answer, without which the API server refuses all of their objects."""
+
+        def answers() -> bool:
+            with socket.socket() as asked:
+                return asked.connect_ex((self.host, self.port)) == 0
+
+        await until(answers, f"the webhooks of {self.name} answer")
 
 
 def documented(kind: AnyKind) -> list[list[Any]]:

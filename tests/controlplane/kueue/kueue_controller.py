@@ -1,4 +1,4 @@
-"""The real Kueue, outside a pod, beside the real controllers of its jobs. Its admission webhooks are not installed."""
+"""The real Kueue, outside a pod, beside the real controllers of its jobs, with its admission webhooks."""
 
 import asyncio
 import os
@@ -11,16 +11,15 @@ from urllib.parse import urlsplit
 import trustme
 import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
-from tests.testkit.controlplane.api import Api, client
+from tests.controlplane.operators import OperatorWebhooks, define
+from tests.testkit.controlplane.api import client
 from tests.testkit.controlplane.binaries import Operator
 from tests.testkit.controlplane.running import Cluster
-from tests.testkit.waiting import until
 
 NAME = "kueue"
 # The pins of the version that is run, such as kueue-0.14.
 PINS = os.environ.get("KUEUE", NAME)
 QUEUES_TRAIN_JOBS = PINS != NAME
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _FRAMEWORKS = [
     "batch/job",
     "jobset.x-k8s.io/jobset",
@@ -31,15 +30,25 @@ _FRAMEWORKS = [
     *(["trainer.kubeflow.org/trainjob"] if QUEUES_TRAIN_JOBS else []),
 ]
 
+_ADMITTED = {
+    *("clusterqueues", "cohorts", "resourceflavors", "workloads"),
+    *(f"{name.rpartition('/')[2]}s" for name in _FRAMEWORKS),
+}
+"""What its webhooks are asked about. Those for pods and Deployments are for frameworks that are not enabled here."""
+_PORT = 9443
+
 
 @contextmanager
 def queueing(operator: Operator, cluster: Cluster) -> Iterator[None]:
     """Kueue, for the whole cluster."""
-    asyncio.run(_define(cluster, operator.module))
+    host, authority = str(urlsplit(cluster.url).hostname), trustme.CA()
+    configuration = _configuration(cluster, host, authority)
+    webhooks = OperatorWebhooks(NAME, host, _PORT, authority.cert_pem)
+    asyncio.run(_prepare(cluster, operator.module, webhooks))
     command = [
         *("setpriv", "--pdeathsig", "KILL"),
         str(operator.program),
-        f"--config={_configuration(cluster)}",
+        f"--config={configuration}",
         # It would need the configuration of a pod.
         "--feature-gates=VisibilityOnDemand=false",
     ]
@@ -47,17 +56,17 @@ def queueing(operator: Operator, cluster: Cluster) -> Iterator[None]:
         environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
     try:
+        asyncio.run(webhooks.answer())
         yield
     finally:
         process.kill()
         process.wait()
 
 
-def _configuration(cluster: Cluster) -> Path:
-    host = urlsplit(cluster.url).hostname
+def _configuration(cluster: Cluster, host: str, authority: trustme.CA) -> Path:
     certificates = cluster.directory / f"{NAME}-certificates"
     certificates.mkdir()
-    issued = trustme.CA().issue_cert(str(host))
+    issued = authority.issue_cert(host)
     issued.cert_chain_pems[0].write_to_path(certificates / "tls.crt")
     issued.private_key_pem.write_to_path(certificates / "tls.key")
     configuration = {
@@ -65,7 +74,7 @@ def _configuration(cluster: Cluster) -> Path:
         "kind": "Configuration",
         "health": {"healthProbeBindAddress": f"{host}:8081"},
         "metrics": {"bindAddress": "0"},
-        "webhook": {"host": host, "port": 9443, "certDir": str(certificates)},
+        "webhook": {"host": host, "port": _PORT, "certDir": str(certificates)},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
         "integrations": {"frameworks": _FRAMEWORKS},
@@ -75,17 +84,10 @@ def _configuration(cluster: Cluster) -> Path:
     return path
 
 
-async def _define(cluster: Cluster, module: Path) -> None:
+async def _prepare(cluster: Cluster, module: Path, webhooks: OperatorWebhooks) -> None:
+    components = module / "config" / "components"
     async with client(cluster) as api:
-        for path in sorted((module / "config" / "components" / "crd" / "bases").iterdir()):
-            definition = yaml.safe_load(path.read_text(encoding="utf-8"))
-            await api.create(_DEFINITIONS, definition)
-            await _established(api, definition["metadata"]["name"])
-
-
-async def _established(api: Api, name: str) -> None:
-    async def established() -> bool:
-        status = (await api.get(f"{_DEFINITIONS}/{name}")).get("status", {})
-        return ("Established", "True") in {(each["type"], each["status"]) for each in status.get("conditions") or ()}
-
-    await until(established, f"{name} is defined")
+        for path in sorted((components / "crd" / "bases").iterdir()):
+            await define(api, path.read_text(encoding="utf-8"))
+        manifests = (components / "webhook" / "manifests.yaml").read_text(encoding="utf-8")
+        await webhooks.register(api, manifests, _ADMITTED)

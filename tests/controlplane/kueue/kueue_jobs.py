@@ -1,6 +1,7 @@
 """Jobs in a queue of Kueue."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -11,15 +12,30 @@ from tests.controlplane.kind_jobs import MANAGED, KindJobs
 from tests.controlplane.mpijob.mpijob_jobs import MpiJobs
 from tests.controlplane.trainingoperator.trainingoperator_jobs import PyTorchJobs, TfJobs
 from tests.controlplane.trainjob.trainjob_jobs import TrainJobs
-from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.namespace import GPU, Namespace
+from tests.testkit.controlplane.api import Api, Manifest
+from tests.testkit.controlplane.namespace import GPU, Namespace, fresh_namespace
+from tests.testkit.controlplane.running import Cluster
 from tests.testkit.waiting import until
 
 _KUEUE = "/apis/kueue.x-k8s.io/v1beta1"
 _QUEUE = "gpus"
+_KEPT = "example.com/kept"
 
 J = TypeVar("J", bound=KindJobs)
 Make = Callable[..., Awaitable[None]]
+
+
+class LabellingApi(Api):
+    """Puts labels onto what it creates."""
+
+    def __init__(self, api: Api) -> None:
+        super().__init__(api.session)
+        self.labels: dict[str, str] = {}
+
+    async def create(self, path: str, manifest: Manifest) -> Any:
+        metadata = manifest["metadata"]
+        labels = {**metadata.get("labels", {}), **self.labels}
+        return await super().create(path, {**manifest, "metadata": {**metadata, "labels": labels}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +43,7 @@ class QueuedJobs(Generic[J]):
     """The jobs of one kind in a namespace, and their Workloads; `make` makes a job of that name and so many workers."""
 
     api: Api
+    labelling: LabellingApi
     jobs: J
     make: Make
 
@@ -50,18 +67,37 @@ class QueuedJobs(Generic[J]):
         await self.api.create(f"{_KUEUE}/{where}{plural}", manifest)
 
     async def submit(self, name: str, workers: int, *, urgent: bool = False, **asked: Any) -> None:
-        """Makes a job in the queue; Kueue's webhook, which is not there, would make it suspended."""
-        await self.make(name, workers, suspend=True, **asked)
-        labels = {"kueue.x-k8s.io/queue-name": _QUEUE}
+        """Makes a job in the queue; its priority cannot change later, as the webhooks of Kueue refuse that."""
+        self.labelling.labels = {"kueue.x-k8s.io/queue-name": _QUEUE}
         if urgent:
-            labels["kueue.x-k8s.io/priority-class"] = self.jobs.namespace.name
-        await self.jobs.patch(name, {"metadata": {"labels": labels}})
+            self.labelling.labels["kueue.x-k8s.io/priority-class"] = self.jobs.namespace.name
+        await self.make(name, workers, suspend=True, **asked)
 
     async def workload(self, name: str) -> Any:
         """The Workload of a job."""
         listed = await self.api.get(f"{_KUEUE}/namespaces/{self.jobs.namespace.name}/workloads")
         [found] = [each for each in listed["items"] if each["metadata"]["ownerReferences"][0]["name"] == name]
         return found
+
+    @asynccontextmanager
+    async def pretended(self, cluster: Cluster, name: str) -> AsyncIterator[None]:
+        """Meanwhile there is a Workload of another namespace that names the job as its owner, and is not active."""
+        job = await self.jobs.get(name)
+        owner = {part: job[part] for part in ("apiVersion", "kind")} | {"name": name, "uid": job["metadata"]["uid"]}
+        containers = [{"name": "c", "image": "none"}]
+        sets = [
+            {"name": "main", "count": 1, "template": {"spec": {"containers": containers, "restartPolicy": "Never"}}}
+        ]
+        async with fresh_namespace(cluster, self.api) as tenant:
+            path = f"{_KUEUE}/namespaces/{tenant.name}/workloads"
+            # Kubernetes deletes it, as its owner is not in its namespace; the finalizer keeps it.
+            metadata = {"name": "pretended", "ownerReferences": [{**owner, "controller": True}], "finalizers": [_KEPT]}
+            kind = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload", "metadata": metadata}
+            await self.api.create(path, {**kind, "spec": {"active": False, "podSets": sets}})
+            try:
+                yield
+            finally:
+                await self.api.patch(f"{path}/pretended", {"metadata": {"finalizers": None}})
 
     async def is_active(self, name: str, *, active: bool) -> None:
         """Returns once the job's Workload is active, or is not."""
@@ -102,5 +138,6 @@ _KINDS: Mapping[str, tuple[Callable[[Api, Namespace], Any], Callable[[Any], Make
 def queued_jobs(kind: str, api: Api, namespace: Namespace) -> QueuedJobs[Any]:
     """The jobs of a kind in a namespace, with a queue that is not open yet."""
     of_namespace, making = _KINDS[kind]
-    jobs = of_namespace(api, namespace)
-    return QueuedJobs(api, jobs, making(jobs))
+    labelling = LabellingApi(api)
+    jobs = of_namespace(labelling, namespace)
+    return QueuedJobs(api, labelling, jobs, making(jobs))

@@ -86,3 +86,35 @@ async def test_a_preempted_job_saves_waits_in_its_queue_and_is_started_by_it(
         await jobs.runs("victim", 3)
         await one.decided("victim", "Running", run=2)
         assert await jobs.retries("victim") == 0
+
+
+@pytest.mark.parametrize("queued", ["batchjob"], indirect=True)
+async def test_a_workload_of_another_namespace_stops_no_job(
+    plane: ControlPlane, queued: QueuedJobs[Any], tmp_path: Path
+) -> None:
+    """Its owner has the name and the uid of the job; it is looked at when the job changes."""
+    await queued.jobs.nodes(3)
+    async with world(plane, queued.jobs, tmp_path / "supervisor") as one:
+        await queued.submit("j", 3)
+        await queued.jobs.runs("j", 3)
+        await one.decided("j", "Running", run=1)
+        async with queued.pretended(plane.cluster, "j"):
+            await queued.jobs.annotate("j", max_wait_time="600")
+
+            async def changed() -> Any:
+                job = await one.supervised("j")
+                return job if job["spec"]["maxWaitSeconds"] == 600 else None
+
+            job = await until(changed, "the change of the job is stored")
+            assert job["status"]["decision"]["phase"] == "Running"
+            assert not job["status"]["observed"].get("queue")
+
+
+async def test_a_job_in_a_queue_is_suspended_by_the_webhook(queued: QueuedJobs[Any]) -> None:
+    """So the supervisor never sees it run before Kueue has admitted it."""
+    container = {"name": "train", "image": "none"}
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    labels = {"kueue.x-k8s.io/queue-name": "gpus"}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "plain", "labels": labels}}
+    path = f"/apis/batch/v1/namespaces/{queued.jobs.namespace.name}/jobs"
+    assert (await queued.api.create(path, {**job, "spec": {"template": template}}))["spec"]["suspend"]

@@ -32,7 +32,7 @@ class Api:
     """Requests of one user; raises Refused for every answer that is no success."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
+        self.session = session
 
     async def get(self, path: str, **query: str) -> Any:
         """The resource or list at that path, such as /api/v1/nodes."""
@@ -50,7 +50,7 @@ class Api:
     async def watch(self, path: str, version: str, **query: str) -> AsyncGenerator[Any, None]:
         """Each event of a list after that resource version, an error too; ends when the server ends it."""
         asked = {**query, "watch": "true", "resourceVersion": version}
-        async with self._session.get(path, params=asked, timeout=aiohttp.ClientTimeout()) as answer:
+        async with self.session.get(path, params=asked, timeout=aiohttp.ClientTimeout()) as answer:
             await _refuse(answer)
             async for line in answer.content:
                 yield json.loads(line)
@@ -58,7 +58,7 @@ class Api:
     async def _request(self, method: str, path: str, query: Mapping[str, str], body: Manifest | None = None) -> Any:
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         data = None if body is None else json.dumps(body)
-        async with self._session.request(
+        async with self.session.request(
             method, path, params=query, data=data, headers={"Content-Type": kind}
         ) as answer:
             await _refuse(answer)
