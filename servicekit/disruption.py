@@ -7,9 +7,12 @@ kubelet (pressure, shutdown). Kubelets also set the reason of the failure, older
 condition of its own.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from servicekit.bounds import later, unix_seconds
 
 DISRUPTED = "DisruptionTarget"
 EXPIRED = "ContainerInstanceExpired"
@@ -20,8 +23,8 @@ _FAILED_BY_RECLAIM = frozenset(
     {"Evicted", "Preempting", "Terminated", "Shutdown", "NodeShutdown", "BidFailed"}
 )
 _BY_KUBELET = "TerminationByKubelet"
-_EXPIRED_LEAD = timedelta(seconds=180)
-"""The grace that the Event with the condition promises."""
+_EXPIRED_LEAD = 180.0
+"""Seconds: the grace that the Event with the condition promises."""
 
 _USUAL_GRACE = 30.0
 """Seconds: the API server's default for a pod's grace."""
@@ -103,22 +106,25 @@ def classify(pod: PodState) -> Reclaim | Withdrawn | None:
         return None
     reclaims = list(_reclaims(pod))
     if reclaims:
-        return min(
-            reclaims, key=lambda reclaim: float("inf") if reclaim.deadline is None else reclaim.deadline.timestamp()
-        )
+        return min(reclaims, key=_end)
     # A status that is neither True nor False says nothing.
     statuses = {each.status for each in pod.conditions if each.type in (DISRUPTED, EXPIRED)}
     return Withdrawn() if statuses == {"False"} else None
 
 
+def _end(reclaim: Reclaim) -> float:
+    seconds = unix_seconds(reclaim.deadline)
+    return math.inf if seconds is None else seconds
+
+
 def _reclaims(pod: PodState) -> Iterator[Reclaim]:
     expired, disrupted = _condition(pod, EXPIRED), _condition(pod, DISRUPTED)
     if expired is not None:
-        deadline = None if expired.since is None else expired.since + _EXPIRED_LEAD
-        yield Reclaim(_said(expired), deadline, _EXPIRED_LEAD.total_seconds())
+        deadline = None if expired.since is None else later(expired.since, _EXPIRED_LEAD)
+        yield Reclaim(_said(expired), deadline, _EXPIRED_LEAD)
     if disrupted is None:
         if pod.failed and pod.reason in _FAILED_BY_RECLAIM:
-            yield Reclaim(_sentence("Failed", pod.reason, pod.message), pod.ended_at, pod.grace)
+            yield Reclaim(_sentence("Failed", pod.reason, pod.message), _known(pod.ended_at), pod.grace)
     elif not _ending_already(pod, disrupted):
         yield Reclaim(_said(disrupted), _ends(pod, disrupted), pod.grace)
 
@@ -129,24 +135,27 @@ def _condition(pod: PodState, kind: str) -> PodCondition | None:
 
 def _ends(pod: PodState, disrupted: PodCondition) -> datetime | None:
     if pod.failed:
-        return pod.ended_at or disrupted.since
+        return _known(pod.ended_at) or _known(disrupted.since)
     if pod.deleted_at is not None:
-        return pod.deleted_at
+        return _known(pod.deleted_at)
     if disrupted.reason == _BY_KUBELET and disrupted.since is not None:
         # The kubelet deletes nothing: it ends the processes at once, with the pod's own grace at most.
-        return disrupted.since + timedelta(seconds=pod.grace)
+        return later(disrupted.since, pod.grace)
     # The deletion follows within milliseconds and has the deadline, or the disruption does not happen.
     return None
 
 
 def _ending_already(pod: PodState, disrupted: PodCondition) -> bool:
     """Whether the pod had ended, or its deletion had been asked for, before the disruption."""
-    asked = pod.deleted_at - timedelta(seconds=pod.grace) if pod.deleted_at else None
-    ended = pod.ended_at if pod.failed else None
-    return any(
-        before is not None and disrupted.since is not None and before + _SLACK < disrupted.since
-        for before in (asked, ended)
-    )
+    since = _known(disrupted.since)
+    asked = later(pod.deleted_at, -pod.grace) if pod.deleted_at else None
+    ended = _known(pod.ended_at) if pod.failed else None
+    return any(before is not None and since is not None and before + _SLACK < since for before in (asked, ended))
+
+
+def _known(instant: datetime | None) -> datetime | None:
+    """An instant within the bounds; whoever writes a pod's status can write any."""
+    return None if instant is None else later(instant, 0.0)
 
 
 def _said(condition: PodCondition) -> str:

@@ -24,6 +24,10 @@ _STEPS_APART = 10
 _PART_OF_A_STEP = 0.25
 """A commit that arrives within this part of a step finds most ranks in the step that they named."""
 
+_SHORTEST_STEP_SECONDS = 1e-6
+_LAST_STEP = 2**53
+"""The largest step that every peer can read: JSON knows no larger whole number for certain."""
+
 
 @dataclass(frozen=True, slots=True)
 class NoAgreement:
@@ -139,7 +143,8 @@ def _reachable(s: Situation, held: Agreement, answers: Iterable[tuple[RankState,
     took = max(answer.at for _, answer in answers) - held.since
     heard_at = s.now + 2 * min(max(took, _SHORTEST_ROUND_SECONDS), ROUND_SECONDS)
     fastest = min((state.step_seconds for state, _ in answers if state.step_seconds is not None), default=None)
-    return 1 + max(_step_at(heard_at, answer, state.step_seconds or fastest) for state, answer in answers)
+    last = max(_step_at(heard_at, answer, state.step_seconds or fastest) for state, answer in answers)
+    return min(1 + last, _LAST_STEP)
 
 
 def _differing(answers: Sequence[tuple[RankState, Answer]]) -> str | None:
@@ -164,7 +169,8 @@ def _step_at(instant: float, answer: Answer, step_seconds: float | None) -> int:
     """The step that a rank has at most begun by then, or will be in with few exceptions."""
     if step_seconds is None:
         return answer.step + 1
-    steps = max(0.0, instant - answer.at) / step_seconds
+    # What a process measures may be anything, also 0 or 5e-324.
+    steps = max(0.0, instant - answer.at) / max(step_seconds, _SHORTEST_STEP_SECONDS)
     return answer.step + (0 if steps < _PART_OF_A_STEP else math.ceil(steps))
 
 

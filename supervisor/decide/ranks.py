@@ -1,7 +1,8 @@
 """The connected processes of a run, and what they have said about agreed steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
 
@@ -71,11 +72,15 @@ class Ranks:
     @property
     def absent(self) -> Sequence[int]:
         """The ranks of the run that are not connected; empty if the size of the run is unknown."""
+        return list(self._absent())
+
+    def _absent(self) -> Iterator[int]:
+        """The absent ranks one by one: the size is a claim of a process, and nearly always the first one decides."""
         size = max((each.world_size or 0 for each in self.states), default=0)
         known = {each.rank for each in self.states if each.rank is not None}
         unnamed = sum(each.rank is None for each in self.states)
         # A process without a rank may be any of those that are missing.
-        return sorted(set(range(size)) - known)[unnamed:]
+        return islice((rank for rank in range(size) if rank not in known), unnamed, None)
 
     def silent(self, agreement: Agreement) -> Sequence[RankState]:
         """The connected processes that have not answered this agreement."""
@@ -87,7 +92,7 @@ class Ranks:
 
     def have_answered(self, agreement: Agreement) -> bool:
         """Whether every rank of the run has answered this agreement."""
-        return bool(self.states) and not self.silent(agreement) and not self.absent
+        return bool(self.states) and not self.silent(agreement) and next(self._absent(), None) is None
 
     def have_acted(self, agreement: Agreement) -> bool:
         """Whether every connected process has reached the step of this agreement, or has gone on past it."""
@@ -113,7 +118,9 @@ class Ranks:
 
     def have_acknowledged(self, generation: int) -> bool:
         """Whether every rank has said that it saved or left because of the STOP of `generation`."""
-        return self.left.issuperset(self.absent) and all(each.acknowledged >= generation for each in self.states)
+        return all(each.acknowledged >= generation for each in self.states) and all(
+            rank in self.left for rank in self._absent()
+        )
 
     @property
     def unread_seconds(self) -> float | None:

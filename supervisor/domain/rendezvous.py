@@ -23,3 +23,8 @@ class Round:
     in_process: bool = False
     starting: tuple[Host, ...] = ()
     since: Instant
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there are members and each has one host of its own; a person may have edited the stored round."""
+        return 0 < len(self.members) == len(self.hosts) == len(set(self.hosts))

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from servicekit.bounds import LONGEST_SECONDS, pace
 from supervisor.domain.agreement import Answer, AnswerKind, Purpose
 from supervisor.fanout.ranks import Measurements, Statement
 
@@ -13,7 +14,7 @@ _PURPOSES = frozenset(Purpose)
 Epoch = Annotated[int, Meta(ge=0, le=2**31)]
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 Revision = Annotated[int, Meta(ge=0, le=2**53)]
-Seconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86400)]
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
 Agrees = Annotated[list[Annotated[str, Meta(max_length=63)]], Meta(max_length=8)]
 WorldSize = Annotated[int, Meta(ge=1, le=65536)]
 
@@ -45,7 +46,7 @@ class AgreeingProcess(msgspec.Struct, frozen=True, kw_only=True):
             purposes=None if self.agrees is None else frozenset(Purpose(each) for each in _PURPOSES & set(self.agrees)),
             collective=self.collective,
             world_size=self.world_size,
-            step_seconds=self.step_seconds,
+            step_seconds=pace(self.step_seconds),
             epoch=0 if held is None else held.epoch,
         )
 
@@ -70,7 +71,7 @@ class AgreementAnswer(AgreeingProcess, frozen=True, kw_only=True):
     @property
     def measured(self) -> Measurements:
         return Measurements(
-            step_seconds=self.step_seconds,
+            step_seconds=pace(self.step_seconds),
             checkpoint_seconds=self.checkpoint_seconds,
             unread_seconds=self.unread_seconds,
         )

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
+from servicekit.bounds import instant_of
 from servicekit.clock import Clock
 from supervisor.decide.notices import apply_report
 from supervisor.decide.policy import Policy
@@ -70,7 +70,7 @@ class RequestedNotices:
                 revision=1 if known is None else known.revision + 1,
                 announcement=announcement,
                 seconds_left=lead,
-                announced="" if lead is None else datetime.fromtimestamp(now + lead, UTC).isoformat(),
+                announced="" if lead is None else instant_of(now + lead).isoformat(),
                 message=message,
             )
             return apply_report(known, report, now, self.policy)

@@ -4,12 +4,13 @@ The definitions in charts/elastic-job-supervisor/files/crds/ list the fields. In
 """
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from servicekit.bounds import instant_of, nearest_seconds
 from supervisor.domain.agreement import Agreement
 from supervisor.domain.instant import Instant
 from supervisor.domain.job import Acknowledgement, CheckpointRequest, Decision, Growth, Observed, Stop, UserRequest
@@ -71,7 +72,7 @@ def _encoded(value: Any, name: str = "") -> Any:
         case tuple():  # JSON has only lists, and what is written is compared with what is read.
             return list(value)
         case float() | int() if name in _INSTANTS:
-            return msgspec.to_builtins(datetime.fromtimestamp(value, UTC))
+            return msgspec.to_builtins(instant_of(value))
     return value
 
 
@@ -82,7 +83,7 @@ def _decoded(value: Any, name: str = "") -> Any:
         case [dict(), *_]:
             return [_decoded(each) for each in value]
         case str() if name in _INSTANTS:
-            return msgspec.convert(value, datetime).timestamp()
+            return nearest_seconds(msgspec.convert(value, datetime))
     return value
 
 

@@ -14,7 +14,7 @@ from supervisor.store.codec import CustomResource, Record
 from supervisor.store.conditions import Condition, job_conditions
 from supervisor.store.fields import Fields, decode, encode
 from supervisor.store.names import bare_name, job_key, job_name, owners
-from supervisor.store.specs import spec_fields, spec_of
+from supervisor.store.specs import sound, spec_fields, spec_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,9 @@ def read_job(data: bytes | msgspec.Raw, home: str | None = None) -> Record[Super
         uid=spec.uid,
         spec=spec_of(decode(resource.spec, Fields)),
         observed=msgspec.convert({**observed, "hosts": hosts.listed}, Observed),
-        decision=msgspec.convert({**status.decision, "hosts": hosts.granted, "exclusions": hosts.exclusions}, Decision),
+        decision=sound(
+            msgspec.convert({**status.decision, "hosts": hosts.granted, "exclusions": hosts.exclusions}, Decision)
+        ),
     )
     return Record(resource, value, status.conditions)
 

@@ -15,7 +15,7 @@ from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, Observed, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.store.interface import MAX_EPISODES
-from supervisor.store.specs import spec_fields, spec_of
+from supervisor.store.specs import sound, spec_fields, spec_of
 
 _VERSION = 2
 _TABLES = (
@@ -202,5 +202,5 @@ def _job(name: str, uid: str, spec: bytes, observed: bytes, decision: bytes) -> 
         uid=uid,
         spec=spec_of(msgspec.json.decode(spec, type=dict[str, Any])),
         observed=msgspec.json.decode(observed, type=Observed),
-        decision=msgspec.json.decode(decision, type=Decision),
+        decision=sound(msgspec.json.decode(decision, type=Decision)),
     )

@@ -1,7 +1,6 @@
 """Notices as sentences for people, in the conditions of resources and in Events."""
 
-from datetime import UTC, datetime
-
+from servicekit.bounds import instant_of
 from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice
 
 _VERBS = {
@@ -33,6 +32,6 @@ def sentence(notice: ReclaimNotice) -> str:
 def _announced(subject: str, notice: ReclaimNotice) -> str:
     when = ""
     if notice.deadline is not None:
-        when = f" at {datetime.fromtimestamp(notice.deadline, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        when = f" at {instant_of(notice.deadline):%Y-%m-%dT%H:%M:%SZ}"
     words = f': "{notice.message}"' if notice.message else "."
     return f"{subject} {_VERBS[notice.notice_class]} reclaimed{when}, says {notice.source}{words}"

@@ -1,12 +1,13 @@
-"""The stored form of a job's spec, which the version before this one reads and writes too."""
+"""The stored form of a job's spec, which the version before this one reads and writes too; and sound decisions."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from supervisor.domain.capability import Capability
-from supervisor.domain.job import Spec
+from supervisor.domain.job import Decision, Spec
 
 _OPERATED = frozenset(
     {
@@ -34,3 +35,9 @@ def spec_of(fields: Mapping[str, Any]) -> Spec:
     before = _OPERATED if fields.get("operated") else frozenset()
     known = before if (listed := fields.get("capabilities")) is None else frozenset(Capability).intersection(listed)
     return msgspec.convert({**fields, "capabilities": known}, Spec)
+
+
+def sound(decision: Decision) -> Decision:
+    """A stored decision without a round that nobody can follow; the members then get another round."""
+    held = decision.round
+    return decision if held is None or held.is_whole else replace(decision, round=None)

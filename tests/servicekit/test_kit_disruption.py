@@ -58,6 +58,8 @@ BY_EVICTION = "DisruptionTarget: EvictionByEvictionAPI"
     [
         ({"conditions": [BY_KUBELET], "grace": 120}, gone(120, 120, "DisruptionTarget: TerminationByKubelet")),
         ({"conditions": [BY_KUBELET], "grace": 10}, gone(10, 10, "DisruptionTarget: TerminationByKubelet")),
+        # The API server accepts any number of seconds of grace.
+        ({"conditions": [BY_KUBELET], "grace": 10**12}, gone(None, 1e12, "DisruptionTarget: TerminationByKubelet")),
         ({"conditions": [AN_HOUR_LATER], "phase": "Failed", "ended": 5, "reason": "Error"}, None),
         ({"conditions": [AN_HOUR_LATER], "deleted": 5}, None),
         ({"conditions": [EVICTED], "grace": 120}, gone(None, 120, BY_EVICTION)),

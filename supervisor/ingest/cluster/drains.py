@@ -1,7 +1,8 @@
 """Derives the signal of a node that a person drains by an annotation. Pure."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 
+from servicekit.bounds import instant_of, unix_seconds
 from servicekit.text import one_line
 from supervisor.cluster.annotations import DRAIN, DRAIN_AT
 from supervisor.cluster.objects import Node
@@ -20,16 +21,15 @@ def drain_signal(node: Node) -> Signal:
         subject=node_subject(node),
         announcement=Announcement.ACTIVE if drained else Announcement.WITHDRAWN,
         revision=node.metadata.version,
-        deadline=None if deadline is None or not drained else deadline.timestamp(),
-        announced="" if deadline is None or not drained else deadline.isoformat(),
+        deadline=deadline if drained else None,
+        announced="" if deadline is None or not drained else instant_of(deadline).isoformat(),
         message=one_line(text) if drained else "",
     )
 
 
-def _instant(text: str) -> datetime | None:
-    """An instant with a time zone, or by UTC; None for other text, as a typing error must not keep a node in use."""
+def _instant(text: str) -> float | None:
+    """The Unix seconds of an instant; None for other text, as a typing error must not keep a node in use."""
     try:
-        parsed = datetime.fromisoformat(text)
+        return unix_seconds(datetime.fromisoformat(text))
     except ValueError:
         return None
-    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)

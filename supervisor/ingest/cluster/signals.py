@@ -6,8 +6,8 @@ Which end of a pod is a reclaim is `servicekit.disruption`'s, as for the agents.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
+from servicekit.bounds import instant_of, unix_seconds
 from servicekit.disruption import PodCondition, PodState, Reclaim, classify
 from servicekit.text import one_line
 from supervisor.cluster.events import ClusterEvent
@@ -61,7 +61,7 @@ def pod_signal(pod: Pod) -> Signal | None:
     if classified is None:
         return None
     end = (
-        _End(one_line(classified.message), _seconds(classified.deadline), classified.lead)
+        _End(one_line(classified.message), unix_seconds(classified.deadline), classified.lead)
         if isinstance(classified, Reclaim)
         else None
     )
@@ -121,7 +121,7 @@ def drill_signal(events: Iterable[ClusterEvent], subject: Subject) -> Signal | N
 
 def _drill_signal(event: ClusterEvent, subject: Subject) -> Signal | None:
     # By the API server's clock: the clock of the requesting machine may be wrong.
-    at, lead = _seconds(event.metadata.creation_timestamp), _drill_lead(event.simulated_lead)
+    at, lead = unix_seconds(event.metadata.creation_timestamp), _drill_lead(event.simulated_lead)
     if at is None or lead is None:
         return None
     return Signal(
@@ -147,7 +147,7 @@ def _drill_lead(text: str) -> float | None:
 
 
 def _event_signal(event: ClusterEvent, lead: float, subject: Subject) -> Signal:
-    at = _seconds(event.at)
+    at = unix_seconds(event.at)
     return Signal(
         source=EVENT,
         subject=subject,
@@ -179,7 +179,7 @@ def _state(pod: Pod) -> PodState:
 
 
 def _after(condition: Condition, lead: float) -> _End:
-    return _End(_condition_message(condition), _plus(_seconds(condition.last_transition_time), lead), lead)
+    return _End(_condition_message(condition), _plus(unix_seconds(condition.last_transition_time), lead), lead)
 
 
 def _condition_signal(source: Source, subject: Subject, version: int, end: _End | None) -> Signal:
@@ -207,15 +207,11 @@ def _condition_message(condition: Condition) -> str:
 
 
 def _instant(at: float | None) -> str:
-    return "" if at is None else datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+    return "" if at is None else instant_of(at).isoformat().replace("+00:00", "Z")
 
 
 def _sentence(*parts: str) -> str:
     return one_line(": ".join(part for part in parts if part))
-
-
-def _seconds(instant: datetime | None) -> float | None:
-    return None if instant is None else instant.timestamp()
 
 
 def _plus(at: float | None, seconds: float) -> float | None:

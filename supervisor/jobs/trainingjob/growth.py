@@ -6,12 +6,14 @@ highest of the job's targets, so it could delete pods of another job with these 
 
 import re
 
+from servicekit.bounds import whole
 from supervisor.cluster.annotations import REQUESTED
 from supervisor.jobs.trainingjob.objects import JobPhase, TrainingJob, TrainingJobSpec
 from supervisor.jobs.trainingjob.observe import State, spec_of
 
 _DISCOVERY = "discover_hosts.sh"
 _MOST = re.compile(r"(?<![\w-])(?:--max-np|--max-num-proc)[ =]+([^-]*)")
+_LARGEST = 10**18
 _SIZE = re.compile(r"\$\{?workers\b")
 
 
@@ -43,8 +45,8 @@ def _settled(state: State) -> bool:
 
 
 def _number(job: TrainingJob, worker: str) -> int:
-    number = worker.removeprefix(f"{job.metadata.name}-worker-")
-    return int(number) if number.isascii() and number.isdecimal() else -1
+    number = whole(worker.removeprefix(f"{job.metadata.name}-worker-"), _LARGEST)
+    return -1 if number is None else number
 
 
 def _takes(asked: TrainingJobSpec, requested: int) -> bool:
@@ -53,5 +55,9 @@ def _takes(asked: TrainingJobSpec, requested: int) -> bool:
     most = _MOST.search(command)
     if _DISCOVERY not in command or (most is not None and _SIZE.search(most[1])):
         return False
-    bound = most[1].split() if most is not None else []
-    return not (bound and bound[0].isdecimal() and int(bound[0]) < requested * asked.slots)
+    written = most[1].split() if most is not None else []
+    if not written or not written[0].isdecimal():
+        return True
+    # A number that is too long to be read is too large to be a bound.
+    bound = whole(written[0], _LARGEST)
+    return bound is None or bound >= requested * asked.slots

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from servicekit.bounds import MAX_SLOTS, whole
 from supervisor.cluster.annotations import REQUESTED
 from supervisor.domain.ids import Host
 from supervisor.jobs.trainingjob.objects import SIZE, Template, TrainingJob, TrainingJobSpec
@@ -48,4 +49,4 @@ def host_lists(data: Mapping[str, str], hosts: Sequence[Host], slots: int) -> di
 def _slots(hostfile: str, otherwise: int) -> int:
     """As the operator wrote it."""
     _, _, slots = hostfile.partition("\n")[0].rpartition(":")
-    return int(slots) if slots.isascii() and slots.isdecimal() else otherwise
+    return whole(slots, MAX_SLOTS) or otherwise

@@ -3,10 +3,10 @@
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import msgspec
 
+from servicekit.bounds import instant_of
 from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
@@ -134,4 +134,4 @@ def _series(times: int, at: float) -> dict[str, object]:
 
 def _instant(at: float) -> str:
     """With microseconds: the API accepts no other format."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return instant_of(at).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,7 +1,6 @@
 """Renders messages as JSON. Templates fill in texts only, so the body is always valid JSON."""
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -9,6 +8,7 @@ import msgspec
 from jinja2 import StrictUndefined, Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from servicekit.bounds import instant_of
 from supervisor.observability.notifications.message import Happening, Message
 from supervisor.refusals import readable
 
@@ -108,7 +108,7 @@ def _event(happening: Happening) -> dict[str, Any]:
 
 
 def _instant(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return instant_of(at).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _plain(text: str) -> str:

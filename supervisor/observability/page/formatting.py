@@ -1,9 +1,9 @@
 """Formats values for the page. `assets/page.js` formats the durations that it counts in the same way."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from urllib.parse import quote
 
+from servicekit.bounds import instant_of
 from supervisor.domain.ids import JobName, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.observability.groups import GroupOutcome
@@ -44,7 +44,7 @@ def countdown(seconds: float) -> str:
 
 def instant(at: float) -> str:
     """An instant as people read it, in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return instant_of(at).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def short(job: JobName) -> str:

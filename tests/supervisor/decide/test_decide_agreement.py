@@ -430,3 +430,21 @@ def test_a_stop_waits_for_a_checkpoint_that_ranks_have_begun() -> None:
 def test_a_stop_takes_the_place_of_a_checkpoint_that_is_not_committed() -> None:
     job = decide(_asked(), stopping_for(STATES), 0.1).job
     assert (present(job).purpose, present(job).epoch) == (Purpose.STOP, 2)
+
+
+@pytest.mark.parametrize("seconds", [5e-324, 0.0])
+def test_a_rank_that_measures_no_time_for_a_step_stops_no_decision(seconds: float) -> None:
+    """A process measures the time itself, and says what it likes; the job then agrees on some later step."""
+    states = rank_states(step_seconds=seconds)
+    job = _polled(states)
+    for at in (0.1, 0.2):
+        answers = answering(states, present(job), DECLINED, at=at, step=2**53)
+        job = decide(job, stopping_for(answers), at + 0.05).job
+    assert present(job).step == 2**53
+
+
+def test_a_claimed_size_costs_no_time_until_ranks_are_named() -> None:
+    """The number of ranks is a claim of one process; the first one that is absent decides."""
+    ranks = Ranks(rank_states(world_size=10**12))
+    assert not ranks.have_answered(present(_polled()))
+    assert not ranks.have_acknowledged(1)

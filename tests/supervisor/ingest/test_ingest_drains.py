@@ -96,6 +96,8 @@ def _node(version: int = 7, **annotations: str) -> Node:
         ({"drain": "false", "at": "2026-11-22T10:00:00Z"}, Announcement.WITHDRAWN, "", None),
         ({"drain": "ann: new\x1b kernel"}, Announcement.ACTIVE, "ann: new  kernel", None),
         ({"drain": "true", "at": "tomorrow"}, Announcement.ACTIVE, "true", None),
+        ({"drain": "ann", "at": "9999-12-31T23:59:59-12:00"}, Announcement.ACTIVE, "ann", None),
+        ({"drain": "ann", "at": "0001-01-01T00:00:00"}, Announcement.ACTIVE, "ann", None),
         ({"drain": "ann", "at": "1970-01-01T00:01:00Z"}, Announcement.ACTIVE, "ann", 60.0),
         ({"drain": "ann", "at": "1970-01-01T00:01:00"}, Announcement.ACTIVE, "ann", 60.0),
     ],

@@ -269,3 +269,24 @@ def test_a_clock_is_moved_by_what_it_is_certainly_off(ahead: float, seconds: flo
     assert clock.moved == pytest.approx(left_at)
     assert there.now() == pytest.approx(named)
     assert there.correct_own_clock() == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    "at", ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00"]
+)
+def test_an_event_from_beyond_time_has_no_deadline(at: str) -> None:
+    """Tenants may write Events with any instant; a lead is added to it, and the sum has a text."""
+    later = _event(6, lastTimestamp=_at(0))
+    subject = pod_subject(_pod())
+    word = event_signal([(_event(5, lastTimestamp=at), 180.0)], subject)
+    assert word is not None
+    assert (word.announcement, word.deadline, word.announced) == (Announcement.ACTIVE, None, "")
+    assert _left(event_signal([(_event(5, lastTimestamp=at), 180.0), (later, 180.0)], subject)) == 180
+
+
+def test_a_condition_from_beyond_time_has_no_deadline() -> None:
+    """Whoever may write a node's status can write any instant."""
+    condition = {**_condition("InstanceExpired"), "lastTransitionTime": "9999-12-31T23:59:59-12:00"}
+    word = node_signal(_node(condition), 30.0)
+    assert word is not None
+    assert (word.announcement, word.deadline, word.announced) == (Announcement.ACTIVE, None, "")

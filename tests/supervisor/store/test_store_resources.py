@@ -134,16 +134,23 @@ AGREEMENTS = st.none() | st.builds(
     since=INSTANTS,
     began=INSTANTS,
 )
-ROUNDS = st.none() | st.builds(
-    Round,
-    number=COUNTS,
-    run=COUNTS,
-    members=st.lists(st.text(), max_size=3).map(tuple),
-    hosts=st.lists(st.just(Host("n9")), max_size=3).map(tuple),
-    in_process=st.booleans(),
-    starting=st.lists(st.just(Host("n9")), max_size=2).map(tuple),
-    since=INSTANTS,
-)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> Round:
+    size = draw(st.integers(1, 3))
+    return Round(
+        number=draw(COUNTS),
+        run=draw(COUNTS),
+        members=tuple(draw(st.lists(st.text(), min_size=size, max_size=size))),
+        hosts=tuple(Host(f"n{number}") for number in range(size)),
+        in_process=draw(st.booleans()),
+        starting=tuple(draw(st.lists(st.just(Host("n9")), max_size=2))),
+        since=draw(INSTANTS),
+    )
+
+
+ROUNDS = st.none() | rounds()
 STOPS = st.none() | st.builds(Stop, run=COUNTS, generation=COUNTS, since=INSTANTS, everyone=st.booleans())
 
 
@@ -291,6 +298,32 @@ def test_what_was_not_finished_is_no_value() -> None:
     status = body(JOB_CODEC, running_job())["status"]
     later = body(JOB_CODEC, replace(running_job(), uid="later")) | {"status": status}
     assert record(JOB_CODEC, later).value is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"members": ["a"], "hosts": ["n1", "n2"]},
+        {"members": ["a", "b"], "hosts": ["n1"]},
+        {"members": ["a", "b"], "hosts": ["n1", "n1"]},
+        {"members": [], "hosts": []},
+    ],
+)
+def test_a_round_that_a_person_has_broken_is_dropped(changed: dict[str, Any]) -> None:
+    """Each member has one host, else nobody could follow the round; the rest of the job is read."""
+    resource = body(JOB_CODEC, FULL_JOB)
+    resource["status"]["decision"]["round"] |= changed
+    read = record(JOB_CODEC, resource).value
+    assert read == replace(FULL_JOB, decision=replace(FULL_JOB.decision, round=None))
+
+
+def test_an_instant_that_a_person_has_moved_beyond_time_is_written_again() -> None:
+    """Its offset makes it later than the last instant that can be written."""
+    resource = body(JOB_CODEC, FULL_JOB)
+    resource["status"]["decision"]["windowUntil"] = "9999-12-31T23:59:59-12:00"
+    read = record(JOB_CODEC, resource).value
+    assert read is not None
+    assert body(JOB_CODEC, read)["status"]["decision"]["windowUntil"] == "9000-01-01T00:00:00Z"
 
 
 def test_four_thousand_workers_stay_below_256_kib() -> None:

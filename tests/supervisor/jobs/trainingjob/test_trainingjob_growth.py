@@ -108,11 +108,12 @@ def test_a_worker_that_was_replaced_by_another_number_is_no_obstacle() -> None:
         (COMMAND.replace("--max-np $((${maxWorkers}*${gpus}))", ""), 2),
         (COMMAND.replace("$((${maxWorkers}*${gpus}))", "4"), 2),
         (COMMAND.replace("$((${maxWorkers}*${gpus}))", "3"), 0),
+        (COMMAND.replace("$((${maxWorkers}*${gpus}))", "9" * 5000), 2),
         (COMMAND.replace("--max-np $((${maxWorkers}", "--max-np=$((${workers}"), 0),
         (COMMAND.replace("--max-np $((${maxWorkers}", "--max-num-proc $(( $workers "), 0),
         (COMMAND.replace("--host-discovery-script /etc/edl/discover_hosts.sh", "-H a:1,b:1"), 0),
     ],
-    ids=["arena", "no-most", "enough", "too-few", "as-begun", "as-begun-otherwise", "fixed-hosts"],
+    ids=["arena", "no-most", "enough", "too-few", "5000-digits", "as-begun", "as-begun-otherwise", "fixed-hosts"],
 )
 def test_the_command_has_to_have_use_for_more(command: str, could: int) -> None:
     """Workers that it never starts anything on would hold their GPUs for nothing."""

@@ -1,0 +1,94 @@
+"""The bounds of numbers that come from outside, and the functions that read them. Pure.
+
+Tenants write annotations, manifests, Events and hellos, so any number in them may be wrong or hostile. A number beyond
+its bound is no number: whoever reads it then says so on the object, and the size of the object bounds the work.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+MAX_WORKERS = 10_000
+"""Hosts of one job: its stored lists of hosts have as many entries at most. 10,000 names take 13 ms and 1 MB."""
+
+MAX_LISTED_WORKERS = 100_000
+"""The largest number of workers in a stored job: an elastic job may allow more workers than it ever gets."""
+
+MAX_ROLES = 100
+"""Roles, tasks or replicated jobs of one job. Each has a pod template, which takes 50 µs to read."""
+
+MAX_SLOTS = 10_000
+"""Processes of one worker."""
+
+SHORTEST_STEP_SECONDS = 1e-6
+"""A training step that takes less time is a wrong measurement."""
+
+LONGEST_SECONDS = 10 * 365 * 86400.0
+"""Ten years: the longest duration that anybody may ask for."""
+
+FIRST_INSTANT, LAST_INSTANT = 0.0, 221845392000.0
+"""Unix seconds of the years 1970 and 9000: an offset of time zones and a lead can be added without an overflow."""
+
+_MAX_DIGITS = 18
+"""`int` takes quadratic time for long numbers, and refuses those of more than 4,300 digits with a ValueError."""
+
+_DURATION = re.compile(r"([0-9]{1,18})([smhd]?)", re.ASCII)
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+DURATION_FORM = "a whole number of seconds, or one with the unit s, m, h or d, such as 600 or 10m"
+
+
+def whole(text: str | None, most: int) -> int | None:
+    """The whole number from 0 to `most` that a text holds in ASCII digits; None if it holds anything else."""
+    if text is None or not text.isascii() or not text.isdecimal() or len(text) > _MAX_DIGITS:
+        return None
+    number = int(text)
+    return number if number <= most else None
+
+
+def duration(text: str | None) -> float | None:
+    """The seconds in a text such as `600`, `90s` or `10m`, up to `LONGEST_SECONDS`; None if it holds anything else."""
+    found = None if text is None else _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    seconds = float(int(found[1]) * _UNITS[found[2]])
+    return seconds if seconds <= LONGEST_SECONDS else None
+
+
+def pace(step_seconds: float | None) -> float | None:
+    """The seconds of a training step; None if they are too few to be one, such as 5e-324."""
+    return None if step_seconds is None or not step_seconds >= SHORTEST_STEP_SECONDS else step_seconds
+
+
+def unix_seconds(instant: datetime | None) -> float | None:
+    """The Unix seconds of an instant within the bounds; None without one. An instant without an offset is in UTC."""
+    if instant is None:
+        return None
+    seconds = _seconds(instant)
+    return seconds if FIRST_INSTANT <= seconds <= LAST_INSTANT else None
+
+
+def nearest_seconds(instant: datetime) -> float:
+    """The Unix seconds of an instant, or of the bound that it is beyond."""
+    return _within(_seconds(instant))
+
+
+def instant_of(seconds: float) -> datetime:
+    """The instant of Unix seconds, or the bound that they are beyond."""
+    return datetime.fromtimestamp(_within(seconds), UTC)
+
+
+def later(instant: datetime, seconds: float) -> datetime | None:
+    """The instant so many seconds later, or earlier; None if it, or the sum, is beyond the bounds."""
+    at = unix_seconds(instant)
+    if at is None or not FIRST_INSTANT <= at + seconds <= LAST_INSTANT:
+        return None
+    return instant + timedelta(seconds=seconds)
+
+
+def _seconds(instant: datetime) -> float:
+    # For an instant without an offset `timestamp` asks the machine's time zone, and fails in the year 1.
+    return (instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)).timestamp()
+
+
+def _within(seconds: float) -> float:
+    return min(max(FIRST_INSTANT, seconds), LAST_INSTANT)
