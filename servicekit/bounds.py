@@ -7,7 +7,7 @@ its bound is no number: whoever reads it then says so on the object, and the siz
 import re
 from datetime import UTC, datetime, timedelta
 
-MAX_WORKERS = 10_000
+MAX_HOSTS = 10_000
 """Hosts of one job: its stored lists of hosts have as many entries at most. 10,000 names take 13 ms and 1 MB."""
 
 MAX_LISTED_WORKERS = 100_000

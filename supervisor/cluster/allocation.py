@@ -74,7 +74,9 @@ class Allocation:
     def _growth_candidate(self, job: SupervisedJob) -> GrowthCandidate | None:
         if not self._policy.growth_delay_seconds or job.decision.phase is not Phase.RUNNING or job.over:
             return None
-        if job.decision.growing or not (more := self._jobs.growable(job.name)):
+        # A job never grows beyond what it is known to use, whatever its annotations say by now.
+        room = job.spec.max_workers - len(job.observed.hosts)
+        if job.decision.growing or (more := min(self._jobs.growable(job.name), room)) < 1:
             return None
         request = self._jobs.resource_request(job.name)
         placements = self._jobs.placements(job.name)

@@ -65,10 +65,40 @@ QUEUE_DEQUEUED = "koord-queue/job-dequeue-timestamp"
 """On such a Job: when koord-queue admitted it; empty while it holds the Job back."""
 _QUEUES = frozenset({QUEUE_SUSPEND, QUEUE_ENQUEUED, QUEUE_DEQUEUED})
 
+KNOWN = (
+    _QUEUES
+    | INJECTED
+    | frozenset(
+        {
+            MANAGED,
+            SPOT,
+            MIN_WORKERS,
+            MAX_WORKERS,
+            MAX_WAIT,
+            ON_LOSS,
+            WORKER_MULTIPLE,
+            SUSPENDED_BY,
+            PRIORITY_BOOST,
+            STATUS,
+            SUSPEND,
+            STOP,
+            REQUESTED,
+            EXCLUDED,
+            DIRECTIVE,
+        }
+    )
+)
+"""The annotations that a job of any kind, or its pods, may have."""
+
 
 def opts_in(annotations: Mapping[str, str]) -> bool:
     """Returns whether these annotations give their object into the supervisor's care."""
     return any(annotations.get(name) == "true" for name in (MANAGED, SPOT))
+
+
+def opts_out(annotations: Mapping[str, str]) -> bool:
+    """Returns whether these annotations of a job take it out of the supervisor's care, whatever its templates say."""
+    return annotations.get(MANAGED, annotations.get(SPOT)) == "false"
 
 
 def ours(annotations: Mapping[str, str] | None) -> dict[str, str]:

@@ -70,7 +70,8 @@ class Spec:
     continue.
     `worker_multiple`: every size of a run is a multiple of it, and so is `requested_workers`; it is the product of the
     tensor and pipeline parallel sizes, in hosts. `supervisor.decide.size` has the sizes that follow from all of these.
-    `ignored`: a sentence for each request of the job that was not understood.
+    `ignored`: a sentence for each request of the job that was not understood. `refused`: the job is beyond a bound,
+    which `ignored` names, so its sizes are unknown and nothing is planned for it.
     """
 
     framework: Framework
@@ -84,6 +85,7 @@ class Spec:
     on_loss: OnLoss = OnLoss.SHRINK
     worker_multiple: int = 1
     ignored: tuple[str, ...] = ()
+    refused: bool = False
 
     def can(self, capability: Capability) -> bool:
         """Whether the job has a capability."""

@@ -250,6 +250,10 @@ class JobKind(Protocol[J]):
         """The labels of pods that `role` and `reference` need; other labels are not cached."""
 
     @property
+    def annotations(self) -> frozenset[str]:
+        """The annotations with our prefix that its jobs have beside those of all kinds."""
+
+    @property
     def rights(self) -> tuple[Right, ...]:
         """The rights that the supervisor needs for this kind, in addition to those for all kinds."""
 

@@ -1,12 +1,15 @@
 """Helpers that kinds share to observe jobs. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from servicekit.bounds import MAX_HOSTS, MAX_LISTED_WORKERS, MAX_ROLES, whole
+from servicekit.kubernetes.objects import Metadata
 from servicekit.text import one_line
 from supervisor.cluster.annotations import (
     OURS,
+    REQUESTED,
     STATUS,
     STOP,
     STOPPED_BY_REQUEST,
@@ -14,10 +17,22 @@ from supervisor.cluster.annotations import (
     SUSPENDED_BY,
     TIMEOUT,
     opts_in,
+    opts_out,
 )
 from supervisor.cluster.objects import Pod, PodPhase
+from supervisor.domain.capability import Capability
 from supervisor.domain.ids import is_name
-from supervisor.domain.job import Observed, Phase, RequestKind, Result, SupervisedJob, UserRequest
+from supervisor.domain.job import (
+    Decision,
+    Framework,
+    Observed,
+    Phase,
+    RequestKind,
+    Result,
+    Spec,
+    SupervisedJob,
+    UserRequest,
+)
 from supervisor.jobs.kind import JobState
 
 STOPPED = (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
@@ -29,7 +44,9 @@ STATUS_OF: Mapping[Result, str] = {Result.TIMED_OUT: TIMEOUT, Result.TERMINATED:
 _KILLED = -9
 """The exit code of a launcher whose pod was deleted."""
 
-_MAX_DIGITS = 9
+_REFUSED = frozenset({Capability.MAKES_HOSTS, Capability.STARTS_RUNS})
+"""Its controller makes its hosts and starts it, so the supervisor has nothing to do for it."""
+
 _SOMEBODY = "Somebody"
 
 
@@ -38,8 +55,12 @@ def is_ours(
 ) -> bool:
     """Whether a job has opted in, by its own annotations, those of its templates or those of its pods.
 
-    A job of which only the pods opt in stays supervised while it has no pods, for example when it is suspended.
+    A job of which only the pods opt in stays supervised while it has no pods, for example when it is suspended. The
+    job's own annotation counts most: a job that opts out is let go, once it has been resumed if the supervisor has
+    suspended it.
     """
+    if opts_out(state.job.annotations):
+        return suspended_here and not state.pods
     if any(opts_in(found) for found in (*annotations, *(pod.annotations for pod in state.pods))):
         return True
     before = known is not None and known.uid == state.job.metadata.uid
@@ -57,9 +78,62 @@ def annotation(annotations: Iterable[Mapping[str, str]], name: str) -> str | Non
 
 
 def count(text: str | None) -> int:
-    """Parses a number; returns 0 for other text, as a typing error must not stop a job."""
-    is_number = text is not None and text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
-    return int(text) if text is not None and is_number else 0
+    """Parses a number of workers; returns 0 for other text, as a typing error must not stop a job."""
+    return whole(text, MAX_LISTED_WORKERS) or 0
+
+
+def requested_workers(annotations: Mapping[str, str], present: int, known: SupervisedJob | None = None) -> int:
+    """How many workers a job asked for before the supervisor resumed it with fewer: what it has noted on the job.
+
+    Anybody may write the annotation. A job that is known has asked for that many before, else somebody else wrote it.
+    """
+    noted = whole(annotations.get(REQUESTED), MAX_HOSTS) or 0
+    is_ours = known is None or noted <= known.spec.requested_workers
+    return noted if is_ours and noted > present else present
+
+
+def refusal(sizes: Collection[int]) -> str:
+    """Why a job with these numbers of pods by role is not supervised; empty for one within the bounds."""
+    if len(sizes) > MAX_ROLES:
+        return f"The job is not supervised: it has {len(sizes):,} roles, more than {MAX_ROLES:,}."
+    if sum(sizes) > MAX_HOSTS:
+        return f"The job is not supervised: it asks for more than {MAX_HOSTS:,} workers."
+    return ""
+
+
+def of_object(known: SupervisedJob | None, metadata: Metadata) -> SupervisedJob | None:
+    """The stored job, if it is that of this object, and not that of an earlier one of the same name."""
+    return known if known is not None and known.uid == metadata.uid else None
+
+
+def refused(
+    state: JobState[Any], known: SupervisedJob | None, spec: Spec, result: Result | None, now: float
+) -> SupervisedJob | None:
+    """The job as it is stored so that people see why it is not supervised; None for one that was, which is let go."""
+    if known is not None and (known.over or not known.spec.refused):
+        return known if known.over else None
+    if known is not None or result is not None:
+        return None if known is None else replace(known, observed=replace(known.observed, result=result))
+    return SupervisedJob(
+        name=state.name,
+        uid=state.job.metadata.uid,
+        spec=spec,
+        observed=Observed(launcher=state.job.metadata.name, instance="", registered_at=now),
+        decision=Decision(generation=1, phase=Phase.WAITING, reason=" ".join(spec.ignored), waiting_since=now),
+    )
+
+
+def refused_spec(framework: Framework, why: str) -> Spec:
+    """The spec of a job of unknown size."""
+    return Spec(
+        framework=framework,
+        min_workers=1,
+        max_workers=1,
+        requested_workers=1,
+        capabilities=_REFUSED,
+        ignored=(why,),
+        refused=True,
+    )
 
 
 def marked_result(annotations: Mapping[str, str]) -> Result | None:

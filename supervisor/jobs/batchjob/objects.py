@@ -9,6 +9,7 @@ from supervisor.cluster.annotations import ours
 from supervisor.cluster.podspec import Body
 from supervisor.jobs import manifest
 from supervisor.jobs.manifest import PodTemplate, decoded
+from supervisor.jobs.observation import refusal
 from supervisor.jobs.replicated.objects import Condition, ReplicatedJob, ReplicatedSpec
 
 _CONTROLLER = "kubernetes.io/job-controller"
@@ -72,6 +73,7 @@ def _spec(spec: _Spec) -> ReplicatedSpec | None:
         return None
     return ReplicatedSpec(
         sizes={_PODS: pods},
+        refusal=refusal([pods]),
         scaled=_PODS,
         suspended=bool(spec.suspend),
         demands={_PODS: demand},

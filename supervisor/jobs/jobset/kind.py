@@ -21,6 +21,11 @@ _UID = "jobset.sigs.k8s.io/jobset-uid"
 _JOBS = ("batch", "Job")
 
 
+def _role_of(job: str) -> str:
+    """The replicated job of a Job, whose name ends in its number."""
+    return job.rpartition("-")[0]
+
+
 class JobSetBasedKind(ReplicatedKind[S]):
     """The parts that all kinds have in common whose pods are those of a JobSet with the job's name."""
 
@@ -42,7 +47,7 @@ class JobSetBasedKind(ReplicatedKind[S]):
         return Role.WORKER if labels.get(_NAME) else None
 
     def host(self, job: str, role: str, index: int) -> Host:
-        """A role is a Job, which gives its pods this host name, and names with random letters at their end."""
+        """A Job gives its pods this host name, and names with random letters at their end."""
         return Host(f"{job}-{role}-{index}")
 
     def bounds(self, _job: S, _asked: ReplicatedSpec) -> Bounds:
@@ -52,8 +57,8 @@ class JobSetBasedKind(ReplicatedKind[S]):
     def observe(self, state: JobState[S], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
         """The pods of Jobs that prepare the training are no hosts of it."""
         name, asked = state.job.metadata.name, state.job.spec
-        jobs = {f"{name}-{job}" for job in ({} if asked is None else asked.sizes)}
-        workers = [pod for pod in state.workers if pod.owner is not None and pod.owner.name in jobs]
+        roles = {f"{name}-{role}" for role in ({} if asked is None else asked.sizes)}
+        workers = [pod for pod in state.workers if pod.owner is not None and _role_of(pod.owner.name) in roles]
         return super().observe(replace(state, workers=workers), known, now)
 
     def actions(self, context: KindContext[S]) -> JobSetActions[S]:

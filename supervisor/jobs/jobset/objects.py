@@ -11,6 +11,7 @@ from supervisor.cluster.annotations import ours
 from supervisor.cluster.podspec import Body
 from supervisor.jobs import manifest
 from supervisor.jobs.manifest import PodTemplate, decoded
+from supervisor.jobs.observation import refusal
 from supervisor.jobs.replicated.objects import Condition, ReplicatedJob, ReplicatedSpec
 
 _CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
@@ -21,7 +22,7 @@ _CONDITIONS = {"Completed": Condition.SUCCEEDED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSet(ReplicatedJob):
-    """One JobSet, whose roles are its Jobs, without the JobSet's name.
+    """One JobSet, whose roles are its replicated jobs, and the parts of a role its Jobs.
 
     Attributes:
         restarts: How often its controller has made all of its Jobs anew.
@@ -46,7 +47,8 @@ class _Job(Body, frozen=True):
     @property
     def is_one_run(self) -> bool:
         """Whether all of its pods train together, each with an index."""
-        return self.completion_mode == _INDEXED and self.parallelism == self.completions
+        is_indexed = self.completion_mode == _INDEXED and self.parallelism == self.completions
+        return is_indexed and (self.parallelism or 0) >= 0
 
 
 class _JobTemplate(Body, frozen=True):
@@ -117,19 +119,24 @@ def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
 
 def _spec(spec: _Spec) -> ReplicatedSpec | None:
     jobs = list(spec.training())
-    if not any(job.pods for job in jobs) or not all(job.template.spec.is_one_run for job in jobs):
+    are_runs = all(job.template.spec.is_one_run and job.replicas >= 0 for job in jobs)
+    if not are_runs or not any(job.pods for job in jobs):
         return None
     largest = max(jobs, key=lambda job: job.pods)
-    roles = {f"{job.name}-{number}": job.template.spec for job in jobs for number in range(job.replicas)}
+    # A role for each replicated job and not for each of its Jobs: a JobSet may have a million of these.
+    sizes = {job.name: job.pods for job in jobs}
+    why = refusal([job.pods for job in jobs])
     try:
-        demands = {name: job.template.demand() for name, job in roles.items()}
+        demands = {} if why else {job.name: job.template.spec.template.demand() for job in jobs}
     except (msgspec.MsgspecError, ValueError):
         return None
     return ReplicatedSpec(
-        sizes={name: job.parallelism or 0 for name, job in roles.items()},
-        scaled=f"{largest.name}-0",
+        sizes=sizes,
+        scaled=largest.name,
         suspended=bool(spec.suspend),
         demands=demands,
         annotations=tuple(job.template.spec.template.annotations for job in jobs),
         has_fixed_size=True,
+        parts={job.name: job.template.spec.parallelism or 0 for job in jobs},
+        refusal=why,
     )

@@ -16,8 +16,8 @@ from supervisor.domain.job import Result
 from supervisor.jobs import pods
 from supervisor.jobs.kind import KindContext, Progress, Role
 from supervisor.jobs.mpijob.objects import BATCH_JOBS, EXCLUDED, EXCLUDED_PODS, ROLE, Condition, MpiJob
-from supervisor.jobs.mpijob.observe import State, requested_workers
-from supervisor.jobs.observation import STATUS_OF
+from supervisor.jobs.mpijob.observe import State
+from supervisor.jobs.observation import STATUS_OF, requested_workers
 from supervisor.jobs.suspension import SUSPENSION
 
 _CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
@@ -108,7 +108,7 @@ class MpiJobActions:
         job = state.job
         if job.spec is None or job.spec.replicas >= workers:
             return
-        requested = requested_workers(job, job.spec)
+        requested = requested_workers(job.annotations, job.spec.replicas)
         await self._merge(job, _replicas(workers), {REQUESTED: None if workers >= requested else str(requested)})
 
     async def end(self, state: State, result: Result) -> None:
@@ -122,7 +122,7 @@ class MpiJobActions:
             return 0
         if len(state.workers) != asked.replicas or not all(pod.running for pod in state.workers):
             return 0
-        return requested_workers(job, asked) - asked.replicas
+        return requested_workers(job.annotations, asked.replicas) - asked.replicas
 
     async def _suspend(self, job: MpiJob, marks: Mapping[str, str]) -> None:
         # Its size stays as it is: the operator deletes those pods alone that it would make.

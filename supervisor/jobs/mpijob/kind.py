@@ -60,6 +60,7 @@ class MpiJobKind:
     discovery = None
     dependent = None
     failpoints = ()
+    annotations = frozenset[str]()
 
     def decode(self, data: bytes | msgspec.Raw) -> MpiJob:
         return read_mpi_job(data)

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from servicekit.bounds import MAX_SLOTS
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.annotations import PREFIX, ours
@@ -16,6 +17,7 @@ from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.jobs import manifest
 from supervisor.jobs.kind import Role
 from supervisor.jobs.manifest import PodTemplate, decoded
+from supervisor.jobs.observation import refusal
 
 MPI_JOBS = Resource(group="kubeflow.org", version="v2beta1", kind="MPIJob", plural="mpijobs", namespaced=True)
 BATCH_JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True)
@@ -77,8 +79,15 @@ class MpiJobSpec:
     launcher: Template
 
     @property
-    def resource_request(self) -> ResourceRequest:
-        """What the pods of a run ask for."""
+    def refusal(self) -> str:
+        """Why the job is too large; empty for one within the bounds."""
+        return refusal([self.replicas])
+
+    @property
+    def resource_request(self) -> ResourceRequest | None:
+        """What the pods of a run ask for; None if that is too much."""
+        if self.refusal:
+            return None
         return ResourceRequest(worker=self.worker.demand, launcher=self.launcher.demand)
 
     @property
@@ -190,7 +199,7 @@ def _spec(spec: _Spec) -> MpiJobSpec | None:
         worker, launcher = spec.mpi_replica_specs.worker, spec.mpi_replica_specs.launcher
         return MpiJobSpec(
             replicas=worker.replicas or 0,
-            slots=spec.slots_per_worker or 1,
+            slots=min(max(spec.slots_per_worker or 1, 1), MAX_SLOTS),
             suspended=bool(spec.run_policy.suspend),
             has_deadline=spec.run_policy.active_deadline_seconds is not None,
             worker=_template(worker.template),

@@ -3,16 +3,26 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from supervisor.cluster.annotations import MAX_WAIT, MAX_WORKERS, MIN_WORKERS, REQUESTED
+from supervisor.cluster.annotations import MAX_WORKERS, MIN_WORKERS
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.size import least_to_start
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework, Observed, Result, Spec, SupervisedJob
+from supervisor.jobs.annotated import with_annotations
 from supervisor.jobs.kind import JobState
-from supervisor.jobs.loss import with_loss_policy
 from supervisor.jobs.mpijob.objects import Condition, MpiJob, MpiJobSpec
-from supervisor.jobs.observation import annotation, count, held_by_person, is_ours, observed_launcher
+from supervisor.jobs.observation import (
+    annotation,
+    count,
+    held_by_person,
+    is_ours,
+    observed_launcher,
+    of_object,
+    refused,
+    refused_spec,
+    requested_workers,
+)
 from supervisor.jobs.suspension import is_freed, registered, result_of, suspended_here
 
 State = JobState[MpiJob]
@@ -35,19 +45,22 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
         return None
     if not is_ours(state, _annotations(job, asked), known, suspended_here=suspended_here(job)):
         return None
-    spec = spec_of(state, asked)
-    if known is None or known.uid != job.metadata.uid:
+    known = of_object(known, job.metadata)
+    if asked.refusal:
+        return refused(state, known, refused_spec(Framework.HOROVOD, asked.refusal), _result(state), now)
+    spec = spec_of(state, asked, known)
+    if known is None:
         blank = Observed(launcher=f"{job.metadata.name}-launcher", instance="", registered_at=now)
         return registered(state.name, job, spec, _observed(state, asked, spec, None, blank), now)
-    if is_freed(job, known):
+    if known.spec.refused or is_freed(job, known):
         return None
     return replace(known, spec=spec, observed=_observed(state, asked, spec, known, known.observed))
 
 
-def spec_of(state: State, asked: MpiJobSpec) -> Spec:
+def spec_of(state: State, asked: MpiJobSpec, known: SupervisedJob | None = None) -> Spec:
     """Returns what a job asks for, also one that was resumed with fewer workers."""
     job, annotations = state.job, list(_annotations(state.job, asked))
-    requested = requested_workers(job, asked)
+    requested = requested_workers(job.annotations, asked.replicas, known)
     least = (count(annotation(annotations, MIN_WORKERS)) if asked.discovers_hosts else 0) or requested
     least = min(least, requested)
     spec = Spec(
@@ -55,17 +68,11 @@ def spec_of(state: State, asked: MpiJobSpec) -> Spec:
         min_workers=least,
         max_workers=max(count(annotation(annotations, MAX_WORKERS)), requested),
         requested_workers=requested,
-        max_wait_seconds=float(count(annotation(annotations, MAX_WAIT))),
         launcher_host=None if state.launcher is None else state.launcher.host,
         capabilities=_CAPABILITIES,
         least_to_start=requested if asked.has_fixed_size else least,
     )
-    return with_loss_policy(spec, annotations)
-
-
-def requested_workers(job: MpiJob, asked: MpiJobSpec) -> int:
-    """Returns how many workers a job asked for before it was resumed with fewer."""
-    return max(count(job.annotations.get(REQUESTED)), asked.replicas)
+    return with_annotations(spec, annotations)
 
 
 def _annotations(job: MpiJob, asked: MpiJobSpec) -> Iterable[Mapping[str, str]]:

@@ -10,9 +10,9 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Result
 from supervisor.jobs import pods
 from supervisor.jobs.kind import JobState, KindContext, Progress
-from supervisor.jobs.observation import STATUS_OF
+from supervisor.jobs.observation import STATUS_OF, requested_workers
 from supervisor.jobs.replicated.objects import Condition
-from supervisor.jobs.replicated.observe import R, requested_replicas
+from supervisor.jobs.replicated.observe import R
 from supervisor.jobs.suspension import SUSPENSION
 
 Annotations = Mapping[str, str | None]
@@ -72,7 +72,7 @@ class ReplicatedJobActions(ABC, Generic[R]):
         job, asked = state.job, state.job.spec
         if asked is None or asked.replicas >= workers:
             return
-        requested = requested_replicas(job, asked)
+        requested = requested_workers(job.annotations, asked.replicas)
         await self.write_size(job, workers, {REQUESTED: None if workers >= requested else str(requested)})
 
     async def end(self, state: JobState[R], result: Result) -> None:
@@ -86,7 +86,7 @@ class ReplicatedJobActions(ABC, Generic[R]):
             return 0
         if len(state.workers) != asked.replicas or not all(pod.running for pod in state.workers):
             return 0
-        return requested_replicas(job, asked) - asked.replicas
+        return requested_workers(job.annotations, asked.replicas) - asked.replicas
 
 
 def only_logs_left(present: Collection[Pod]) -> bool:

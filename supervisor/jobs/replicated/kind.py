@@ -33,6 +33,7 @@ class ReplicatedKind(ABC, Generic[R]):
     discovery = None
     dependent: Dependent[R] | None = None
     failpoints = ()
+    annotations: frozenset[str] = frozenset()
 
     @abstractmethod
     def bounds(self, job: R, asked: ReplicatedSpec) -> Bounds:
@@ -83,7 +84,7 @@ class ReplicatedKind(ABC, Generic[R]):
         return state.job.elsewhere
 
     def observe(self, state: JobState[R], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-        return Observer(self.framework, self.bounds, self.host).supervised(state, known, now)
+        return Observer(self.framework, self.bounds, self.host, self.annotations).supervised(state, known, now)
 
     def resource_request(self, job: R) -> ResourceRequest | None:
         return job.resource_request

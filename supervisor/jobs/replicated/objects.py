@@ -13,6 +13,7 @@ from supervisor.cluster.podspec import Body
 from supervisor.domain.capacity import Demand, Pods, ResourceRequest
 from supervisor.jobs import manifest
 from supervisor.jobs.manifest import PodTemplate, decoded
+from supervisor.jobs.observation import refusal
 
 
 class Condition(StrEnum):
@@ -29,7 +30,7 @@ class Shape:
 
     Attributes:
         replicas: The field of the spec with the replicas of each role.
-        roles: The roles whose pods train or are trained with, as the spec names them.
+        roles: The roles whose pods train or are trained with. Specs may spell them with any letters in upper case.
         scaled: The one of them whose number may change.
         role_label: The label of a pod with its role in lower case.
         controller: The name of the operator in `runPolicy.managedBy`.
@@ -56,6 +57,8 @@ class ReplicatedSpec:
 
     Attributes:
         sizes: The present number of pods of each role.
+        parts: The number of pods of each part of a role, for roles that consist of equal, numbered parts.
+        refusal: Why the job is too large to be read; then nothing but its annotations is known.
         scaled: The role whose number may change.
         suspended: The operator has been told to delete all pods.
         demands: The resources of a pod of each role.
@@ -77,6 +80,8 @@ class ReplicatedSpec:
     variables: frozenset[tuple[str, str]] = frozenset()
     elastic: ElasticPolicy | None = None
     has_fixed_size: bool = False
+    parts: Mapping[str, int] = field(default_factory=dict)
+    refusal: str = ""
 
     @property
     def replicas(self) -> int:
@@ -88,9 +93,17 @@ class ReplicatedSpec:
         """The number of pods of the roles whose number does not change."""
         return self.replicas - self.sizes.get(self.scaled, 0)
 
+    def places(self, role: str, size: int) -> Iterator[tuple[str, int]]:
+        """The pods of a role of that size, each by its role, or the part of it, and its number there."""
+        pods = self.parts.get(role)
+        for index in range(size):
+            yield (role, index) if pods is None else (f"{role}-{index // pods}", index % pods)
+
     @property
-    def resource_request(self) -> ResourceRequest:
-        """The resources of a run. Roles that request the same are one."""
+    def resource_request(self) -> ResourceRequest | None:
+        """The resources of a run; None if they are unknown. Roles that request the same are one."""
+        if self.refusal:
+            return None
         worker = self.demands.get(self.scaled) or next(iter(self.demands.values()))
         others = (Pods(demand, self.sizes[name]) for name, demand in self.demands.items() if demand != worker)
         return ResourceRequest(worker=worker, others=tuple(each for each in others if each.count))
@@ -197,11 +210,12 @@ def _spec(spec: _Spec, data: msgspec.Raw, shape: Shape) -> ReplicatedSpec | None
         demands = {name: each.template.demand() for name, each in roles.items()}
     except (msgspec.MsgspecError, ValueError, KeyError):
         return None
-    if not roles:
+    if not roles or any(each.count < 0 for each in roles.values()):
         return None
+    sizes = {name: each.count for name, each in roles.items()}
     return ReplicatedSpec(
-        sizes={name: each.count for name, each in roles.items()},
-        scaled=shape.scaled,
+        sizes=sizes,
+        scaled=next((name for name in roles if name.lower() == shape.scaled.lower()), shape.scaled),
         suspended=bool(spec.run_policy.suspend),
         demands=demands,
         annotations=tuple(each.template.annotations for each in roles.values()),
@@ -209,11 +223,17 @@ def _spec(spec: _Spec, data: msgspec.Raw, shape: Shape) -> ReplicatedSpec | None
         commands=tuple(" ".join(each.words) for each in containers),
         variables=frozenset((each.name, each.value) for container in containers for each in container.env or ()),
         elastic=spec.elastic_policy,
+        refusal=refusal(sizes.values()),
     )
 
 
 def _roles(data: msgspec.Raw, shape: Shape) -> Iterator[tuple[str, _Replicas]]:
-    """The replicas of each role. Raises KeyError or MsgspecError if there are none to read."""
+    """The replicas of each role by its name as the spec spells it: its operator takes `Ps` for `PS`.
+
+    Raises KeyError or MsgspecError if there are none to read.
+    """
     fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     roles = msgspec.json.decode(fields[shape.replicas], type=dict[str, _Replicas])
-    return ((name, roles[name]) for name in shape.roles if name in roles)
+    spelled = {name.lower(): name for name in roles}
+    found = (spelled[role] for name in shape.roles if (role := name.lower()) in spelled)
+    return ((name, roles[name]) for name in found)

@@ -4,14 +4,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from supervisor.cluster.annotations import MAX_WAIT, REQUESTED
+from servicekit.bounds import MAX_LISTED_WORKERS
 from supervisor.cluster.objects import PodPhase
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Framework, Observed, Spec, SupervisedJob
+from supervisor.domain.job import Framework, Observed, Result, Spec, SupervisedJob
+from supervisor.jobs.annotated import with_annotations
 from supervisor.jobs.kind import JobState
-from supervisor.jobs.loss import with_loss_policy
-from supervisor.jobs.observation import annotation, count, held_by_person, is_ours, observed_run
+from supervisor.jobs.observation import (
+    held_by_person,
+    is_ours,
+    observed_run,
+    of_object,
+    refused,
+    refused_spec,
+    requested_workers,
+)
 from supervisor.jobs.replicated.objects import Condition, ReplicatedJob, ReplicatedSpec
 from supervisor.jobs.suspension import is_freed, registered, result_of, suspended_here
 
@@ -43,11 +51,13 @@ class Observer(Generic[R]):
         framework: What trains.
         bounds_of: Reads the bounds of a job.
         host_of: Returns the host that a pod will be: by the name of its job, its role and its number in the role.
+        own: The annotations of the kind.
     """
 
     framework: Framework
     bounds_of: Callable[[R, ReplicatedSpec], Bounds]
     host_of: Callable[[str, str, int], Host]
+    own: frozenset[str] = frozenset()
 
     def supervised(self, state: JobState[R], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
         """Returns the job as it is to be stored; see `supervisor.jobs.kind.JobKind.observe`."""
@@ -56,27 +66,29 @@ class Observer(Generic[R]):
             return None
         if not is_ours(state, (job.annotations, *asked.annotations), known, suspended_here=suspended_here(job)):
             return None
-        spec = self._spec(job, asked)
-        if known is None or known.uid != job.metadata.uid:
+        known = of_object(known, job.metadata)
+        if asked.refusal:
+            return refused(state, known, refused_spec(self.framework, asked.refusal), _result(job), now)
+        spec = self._spec(job, asked, known)
+        if known is None:
             blank = Observed(launcher=job.metadata.name, instance="", registered_at=now)
             return registered(state.name, job, spec, self._observed(state, asked, spec, None, blank), now)
-        if is_freed(job, known):
+        if known.spec.refused or is_freed(job, known):
             return None
         return replace(known, spec=spec, observed=self._observed(state, asked, spec, known, known.observed))
 
-    def _spec(self, job: R, asked: ReplicatedSpec) -> Spec:
+    def _spec(self, job: R, asked: ReplicatedSpec, known: SupervisedJob | None) -> Spec:
         """What a job asks for, also one that was resumed with fewer pods."""
         annotations = [job.annotations, *asked.annotations]
-        requested, bounds = requested_replicas(job, asked), self.bounds_of(job, asked)
+        requested, bounds = requested_workers(job.annotations, asked.replicas, known), self.bounds_of(job, asked)
         spec = Spec(
             framework=self.framework,
             min_workers=min(bounds.least or requested, requested),
-            max_workers=max(bounds.most or 0, requested),
+            max_workers=min(max(bounds.most or 0, requested), MAX_LISTED_WORKERS),
             requested_workers=requested,
-            max_wait_seconds=float(count(annotation(annotations, MAX_WAIT))),
             capabilities=_CAPABILITIES | bounds.capabilities,
         )
-        return with_loss_policy(spec, annotations)
+        return with_annotations(spec, annotations, self.own)
 
     def _observed(
         self, state: JobState[R], asked: ReplicatedSpec, spec: Spec, known: SupervisedJob | None, before: Observed
@@ -89,7 +101,7 @@ class Observer(Generic[R]):
             running=running,
             exit_code=int(failed) if before.running and not running else before.exit_code,
             hosts=self._hosts(state, asked, spec, running=running),
-            result=before.result or result_of(state.job, succeeded=state.job.has(Condition.SUCCEEDED), failed=failed),
+            result=before.result or _result(state.job),
         )
         if not running:
             return observed
@@ -103,12 +115,12 @@ class Observer(Generic[R]):
             return frozenset(pod.host for pod in state.workers if pod.phase is PodPhase.RUNNING)
         sizes = {**asked.sizes, asked.scaled: spec.requested_workers - asked.others}
         name = state.job.metadata.name
-        return frozenset(self.host_of(name, role, index) for role, size in sizes.items() for index in range(size))
+        places = (place for role, size in sizes.items() for place in asked.places(role, size))
+        return frozenset(self.host_of(name, role, index) for role, index in places)
 
 
-def requested_replicas(job: ReplicatedJob, asked: ReplicatedSpec) -> int:
-    """Returns how many pods a job asked for before it was resumed with fewer."""
-    return max(count(job.annotations.get(REQUESTED)), asked.replicas)
+def _result(job: ReplicatedJob) -> Result | None:
+    return result_of(job, succeeded=job.has(Condition.SUCCEEDED), failed=job.has(Condition.FAILED))
 
 
 def _some_run(state: JobState[R]) -> bool:

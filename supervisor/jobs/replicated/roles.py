@@ -23,8 +23,8 @@ class RolesActions(MergingJobActions[ReplicatedJob]):
 
     def size(self, asked: ReplicatedSpec, pods: int) -> Mapping[str, object]:
         """The number of the other roles stays."""
-        scaled = {self._shape.scaled: {"replicas": pods - asked.others}}
-        return {self._shape.replicas: scaled} if self._shape.scaled in asked.sizes else {}
+        scaled = {asked.scaled: {"replicas": pods - asked.others}}
+        return {self._shape.replicas: scaled} if asked.scaled in asked.sizes else {}
 
 
 class RolesKind(ReplicatedKind[ReplicatedJob]):

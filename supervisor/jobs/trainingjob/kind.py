@@ -14,6 +14,7 @@ from supervisor.jobs.trainingjob.discovery import DISCOVERY
 from supervisor.jobs.trainingjob.failpoints import At
 from supervisor.jobs.trainingjob.objects import (
     KIND,
+    OWN_ANNOTATIONS,
     ROLE,
     SCALE_OUT,
     TRAINING_JOBS,
@@ -69,6 +70,7 @@ class TrainingJobKind:
     discovery = Discovery(directory="/etc/edl", file="discover_hosts.sh", script=DISCOVERY)
     dependent = None
     failpoints = tuple(At)
+    annotations = OWN_ANNOTATIONS
 
     def decode(self, data: bytes | msgspec.Raw) -> TrainingJob:
         return read_training_job(data)

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
+from servicekit.bounds import MAX_LISTED_WORKERS, MAX_SLOTS, whole
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.annotations import PREFIX, ours
@@ -16,6 +17,7 @@ from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.jobs import manifest
 from supervisor.jobs.kind import Role
 from supervisor.jobs.manifest import PodTemplate, decoded
+from supervisor.jobs.observation import refusal
 
 TRAINING_JOBS = Resource(
     group="kai.alibabacloud.com", version="v1alpha1", kind="TrainingJob", plural="trainingjobs", namespaced=True
@@ -24,6 +26,7 @@ KIND = "trainingjob"
 
 SUSPENDED = f"{PREFIX}job-suspended"
 """The annotation that makes the operator delete a job's pods, and start it again when it is removed."""
+OWN_ANNOTATIONS = frozenset({SUSPENDED})
 SCALE_OUT = "scaleout-name"
 """The label of pods that the operator made for a ScaleOut."""
 
@@ -92,8 +95,15 @@ class TrainingJobSpec:
     backoff_limit: int
 
     @property
-    def resource_request(self) -> ResourceRequest:
-        """The resource request of a run."""
+    def refusal(self) -> str:
+        """Why the job is too large; empty for one within the bounds."""
+        return refusal([self.replicas])
+
+    @property
+    def resource_request(self) -> ResourceRequest | None:
+        """The resource request of a run; None if it is too much."""
+        if self.refusal:
+            return None
         demand = self.launcher.demand
         names = demand.requests.keys() | _HOSTFILE_WRITER.keys()
         requests = {name: max(demand.requests.get(name, 0), _HOSTFILE_WRITER.get(name, 0)) for name in names}
@@ -197,7 +207,7 @@ def _job_spec(data: msgspec.Raw) -> TrainingJobSpec | None:
             replicas=worker.replicas,
             least=_number(worker.min_replicas, worker, "minWorkers"),
             most=_number(worker.max_replicas, worker, "maxWorkers"),
-            slots=spec.slots_per_worker or 1,
+            slots=min(max(spec.slots_per_worker or 1, 1), MAX_SLOTS),
             worker=_template(worker.template, "worker"),
             launcher=_template(launcher.template, "launcher"),
             restarts=spec.restart_policy == "OnFailure",
@@ -229,6 +239,6 @@ def _number(written: int | None, replicas: _Replicas, name: str) -> int | None:
         return written
     for container in replicas.template.containers():
         for each in container.env or ():
-            if each.name == name and each.value.isascii() and each.value.isdecimal():
-                return int(each.value)
+            if each.name == name and (found := whole(each.value, MAX_LISTED_WORKERS)) is not None:
+                return found
     return None

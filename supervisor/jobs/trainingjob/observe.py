@@ -3,27 +3,30 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from supervisor.cluster.annotations import MAX_WAIT, OURS, REQUESTED, SUSPENDED_BY
+from servicekit.bounds import MAX_LISTED_WORKERS
+from supervisor.cluster.annotations import OURS, SUSPENDED_BY
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.plan import first_decision
 from supervisor.decide.reasons import freed
 from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
+from supervisor.jobs.annotated import with_annotations
 from supervisor.jobs.kind import JobState
-from supervisor.jobs.loss import with_loss_policy
 from supervisor.jobs.observation import (
     STATUS_OF,
     STOPPED,
-    annotation,
-    count,
     held_by_person,
     is_ours,
     marked_result,
     missing_launcher,
     observed_launcher,
+    of_object,
+    refused,
+    refused_spec,
+    requested_workers,
 )
-from supervisor.jobs.trainingjob.objects import SCALE_OUT, JobPhase, TrainingJob, TrainingJobSpec
+from supervisor.jobs.trainingjob.objects import OWN_ANNOTATIONS, SCALE_OUT, JobPhase, TrainingJob, TrainingJobSpec
 
 State = JobState[TrainingJob]
 
@@ -41,31 +44,33 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
     suspended_here = job.annotations.get(SUSPENDED_BY) == OURS
     if not is_ours(state, _annotations(job, asked), known, suspended_here=suspended_here):
         return None
-    spec = spec_of(job, asked)
-    if known is None or known.uid != job.metadata.uid:
+    known = of_object(known, job.metadata)
+    if asked.refusal:
+        return refused(state, known, refused_spec(Framework.HOROVOD, asked.refusal), _result(state, asked, known), now)
+    spec = spec_of(job, asked, known)
+    if known is None:
         return _registered(state, asked, spec, now)
-    if _is_freed(job, known) or _is_suspended_by_nobody(state, known):
+    if known.spec.refused or _is_freed(job, known) or _is_suspended_by_nobody(state, known):
         return None
     observed = _observed(state, asked, spec, known, known.observed)
     return replace(known, spec=spec, observed=missing_launcher(observed, now, is_missing=_lacks_launcher(state)))
 
 
-def spec_of(job: TrainingJob, asked: TrainingJobSpec) -> Spec:
+def spec_of(job: TrainingJob, asked: TrainingJobSpec, known: SupervisedJob | None = None) -> Spec:
     """The spec of a job with its original size, also if it was resumed with fewer workers."""
-    requested = max(count(job.annotations.get(REQUESTED)), asked.replicas)
+    requested = requested_workers(job.annotations, asked.replicas, known)
     least = min(max(asked.least or requested, 1), requested)
     spec = Spec(
         framework=Framework.HOROVOD,
         min_workers=least,
-        max_workers=max(asked.most or requested, requested),
+        max_workers=min(max(asked.most or requested, requested), MAX_LISTED_WORKERS),
         requested_workers=requested,
-        max_wait_seconds=float(count(annotation(_annotations(job, asked), MAX_WAIT))),
         launcher_host=Host(f"{job.metadata.name}-launcher"),
         capabilities=ELASTIC,
         # A fixed number of processes in the command needs that many workers.
         least_to_start=least if asked.sized_by_variable else requested,
     )
-    return with_loss_policy(spec, _annotations(job, asked))
+    return with_annotations(spec, _annotations(job, asked), OWN_ANNOTATIONS)
 
 
 def worker_names(job: TrainingJob, workers: int) -> list[Host]:

@@ -14,7 +14,7 @@ from supervisor.jobs.replicated.kind import ReplicatedKind
 from supervisor.jobs.replicated.objects import ReplicatedSpec
 from supervisor.jobs.replicated.observe import Bounds
 from supervisor.jobs.vcjob.actions import VolcanoJobActions
-from supervisor.jobs.vcjob.objects import VolcanoJob, read_volcano_job
+from supervisor.jobs.vcjob.objects import SIZES, SUSPENSIONS, VolcanoJob, read_volcano_job
 
 _TASK = "volcano.sh/task-spec"
 
@@ -25,6 +25,7 @@ class VcJobKind(ReplicatedKind[VolcanoJob]):
     name = "vcjob"
     resource = Resource(group="batch.volcano.sh", version="v1alpha1", kind="Job", plural="jobs", namespaced=True)
     framework = Framework.TORCHRUN  # The next run starts from the checkpoint.
+    annotations = frozenset({SIZES, SUSPENSIONS})
 
     @property
     def pod_labels(self) -> frozenset[str]:

@@ -6,17 +6,19 @@ from enum import StrEnum
 
 import msgspec
 
+from servicekit.bounds import whole
 from supervisor.cluster.annotations import PREFIX, ours
 from supervisor.cluster.podspec import Body
 from supervisor.jobs import manifest
 from supervisor.jobs.manifest import PodTemplate, decoded
-from supervisor.jobs.observation import count
+from supervisor.jobs.observation import refusal
 from supervisor.jobs.replicated.objects import Condition, ReplicatedJob, ReplicatedSpec
 
 SIZES = f"{PREFIX}requested-sizes"
 """The sizes of a job before it was suspended, as JSON, until it runs with them again."""
 SUSPENSIONS = f"{PREFIX}suspensions"
 """How often the supervisor has suspended a job: the start after it is a new run."""
+_MOST_SUSPENSIONS = 10**9
 
 _LOSS = frozenset({"PodEvicted", "*"})
 """Volcano takes pods that it deletes itself, because a task has shrunk, for evicted ones, too."""
@@ -181,7 +183,7 @@ def read_volcano_job(data: bytes | msgspec.Raw) -> VolcanoJob:
         annotations=annotations,
         deleted=metadata.deletion_timestamp is not None,
         conditions=frozenset({_CONDITION[phase]} if phase in _CONDITION else ()),
-        suspensions=count(annotations.get(SUSPENSIONS)),
+        suspensions=whole(annotations.get(SUSPENSIONS), _MOST_SUSPENSIONS) or 0,
         version=status.version,
     )
     spec = decoded(read.spec, _Spec)
@@ -204,6 +206,13 @@ def _asked(spec: _Spec, requested: Sizes) -> ReplicatedSpec | None:
     """What the job asks for; while it is suspended, what it will ask for. None if it is not understood."""
     suspended = spec.sizes.total == 0 and requested.total > 0
     sizes = requested if suspended else spec.sizes
+    if any(task.replicas < 0 for task in sizes.tasks):
+        return None
+    annotations = tuple(task.template.annotations for task in spec.tasks)
+    if why := refusal([task.replicas for task in sizes.tasks]):
+        return ReplicatedSpec(
+            sizes={"": sizes.total}, scaled="", suspended=suspended, demands={}, annotations=annotations, refusal=why
+        )
     try:
         demands = {task.name: task.template.demand() for task in spec.tasks}
         containers = [container for task in spec.tasks for container in task.template.containers()]
@@ -214,6 +223,6 @@ def _asked(spec: _Spec, requested: Sizes) -> ReplicatedSpec | None:
         scaled=sizes.scaled,
         suspended=suspended,
         demands=demands,
-        annotations=tuple(task.template.annotations for task in spec.tasks),
+        annotations=annotations,
         commands=tuple(" ".join(each.words) for each in containers),
     )

@@ -95,6 +95,7 @@ SPECS = st.builds(
     on_loss=st.sampled_from(OnLoss),
     worker_multiple=COUNTS,
     ignored=st.lists(st.text(), max_size=2).map(tuple),
+    refused=st.booleans(),
 )
 OBSERVED = st.builds(
     Observed,
@@ -507,6 +508,7 @@ FULL_JOB = replace(
         on_loss=OnLoss.HOLD,
         worker_multiple=2,
         ignored=("worker-multiple is ignored.",),
+        refused=True,
     ),
     observed=replace(
         running_job().observed,

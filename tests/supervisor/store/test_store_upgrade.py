@@ -140,6 +140,7 @@ _LATER = {
     "on_loss",
     "worker_multiple",
     "ignored",
+    "refused",
 }
 """Fields that the version before did not have."""
 

@@ -13,11 +13,13 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.jobs.kind import JobState, Role
 from supervisor.jobs.replicated.objects import ReplicatedJob
+from supervisor.jobs.replicated.roles import RolesActions
 from supervisor.jobs.tfjob.kind import TfJobKind
 
 KIND = TfJobKind()
 NAME = JobName("team/tfjob.bert")
 PREFIX = "job-supervisor.kube-ai.io/"
+_NO_CLUSTER: Any = None
 _LABEL = "training.kubeflow.org/replica-type"
 
 
@@ -87,3 +89,39 @@ def test_a_smaller_run_lacks_workers_and_no_other_role() -> None:
 def test_an_evaluator_is_no_host() -> None:
     assert KIND.role({_LABEL: "evaluator"}) is None
     assert KIND.role({_LABEL: "ps"}) is Role.WORKER
+
+
+_NOTEBOOKS = b"""
+apiVersion: kubeflow.org/v1
+kind: TFJob
+metadata:
+  name: bert
+  namespace: team
+  uid: job-uid
+  resourceVersion: "7"
+  annotations: {job-supervisor.kube-ai.io/managed-by-job-supervisor: "true"}
+spec:
+  schedulerName: volcano
+  tfReplicaSpecs:
+    Ps: {replicas: 1, template: &pods {spec: {containers: [{name: tensorflow}]}}}
+    Chief: {replicas: 1, template: *pods}
+    worker: {replicas: 2, template: *pods}
+status: {startTime: "2023-11-14T22:23:20Z"}
+"""
+
+
+def test_a_role_is_read_whatever_its_spelling() -> None:
+    """Notebooks of Kubeflow write Ps. The operator accepts it, and gives its pods names and labels in lower case."""
+    job = KIND.decode(msgspec.json.encode(msgspec.yaml.decode(_NOTEBOOKS)))
+    names = ("chief-0", "ps-0", "worker-0", "worker-1")
+    waiting, running = _observed(job), _observed(job, *map(_pod, names))
+    assert waiting.observed.hosts == running.observed.hosts == {Host(f"bert-{name}") for name in names}
+    assert (waiting.spec.requested_workers, running.observed.running) == (4, True)
+    assert job.resource_request is not None
+
+
+def test_a_smaller_run_is_written_under_the_name_that_the_spec_uses() -> None:
+    """Another spelling would be another role to the API server."""
+    job = _job({"Ps": 1, "worker": 4})
+    assert job.spec is not None
+    assert RolesActions(_NO_CLUSTER, KIND.shape).size(job.spec, 3) == {"tfReplicaSpecs": {"worker": {"replicas": 2}}}

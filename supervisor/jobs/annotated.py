@@ -1,0 +1,119 @@
+"""Reads what a job's annotations ask for, and says of each why it is ignored. Pure.
+
+A typing error must not stop a job, and it must not cost the job its protection in silence.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import islice
+
+from servicekit.bounds import DURATION_FORM, MAX_HOSTS, MAX_LISTED_WORKERS, duration, whole
+from servicekit.text import one_line
+from supervisor.cluster.annotations import (
+    KNOWN,
+    MANAGED,
+    MAX_WAIT,
+    MAX_WORKERS,
+    MIN_WORKERS,
+    ON_LOSS,
+    PREFIX,
+    REQUESTED,
+    SPOT,
+    WORKER_MULTIPLE,
+)
+from supervisor.domain.job import OnLoss, Spec
+from supervisor.jobs.observation import annotation, count
+
+_MAX_QUOTED = 64
+_MAX_SENTENCES = 16
+"""As many as the definition of the resource takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misreading:
+    """An annotation that is ignored: its name, and why, as the second part of a sentence."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"The annotation {_short(self.name)} is ignored: {self.why}"
+
+
+def with_annotations(spec: Spec, annotations: Iterable[Mapping[str, str]], own: frozenset[str] = frozenset()) -> Spec:
+    """The spec with what the annotations ask for, each from the first object that has it; the job's own come first.
+
+    What is not understood, or does not suit the job's size, is left out, with a sentence that says so. `own` are
+    further annotations of the job's kind.
+    """
+    objects = list(annotations)
+    on_loss, multiple = annotation(objects, ON_LOSS), annotation(objects, WORKER_MULTIPLE)
+    found = (*misreadings(objects, own), *_unfit(spec, objects, multiple))
+    return replace(
+        spec,
+        max_wait_seconds=duration(annotation(objects, MAX_WAIT)) or 0.0,
+        on_loss=OnLoss(on_loss) if on_loss in set(OnLoss) else OnLoss.SHRINK,
+        worker_multiple=count(multiple) if _divides(multiple, spec) else 1,
+        ignored=tuple(dict.fromkeys(str(each) for each in islice(found, _MAX_SENTENCES))),
+    )
+
+
+def misreadings(annotations: Iterable[Mapping[str, str]], own: frozenset[str] = frozenset()) -> Iterator[Misreading]:
+    """The annotations that are ignored whatever the job; of several objects, the value in the first one counts."""
+    objects = list(annotations)
+    for name in (MANAGED, SPOT):
+        text = annotation(objects, name)
+        if text not in (None, "true", "false"):
+            yield Misreading(name, f"{_quoted(text)} is neither true nor false, so it does not opt the job in.")
+    text = annotation(objects, MAX_WAIT)
+    if text is not None and duration(text) is None:
+        yield Misreading(MAX_WAIT, f"{_quoted(text)} is not {DURATION_FORM}; the job may wait for ever.")
+    for name, instead in ((MIN_WORKERS, "the job needs all its workers"), (MAX_WORKERS, "the job never grows")):
+        text = annotation(objects, name)
+        if text is not None and not count(text):
+            yield Misreading(
+                name, f"{_quoted(text)} is not a whole number from 1 to {MAX_LISTED_WORKERS:,}; {instead}."
+            )
+    text = annotation(objects, ON_LOSS)
+    if text is not None and text not in set(OnLoss):
+        yield Misreading(ON_LOSS, f"{_quoted(text)} is neither {' nor '.join(OnLoss)}.")
+    text = annotation(objects, WORKER_MULTIPLE)
+    if text is not None and not count(text):
+        yield Misreading(WORKER_MULTIPLE, f"{_quoted(text)} is not a whole number of at least 1.")
+    for name in dict.fromkeys(name for found in objects for name in found if name not in KNOWN and name not in own):
+        yield Misreading(name, f"there is none of this name{_meant(name)}.")
+
+
+def _unfit(spec: Spec, objects: list[Mapping[str, str]], multiple: str | None) -> Iterator[Misreading]:
+    """The annotations that are ignored because of the job's size."""
+    if count(multiple) and not _divides(multiple, spec):
+        yield Misreading(
+            WORKER_MULTIPLE, f"{_quoted(multiple)} does not divide the {spec.requested_workers} requested workers."
+        )
+    noted = objects[0].get(REQUESTED) if objects else None
+    if noted is None:
+        return
+    number = whole(noted, MAX_HOSTS)
+    if number is None:
+        yield Misreading(REQUESTED, f"{_quoted(noted)} is not a whole number up to {MAX_HOSTS:,}.")
+    elif number > spec.requested_workers:
+        why = f"the supervisor has not noted {number}, as the job has asked for {spec.requested_workers}."
+        yield Misreading(REQUESTED, why)
+
+
+def _divides(multiple: str | None, spec: Spec) -> bool:
+    return count(multiple) > 0 and spec.requested_workers % count(multiple) == 0
+
+
+def _meant(name: str) -> str:
+    close = get_close_matches(_short(name), [_short(each) for each in KNOWN], n=1, cutoff=0.8)
+    return f"; perhaps {close[0]} is meant" if close else ""
+
+
+def _short(name: str) -> str:
+    return one_line(name.removeprefix(PREFIX)[:_MAX_QUOTED])
+
+
+def _quoted(value: str | None) -> str:
+    return f"'{one_line((value or '')[:_MAX_QUOTED])}'"
