@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from supervisor.check.command import KUBEAI_RUN, Launch
 from supervisor.check.values import Value
-from supervisor.cluster.annotations import ON_LOSS, opts_in
+from supervisor.cluster.annotations import ON_LOSS, opts_in, opts_out
 from supervisor.domain.job import OnLoss
 
 
@@ -93,7 +93,9 @@ class CheckedJob:
 
     @property
     def opts_in(self) -> bool:
-        """Whether the job or any of its templates opts in."""
+        """Whether the job or any of its templates opts in, and the job itself does not opt out."""
+        if opts_out(self.annotations):
+            return False
         return opts_in(self.annotations) or any(opts_in(role.annotations) for role in self.roles)
 
     @property

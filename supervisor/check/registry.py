@@ -18,6 +18,7 @@ RULES: tuple[Rule, ...] = (
     opting_in.kind_not_supervised,
     opting_in.not_opted_in,
     opting_in.pods_not_opted_in,
+    opting_in.annotation_ignored,
     grace.grace_too_short,
     grace.save_grace_too_short,
     grace.flag_not_read,

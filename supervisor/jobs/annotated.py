@@ -3,10 +3,10 @@
 A typing error must not stop a job, and it must not cost the job its protection in silence.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import islice
+from itertools import islice, product
 
 from servicekit.bounds import DURATION_FORM, MAX_HOSTS, MAX_LISTED_WORKERS, duration, whole
 from servicekit.text import one_line
@@ -28,6 +28,17 @@ from supervisor.jobs.observation import annotation, count
 _MAX_QUOTED = 64
 _MAX_SENTENCES = 16
 """As many as the definition of the resource takes."""
+
+
+_WORKERS = f"not a whole number from 1 to {MAX_LISTED_WORKERS:,}"
+_VALUES: Sequence[tuple[str, Callable[[str], object], str]] = (
+    (MAX_WAIT, lambda text: duration(text) is not None, f"not {DURATION_FORM}; the job may wait for ever"),
+    (MIN_WORKERS, count, f"{_WORKERS}; the job needs all its workers"),
+    (MAX_WORKERS, count, f"{_WORKERS}; the job never grows"),
+    (ON_LOSS, lambda text: text in set(OnLoss), f"neither {' nor '.join(OnLoss)}"),
+    (WORKER_MULTIPLE, count, "not a whole number of at least 1"),
+)
+"""Each annotation that has a value: what tells a right one, and what is said of a wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +70,27 @@ def with_annotations(spec: Spec, annotations: Iterable[Mapping[str, str]], own: 
     )
 
 
+def mistyped_opt_in(annotations: Iterable[Mapping[str, str]]) -> str:
+    """Why a job that does not opt in is not supervised, if it seems to want to; empty if it does not."""
+    texts = [(name, found[name]) for found in annotations for name in (MANAGED, SPOT) if name in found]
+    wrong = next(((name, text) for name, text in texts if text not in ("true", "false")), None)
+    if wrong is None or any(text == "false" for _, text in texts):
+        return ""
+    name, text = wrong
+    return f"The job is not supervised: its annotation {_short(name)} is {_quoted(text)}, and only 'true' opts in."
+
+
 def misreadings(annotations: Iterable[Mapping[str, str]], own: frozenset[str] = frozenset()) -> Iterator[Misreading]:
     """The annotations that are ignored whatever the job; of several objects, the value in the first one counts."""
     objects = list(annotations)
-    for name in (MANAGED, SPOT):
+    # Each object opts in for itself: the webhook sees pods only.
+    for found, name in product(objects, (MANAGED, SPOT)):
+        if found.get(name, "true") not in ("true", "false"):
+            yield Misreading(name, f"{_quoted(found[name])} is neither true nor false, so it does not opt in.")
+    for name, is_right, says in _VALUES:
         text = annotation(objects, name)
-        if text not in (None, "true", "false"):
-            yield Misreading(name, f"{_quoted(text)} is neither true nor false, so it does not opt the job in.")
-    text = annotation(objects, MAX_WAIT)
-    if text is not None and duration(text) is None:
-        yield Misreading(MAX_WAIT, f"{_quoted(text)} is not {DURATION_FORM}; the job may wait for ever.")
-    for name, instead in ((MIN_WORKERS, "the job needs all its workers"), (MAX_WORKERS, "the job never grows")):
-        text = annotation(objects, name)
-        if text is not None and not count(text):
-            yield Misreading(
-                name, f"{_quoted(text)} is not a whole number from 1 to {MAX_LISTED_WORKERS:,}; {instead}."
-            )
-    text = annotation(objects, ON_LOSS)
-    if text is not None and text not in set(OnLoss):
-        yield Misreading(ON_LOSS, f"{_quoted(text)} is neither {' nor '.join(OnLoss)}.")
-    text = annotation(objects, WORKER_MULTIPLE)
-    if text is not None and not count(text):
-        yield Misreading(WORKER_MULTIPLE, f"{_quoted(text)} is not a whole number of at least 1.")
+        if text is not None and not is_right(text):
+            yield Misreading(name, f"{_quoted(text)} is {says}.")
     for name in dict.fromkeys(name for found in objects for name in found if name not in KNOWN and name not in own):
         yield Misreading(name, f"there is none of this name{_meant(name)}.")
 

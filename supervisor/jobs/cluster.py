@@ -6,6 +6,7 @@ from typing import Any
 
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, JobName, kind_of
+from supervisor.domain.job import SupervisedJob
 from supervisor.domain.placement import Placement
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.kind import ClusterContext, J, JobActions, JobKind, JobReference, JobState, KindContext
@@ -61,6 +62,13 @@ class ClusterJobs:
         """The state of a job; None if there is none of that name."""
         kind = self.of(name)
         return None if kind is None else kind.cache.state(name)
+
+    def is_released(self, job: SupervisedJob) -> bool:
+        """Whether a job that was supervised is still there, and its kind does not take it up anew."""
+        kind, state = self.of(job.name), self.state(job.name)
+        if kind is None or state is None or state.job.metadata.uid != job.uid or state.job.deleted:
+            return False
+        return kind.cache.kind.observe(state, None, job.observed.registered_at) is None
 
     def owner_of(self, reference: JobReference) -> JobReference:
         """The job of which a controller has made that one; that one itself if it is nobody's part."""

@@ -63,7 +63,7 @@ def is_ours(
         return suspended_here and not state.pods
     if any(opts_in(found) for found in (*annotations, *(pod.annotations for pod in state.pods))):
         return True
-    before = known is not None and known.uid == state.job.metadata.uid
+    before = known is not None and known.uid == state.job.metadata.uid and not known.spec.refused
     return not state.pods and (before or suspended_here)
 
 

@@ -39,6 +39,11 @@ def pod_labels() -> frozenset[str]:
     return frozenset(label for kind in KINDS for label in kind.pod_labels)
 
 
+def annotations() -> frozenset[str]:
+    """The annotations with our prefix that only jobs of some kinds have."""
+    return frozenset(name for kind in KINDS for name in kind.annotations)
+
+
 def resources() -> Mapping[str, Resource]:
     """The API resource of each kind, by the kind's name."""
     return {kind.name: kind.resource for kind in KINDS}

@@ -8,6 +8,7 @@ from servicekit.text import one_line
 from supervisor.check.checking import check
 from supervisor.check.finding import Finding, Severity
 from supervisor.check.reading import jobs_in
+from supervisor.cluster.annotations import opts_out
 from supervisor.webhook.review import Request
 
 _MAX_BYTES = 64 * 1024
@@ -35,7 +36,8 @@ def warnings_for(request: Request) -> Sequence[str]:
         document = msgspec.json.decode(request.object)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UncheckedError(str(error)) from error
-    found = [each for job in jobs_in(document) for each in check(job) if each.severity is not Severity.HINT]
+    jobs = [job for job in jobs_in(document) if not opts_out(job.annotations)]
+    found = [each for job in jobs for each in check(job) if each.severity is not Severity.HINT]
     shown = [_sentence(each) for each in found[:_MAX_WARNINGS]]
     if len(found) > len(shown):
         shown.append(f"and {len(found) - len(shown)} more; `job-supervisor check` shows all")

@@ -92,7 +92,9 @@ class Replica:
             if settings.kubernetes_events:
                 server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds)
                 stack.push_async_callback(server.close)
-                objects = ClusterReferenceResolver(store, cluster.view, cluster.placements, cluster.jobs.owner_of)
+                objects = ClusterReferenceResolver(
+                    store, cluster.view, cluster.placements, cluster.jobs.owner_of, cluster.jobs.is_released
+                )
                 events = Recorder(server, objects, settings.pod_name or socket.gethostname(), clock, bulkhead)
             yield cls(store, cluster, changes, clock, candidate, events, bulkhead)
 

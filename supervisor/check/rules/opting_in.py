@@ -6,7 +6,9 @@ from supervisor.check.finding import Facts, Problem, Severity, rule
 from supervisor.check.job import CheckedJob, Kind
 from supervisor.check.jobset import training_jobs
 from supervisor.check.values import Value, mapping, number, text
-from supervisor.cluster.annotations import MANAGED, opts_in
+from supervisor.cluster.annotations import MANAGED, opts_in, opts_out, ours
+from supervisor.jobs.annotated import misreadings
+from supervisor.jobs.registry import annotations
 
 
 @rule("kind-not-supervised", Severity.WARNING, "a job that the supervisor does not look after")
@@ -36,12 +38,20 @@ def _is_one_run(spec: Value, mode: str) -> bool:
 
 @rule("not-opted-in", Severity.ERROR, "a job without the annotation that opts in")
 def not_opted_in(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
-    if job.kind is not Kind.COMMAND and not job.opts_in:
+    # One that opts out in so many words is meant to be left alone.
+    if job.kind is not Kind.COMMAND and not job.opts_in and not opts_out(job.annotations):
         yield Problem(
             "metadata.annotations",
             "The job does not opt in, so the supervisor leaves it alone and nothing saves it before a reclaim.",
             f'Add the annotation {MANAGED}: "true" to the job and to each pod template.',
         )
+
+
+@rule("annotation-ignored", Severity.WARNING, "an annotation that is misspelt, or whose value is not understood")
+def annotation_ignored(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+    found = [ours(each) for each in (job.annotations, *(role.annotations for role in job.roles))]
+    for wrong in misreadings(found, annotations()):
+        yield Problem("metadata.annotations", str(wrong), "Correct or remove it.")
 
 
 @rule("pods-not-opted-in", Severity.ERROR, "pod templates without the annotation that opts in")

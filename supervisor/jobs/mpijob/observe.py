@@ -9,7 +9,7 @@ from supervisor.decide.size import least_to_start
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework, Observed, Result, Spec, SupervisedJob
-from supervisor.jobs.annotated import with_annotations
+from supervisor.jobs.annotated import mistyped_opt_in, with_annotations
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.mpijob.objects import Condition, MpiJob, MpiJobSpec
 from supervisor.jobs.observation import (
@@ -43,11 +43,14 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
     job, asked = state.job, state.job.spec
     if asked is None or asked.replicas < 1 or job.deleted or held_by_person(state, suspended=job.suspended):
         return None
-    if not is_ours(state, _annotations(job, asked), known, suspended_here=suspended_here(job)):
+    annotations = list(_annotations(job, asked))
+    ours = is_ours(state, annotations, known, suspended_here=suspended_here(job))
+    why = asked.refusal if ours else mistyped_opt_in(annotations)
+    if not ours and not why:
         return None
     known = of_object(known, job.metadata)
-    if asked.refusal:
-        return refused(state, known, refused_spec(Framework.HOROVOD, asked.refusal), _result(state), now)
+    if why:
+        return refused(state, known, refused_spec(Framework.HOROVOD, why), _result(state), now)
     spec = spec_of(state, asked, known)
     if known is None:
         blank = Observed(launcher=f"{job.metadata.name}-launcher", instance="", registered_at=now)

@@ -9,7 +9,7 @@ from supervisor.cluster.objects import PodPhase
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework, Observed, Result, Spec, SupervisedJob
-from supervisor.jobs.annotated import with_annotations
+from supervisor.jobs.annotated import mistyped_opt_in, with_annotations
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.observation import (
     held_by_person,
@@ -64,11 +64,14 @@ class Observer(Generic[R]):
         job, asked = state.job, state.job.spec
         if asked is None or asked.replicas < 1 or job.deleted or held_by_person(state, suspended=job.suspended):
             return None
-        if not is_ours(state, (job.annotations, *asked.annotations), known, suspended_here=suspended_here(job)):
+        annotations = [job.annotations, *asked.annotations]
+        ours = is_ours(state, annotations, known, suspended_here=suspended_here(job))
+        why = asked.refusal if ours else mistyped_opt_in(annotations)
+        if not ours and not why:
             return None
         known = of_object(known, job.metadata)
-        if asked.refusal:
-            return refused(state, known, refused_spec(self.framework, asked.refusal), _result(job), now)
+        if why:
+            return refused(state, known, refused_spec(self.framework, why), _result(job), now)
         spec = self._spec(job, asked, known)
         if known is None:
             blank = Observed(launcher=job.metadata.name, instance="", registered_at=now)

@@ -11,7 +11,7 @@ from supervisor.decide.reasons import freed
 from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
-from supervisor.jobs.annotated import with_annotations
+from supervisor.jobs.annotated import mistyped_opt_in, with_annotations
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.observation import (
     STATUS_OF,
@@ -41,12 +41,14 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
     job, asked = state.job, state.job.spec
     if asked is None or asked.replicas < 1 or job.deleted or held_by_person(state, suspended=job.suspended):
         return None
-    suspended_here = job.annotations.get(SUSPENDED_BY) == OURS
-    if not is_ours(state, _annotations(job, asked), known, suspended_here=suspended_here):
+    annotations = list(_annotations(job, asked))
+    ours = is_ours(state, annotations, known, suspended_here=job.annotations.get(SUSPENDED_BY) == OURS)
+    why = asked.refusal if ours else mistyped_opt_in(annotations)
+    if not ours and not why:
         return None
     known = of_object(known, job.metadata)
-    if asked.refusal:
-        return refused(state, known, refused_spec(Framework.HOROVOD, asked.refusal), _result(state, asked, known), now)
+    if why:
+        return refused(state, known, refused_spec(Framework.HOROVOD, why), _result(state, asked, known), now)
     spec = spec_of(job, asked, known)
     if known is None:
         return _registered(state, asked, spec, now)

@@ -31,6 +31,8 @@ class EventReason:
     type: EventType = EventType.NORMAL
 
 
+IGNORED = EventReason("RequestIgnored", "Ignore", EventType.WARNING)
+RELEASED = EventReason("Released", "Release")
 NOTICED = EventReason("ReclaimNoticed", "Reclaim", EventType.WARNING)
 EXCLUDED = EventReason("Excluded", "Exclude", EventType.WARNING)
 
@@ -54,7 +56,7 @@ OF_JOBS = {
 }
 """The reason is the phase, as in the column PHASE."""
 
-EVENT_REASONS = (*OF_NOTICES.values(), EXCLUDED, *OF_JOBS.values())
+EVENT_REASONS = (*OF_NOTICES.values(), EXCLUDED, IGNORED, RELEASED, *OF_JOBS.values())
 
 
 @dataclass(frozen=True, slots=True)

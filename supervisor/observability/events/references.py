@@ -7,7 +7,7 @@ from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.objects import PODS, Pod
 from supervisor.cluster.view import ClusterView
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobName, namespace
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
 from supervisor.domain.placement import Placement
@@ -25,6 +25,7 @@ class ClusterReferenceResolver:
     view: ClusterView
     placements: Callable[[JobName], Mapping[Host, Placement] | None]
     owner_of: OwnerOf
+    is_released: Callable[[SupervisedJob], bool]
 
     def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
         metadata = self.store.notice_object(notice.id)
@@ -34,11 +35,10 @@ class ClusterReferenceResolver:
         metadata = self.store.job_object(job.name)
         if metadata is None:
             return ()
-        owned = [
-            ObjectReference(each["apiVersion"], each["kind"], metadata.namespace, each["name"], each["uid"])
-            for each in owners(job, resources())
-        ]
-        return (_about(JOBS, metadata), *owned)
+        return (_about(JOBS, metadata), *_owning(job, metadata.namespace))
+
+    def released(self, job: SupervisedJob) -> Sequence[ObjectReference]:
+        return _owning(job, namespace(job.name)) if self.is_released(job) else ()
 
     def noticed(self, notice: ReclaimNotice) -> Iterator[ObjectReference]:
         """The pod itself, or the live pods of the node."""
@@ -64,6 +64,14 @@ class ClusterReferenceResolver:
         reference = job_of(pod, self.owner_of)
         job = None if reference is None else self.store.snapshot().jobs.get(reference.name)
         return reference is not None and job is not None and job.uid == reference.uid
+
+
+def _owning(job: SupervisedJob, namespace: str) -> Sequence[ObjectReference]:
+    """The object of the job's kind."""
+    return [
+        ObjectReference(each["apiVersion"], each["kind"], namespace, each["name"], each["uid"])
+        for each in owners(job, resources())
+    ]
 
 
 def _about(kind: Resource, metadata: Metadata) -> ObjectReference:

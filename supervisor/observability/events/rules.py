@@ -1,15 +1,30 @@
 """Decides which Events a change deserves: one on the job for each group, and one on each affected pod."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 from supervisor.domain.ids import Host
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.observability.events.event import EXCLUDED, OF_JOBS, OF_NOTICES, EventDraft, ObjectReference, Priority
-from supervisor.observability.journal import Change, JobChanged, NoticeChanged
+from supervisor.observability.events.event import (
+    EXCLUDED,
+    IGNORED,
+    OF_JOBS,
+    OF_NOTICES,
+    RELEASED,
+    EventDraft,
+    EventReason,
+    ObjectReference,
+    Priority,
+)
+from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
 from supervisor.observability.transitions import LIVE
 from supervisor.store.sentences import sentence
+
+_RELEASED = (
+    "The supervisor does not look after the job any more: the job does not opt in, or a person has suspended it."
+)
 
 
 class ReferenceResolver(Protocol):
@@ -20,6 +35,9 @@ class ReferenceResolver(Protocol):
 
     def job(self, job: SupervisedJob) -> Sequence[ObjectReference]:
         """The SupervisedJob, followed by the object of the job's kind."""
+
+    def released(self, job: SupervisedJob) -> Sequence[ObjectReference]:
+        """The object of the job's kind if the supervisor has let it go: it is there and does not opt in any more."""
 
     def noticed(self, notice: ReclaimNotice) -> Iterable[ObjectReference]:
         """The pods of supervised jobs that a notice affects."""
@@ -34,7 +52,9 @@ def drafts(change: Change, objects: ReferenceResolver) -> Iterator[EventDraft]:
         case NoticeChanged(before, after, at):
             return _of_notice(before, after, objects, at)
         case JobChanged(before, after, at):
-            return _of_job(before, after, objects, at)
+            return chain(_of_job(before, after, objects, at), _of_ignored(before, after, objects, at))
+        case JobForgotten(before, at):
+            return _of_release(before, objects, at)
         case _:
             return iter(())
 
@@ -62,14 +82,34 @@ def _of_job(
         return
     reason, note = OF_JOBS[after.decision.phase], after.decision.reason
     known = objects.job(after)
-    # All other Events refer to the SupervisedJob, which has the details.
     resource = known[0] if known else None
-    for regarding in known:
-        related = None if regarding is resource else resource
-        yield EventDraft(regarding=regarding, related=related, reason=reason, note=note, at=at, priority=Priority.JOB)
+    yield from _about_job(known, reason, note, at)
     excluded = after.decision.exclusions - (before.decision.exclusions if before else frozenset())
     for pod in objects.pods(after, sorted(excluded)):
         yield EventDraft(regarding=pod, related=resource, reason=EXCLUDED, note=note, at=at, priority=Priority.POD)
+
+
+def _of_ignored(
+    before: SupervisedJob | None, after: SupervisedJob, objects: ReferenceResolver, at: float
+) -> Iterator[EventDraft]:
+    """One for all requests of the job that are ignored from now on."""
+    known = frozenset[str]() if before is None else frozenset(before.spec.ignored)
+    if note := " ".join(why for why in after.spec.ignored if why not in known):
+        yield from _about_job(objects.job(after), IGNORED, note, at)
+
+
+def _of_release(before: SupervisedJob, objects: ReferenceResolver, at: float) -> Iterator[EventDraft]:
+    """The job itself remains. One that was only shown, but not supervised, is not let go."""
+    if not before.over and not before.spec.refused:
+        yield from _about_job(objects.released(before), RELEASED, _RELEASED, at)
+
+
+def _about_job(known: Sequence[ObjectReference], reason: EventReason, note: str, at: float) -> Iterator[EventDraft]:
+    # All other Events refer to the SupervisedJob, which has the details.
+    resource = known[0] if len(known) > 1 else None
+    for regarding in known:
+        related = None if regarding is resource else resource
+        yield EventDraft(regarding=regarding, related=related, reason=reason, note=note, at=at, priority=Priority.JOB)
 
 
 def _is_notable(before: SupervisedJob, after: SupervisedJob) -> bool:

@@ -10,7 +10,7 @@ from supervisor.check.checking import NO_FACTS
 from supervisor.check.finding import Facts, Severity
 from supervisor.check.job import Kind
 from supervisor.check.registry import RULES
-from supervisor.cluster.annotations import ON_LOSS
+from supervisor.cluster.annotations import MAX_WAIT, ON_LOSS, PREFIX, SPOT
 from tests.supervisor.check.check_manifests import (
     ALLOWED,
     ARENA,
@@ -37,6 +37,8 @@ _TEMPLATES = {
     _JOB_SET: "spec.replicatedJobs.0.template.spec.template",
     _TRAIN_JOB: "items.0.spec.template.spec.replicatedJobs.0.template.spec.template",
 }
+_OBJECTS = [kind for kind in GOOD if kind is not _TRAIN_JOB]
+"""The kinds whose manifest is one object."""
 _LAUNCHERS = {
     _TRAINING: "spec.etReplicaSpecs.launcher.template",
     _MPI: "spec.mpiReplicaSpecs.Launcher.template",
@@ -99,6 +101,12 @@ BAD: Sequence[Bad] = [
     Bad("kind-not-supervised", _JOB_SET, "spec.replicatedJobs.0.template.spec.completionMode", "NonIndexed"),
     Bad("kind-not-supervised", _JOB_SET, "spec.replicatedJobs.0.template.spec.parallelism", 2),
     *_each("pods-not-opted-in", _TEMPLATES, "metadata.annotations", None),
+    *(
+        Bad("annotation-ignored", kind, "metadata.annotations", {MANAGED: "true", MAX_WAIT: "soon"})
+        for kind in _OBJECTS
+    ),
+    *_each("annotation-ignored", _TEMPLATES, "metadata.annotations", {MANAGED: "true", f"{PREFIX}min-worker": "2"}),
+    *_each("annotation-ignored", _TEMPLATES, "metadata.annotations", {MANAGED: "True"}),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", 5),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", None, Facts(checkpoint_seconds=45.0)),
     *(Bad("flag-not-read", kind, "spec.suspend", _NO, Facts(unread_seconds=31.0)) for kind in GOOD),
@@ -242,6 +250,13 @@ def test_a_job_that_opts_in_nowhere_is_found(kind: Kind) -> None:
         made = changed(made, f"{path}.metadata.annotations", None)
     assert "not-opted-in" in ids(found(made))
     assert "pods-not-opted-in" not in ids(found(made))
+
+
+def test_a_job_that_opts_out_is_meant_to_be_left_alone() -> None:
+    """Whatever its templates say; so none of its pods has to opt in either."""
+    for annotations in ({MANAGED: "false"}, {MANAGED: "false", SPOT: "true"}, {SPOT: "false"}):
+        made = changed(GOOD[_TRAINING](), "metadata.annotations", annotations)
+        assert not ids(found(made)) & {"not-opted-in", "pods-not-opted-in", "annotation-ignored"}
 
 
 def test_every_rule_has_a_bad_manifest_or_command_line() -> None:

@@ -77,9 +77,9 @@ def test_a_long_value_is_cut() -> None:
         (
             "managed-by-job-supervisor",
             "True",
-            "'True' is neither true nor false, so it does not opt the job in.",
+            "'True' is neither true nor false, so it does not opt in.",
         ),
-        ("spot-instance", "yes", "'yes' is neither true nor false, so it does not opt the job in."),
+        ("spot-instance", "yes", "'yes' is neither true nor false, so it does not opt in."),
         ("max-wait-tim", "600", "there is none of this name; perhaps max-wait-time is meant."),
         ("min-worker", "2", "there is none of this name; perhaps min-workers is meant."),
         ("colour", "red", "there is none of this name."),

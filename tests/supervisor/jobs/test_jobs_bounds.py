@@ -5,79 +5,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 
 from servicekit.bounds import MAX_HOSTS, MAX_ROLES
 from supervisor.decide.plan import plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.situation import JobFacts
-from supervisor.domain.ids import Host, cluster_job
-from supervisor.domain.job import Phase, Result, SupervisedJob
-from supervisor.jobs.kind import AnyKind, JobState
-from supervisor.jobs.registry import KINDS
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Phase, Result
 from tests.supervisor.decide.decide_builders import T0
-
-PREFIX = "job-supervisor.kube-ai.io/"
-OPTED_IN = {f"{PREFIX}managed-by-job-supervisor": "true"}
-BILLION = 10**9
-
-_BY_NAME: Mapping[str, AnyKind] = {kind.name: kind for kind in KINDS}
-_TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "main"}]}}
-
-
-def _replicas(size: int) -> dict[str, Any]:
-    return {"replicas": size, "template": _TEMPLATE}
-
-
-def _replicated_job(size: int, parallelism: int = 1, name: str = "worker") -> dict[str, Any]:
-    job = {"completionMode": "Indexed", "parallelism": parallelism, "completions": parallelism, "template": _TEMPLATE}
-    return {"name": name, "replicas": size, "template": {"spec": job}}
-
-
-def _spec(kind: str, size: int) -> dict[str, Any]:
-    """The spec of a job of so many workers, as its users write it."""
-    workers = _replicas(size)
-    specs: dict[str, dict[str, Any]] = {
-        "trainingjob": {"etReplicaSpecs": {"launcher": _replicas(1), "worker": workers}},
-        "mpijob": {"mpiReplicaSpecs": {"Launcher": _replicas(1), "Worker": workers}},
-        "pytorchjob": {"pytorchReplicaSpecs": {"Worker": workers}, "elasticPolicy": {"maxReplicas": BILLION}},
-        "tfjob": {"tfReplicaSpecs": {"Worker": workers}},
-        "vcjob": {"tasks": [{"name": "worker", **workers}]},
-        "jobset": {"replicatedJobs": [_replicated_job(size)]},
-        "batchjob": {"completionMode": "Indexed", "parallelism": size, "completions": size, "template": _TEMPLATE},
-    }
-    return specs[kind]
-
-
-SIZED = [kind.name for kind in KINDS if kind.name != "trainjob"]
-
-
-def _manifest(spec: Mapping[str, Any], annotations: Mapping[str, str], status: Mapping[str, Any]) -> bytes:
-    metadata = {"name": "bert", "namespace": "team", "uid": "job-uid", "resourceVersion": "7"}
-    return msgspec.json.encode({"metadata": {**metadata, "annotations": annotations}, "spec": spec, "status": status})
-
-
-def _observed(
-    kind: str,
-    spec: Mapping[str, Any],
-    annotations: Mapping[str, str] = OPTED_IN,
-    *,
-    known: SupervisedJob | None = None,
-    status: Mapping[str, Any] | None = None,
-) -> SupervisedJob | None:
-    how = _BY_NAME[kind]
-    job = how.decode(_manifest(spec, annotations, status or {}))
-    state = JobState.of(how, cluster_job("team", kind, "bert"), job, [])
-    return how.observe(state, known, T0)
+from tests.supervisor.jobs.every_kind import (
+    BILLION,
+    BY_NAME,
+    OPTED_IN,
+    PREFIX,
+    SIZED,
+    manifest,
+    observed,
+    replicas,
+    replicated_job,
+    spec_of,
+)
 
 
 def _peak(kind: str, spec: Mapping[str, Any], annotations: Mapping[str, str]) -> int:
     """The bytes that reading a job takes at most."""
-    _observed(kind, spec, annotations)
+    observed(kind, spec, annotations)
     tracemalloc.start()
     try:
-        _observed(kind, spec, annotations)
+        observed(kind, spec, annotations)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -87,13 +43,13 @@ def _peak(kind: str, spec: Mapping[str, Any], annotations: Mapping[str, str]) ->
 @pytest.mark.parametrize("kind", SIZED)
 def test_a_job_of_any_size_takes_little_memory(kind: str, annotations: dict[str, str]) -> None:
     """A JobSet of a million replicas took 546 MiB and 14 s, whether it had opted in or not."""
-    assert _peak(kind, _spec(kind, BILLION), annotations) < 100_000
+    assert _peak(kind, spec_of(kind, BILLION), annotations) < 100_000
 
 
 @pytest.mark.parametrize("kind", SIZED)
 def test_a_job_beyond_the_bound_says_so_and_is_not_planned(kind: str) -> None:
     """Its size is unknown, so no host of it is granted, excluded or stopped; the largest one is supervised."""
-    refused = _observed(kind, _spec(kind, BILLION))
+    refused = observed(kind, spec_of(kind, BILLION))
     assert refused is not None
     why = "The job is not supervised: it asks for more than 10,000 workers."
     assert (refused.spec.refused, refused.spec.ignored, refused.decision.reason) == (True, (why,), why)
@@ -102,11 +58,11 @@ def test_a_job_beyond_the_bound_says_so_and_is_not_planned(kind: str) -> None:
         frozenset(),
         1,
     )
-    job = _BY_NAME[kind].decode(_manifest(_spec(kind, BILLION), OPTED_IN, {}))
-    assert _BY_NAME[kind].resource_request(job) is None
+    job = BY_NAME[kind].decode(manifest(spec_of(kind, BILLION), OPTED_IN, {}))
+    assert BY_NAME[kind].resource_request(job) is None
     planned = plan(refused, JobFacts(), T0 + 1e6, Policy())
     assert (planned.decision, planned.actions, planned.wake_at) == (refused.decision, (), None)
-    largest = _observed(kind, _spec(kind, MAX_HOSTS))
+    largest = observed(kind, spec_of(kind, MAX_HOSTS))
     assert largest is not None
     assert (largest.spec.refused, len(largest.observed.hosts)) == (False, MAX_HOSTS)
 
@@ -114,35 +70,35 @@ def test_a_job_beyond_the_bound_says_so_and_is_not_planned(kind: str) -> None:
 @pytest.mark.parametrize("kind", SIZED)
 def test_a_job_that_is_made_larger_or_smaller_than_the_bound_is_registered_anew(kind: str) -> None:
     """Nothing that was known about it counts then."""
-    small, large = _spec(kind, 3), _spec(kind, BILLION)
-    supervised, refused = _observed(kind, small), _observed(kind, large)
-    assert _observed(kind, large, known=supervised) is None
-    assert _observed(kind, small, known=refused) is None
-    assert _observed(kind, large, known=refused) == refused
+    small, large = spec_of(kind, 3), spec_of(kind, BILLION)
+    supervised, refused = observed(kind, small), observed(kind, large)
+    assert observed(kind, large, known=supervised) is None
+    assert observed(kind, small, known=refused) is None
+    assert observed(kind, large, known=refused) == refused
     assert supervised is not None
     ended = replace(supervised, observed=replace(supervised.observed, result=Result.SUCCEEDED))
-    assert _observed(kind, large, known=ended) == ended
+    assert observed(kind, large, known=ended) == ended
 
 
 def test_a_job_that_is_not_supervised_ends_as_its_controller_says() -> None:
     ended = {"conditions": [{"type": "Succeeded", "status": "True"}]}
-    refused = _observed("pytorchjob", _spec("pytorchjob", BILLION))
-    value = _observed("pytorchjob", _spec("pytorchjob", BILLION), known=refused, status=ended)
+    refused = observed("pytorchjob", spec_of("pytorchjob", BILLION))
+    value = observed("pytorchjob", spec_of("pytorchjob", BILLION), known=refused, status=ended)
     assert value is not None
     assert value.observed.result is Result.SUCCEEDED
-    assert _observed("pytorchjob", _spec("pytorchjob", BILLION), status=ended) is None
+    assert observed("pytorchjob", spec_of("pytorchjob", BILLION), status=ended) is None
 
 
 @pytest.mark.parametrize(
     ("kind", "spec"),
     [
-        ("jobset", {"replicatedJobs": [_replicated_job(1, name=f"r{number}") for number in range(MAX_ROLES + 1)]}),
-        ("vcjob", {"tasks": [{"name": f"t{number}", **_replicas(1)} for number in range(MAX_ROLES + 1)]}),
+        ("jobset", {"replicatedJobs": [replicated_job(1, name=f"r{number}") for number in range(MAX_ROLES + 1)]}),
+        ("vcjob", {"tasks": [{"name": f"t{number}", **replicas(1)} for number in range(MAX_ROLES + 1)]}),
     ],
 )
 def test_a_job_of_too_many_roles_says_so(kind: str, spec: dict[str, Any]) -> None:
     """Each has a template, which takes time to read."""
-    value = _observed(kind, spec)
+    value = observed(kind, spec)
     assert value is not None
     assert value.spec.ignored == ("The job is not supervised: it has 101 roles, more than 100.",)
 
@@ -150,23 +106,23 @@ def test_a_job_of_too_many_roles_says_so(kind: str, spec: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("kind", "spec"),
     [
-        ("pytorchjob", {"pytorchReplicaSpecs": {"Master": _replicas(-5), "Worker": _replicas(8)}}),
-        ("jobset", {"replicatedJobs": [_replicated_job(-1), _replicated_job(5, name="other")]}),
-        ("jobset", {"replicatedJobs": [_replicated_job(-1, parallelism=-4)]}),
-        ("vcjob", {"tasks": [{"name": "a", **_replicas(-1)}, {"name": "b", **_replicas(5)}]}),
-        ("batchjob", _spec("batchjob", -3)),
+        ("pytorchjob", {"pytorchReplicaSpecs": {"Master": replicas(-5), "Worker": replicas(8)}}),
+        ("jobset", {"replicatedJobs": [replicated_job(-1), replicated_job(5, name="other")]}),
+        ("jobset", {"replicatedJobs": [replicated_job(-1, parallelism=-4)]}),
+        ("vcjob", {"tasks": [{"name": "a", **replicas(-1)}, {"name": "b", **replicas(5)}]}),
+        ("batchjob", spec_of("batchjob", -3)),
     ],
 )
 def test_a_negative_number_of_pods_is_no_size(kind: str, spec: dict[str, Any]) -> None:
-    assert _observed(kind, spec) is None
+    assert observed(kind, spec) is None
 
 
 @pytest.mark.parametrize("kind", SIZED)
 @pytest.mark.parametrize("noted", ["4", "10000", "3000000", "999999999", "9" * 5000, "-1", "many"])
 def test_a_number_that_the_supervisor_has_not_noted_is_not_believed(kind: str, noted: str) -> None:
     """A known job has asked for as many before, else somebody else wrote it, who may be anybody in the namespace."""
-    known = _observed(kind, _spec(kind, 3))
-    value = _observed(kind, _spec(kind, 3), {**OPTED_IN, f"{PREFIX}requested-workers": noted}, known=known)
+    known = observed(kind, spec_of(kind, 3))
+    value = observed(kind, spec_of(kind, 3), {**OPTED_IN, f"{PREFIX}requested-workers": noted}, known=known)
     assert value is not None
     assert (value.spec.requested_workers, len(value.observed.hosts)) == (3, 3)
     (why,) = value.spec.ignored
@@ -178,16 +134,16 @@ def test_a_number_that_the_supervisor_has_not_noted_is_not_believed(kind: str, n
 def test_a_number_that_the_supervisor_has_noted_is_believed(kind: str) -> None:
     """Also by another supervisor, whose store was lost."""
     noted = {**OPTED_IN, f"{PREFIX}requested-workers": "8"}
-    for known in (_observed(kind, _spec(kind, 8)), None):
-        value = _observed(kind, _spec(kind, 3), noted, known=known)
+    for known in (observed(kind, spec_of(kind, 8)), None):
+        value = observed(kind, spec_of(kind, 3), noted, known=known)
         assert value is not None
         assert (value.spec.requested_workers, value.spec.ignored) == (8, ())
 
 
 def test_a_jobset_keeps_the_names_of_its_pods() -> None:
     """A role is a replicated job; its Jobs are parts of it."""
-    jobs: Sequence[Any] = [_replicated_job(2, parallelism=2), _replicated_job(1, name="driver")]
-    value = _observed("jobset", {"replicatedJobs": jobs})
+    jobs: Sequence[Any] = [replicated_job(2, parallelism=2), replicated_job(1, name="driver")]
+    value = observed("jobset", {"replicatedJobs": jobs})
     assert value is not None
     names = ("worker-0-0", "worker-0-1", "worker-1-0", "worker-1-1", "driver-0-0")
     assert value.observed.hosts == {Host(f"bert-{name}") for name in names}

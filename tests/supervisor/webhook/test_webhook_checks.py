@@ -51,6 +51,31 @@ async def test_a_bad_job_is_created_with_warnings(asked: Asking) -> None:
     assert second.endswith("(fixed-processes) Compute it in the shell: -np $(wc -l </etc/mpi/hostfile).")
 
 
+@pytest.mark.parametrize(
+    ("annotations", "warning"),
+    [
+        ({"managed-by-job-supervisor": "True"}, "'True' is neither true nor false"),
+        ({"managed-by-job-supervisor": "true", "max-wait-time": "soon"}, "'soon' is not a whole number of seconds"),
+        ({"managed-by-job-supervisor": "true", "max-wait-tim": "600"}, "perhaps max-wait-time is meant."),
+        ({"managed-by-job-supervisr": "true"}, "perhaps managed-by-job-supervisor is meant."),
+    ],
+)
+async def test_a_typing_error_that_costs_protection_is_told(
+    asked: Asking, annotations: dict[str, str], warning: str
+) -> None:
+    """Nobody would see it before the first reclaim."""
+    made = {f"job-supervisor.kube-ai.io/{name}": text for name, text in annotations.items()}
+    warnings = (await _response(asked, changed(_GOOD, "metadata.annotations", made)))["warnings"]
+    assert any(warning in each for each in warnings)
+
+
+async def test_a_job_that_opts_out_is_created_without_a_word(asked: Asking) -> None:
+    """Its pods are its user's business."""
+    opted_out = {"job-supervisor.kube-ai.io/managed-by-job-supervisor": "false"}
+    bad = changed(changed(_GOOD, _SCRIPT, ["python train.py || true"]), "metadata.annotations", opted_out)
+    assert "warnings" not in await _response(asked, bad)
+
+
 async def test_many_warnings_are_counted(asked: Asking) -> None:
     """Names that cannot stand in a header do not."""
     task = {"replicas": 1, "template": {"spec": {"terminationGracePeriodSeconds": 1, "containers": []}}}

@@ -35,6 +35,7 @@ class Known:
     resource: ObjectReference | None = NOTICE
     every_notice_has_its_own: bool = True
     jobs: Sequence[ObjectReference] = (JOB, TRAINING_JOB)
+    lets_go: bool = False
 
     def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
         if self.resource is None or not self.every_notice_has_its_own:
@@ -44,6 +45,10 @@ class Known:
     def job(self, job: SupervisedJob) -> Sequence[ObjectReference]:
         assert job
         return self.jobs
+
+    def released(self, job: SupervisedJob) -> Sequence[ObjectReference]:
+        assert job
+        return [TRAINING_JOB] if self.lets_go else []
 
     def noticed(self, notice: ReclaimNotice) -> Iterable[ObjectReference]:
         assert notice

@@ -10,7 +10,7 @@ import pytest
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.cluster.events import REPORTER, ClusterEvents, read_event
-from supervisor.domain.job import CheckpointRequest, Decision, Growth, Phase, SupervisedJob
+from supervisor.domain.job import CheckpointRequest, Decision, Growth, Phase, Result, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState
 from supervisor.observability.events.event import (
     EVENT_REASONS,
@@ -143,6 +143,32 @@ def test_what_a_host_reports_and_what_is_only_put_otherwise_is_no_news() -> None
     assert said(JobChanged(before, seen, T0)) == []
     assert said(JobChanged(before, decided(before, reason="A group is collected.", window_until=T0), T0)) == []
     assert said(JobForgotten(before, T0)) == []
+
+
+def test_what_is_ignored_of_a_jobs_requests_is_said_once() -> None:
+    """On the job, for those who look at it with kubectl, when it becomes known or when it is changed."""
+    fine = running_job()
+    wrong = replace(fine, spec=replace(fine.spec, ignored=("A is ignored.", "B is ignored.")))
+    more = replace(wrong, spec=replace(wrong.spec, ignored=(*wrong.spec.ignored, "C is ignored.")))
+    found = said(JobChanged(fine, wrong, T0))
+    assert told(found) == [(each, "RequestIgnored", "A is ignored. B is ignored.") for each in (JOB, TRAINING_JOB)]
+    assert {each.reason.type for each in found} == {EventType.WARNING}
+    assert told(said(JobChanged(None, wrong, T0)))[-1][1:] == ("RequestIgnored", "A is ignored. B is ignored.")
+    assert {each.note for each in said(JobChanged(wrong, more, T0))} == {"C is ignored."}
+    assert said(JobChanged(more, replace(more, observed=replace(more.observed, revision=9)), T0)) == []
+    assert said(JobChanged(more, fine, T0)) == []
+
+
+def test_a_job_that_is_let_go_is_told() -> None:
+    """Not one that is gone, that is taken up anew, that has ended, or that was shown but not supervised."""
+    job, lets_go = running_job(), Known(lets_go=True)
+    (found,) = said(JobForgotten(job, T0), lets_go)
+    assert (found.regarding, found.related, found.reason.name) == (TRAINING_JOB, None, "Released")
+    assert said(JobForgotten(job, T0)) == []
+    ended = replace(job, observed=replace(job.observed, result=Result.SUCCEEDED))
+    assert said(JobForgotten(ended, T0), lets_go) == []
+    refused = replace(job, spec=replace(job.spec, refused=True))
+    assert said(JobForgotten(refused, T0), lets_go) == []
 
 
 def test_a_suspended_job_that_lets_go_of_its_hosts_is_no_news() -> None:
