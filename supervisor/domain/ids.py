@@ -14,13 +14,14 @@ NoticeId = NewType("NoticeId", str)
 """`source/subject name/subject uid`, so that repeated polls, restarts and repeated Events update the same notice."""
 
 
-_MAX_NAME = 253
-NAME_RULE = f"1 to {_MAX_NAME} printable characters"
+MAX_NAME = 253
+"""As Kubernetes has it for names of objects."""
+NAME_RULE = f"1 to {MAX_NAME} printable characters"
 
 
 def is_name(text: str) -> bool:
     """Whether a name is valid on the wire and can be shown to people."""
-    return 0 < len(text) <= _MAX_NAME and text.isprintable()
+    return 0 < len(text) <= MAX_NAME and text.isprintable()
 
 
 STANDALONE = "standalone"

@@ -21,7 +21,7 @@ from supervisor.cluster.annotations import (
 )
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.domain.capability import Capability
-from supervisor.domain.ids import is_name
+from supervisor.domain.ids import MAX_NAME, Host, is_name
 from supervisor.domain.job import (
     Decision,
     Framework,
@@ -98,6 +98,13 @@ def refusal(sizes: Collection[int]) -> str:
         return f"The job is not supervised: it has {len(sizes):,} roles, more than {MAX_ROLES:,}."
     if sum(sizes) > MAX_HOSTS:
         return f"The job is not supervised: it asks for more than {MAX_HOSTS:,} workers."
+    return ""
+
+
+def unnamed(hosts: Iterable[Host]) -> str:
+    """Why a job whose last hosts are these is not supervised; empty if pods can have their names."""
+    if any(len(host) > MAX_NAME for host in hosts):
+        return f"The job is not supervised: the names of its pods would have more than {MAX_NAME} characters."
     return ""
 
 

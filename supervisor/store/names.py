@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import ObjectKey
-from supervisor.domain.ids import JobName, NoticeId, kind_of
+from supervisor.domain.ids import JobName, NoticeId, cluster_job, kind_of
 from supervisor.domain.job import SupervisedJob
 
 _GROUP = "job-supervisor.kube-ai.io"
@@ -24,8 +24,9 @@ NOTICES = Resource(
 JOBS = Resource(group=_GROUP, version=_VERSION, kind="SupervisedJob", plural="supervisedjobs", namespaced=True, page=50)
 
 _STANDALONE = "standalone"
-_HASHED = "standalone-hash"
-"""For names that no resource can have. A kind has no dot, so a cluster's job never begins so."""
+_HASH = "-hash"
+_HASHED = _STANDALONE + _HASH
+"""For names that no resource can have. A kind has no dot and no hyphen, so no other job's resource begins so."""
 
 _MAX_NAME = 253
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -41,18 +42,29 @@ def job_key(name: JobName, home: str) -> ObjectKey:
     """Returns the key of a job's resource, in the job's namespace, or in `home` if it was registered stand-alone."""
     namespace, slash, resource = name.partition("/")
     if slash:
-        return ObjectKey(namespace, resource)
+        return ObjectKey(namespace, resource if len(resource) <= _MAX_NAME else _shortened(name, resource))
     resource = f"{_STANDALONE}.{name}"
     if len(resource) <= _MAX_NAME and _RESOURCE_NAME.fullmatch(resource):
         return ObjectKey(home, resource)
     return ObjectKey(home, f"{_HASHED}.{_hash(name)}")
 
 
+def _shortened(name: JobName, resource: str) -> str:
+    """The name of a resource for a job whose own name leaves no room for its kind: a beginning to read, and a hash."""
+    kind, _, bare = resource.partition(".")
+    ending = f"-{_hash(name)}"
+    beginning = f"{kind}{_HASH}.{bare}"[: _MAX_NAME - len(ending)].rstrip("-.")
+    return beginning + ending
+
+
 def job_name(key: ObjectKey, name: str, home: str) -> JobName | None:
     """Returns the job in a resource whose spec has `name`; None for another supervisor's stand-alone job."""
     kind, _, _ = key.name.partition(".")
     if kind not in (_STANDALONE, _HASHED):
-        return JobName(f"{key.namespace}/{key.name}")
+        if not kind.endswith(_HASH):
+            return JobName(f"{key.namespace}/{key.name}")
+        found = cluster_job(key.namespace, kind.removesuffix(_HASH), name)
+        return found if key == job_key(found, home) else None
     return JobName(name) if key == job_key(JobName(name), home) else None
 
 

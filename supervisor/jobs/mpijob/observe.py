@@ -22,6 +22,7 @@ from supervisor.jobs.observation import (
     refused,
     refused_spec,
     requested_workers,
+    unnamed,
 )
 from supervisor.jobs.suspension import is_freed, registered, result_of, suspended_here
 
@@ -45,7 +46,7 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
         return None
     annotations = list(_annotations(job, asked))
     ours = is_ours(state, annotations, known, suspended_here=suspended_here(job))
-    why = asked.refusal if ours else mistyped_opt_in(annotations)
+    why = (asked.refusal or unnamed(_last_hosts(job, asked))) if ours else mistyped_opt_in(annotations)
     if not ours and not why:
         return None
     known = of_object(known, job.metadata)
@@ -58,6 +59,12 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
     if known.spec.refused or is_freed(job, known):
         return None
     return replace(known, spec=spec, observed=_observed(state, asked, spec, known, known.observed))
+
+
+def _last_hosts(job: MpiJob, asked: MpiJobSpec) -> list[Host]:
+    """The hosts with the longest names."""
+    name = job.metadata.name
+    return [Host(f"{name}-launcher"), Host(f"{name}-worker-{asked.replicas - 1}")]
 
 
 def spec_of(state: State, asked: MpiJobSpec, known: SupervisedJob | None = None) -> Spec:

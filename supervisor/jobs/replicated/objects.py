@@ -93,10 +93,10 @@ class ReplicatedSpec:
         """The number of pods of the roles whose number does not change."""
         return self.replicas - self.sizes.get(self.scaled, 0)
 
-    def places(self, role: str, size: int) -> Iterator[tuple[str, int]]:
+    def places(self, role: str, size: int, first: int = 0) -> Iterator[tuple[str, int]]:
         """The pods of a role of that size, each by its role, or the part of it, and its number there."""
         pods = self.parts.get(role)
-        for index in range(size):
+        for index in range(first, size):
             yield (role, index) if pods is None else (f"{role}-{index // pods}", index % pods)
 
     @property

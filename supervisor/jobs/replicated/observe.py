@@ -1,6 +1,6 @@
 """Reads from a job of replicas and its pods what it asks for, and how it is. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -19,6 +19,7 @@ from supervisor.jobs.observation import (
     refused,
     refused_spec,
     requested_workers,
+    unnamed,
 )
 from supervisor.jobs.replicated.objects import Condition, ReplicatedJob, ReplicatedSpec
 from supervisor.jobs.suspension import is_freed, registered, result_of, suspended_here
@@ -66,7 +67,7 @@ class Observer(Generic[R]):
             return None
         annotations = [job.annotations, *asked.annotations]
         ours = is_ours(state, annotations, known, suspended_here=suspended_here(job))
-        why = asked.refusal if ours else mistyped_opt_in(annotations)
+        why = (asked.refusal or unnamed(self._last_hosts(job, asked))) if ours else mistyped_opt_in(annotations)
         if not ours and not why:
             return None
         known = of_object(known, job.metadata)
@@ -79,6 +80,12 @@ class Observer(Generic[R]):
         if known.spec.refused or is_freed(job, known):
             return None
         return replace(known, spec=spec, observed=self._observed(state, asked, spec, known, known.observed))
+
+    def _last_hosts(self, job: R, asked: ReplicatedSpec) -> Iterator[Host]:
+        """The host of each role with the longest name."""
+        for role, size in asked.sizes.items():
+            for part, index in asked.places(role, size, max(0, size - 1)):
+                yield self.host_of(job.metadata.name, part, index)
 
     def _spec(self, job: R, asked: ReplicatedSpec, known: SupervisedJob | None) -> Spec:
         """What a job asks for, also one that was resumed with fewer pods."""

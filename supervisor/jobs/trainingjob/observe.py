@@ -25,6 +25,7 @@ from supervisor.jobs.observation import (
     refused,
     refused_spec,
     requested_workers,
+    unnamed,
 )
 from supervisor.jobs.trainingjob.objects import OWN_ANNOTATIONS, SCALE_OUT, JobPhase, TrainingJob, TrainingJobSpec
 
@@ -43,7 +44,7 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
         return None
     annotations = list(_annotations(job, asked))
     ours = is_ours(state, annotations, known, suspended_here=job.annotations.get(SUSPENDED_BY) == OURS)
-    why = asked.refusal if ours else mistyped_opt_in(annotations)
+    why = (asked.refusal or unnamed(_last_hosts(job, asked))) if ours else mistyped_opt_in(annotations)
     if not ours and not why:
         return None
     known = of_object(known, job.metadata)
@@ -56,6 +57,12 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
         return None
     observed = _observed(state, asked, spec, known, known.observed)
     return replace(known, spec=spec, observed=missing_launcher(observed, now, is_missing=_lacks_launcher(state)))
+
+
+def _last_hosts(job: TrainingJob, asked: TrainingJobSpec) -> list[Host]:
+    """The hosts with the longest names."""
+    name = job.metadata.name
+    return [Host(f"{name}-launcher"), Host(f"{name}-worker-{asked.replicas - 1}")]
 
 
 def spec_of(job: TrainingJob, asked: TrainingJobSpec, known: SupervisedJob | None = None) -> Spec:

@@ -46,20 +46,23 @@ def spec_of(kind: str, size: int) -> dict[str, Any]:
 SIZED = [kind.name for kind in KINDS if kind.name != "trainjob"]
 
 
-def manifest(spec: Mapping[str, Any], annotations: Mapping[str, str], status: Mapping[str, Any]) -> bytes:
-    metadata = {"name": "bert", "namespace": "team", "uid": "job-uid", "resourceVersion": "7"}
+def manifest(
+    spec: Mapping[str, Any], annotations: Mapping[str, str], status: Mapping[str, Any], name: str = "bert"
+) -> bytes:
+    metadata = {"name": name, "namespace": "team", "uid": "job-uid", "resourceVersion": "7"}
     return msgspec.json.encode({"metadata": {**metadata, "annotations": annotations}, "spec": spec, "status": status})
 
 
-def observed(
+def observed(  # noqa: PLR0913 - the last ones have defaults
     kind: str,
     spec: Mapping[str, Any],
     annotations: Mapping[str, str] = OPTED_IN,
     *,
     known: SupervisedJob | None = None,
     status: Mapping[str, Any] | None = None,
+    name: str = "bert",
 ) -> SupervisedJob | None:
     how = BY_NAME[kind]
-    job = how.decode(manifest(spec, annotations, status or {}))
-    state = JobState.of(how, cluster_job("team", kind, "bert"), job, [])
+    job = how.decode(manifest(spec, annotations, status or {}, name))
+    state = JobState.of(how, cluster_job("team", kind, name), job, [])
     return how.observe(state, known, T0)

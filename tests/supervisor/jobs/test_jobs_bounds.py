@@ -147,3 +147,16 @@ def test_a_jobset_keeps_the_names_of_its_pods() -> None:
     assert value is not None
     names = ("worker-0-0", "worker-0-1", "worker-1-0", "worker-1-1", "driver-0-0")
     assert value.observed.hosts == {Host(f"bert-{name}") for name in names}
+
+
+@pytest.mark.parametrize("kind", SIZED)
+def test_a_job_with_the_longest_name_is_supervised_or_says_why_not(kind: str) -> None:
+    """Its pods are called after it, so there can be none where that leaves no room for a role and a number."""
+    for length in (200, 240):
+        value = observed(kind, spec_of(kind, 3), name="a" * length)
+        assert value is not None
+        assert not value.spec.refused
+    value = observed(kind, spec_of(kind, 3), name="a" * 253)
+    assert value is not None
+    why = "The job is not supervised: the names of its pods would have more than 253 characters."
+    assert (value.spec.refused, value.spec.ignored) == (True, (why,))

@@ -355,6 +355,28 @@ def test_jobs_of_one_name_in_two_namespaces_do_not_meet() -> None:
     assert [job_name(key, bare_name(name), HOME) for key, name in zip(keys, names, strict=True)] == names
 
 
+@pytest.mark.parametrize("length", [210, 242, 243, 253])
+@pytest.mark.parametrize("end", ["a", "-", "."])
+def test_a_clusters_job_may_have_any_name_that_the_api_server_takes(length: int, end: str) -> None:
+    """Its kind stands before it in the name of its resource, which has the same limit. Shorter names stay readable."""
+    bare = "a" * 150 + end * 50 + "b" * (length - 200)
+    for kind in resources():
+        name, other = cluster_job("team", kind, bare), cluster_job("team", kind, bare[:-1] + "c")
+        key = job_key(name, HOME)
+        assert len(key.name) <= 253
+        assert (key.name == f"{kind}.{bare}") is (len(kind) + 1 + length <= 253)
+        assert re.fullmatch(r"[a-z0-9](.*[a-z0-9])?", key.name)
+        assert job_name(key, bare, HOME) == name
+        assert job_key(other, HOME) != key
+        assert len(key.name) < 253 or kind in key.name
+
+
+def test_a_shortened_name_is_not_believed_of_another_job() -> None:
+    """Whoever edits a resource could otherwise speak for a job that is not his."""
+    key = job_key(cluster_job("team", "trainingjob", "a" * 253), HOME)
+    assert job_name(key, "a" * 252, HOME) is None
+
+
 @given(st.from_regex(r"\A[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z"))
 def test_every_name_that_can_be_registered_has_a_resource(name: str) -> None:
     """Also those that no resource could be called, and it leads back to the name."""
