@@ -82,12 +82,16 @@ def later(instant: datetime, seconds: float) -> datetime | None:
     at = unix_seconds(instant)
     if at is None or not FIRST_INSTANT <= at + seconds <= LAST_INSTANT:
         return None
-    return instant + timedelta(seconds=seconds)
+    return _aware(instant) + timedelta(seconds=seconds)
 
 
 def _seconds(instant: datetime) -> float:
-    # For an instant without an offset `timestamp` asks the machine's time zone, and fails in the year 1.
-    return (instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)).timestamp()
+    return _aware(instant).timestamp()
+
+
+def _aware(instant: datetime) -> datetime:
+    # Without an offset `timestamp` asks the machine's time zone, and fails in the year 1; and it cannot be compared.
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
 
 
 def _within(seconds: float) -> float:

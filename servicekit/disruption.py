@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from servicekit.bounds import later, unix_seconds
+from servicekit.bounds import later, nearest_seconds, unix_seconds
 
 DISRUPTED = "DisruptionTarget"
 EXPIRED = "ContainerInstanceExpired"
@@ -97,7 +97,7 @@ def grace_of(asked: float | None, usual: float | None) -> float:
 def ended_at_of(ends: Sequence[datetime | None]) -> datetime | None:
     """Returns when the last of a pod's containers ended; None while one of them may be running."""
     known = [end for end in ends if end is not None]
-    return max(known) if known and len(known) == len(ends) else None
+    return max(known, key=nearest_seconds) if known and len(known) == len(ends) else None
 
 
 def classify(pod: PodState) -> Reclaim | Withdrawn | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from servicekit.bounds import nearest_seconds
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
@@ -214,7 +215,7 @@ class Actuator:
 
     def _age(self, pod: Pod) -> float:
         made = pod.metadata.creation_timestamp
-        return _SETTLED_SECONDS if made is None else self._deps.cluster_now() - made.timestamp()
+        return _SETTLED_SECONDS if made is None else self._deps.cluster_now() - nearest_seconds(made)
 
     async def _leave(self, state: JobState[Any], job: SupervisedJob, run: int, hosts: Collection[Host]) -> float | None:
         silent = [pod for pod in self._without_stream(state, job) if pod.host in hosts]

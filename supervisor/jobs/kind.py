@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from servicekit.bounds import nearest_seconds
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.client import Resource, ResourceClient
@@ -100,7 +101,7 @@ def launched_run(launcher: Pod | None) -> str:
 
 def _turn(pod: Pod) -> tuple[bool, float]:
     made = pod.metadata.creation_timestamp
-    return not pod.over, 0.0 if made is None else made.timestamp()
+    return not pod.over, 0.0 if made is None else nearest_seconds(made)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

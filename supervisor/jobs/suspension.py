@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol
 
+from servicekit.bounds import unix_seconds
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.annotations import OURS, SUSPENDED_BY
 from supervisor.decide.plan import first_decision
@@ -81,6 +82,6 @@ def _waits_since(job: SuspendableJob, now: float) -> float:
 
     Where a person has resumed a job and left the supervisor's mark, the start may be unknown: Volcano notes no resume.
     """
-    began = job.started_at or job.metadata.creation_timestamp
+    began = unix_seconds(job.started_at or job.metadata.creation_timestamp)
     just_resumed = job.still_suspended or suspended_here(job)
-    return now if began is None or just_resumed else min(now, began.timestamp())
+    return now if began is None or just_resumed else min(now, began)

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from servicekit.bounds import MAX_LISTED_WORKERS, MAX_SLOTS, whole
+from servicekit.bounds import MAX_LISTED_WORKERS, MAX_SLOTS, nearest_seconds, whole
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.annotations import PREFIX, ours
@@ -192,7 +192,11 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
         phase=JobPhase(status.phase) if status.phase in list(JobPhase) else JobPhase.UNKNOWN,
         restarts=status.restart_count or 0,
         launched=any(each.type == _LAUNCHED for each in conditions),
-        moved_at=max((each.last_transition_time for each in conditions if each.last_transition_time), default=None),
+        moved_at=max(
+            (each.last_transition_time for each in conditions if each.last_transition_time),
+            key=nearest_seconds,
+            default=None,
+        ),
         targets=status.target_workers or frozenset(),
         current=status.current_workers or frozenset(),
         spec=_job_spec(read.spec),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from servicekit.bounds import MAX_LISTED_WORKERS
+from servicekit.bounds import MAX_LISTED_WORKERS, unix_seconds
 from supervisor.cluster.annotations import OURS, SUSPENDED_BY
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.plan import first_decision
@@ -108,7 +108,8 @@ def _registered(state: State, asked: TrainingJobSpec, spec: Spec, now: float) ->
 def _waits_since(job: TrainingJob, now: float) -> float:
     """When the job's present start began to wait: the job may have run for days before."""
     began = job.metadata.creation_timestamp if job.phase is JobPhase.NEW else job.moved_at
-    return now if began is None else min(now, began.timestamp())
+    since = unix_seconds(began)
+    return now if since is None else min(now, since)
 
 
 def _is_freed(job: TrainingJob, known: SupervisedJob) -> bool:

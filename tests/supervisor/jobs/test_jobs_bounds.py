@@ -160,3 +160,18 @@ def test_a_job_with_the_longest_name_is_supervised_or_says_why_not(kind: str) ->
     assert value is not None
     why = "The job is not supervised: the names of its pods would have more than 253 characters."
     assert (value.spec.refused, value.spec.ignored) == (True, (why,))
+
+
+_INSTANTS = ("0001-01-01T00:00:00", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2023-11-14T22:13:20Z")
+
+
+@pytest.mark.parametrize("kind", SIZED)
+@pytest.mark.parametrize("at", _INSTANTS)
+def test_a_job_may_have_begun_at_any_instant(kind: str, at: str) -> None:
+    """Its status is free text to some definitions: without an offset, at the ends of time, and mixed."""
+    conditions = [{"type": "Created", "status": "True", "lastTransitionTime": each} for each in (at, *_INSTANTS)]
+    status = {"phase": "Created", "startTime": at, "conditions": conditions}
+    value = observed(kind, spec_of(kind, 3), status=status)
+    assert value is not None
+    assert value.decision.waiting_since is not None
+    assert 0 <= value.decision.waiting_since <= T0
