@@ -28,6 +28,9 @@ LONGEST_SECONDS = 10 * 365 * 86400.0
 FIRST_INSTANT, LAST_INSTANT = 0.0, 221845392000.0
 """Unix seconds of the years 1970 and 9000: an offset of time zones and a lead can be added without an overflow."""
 
+MAX_COUNT = 2**31 - 1
+"""Restarts and the like, as controllers count them."""
+
 _MAX_DIGITS = 18
 """`int` takes quadratic time for long numbers, and refuses those of more than 4,300 digits with a ValueError."""
 
@@ -43,6 +46,11 @@ def whole(text: str | None, most: int) -> int | None:
         return None
     number = int(text)
     return number if number <= most else None
+
+
+def counted(number: int | None) -> int:
+    """A controller's count, or the bound that it is beyond; 0 without one."""
+    return min(max(0, number or 0), MAX_COUNT)
 
 
 def duration(text: str | None) -> float | None:

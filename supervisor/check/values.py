@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from servicekit.bounds import whole
+
 _HUGE = 10**9
 
 Value = object
@@ -45,4 +47,4 @@ def number(value: Value, *path: str) -> float | None:
 
 def count(written: str) -> int | None:
     """The whole number that a text holds; None if it holds something else."""
-    return int(written) if written.isascii() and written.isdecimal() and len(written) < 10 else None  # noqa: PLR2004
+    return whole(written, _HUGE)

@@ -9,6 +9,7 @@ import structlog
 from aiohttp import web
 from msgspec import Meta
 
+from servicekit.bounds import LONGEST_SECONDS, MAX_HOSTS, MAX_LISTED_WORKERS
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from supervisor.decide.orders import order_for
@@ -29,12 +30,12 @@ _MAX_BYTES = 1024 * 1024
 _NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z"  # `$` would let a newline at the end pass.
 
 Count = Annotated[int, Meta(ge=0, le=2**31)]
-Workers = Annotated[int, Meta(ge=1, le=100_000)]
+Workers = Annotated[int, Meta(ge=1, le=MAX_LISTED_WORKERS)]
 Name = Annotated[str, Meta(pattern=_NAME)]
 HostName = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^\s:]+\Z")]
 ExitCode = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 Instance = Annotated[str, Meta(min_length=8, max_length=64)]
-Hosts = Annotated[list[HostName], Meta(max_length=10_000)]
+Hosts = Annotated[list[HostName], Meta(max_length=MAX_HOSTS)]
 
 _log = structlog.get_logger()
 
@@ -87,7 +88,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     min_workers: Workers
     max_workers: Workers
     requested_workers: Workers
-    max_wait_seconds: Annotated[float, Meta(ge=0, le=10 * 365 * 86400)] = 0.0
+    max_wait_seconds: Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)] = 0.0
     launcher_host: HostName | None = None
     on_loss: OnLoss = OnLoss.SHRINK
     worker_multiple: Workers = 1

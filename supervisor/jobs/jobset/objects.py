@@ -6,6 +6,7 @@ from datetime import datetime
 
 import msgspec
 
+from servicekit.bounds import counted
 from servicekit.kubernetes.objects import Owner
 from supervisor.cluster.annotations import ours
 from supervisor.cluster.podspec import Body
@@ -112,7 +113,7 @@ def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
         conditions=frozenset(_CONDITIONS.get(each.type, each.type) for each in status.conditions or () if each.holds),
         started_at=status.resumed_at or metadata.creation_timestamp,
         spec=None if spec is None else _spec(spec),
-        restarts=status.restarts,
+        restarts=counted(status.restarts),
         owner=metadata.owner,
     )
 

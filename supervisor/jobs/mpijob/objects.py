@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from servicekit.bounds import MAX_SLOTS
+from servicekit.bounds import MAX_SLOTS, counted
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.annotations import PREFIX, ours
@@ -189,7 +189,7 @@ def read_mpi_job(data: bytes | msgspec.Raw) -> MpiJob:
         conditions=frozenset(each.type for each in status.conditions or () if each.holds),
         started_at=status.start_time,
         completed=status.completion_time is not None,
-        restarts=launchers.failed,
+        restarts=counted(launchers.failed),
         spec=None if spec is None else _spec(spec),
     )
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from servicekit.bounds import MAX_LISTED_WORKERS, MAX_SLOTS, nearest_seconds, whole
+from servicekit.bounds import MAX_LISTED_WORKERS, MAX_SLOTS, counted, nearest_seconds, whole
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.annotations import PREFIX, ours
@@ -190,7 +190,7 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
         phase=JobPhase(status.phase) if status.phase in list(JobPhase) else JobPhase.UNKNOWN,
-        restarts=status.restart_count or 0,
+        restarts=counted(status.restart_count),
         launched=any(each.type == _LAUNCHED for each in conditions),
         moved_at=max(
             (each.last_transition_time for each in conditions if each.last_transition_time),

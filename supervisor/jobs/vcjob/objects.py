@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from servicekit.bounds import whole
+from servicekit.bounds import counted, whole
 from supervisor.cluster.annotations import PREFIX, ours
 from supervisor.cluster.podspec import Body
 from supervisor.jobs import manifest
@@ -184,7 +184,7 @@ def read_volcano_job(data: bytes | msgspec.Raw) -> VolcanoJob:
         deleted=metadata.deletion_timestamp is not None,
         conditions=frozenset({_CONDITION[phase]} if phase in _CONDITION else ()),
         suspensions=whole(annotations.get(SUSPENSIONS), _MOST_SUSPENSIONS) or 0,
-        version=status.version,
+        version=counted(status.version),
     )
     spec = decoded(read.spec, _Spec)
     # A person has aborted it, or a policy would.
