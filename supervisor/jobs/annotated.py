@@ -6,7 +6,7 @@ A typing error must not stop a job, and it must not cost the job its protection 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import islice, product
+from itertools import islice
 
 from servicekit.bounds import DURATION_FORM, MAX_HOSTS, MAX_LISTED_WORKERS, duration, whole
 from servicekit.text import one_line
@@ -23,7 +23,7 @@ from supervisor.cluster.annotations import (
     WORKER_MULTIPLE,
 )
 from supervisor.domain.job import OnLoss, Spec
-from supervisor.jobs.observation import annotation, count
+from supervisor.jobs.observation import count
 
 _MAX_QUOTED = 64
 _MAX_SENTENCES = 16
@@ -31,14 +31,16 @@ _MAX_SENTENCES = 16
 
 
 _WORKERS = f"not a whole number from 1 to {MAX_LISTED_WORKERS:,}"
-_VALUES: Sequence[tuple[str, Callable[[str], object], str]] = (
-    (MAX_WAIT, lambda text: duration(text) is not None, f"not {DURATION_FORM}; the job may wait for ever"),
-    (MIN_WORKERS, count, f"{_WORKERS}; the job needs all its workers"),
-    (MAX_WORKERS, count, f"{_WORKERS}; the job never grows"),
-    (ON_LOSS, lambda text: text in set(OnLoss), f"neither {' nor '.join(OnLoss)}"),
-    (WORKER_MULTIPLE, count, "not a whole number of at least 1"),
-)
-"""Each annotation that has a value: what tells a right one, and what is said of a wrong one."""
+_LOSSES = frozenset(OnLoss)
+_SWITCHES = frozenset({"true", "false"})
+_VALUES: Mapping[str, tuple[Callable[[str], object], str]] = {
+    MAX_WAIT: (lambda text: duration(text) is not None, f"not {DURATION_FORM}; the job may wait for ever"),
+    MIN_WORKERS: (count, f"{_WORKERS}; the job needs all its workers"),
+    MAX_WORKERS: (count, f"{_WORKERS}; the job never grows"),
+    ON_LOSS: (_LOSSES.__contains__, f"neither {' nor '.join(OnLoss)}"),
+    WORKER_MULTIPLE: (count, "not a whole number of at least 1"),
+}
+"""By the annotation that has a value: what tells a right one, and what is said of a wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +61,15 @@ def with_annotations(spec: Spec, annotations: Iterable[Mapping[str, str]], own: 
     further annotations of the job's kind.
     """
     objects = list(annotations)
-    on_loss, multiple = annotation(objects, ON_LOSS), annotation(objects, WORKER_MULTIPLE)
+    first = _first(objects)
+    on_loss, multiple = first.get(ON_LOSS), first.get(WORKER_MULTIPLE)
     found = (*misreadings(objects, own), *_unfit(spec, objects, multiple))
     return replace(
         spec,
-        max_wait_seconds=duration(annotation(objects, MAX_WAIT)) or 0.0,
-        on_loss=OnLoss(on_loss) if on_loss in set(OnLoss) else OnLoss.SHRINK,
+        max_wait_seconds=duration(first.get(MAX_WAIT)) or 0.0,
+        on_loss=OnLoss(on_loss) if on_loss in _LOSSES else OnLoss.SHRINK,
         worker_multiple=count(multiple) if _divides(multiple, spec) else 1,
-        ignored=tuple(dict.fromkeys(str(each) for each in islice(found, _MAX_SENTENCES))),
+        ignored=tuple(dict.fromkeys(str(each) for each in islice(found, _MAX_SENTENCES))) if found else (),
     )
 
 
@@ -84,18 +87,28 @@ def misreadings(annotations: Iterable[Mapping[str, str]], own: frozenset[str] = 
     """The annotations that are ignored whatever the job; of several objects, the value in the first one counts."""
     objects = list(annotations)
     # Each object opts in for itself: the webhook sees pods only.
-    for found, name in product(objects, (MANAGED, SPOT)):
-        if found.get(name, "true") not in ("true", "false"):
-            yield Misreading(name, f"{_quoted(found[name])} is neither true nor false, so it does not opt in.")
-    for name, is_right, says in _VALUES:
-        text = annotation(objects, name)
-        if text is not None and not is_right(text):
-            yield Misreading(name, f"{_quoted(text)} is {says}.")
-    for name in dict.fromkeys(name for found in objects for name in found if name not in KNOWN and name not in own):
-        yield Misreading(name, f"there is none of this name{_meant(name)}.")
+    for found in objects:
+        for name in (MANAGED, SPOT):
+            if found.get(name, "true") not in _SWITCHES:
+                yield Misreading(name, f"{_quoted(found[name])} is neither true nor false, so it does not opt in.")
+    for name, text in _first(objects).items():
+        if name in _VALUES:
+            is_right, says = _VALUES[name]
+            if not is_right(text):
+                yield Misreading(name, f"{_quoted(text)} is {says}.")
+        elif name not in KNOWN and name not in own:
+            yield Misreading(name, f"there is none of this name{_meant(name)}.")
 
 
-def _unfit(spec: Spec, objects: list[Mapping[str, str]], multiple: str | None) -> Iterator[Misreading]:
+def _first(objects: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The value of each annotation in the first object that has it."""
+    first: dict[str, str] = {}
+    for found in reversed(objects):
+        first.update(found)
+    return first
+
+
+def _unfit(spec: Spec, objects: Sequence[Mapping[str, str]], multiple: str | None) -> Iterator[Misreading]:
     """The annotations that are ignored because of the job's size."""
     if count(multiple) and not _divides(multiple, spec):
         yield Misreading(

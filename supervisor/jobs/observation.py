@@ -47,6 +47,9 @@ _KILLED = -9
 _REFUSED = frozenset({Capability.MAKES_HOSTS, Capability.STARTS_RUNS})
 """Its controller makes its hosts and starts it, so the supervisor has nothing to do for it."""
 
+_NAME_WITH_ROOM = 150
+"""A job's name of this length leaves room for a role of 63 characters and two numbers."""
+
 _SOMEBODY = "Somebody"
 
 
@@ -101,9 +104,9 @@ def refusal(sizes: Collection[int]) -> str:
     return ""
 
 
-def unnamed(hosts: Iterable[Host]) -> str:
-    """Why a job whose last hosts are these is not supervised; empty if pods can have their names."""
-    if any(len(host) > MAX_NAME for host in hosts):
+def unnamed(name: str, hosts: Iterable[Host]) -> str:
+    """Why a job of this name, whose last hosts are these, is not supervised; empty if pods can be called so."""
+    if len(name) > _NAME_WITH_ROOM and any(len(host) > MAX_NAME for host in hosts):
         return f"The job is not supervised: the names of its pods would have more than {MAX_NAME} characters."
     return ""
 

@@ -46,7 +46,7 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
         return None
     annotations = list(_annotations(job, asked))
     ours = is_ours(state, annotations, known, suspended_here=suspended_here(job))
-    why = (asked.refusal or unnamed(_last_hosts(job, asked))) if ours else mistyped_opt_in(annotations)
+    why = _refusal(job, asked) if ours else mistyped_opt_in(annotations)
     if not ours and not why:
         return None
     known = of_object(known, job.metadata)
@@ -61,10 +61,10 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
     return replace(known, spec=spec, observed=_observed(state, asked, spec, known, known.observed))
 
 
-def _last_hosts(job: MpiJob, asked: MpiJobSpec) -> list[Host]:
-    """The hosts with the longest names."""
+def _refusal(job: MpiJob, asked: MpiJobSpec) -> str:
     name = job.metadata.name
-    return [Host(f"{name}-launcher"), Host(f"{name}-worker-{asked.replicas - 1}")]
+    last = (Host(f"{name}-launcher"), Host(f"{name}-worker-{asked.replicas - 1}"))
+    return asked.refusal or unnamed(name, last)
 
 
 def spec_of(state: State, asked: MpiJobSpec, known: SupervisedJob | None = None) -> Spec:

@@ -1,9 +1,10 @@
 """Jobs of replicas, and how they are read: whatever an operator takes must not stop the rest."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain, repeat
 
 import msgspec
 
@@ -93,11 +94,15 @@ class ReplicatedSpec:
         """The number of pods of the roles whose number does not change."""
         return self.replicas - self.sizes.get(self.scaled, 0)
 
-    def places(self, role: str, size: int, first: int = 0) -> Iterator[tuple[str, int]]:
+    def places(self, role: str, size: int, first: int = 0) -> Iterable[tuple[str, int]]:
         """The pods of a role of that size, each by its role, or the part of it, and its number there."""
-        pods = self.parts.get(role)
-        for index in range(first, size):
-            yield (role, index) if pods is None else (f"{role}-{index // pods}", index % pods)
+        pods, indices = self.parts.get(role), range(first, size)
+        if pods is None:
+            return zip(repeat(role), indices)
+        if first or not pods:
+            return ((f"{role}-{index // pods}", index % pods) for index in indices)
+        parts = enumerate(range(size, 0, -pods))
+        return chain.from_iterable(zip(repeat(f"{role}-{part}"), range(min(pods, left))) for part, left in parts)
 
     @property
     def resource_request(self) -> ResourceRequest | None:

@@ -67,7 +67,7 @@ class Observer(Generic[R]):
             return None
         annotations = [job.annotations, *asked.annotations]
         ours = is_ours(state, annotations, known, suspended_here=suspended_here(job))
-        why = (asked.refusal or unnamed(self._last_hosts(job, asked))) if ours else mistyped_opt_in(annotations)
+        why = self._refusal(job, asked) if ours else mistyped_opt_in(annotations)
         if not ours and not why:
             return None
         known = of_object(known, job.metadata)
@@ -80,6 +80,9 @@ class Observer(Generic[R]):
         if known.spec.refused or is_freed(job, known):
             return None
         return replace(known, spec=spec, observed=self._observed(state, asked, spec, known, known.observed))
+
+    def _refusal(self, job: R, asked: ReplicatedSpec) -> str:
+        return asked.refusal or unnamed(job.metadata.name, self._last_hosts(job, asked))
 
     def _last_hosts(self, job: R, asked: ReplicatedSpec) -> Iterator[Host]:
         """The host of each role with the longest name."""

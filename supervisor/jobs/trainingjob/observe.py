@@ -44,7 +44,7 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
         return None
     annotations = list(_annotations(job, asked))
     ours = is_ours(state, annotations, known, suspended_here=job.annotations.get(SUSPENDED_BY) == OURS)
-    why = (asked.refusal or unnamed(_last_hosts(job, asked))) if ours else mistyped_opt_in(annotations)
+    why = _refusal(job, asked) if ours else mistyped_opt_in(annotations)
     if not ours and not why:
         return None
     known = of_object(known, job.metadata)
@@ -59,10 +59,10 @@ def supervised(state: State, known: SupervisedJob | None, now: float) -> Supervi
     return replace(known, spec=spec, observed=missing_launcher(observed, now, is_missing=_lacks_launcher(state)))
 
 
-def _last_hosts(job: TrainingJob, asked: TrainingJobSpec) -> list[Host]:
-    """The hosts with the longest names."""
+def _refusal(job: TrainingJob, asked: TrainingJobSpec) -> str:
     name = job.metadata.name
-    return [Host(f"{name}-launcher"), Host(f"{name}-worker-{asked.replicas - 1}")]
+    last = (Host(f"{name}-launcher"), Host(f"{name}-worker-{asked.replicas - 1}"))
+    return asked.refusal or unnamed(name, last)
 
 
 def spec_of(job: TrainingJob, asked: TrainingJobSpec, known: SupervisedJob | None = None) -> Spec:
