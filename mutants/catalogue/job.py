@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant(
         name="lists-excluded-hosts",
         breaks="kubeai-discover-hosts lists excluded hosts.",
-        violates=(Failure.NOT_EXCLUDED,),
+        violates=(Failure.RING_BROKEN,),
         edits=(
             Edit(
                 _DISCOVER,
