@@ -104,7 +104,7 @@ class Decider:
 
     @property
     def _rank_zero(self) -> Worker:
-        return Worker("rank 0", _JOB, self.job.observed.run, _RANK_ZERO, 0)
+        return Worker("rank 0", self.job.id, self.job.observed.run, _RANK_ZERO, 0)
 
 
 def _noticed(host: Host, seconds_left: float) -> Report:

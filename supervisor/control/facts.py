@@ -14,7 +14,7 @@ from supervisor.decide.notices import NodeIdentities, binding, most_urgent, noti
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranking import Ranking
 from supervisor.domain.agreement import Agreement
-from supervisor.domain.ids import STANDALONE, Host, JobName, NoticeId, kind_of
+from supervisor.domain.ids import STANDALONE, Host, JobId, JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import ReclaimNotice, Subject
@@ -312,10 +312,10 @@ class Facts:
         job = self._store.snapshot().jobs.get(name)
         return None if job is None else JobDirectives.of(job, self.shown(name), self._policy)
 
-    def agreement(self, name: JobName) -> Agreement | None:
+    def agreement(self, known: JobId) -> Agreement | None:
         """The present agreement of a job's ranks on a step."""
-        job = self._store.snapshot().jobs.get(name)
-        return None if job is None else job.decision.agreement
+        job = self._store.snapshot().jobs.get(known.name)
+        return None if job is None or job.id != known else job.decision.agreement
 
     def _refresh(self) -> None:
         snapshot = self._store.snapshot()

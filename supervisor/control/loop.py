@@ -22,7 +22,7 @@ from supervisor.decide.grant import Grant
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.situation import JobFacts
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.failpoints import At
@@ -62,8 +62,9 @@ class ControlDependencies:
 
 @dataclass(frozen=True, slots=True)
 class _VisibleState:
-    """The part of a job that its processes can see."""
+    """The part of a job that its processes can see; `job` tells it from an earlier one of its name."""
 
+    job: JobId
     decision: Decision
     run: int
     running: bool
@@ -71,7 +72,7 @@ class _VisibleState:
 
 
 def _visible_state(job: SupervisedJob, shown: Mapping[Host, ReclaimNotice]) -> _VisibleState:
-    return _VisibleState(job.decision, job.observed.run, job.observed.running, _own(job, shown))
+    return _VisibleState(job.id, job.decision, job.observed.run, job.observed.running, _own(job, shown))
 
 
 def _own(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> Mapping[Host, ReclaimNotice]:
@@ -178,9 +179,9 @@ class Control:
             probe=grant.probe,
             held_up=grant.held_up,
             more=grant.more,
-            rank_zero=self._deps.processes.rank_zero(job.name, job.observed.run),
-            ranks=self._deps.ranks.of(job.name, job.observed.run, _training_hosts(job)),
-            members=self._deps.members.of(job.name, job.observed.run),
+            rank_zero=self._deps.processes.rank_zero(job.id, job.observed.run),
+            ranks=self._deps.ranks.of(job.id, job.observed.run, _training_hosts(job)),
+            members=self._deps.members.of(job.id, job.observed.run),
             since=max(self._since, self._deps.facts.caught_up_at),
         )
         return plan(job, facts, now, self._deps.policy)

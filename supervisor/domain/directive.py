@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.domain.agreement import Agreement
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobId
 from supervisor.domain.notice import ReclaimNotice
 
 
@@ -22,7 +22,7 @@ class Worker:
     """One training process as its hello describes it; `rank` None is unknown."""
 
     process: str
-    job: JobName
+    job: JobId
     run: int
     host: Host
     rank: int | None

@@ -1,12 +1,26 @@
 """Typed identifiers, so that one cannot be mistaken for another."""
 
-from typing import NewType
+from typing import NamedTuple, NewType
 
 Host = NewType("Host", str)
 """One entry of a launcher's host list; stand-alone it is the node name of the host's agent."""
 
 JobName = NewType("JobName", str)
 """Stand-alone the registered name; on a cluster `namespace/kind.name`, which no launcher can register."""
+
+
+class JobId(NamedTuple):
+    """One registration of a job: a name is used again, and what is known of one job must not count for the next.
+
+    A stand-alone job gets a new `uid` with each registration. A cluster's job keeps that of its object when it is
+    released and registered again, for example after a person has suspended it; its runs and generations then begin at 1
+    once more, so `registered_at` (Unix seconds) belongs to its identity.
+    """
+
+    name: JobName
+    uid: str
+    registered_at: float
+
 
 Source = NewType("Source", str)
 

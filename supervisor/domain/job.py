@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.capability import Capability
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.instant import Instant
 from supervisor.domain.rendezvous import Round
 
@@ -239,7 +239,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedJob:
-    """One job. `uid` tells it from an earlier one of the same name.
+    """One job. `id` tells it from an earlier one of the same name.
 
     `ingest` writes `spec` and `observed`, and the first `decision` together with the job; `control` writes the others.
     """
@@ -249,6 +249,11 @@ class SupervisedJob:
     spec: Spec
     observed: Observed
     decision: Decision
+
+    @property
+    def id(self) -> JobId:
+        """The identity of this registration of the job, by which everything that is not stored remembers it."""
+        return JobId(self.name, self.uid, self.observed.registered_at)
 
     @property
     def over(self) -> bool:

@@ -5,15 +5,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import JobId, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.order import Order, OrderKind
 from supervisor.fanout.lines import LineStream, line
 
+UNKNOWN = "the job is not known any more"
+"""The goodbye to the launcher of a job that was deleted, or whose name another one has: it registers again."""
+
 
 @dataclass(slots=True)
 class _Connection:
-    instance: str
     stream: LineStream
     job: SupervisedJob
     sent: tuple[Order, str] | None = None
@@ -38,50 +40,50 @@ class Launchers:
         self._lacks = lacks
         self._now = now
         self._started = now()
-        self._connections: dict[JobName, _Connection] = {}
-        self._seen: dict[JobName, float] = {}
+        self._connections: dict[JobId, _Connection] = {}
+        self._seen: dict[JobId, float] = {}
 
     def attach(self, job: SupervisedJob, order: Order, stream: LineStream) -> None:
         """Adds a launcher and sends it the present order; a second stream of one launcher replaces the first."""
-        replaced = self._connections.get(job.name)
+        replaced = self._connections.get(job.id)
         if replaced is not None:
             replaced.stream.finish("replaced by a newer stream")
-        self._connections[job.name] = _Connection(job.observed.instance, stream, job)
+        self._connections[job.id] = _Connection(stream, job)
         self.publish(job, order)
 
-    def detach(self, name: JobName, stream: LineStream) -> None:
+    def detach(self, job: JobId, stream: LineStream) -> None:
         """Removes a stream that has ended."""
-        connection = self._connections.get(name)
+        connection = self._connections.get(job)
         if connection is not None and connection.stream is stream:
-            del self._connections[name]
-            self._seen[name] = self._now()
+            del self._connections[job]
+            self._seen[job] = self._now()
 
     @property
     def count(self) -> int:
         """The number of streams."""
         return len(self._connections)
 
-    def last_seen(self, name: JobName) -> float:
+    def last_seen(self, job: JobId) -> float:
         """When the job's launcher was last connected, at the earliest the start of this process."""
-        return self._now() if name in self._connections else self._seen.get(name, self._started)
+        return self._now() if job in self._connections else self._seen.get(job, self._started)
 
-    def forget_others(self, jobs: Collection[JobName]) -> None:
+    def forget_others(self, jobs: Collection[JobId]) -> None:
         """Forgets the launchers of all other jobs."""
-        self._seen = {name: at for name, at in self._seen.items() if name in jobs}
+        self._seen = {job: at for job, at in self._seen.items() if job in jobs}
 
-    def dismiss_others(self, jobs: Collection[JobName]) -> None:
+    def dismiss_others(self, jobs: Mapping[JobName, SupervisedJob]) -> None:
         """Ends the streams of all other jobs, which were deleted: their launchers reconnect and register again."""
-        for name, connection in self._connections.items():
-            if name not in jobs:
-                connection.stream.finish("the job is not known any more")
+        for known, connection in self._connections.items():
+            present = jobs.get(known.name)
+            if present is None or present.uid != known.uid:
+                connection.stream.finish(UNKNOWN)
 
     def publish(self, job: SupervisedJob, order: Order) -> None:
         """Sends an order unless it was the last one sent. An order for an earlier job of the name is not sent."""
-        connection = self._connections.get(job.name)
-        if connection is None or connection.instance != job.observed.instance:
-            return
-        connection.job = job
-        self._send(connection, order)
+        connection = self._connections.get(job.id)
+        if connection is not None:
+            connection.job = job
+            self._send(connection, order)
 
     async def heartbeat(self, seconds: float) -> None:
         """Sends the heartbeats that are due, and the order again where a job waits for something else now."""

@@ -7,10 +7,12 @@ from typing import Any
 
 from servicekit.bulkhead import Bulkhead
 from supervisor.decide.members import NO_MEMBERS, Member, Members
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.rendezvous import Round
+from supervisor.fanout.by_job import ByJob
 from supervisor.fanout.lines import LineStream, line
+from supervisor.fanout.processes import REPLACED
 
 GONE_SECONDS = 0.3
 """A member whose stream has ended is gone after this time: it may only have lost its connection."""
@@ -26,7 +28,7 @@ _STALL_SECONDS = 0.25
 class MemberId:
     """A member on the wire."""
 
-    job: JobName
+    job: JobId
     run: int
     host: Host
     member: str
@@ -55,7 +57,7 @@ class MemberStreams:
     """The streams to elastic agents; each gets the present rounds of its job.
 
     Args:
-        job: A job by its name; None if it is unknown.
+        job: The present job of a name; None if there is none.
         on_change: Called with a job whose members have changed.
         bulkhead: Keeps what nobody foresaw with its job.
     """
@@ -69,7 +71,7 @@ class MemberStreams:
         self._bulkhead = bulkhead
         self._job = job
         self._on_change = on_change
-        self._jobs: dict[JobName, _Job] = {}
+        self._jobs: ByJob[_Job] = ByJob()
 
     def attach(self, sender: MemberId, state: Member, stream: LineStream) -> None:
         """Adds a member and sends it its line. It replaces another member of its host."""
@@ -84,7 +86,7 @@ class MemberStreams:
         if before is not None and before.id == sender:
             connection.revision = before.revision
         self._hear(connection)
-        self._on_change(sender.job)
+        self._on_change(sender.job.name)
         self._send(connection)
 
     def detach(self, sender: MemberId, stream: LineStream) -> None:
@@ -97,16 +99,16 @@ class MemberStreams:
 
     def report(self, sender: MemberId, state: Member, revision: int) -> bool:
         """Records what a member says; returns False if it has no stream, or has said something newer."""
-        connection = self._found(sender)
-        if connection is None or connection.stream is None or revision <= connection.revision:
+        job, connection = self._jobs.get(sender.job), self._found(sender)
+        if job is None or connection is None or connection.stream is None or revision <= connection.revision:
             return False
         connection.revision = revision
         self._hear(connection)
         if state != connection.state:
             connection.state = state
-            self._jobs[sender.job].have_ended |= state.ended
-            self._on_change(sender.job)
-            self.refresh([sender.job])
+            job.have_ended |= state.ended
+            self._on_change(sender.job.name)
+            self.refresh([sender.job.name])
         return True
 
     def since(self, sender: MemberId) -> float | None:
@@ -114,44 +116,50 @@ class MemberStreams:
         connection = self._found(sender)
         return None if connection is None else connection.state.since
 
-    def of(self, name: JobName, run: int) -> Members:
+    def of(self, known: JobId, run: int) -> Members:
         """The members of a run."""
-        job = self._jobs.get(name)
+        job = self._jobs.get(known)
         if job is None or job.run != run or not job.connections:
             return NO_MEMBERS
         return Members({host: each.state for host, each in job.connections.items()}, job.have_ended)
 
     def refresh(self, names: Iterable[JobName]) -> None:
-        """Sends the members of these jobs their lines, if those have changed."""
+        """Sends the members of these jobs their lines, if those have changed; those of an earlier job are ended."""
         for name in names:
             with self._bulkhead.guard("rounds", name):
-                for connection in self._connections(name):
-                    self._send(connection)
+                for known in self._jobs.named(name):
+                    for connection in self._connections(known):
+                        self._send(connection)
 
-    def count(self, name: JobName) -> int:
+    def count(self, known: JobId) -> int:
         """The number of members of a job."""
-        return len(self._connections(name))
+        return len(self._connections(known))
 
-    def forget_others(self, jobs: Collection[JobName]) -> None:
+    def forget_others(self, jobs: Collection[JobId]) -> None:
         """Forgets all other jobs without a stream."""
-        self._jobs = {name: job for name, job in self._jobs.items() if name in jobs or job.connections}
+        for known in self._jobs:
+            if known not in jobs and not self._connections(known):
+                self._jobs.pop(known)
 
     async def heartbeat(self, seconds: float) -> None:
         """Sends the heartbeats that are due."""
-        for name in list(self._jobs):
-            for connection in self._connections(name):
+        for known in self._jobs:
+            for connection in self._connections(known):
                 if connection.stream is not None:
                     connection.stream.heartbeat(seconds)
 
     def finish(self, reason: str) -> None:
         """Ends every stream with a goodbye."""
-        for name in list(self._jobs):
-            for connection in self._connections(name):
-                self._end(connection, reason)
-        self._jobs.clear()
+        for known in self._jobs:
+            self._end_all(known, reason)
 
-    def _connections(self, name: JobName) -> list[_Connection]:
-        job = self._jobs.get(name)
+    def _end_all(self, known: JobId, reason: str) -> None:
+        for connection in self._connections(known):
+            self._end(connection, reason)
+        self._jobs.pop(known)
+
+    def _connections(self, known: JobId) -> list[_Connection]:
+        job = self._jobs.get(known)
         return [] if job is None else list(job.connections.values())
 
     def _found(self, sender: MemberId) -> _Connection | None:
@@ -178,7 +186,7 @@ class MemberStreams:
             del job.connections[connection.id.host]
             # A frozen member finds its stream ended when it goes on, and connects again.
             self._end(connection, "silent")
-            self._on_change(connection.id.job)
+            self._on_change(connection.id.job.name)
 
     def _end(self, connection: _Connection, reason: str) -> None:
         if connection.timer is not None:
@@ -188,10 +196,13 @@ class MemberStreams:
             connection.stream = None
 
     def _send(self, connection: _Connection) -> None:
-        job = self._job(connection.id.job)
+        job = self._job(connection.id.job.name)
         if job is None or connection.stream is None:
             return
-        data = line(message(job, self.of(job.name, connection.id.run), connection.id))
+        if job.id != connection.id.job:
+            self._end_all(connection.id.job, REPLACED)
+            return
+        data = line(message(job, self.of(job.id, connection.id.run), connection.id))
         if data != connection.sent:
             connection.sent = data
             connection.stream.push(data)

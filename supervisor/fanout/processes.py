@@ -13,8 +13,9 @@ from supervisor.decide.ranks import RankCounts
 from supervisor.decide.situation import RankZero
 from supervisor.domain.agreement import Agreement
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.notice import ReclaimNotice
+from supervisor.fanout.by_job import ByJob
 from supervisor.fanout.lines import LineStream, line
 
 COALESCE_SECONDS = 0.05
@@ -30,8 +31,11 @@ _SOON_SECONDS = 1.0
 MAX_STREAMS = 40_000
 """The most processes with a stream of one job: 5,000 hosts with 8 processes each."""
 
+REPLACED = "another job has this name now"
+"""The goodbye on the streams of an earlier job. Whatever still holds its token is refused from then on."""
+
 Render = Callable[[JobName], JobDirectives | None]
-"""Computes the present directives of a job; None if the job is unknown."""
+"""Computes the present directives of the job with a name; None if there is none."""
 
 OnSent = Callable[[JobName, Collection[Directive]], None]
 """Called with the directives that were just sent to connected processes of a job."""
@@ -73,13 +77,17 @@ class _DirectiveLines:
         self._encoded: dict[DirectiveKey, tuple[Directive, bytes]] = {}
         self._sent: dict[int, Directive] = {}
 
+    def are_for(self, job: JobId) -> bool:
+        """Whether these are the directives of this registration, and not those of a later one of its name."""
+        return self._directives.job.id == job
+
     def to(self, worker: Worker) -> tuple[Directive, bytes]:
         """The directive of a process, and its encoded line."""
         key = self._directives.key(worker)
         entry = self._encoded.get(key)
         if entry is None:
             directive = self._directives.directive(worker)
-            entry = self._encoded[key] = (directive, line(message(directive, worker.job, self.now)))
+            entry = self._encoded[key] = (directive, line(message(directive, worker.job.name, self.now)))
         return entry
 
     def send(self, connection: _Connection) -> None:
@@ -130,8 +138,8 @@ class Processes:
         self._bulkhead = bulkhead
         self._on_rank_zero = on_rank_zero
         self._on_sent = on_sent
-        self._jobs: dict[JobName, _Job] = {}
-        self._rank_zeros: dict[JobName, RankZero] = {}
+        self._jobs: ByJob[_Job] = ByJob()
+        self._rank_zeros: dict[JobId, RankZero] = {}
         self._started = now()
 
     def attach(self, worker: Worker, stream: ProcessStream, revision: int | None = None) -> None:
@@ -139,7 +147,9 @@ class Processes:
 
         `revision` is that of what its hello says, None if it numbers nothing.
         """
-        job = self._jobs.setdefault(worker.job, _Job())
+        job = self._jobs.get(worker.job)
+        if job is None:
+            job = self._jobs[worker.job] = _Job()
         replaced = job.connections.get(worker.process)
         if replaced is not None and replaced.stream.wire is not stream.wire:
             replaced.stream.finish("replaced by a newer stream")
@@ -148,13 +158,13 @@ class Processes:
             connection.since, connection.answered = replaced.since, replaced.answered
         job.hosts = None
         if worker.rank == 0 or (replaced is not None and replaced.worker.rank == 0):
-            self._on_rank_zero(worker.job)
+            self._on_rank_zero(worker.job.name)
         self._send(connection)
 
     def detach(self, worker: Worker, stream: ProcessStream) -> None:
         """Removes a stream that has ended."""
         job = self._jobs.get(worker.job)
-        connection = job.connections.get(worker.process) if job else None
+        connection = None if job is None else job.connections.get(worker.process)
         if job is None or connection is None or connection.stream is not stream:
             return
         del job.connections[worker.process]
@@ -164,7 +174,7 @@ class Processes:
         if not job.connections:
             self._forget(worker.job)
         if connection.worker.rank == 0:
-            self._on_rank_zero(worker.job)
+            self._on_rank_zero(worker.job.name)
 
     def update(self, worker: Worker, revision: int | None) -> bool:
         """Changes the rank of a process to the one that it reports.
@@ -172,7 +182,8 @@ class Processes:
         Returns False, and changes nothing, if the process has said something newer: reports are posted side by side and
         are repeated, so an older one may come last.
         """
-        connection = self._jobs.get(worker.job, _Job()).connections.get(worker.process)
+        job = self._jobs.get(worker.job)
+        connection = None if job is None else job.connections.get(worker.process)
         if connection is None:
             return True
         if revision is not None:
@@ -188,10 +199,10 @@ class Processes:
             return
         connection.worker = replace(before, rank=rank)
         if 0 in (before.rank, rank):
-            self._on_rank_zero(before.job)
+            self._on_rank_zero(before.job.name)
         self._send(connection)
 
-    def rank_zero(self, job: JobName, run: int) -> RankZero:
+    def rank_zero(self, job: JobId, run: int) -> RankZero:
         """Whether a process of `run` is rank 0. One that never connected is missing since this supervisor started."""
         present = self._present(job, run)
         connected = any(each.worker.rank == 0 for each in present)
@@ -209,9 +220,9 @@ class Processes:
         Returns whether all connected processes of its run have, and none of them knows its rank: then nobody is rank 0,
         and the last answer is that of the job.
         """
-        job = self._jobs.get(worker.job, _Job())
-        connection = job.connections.get(worker.process)
-        if connection is None:
+        job = self._jobs.get(worker.job)
+        connection = None if job is None else job.connections.get(worker.process)
+        if job is None or connection is None:
             return False
         connection.answered = max(connection.answered, generation)
         if job.unanswered is None or job.unanswered[0] != generation:
@@ -222,25 +233,27 @@ class Processes:
             each.worker.rank is None and each.answered >= generation for each in self._present(worker.job, worker.run)
         )
 
-    def rank_counts(self, job: JobName, run: int) -> RankCounts:
+    def rank_counts(self, job: JobId, run: int) -> RankCounts:
         """How many processes of a run are connected, know their rank, and are rank 0."""
         ranks = [each.worker.rank for each in self._present(job, run)]
         return RankCounts(len(ranks), sum(rank is not None for rank in ranks), ranks.count(0))
 
-    def full(self, job: JobName) -> bool:
+    def full(self, job: JobId) -> bool:
         """Whether a job has the maximum number of processes."""
-        return job in self._jobs and len(self._jobs[job].connections) >= MAX_STREAMS
+        known = self._jobs.get(job)
+        return known is not None and len(known.connections) >= MAX_STREAMS
 
     @property
     def count(self) -> int:
         """The number of streams; a relay's counts once."""
         return sum(len(_wires(job)) for job in self._jobs.values())
 
-    def workers(self, job: JobName) -> list[Worker]:
+    def workers(self, job: JobId) -> list[Worker]:
         """The connected processes of a job."""
-        return [connection.worker for connection in self._jobs.get(job, _Job()).connections.values()]
+        known = self._jobs.get(job)
+        return [] if known is None else [connection.worker for connection in known.connections.values()]
 
-    def hosts(self, job: JobName) -> frozenset[Host]:
+    def hosts(self, job: JobId) -> frozenset[Host]:
         """The hosts of a job's connected processes."""
         known = self._jobs.get(job)
         if known is None:
@@ -250,16 +263,20 @@ class Processes:
         return known.hosts
 
     def refresh(self, names: Iterable[JobName]) -> None:
-        """Sends changed directives: urgent ones at once, others together with further changes after 50 ms."""
-        for name in names:
-            with self._bulkhead.guard("directives", name) as attempt:
-                self._refresh(name)
-            if attempt.retry_in is not None:
-                self._flush_in(attempt.retry_in, name)
+        """Sends changed directives: urgent ones at once, others together with further changes after 50 ms.
 
-    def forget_others(self, jobs: Collection[JobName]) -> None:
+        The streams of an earlier job of a name end.
+        """
+        for name in names:
+            for known in self._jobs.named(name):
+                with self._bulkhead.guard("directives", name) as attempt:
+                    self._refresh(known)
+                if attempt.retry_in is not None:
+                    self._flush_in(attempt.retry_in, known)
+
+    def forget_others(self, jobs: Collection[JobId]) -> None:
         """Forgets rank 0 of all other jobs."""
-        self._rank_zeros = {name: known for name, known in self._rank_zeros.items() if name in jobs}
+        self._rank_zeros = {job: known for job, known in self._rank_zeros.items() if job in jobs}
 
     async def heartbeat(self, seconds: float) -> None:
         """Sends the heartbeats that are due, with pauses for urgent directives."""
@@ -271,62 +288,71 @@ class Processes:
 
     def finish(self, reason: str) -> None:
         """Ends every stream with a goodbye."""
-        for name in list(self._jobs):
-            for stream in _wires(self._jobs[name]):
+        for known in self._jobs:
+            job = self._forget(known)
+            for stream in _wires(job) if job is not None else ():
                 stream.finish(reason)
-            self._forget(name)
 
-    def _present(self, job: JobName, run: int) -> list[_Connection]:
-        return [each for each in self._jobs.get(job, _Job()).connections.values() if each.worker.run == run]
+    def _present(self, job: JobId, run: int) -> list[_Connection]:
+        known = self._jobs.get(job)
+        return [] if known is None else [each for each in known.connections.values() if each.worker.run == run]
 
-    def _forget(self, name: JobName) -> None:
-        job = self._jobs.pop(name)
-        if job.flush is not None:
+    def _forget(self, known: JobId) -> _Job | None:
+        job = self._jobs.pop(known)
+        if job is not None and job.flush is not None:
             job.flush.cancel()
+        return job
 
     def _send(self, connection: _Connection) -> None:
         lines = self._lines(connection.worker.job)
         if lines is not None:
             lines.send(connection)
 
-    def _lines(self, name: JobName) -> _DirectiveLines | None:
-        directives = self._render(name)
-        return None if directives is None else _DirectiveLines(directives, self._now())
+    def _lines(self, known: JobId) -> _DirectiveLines | None:
+        """The lines to the processes of a job; None if it is unknown. If a later one has its name, its streams end."""
+        directives = self._render(known.name)
+        lines = None if directives is None else _DirectiveLines(directives, self._now())
+        if lines is None or lines.are_for(known):
+            return lines
+        job = self._forget(known)
+        for connection in job.connections.values() if job is not None else ():
+            connection.stream.finish(REPLACED)  # Not the wire: a relay may carry processes of the later job.
+        return None
 
-    def _refresh(self, name: JobName) -> None:
-        job, lines = self._jobs.get(name), self._lines(name)
+    def _refresh(self, known: JobId) -> None:
+        job, lines = self._jobs.get(known), self._lines(known)
         if job is None or lines is None:
             return
         if any(_urgent(connection, lines) for connection in job.connections.values()):
-            self._flush(name)
+            self._flush(known)
         else:
-            self._flush_in(COALESCE_SECONDS, name)
+            self._flush_in(COALESCE_SECONDS, known)
 
-    def _flush_in(self, seconds: float, name: JobName) -> None:
-        job = self._jobs.get(name)
+    def _flush_in(self, seconds: float, known: JobId) -> None:
+        job = self._jobs.get(known)
         if job is not None and job.flush is None:
-            job.flush = asyncio.get_running_loop().call_later(seconds, self._guarded_flush, name)
+            job.flush = asyncio.get_running_loop().call_later(seconds, self._guarded_flush, known)
 
-    def _guarded_flush(self, name: JobName) -> None:
-        with self._bulkhead.guard("directives", name) as attempt:
-            self._flush(name)
+    def _guarded_flush(self, known: JobId) -> None:
+        with self._bulkhead.guard("directives", known.name) as attempt:
+            self._flush(known)
         if attempt.retry_in is not None:
-            self._flush_in(attempt.retry_in, name)
+            self._flush_in(attempt.retry_in, known)
 
-    def _flush(self, name: JobName) -> None:
-        job = self._jobs.get(name)
+    def _flush(self, known: JobId) -> None:
+        job = self._jobs.get(known)
         if job is None:
             return
         if job.flush is not None:
             job.flush.cancel()
             job.flush = None
-        lines = self._lines(name)
+        lines = self._lines(known)
         if lines is None:
             return
         for connection in job.connections.values():
             lines.send(connection)
         if lines.sent:
-            self._on_sent(name, lines.sent)
+            self._on_sent(known.name, lines.sent)
 
 
 def _wires(job: _Job) -> Collection[LineStream]:

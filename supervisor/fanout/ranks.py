@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
 from supervisor.domain.directive import Worker
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.fanout.processes import MAX_STREAMS
 
 _FINAL = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
@@ -68,14 +68,14 @@ class RankStates:
 
     def __init__(
         self,
-        connected: Callable[[JobName], Collection[Worker]],
-        agreement: Callable[[JobName], Agreement | None],
+        connected: Callable[[JobId], Collection[Worker]],
+        agreement: Callable[[JobId], Agreement | None],
         on_complete: Callable[[JobName], None],
     ) -> None:
         self._connected = connected
         self._agreement = agreement
         self._on_complete = on_complete
-        self._jobs: dict[JobName, _Job] = {}
+        self._jobs: dict[JobId, _Job] = {}
 
     def said(self, worker: Worker, statement: Statement) -> None:
         """Records what a process says about itself; one that has never agreed to anything is not recorded."""
@@ -96,7 +96,7 @@ class RankStates:
         job.states[worker.process] = changed
         job.membership |= changed.purposes & _MEMBERSHIP
         if changed.purposes != state.purposes:
-            self._on_complete(worker.job)
+            self._on_complete(worker.job.name)
 
     def answered(self, worker: Worker, answer: Answer, measured: Measurements) -> None:
         """Records an answer."""
@@ -126,26 +126,26 @@ class RankStates:
             job.left.add(worker.rank)
         job.states[worker.process] = replace(state, rank=worker.rank, acknowledged=max(generation, state.acknowledged))
         if len(job.left) >= max(len(job.states), state.world_size or 0):
-            self._on_complete(worker.job)
+            self._on_complete(worker.job.name)
 
-    def of(self, name: JobName, run: int, hosts: Collection[Host] | None = None) -> Ranks:
+    def of(self, known: JobId, run: int, hosts: Collection[Host] | None = None) -> Ranks:
         """What the connected processes of a run say, only those on `hosts` if it is given.
 
         It is empty for a job of which no process agrees to anything.
         """
-        job = self._jobs.get(name)
+        job = self._jobs.get(known)
         if job is None or job.run != run:
             return NO_RANKS
-        workers = [worker for worker in self._connected(name) if worker.run == run]
+        workers = [worker for worker in self._connected(known) if worker.run == run]
         job.states = {each.process: job.states[each.process] for each in workers if each.process in job.states}
         if hosts is not None:
             workers = [each for each in workers if each.host in hosts]
         states = tuple(_state(each, job.states.get(each.process), job.membership) for each in workers)
         return Ranks(states, frozenset(job.left))
 
-    def forget_others(self, jobs: Collection[JobName]) -> None:
+    def forget_others(self, jobs: Collection[JobId]) -> None:
         """Forgets the processes of all other jobs."""
-        self._jobs = {name: job for name, job in self._jobs.items() if name in jobs}
+        self._jobs = {known: job for known, job in self._jobs.items() if known in jobs}
 
     def _found(self, worker: Worker) -> tuple[_Job | None, RankState | None]:
         """The present run of the worker's job and what it has said; None for an earlier run or one too many."""
@@ -168,7 +168,7 @@ class RankStates:
             job.expected = _Expected(agreement, asked)
         job.expected.processes.discard(worker.process)
         if not job.expected.processes:
-            self._on_complete(worker.job)
+            self._on_complete(worker.job.name)
 
 
 def _state(worker: Worker, said: RankState | None, membership: frozenset[Purpose]) -> RankState:

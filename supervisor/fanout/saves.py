@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from supervisor.domain.directive import Worker
+from supervisor.domain.ids import JobId
 from supervisor.domain.instant import Instant
 
 
@@ -17,24 +18,24 @@ class Save:
 
 
 class Saves:
-    """The last checkpoint of each job, by the job's uid."""
+    """The last checkpoint of each job."""
 
     def __init__(self) -> None:
-        self._last: dict[str, Save] = {}
+        self._last: dict[JobId, Save] = {}
 
-    def saved(self, uid: str, worker: Worker, seconds: float | None, now: Instant) -> None:
+    def saved(self, worker: Worker, seconds: float | None, now: Instant) -> None:
         """Records a checkpoint that a process has reported; only rank 0's counts."""
-        known = self._last.get(uid)
+        known = self._last.get(worker.job)
         if worker.rank != 0 or (known is not None and worker.run < known.run):
             return
         if seconds is None and known is not None:
             seconds = known.seconds
-        self._last[uid] = Save(run=worker.run, at=now, seconds=seconds)
+        self._last[worker.job] = Save(run=worker.run, at=now, seconds=seconds)
 
-    def of(self, uid: str) -> Save | None:
+    def of(self, job: JobId) -> Save | None:
         """The last checkpoint of a job; None if this leader knows of none."""
-        return self._last.get(uid)
+        return self._last.get(job)
 
-    def forget_others(self, uids: Collection[str]) -> None:
+    def forget_others(self, jobs: Collection[JobId]) -> None:
         """Forgets all other jobs."""
-        self._last = {uid: save for uid, save in self._last.items() if uid in uids}
+        self._last = {job: save for job, save in self._last.items() if job in jobs}

@@ -17,7 +17,7 @@ from supervisor.decide.registration import LauncherReport, Registration, observe
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Framework, OnLoss, Result, Spec, SupervisedJob, with_end
 from supervisor.failpoints import At
-from supervisor.fanout.launchers import Launchers
+from supervisor.fanout.launchers import UNKNOWN, Launchers
 from supervisor.fanout.lines import LineStream
 from supervisor.identity.tokens import Launcher
 from supervisor.ingest.errors import TooManyError
@@ -139,15 +139,19 @@ class LauncherEndpoints:
         failpoint(At.JOB_REGISTERED)
         lines = LineStream(request, self.refusals)
         await lines.prepare()
-        # A decision may have been made while the head of the response was sent.
-        job = self.store.snapshot().jobs.get(job.name, job)
-        self.launchers.attach(job, order_for(job), lines)
+        # A decision may have been made while the head of the response was sent, or another job may have the name.
+        present = self.store.snapshot().jobs.get(job.name)
+        if present is None or present.uid != job.uid:
+            lines.finish(UNKNOWN)
+        else:
+            job = present
+            self.launchers.attach(job, order_for(job), lines)
         failpoint(At.FIRST_ORDER_SENT)
         _log.info("launcher.connected", job=job.name, launcher=launcher.name)
         try:
             return await lines.serve()
         finally:
-            self.launchers.detach(job.name, lines)
+            self.launchers.detach(job.id, lines)
             _log.info("launcher.disconnected", job=job.name)
 
     async def report(self, request: web.Request) -> web.Response:
@@ -215,11 +219,11 @@ class LauncherEndpoints:
     def _eviction_order(self, job: SupervisedJob) -> tuple[bool, float] | None:
         """The order in which jobs are forgotten: ended jobs before silent ones; None for a live job."""
         idle = job.over or not self._live(job)
-        return (not job.over, self.launchers.last_seen(job.name)) if idle else None
+        return (not job.over, self.launchers.last_seen(job.id)) if idle else None
 
     def _live(self, known: SupervisedJob | None) -> bool:
         """Whether the job's launcher is connected, or was connected or registered a moment ago."""
         if known is None:
             return False
-        seen = max(self.launchers.last_seen(known.name), known.observed.registered_at)
+        seen = max(self.launchers.last_seen(known.id), known.observed.registered_at)
         return self.clock.now() - seen < self.live_seconds

@@ -123,7 +123,7 @@ class ProcessEndpoints:
     def admit(self, principal: Process, hello: Hello) -> Worker:
         """The process that a hello is from. Raises as `_worker`, or TooManyError."""
         worker = self._worker(principal, hello)
-        if self.processes.full(principal.job):
+        if self.processes.full(worker.job):
             raise TooManyError(f"{principal.job} has the maximum number of processes")
         return worker
 
@@ -145,16 +145,16 @@ class ProcessEndpoints:
         if answer is not None:
             self.ranks.answered(worker, answer, sent.measured)
         if sent.kind is ReportKind.SAVED:
-            self.saves.saved(principal.uid, worker, sent.checkpoint_seconds, self.clock.now())
+            self.saves.saved(worker, sent.checkpoint_seconds, self.clock.now())
         if sent.kind in _ACKNOWLEDGEMENTS:
-            await self._acknowledge(principal.uid, worker, sent, sent.generation or 0)
+            await self._acknowledge(worker, sent, sent.generation or 0)
 
     def _worker(self, principal: Process, message: Hello | Report) -> Worker:
         """The process that sent a message. Its token may name its host. Raises as `sender_run`."""
-        run = sender_run(self.store, principal, message.run)
-        return Worker(message.process, principal.job, run, principal.host or Host(message.host), message.rank)
+        job, run = sender_run(self.store, principal, message.run)
+        return Worker(message.process, job, run, principal.host or Host(message.host), message.rank)
 
-    async def _acknowledge(self, uid: str, worker: Worker, sent: Report, generation: int) -> None:
+    async def _acknowledge(self, worker: Worker, sent: Report, generation: int) -> None:
         acknowledgement = Acknowledgement(
             run=worker.run,
             generation=generation,
@@ -167,19 +167,19 @@ class ProcessEndpoints:
 
         def change(known: SupervisedJob | None) -> SupervisedJob | None:
             nonlocal counts
-            job = acknowledge(admit(known, uid, worker.run), speaker, acknowledgement)
+            job = acknowledge(admit(known, worker.job.uid, worker.run), speaker, acknowledgement)
             counts = job != known
             return job
 
         self._acknowledge_together(worker, generation)
         failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
-        await self.store.put_job(worker.job, change)
+        await self.store.put_job(worker.job.name, change)
         failpoint(At.ACKNOWLEDGEMENT_STORED)
         if not counts:  # Otherwise one token could fill the log with repetitions.
             return
         _log.info(
             "directive.acknowledged",
-            job=worker.job,
+            job=worker.job.name,
             run=worker.run,
             generation=generation,
             kind=sent.kind,
@@ -190,8 +190,8 @@ class ProcessEndpoints:
 
     def _speaker(self, worker: Worker, generation: int) -> Worker:
         """The process whose acknowledgement this is: rank 0 if it is the last of a run in which none knows its rank."""
-        job = self.store.snapshot().jobs.get(worker.job)
-        stop = None if job is None else job.decision.stop
+        job = self.store.snapshot().jobs.get(worker.job.name)
+        stop = None if job is None or job.id != worker.job else job.decision.stop
         if job is None or stop is None or worker.run != stop.run or worker.rank is not None:
             return worker
         is_told = stop.everyone or job.decision.agreed_stop is not None
@@ -201,7 +201,7 @@ class ProcessEndpoints:
 
     def _acknowledge_together(self, worker: Worker, generation: int) -> None:
         """Counts an acknowledgement of a STOP at an agreed step, which every rank has to give."""
-        job = self.store.snapshot().jobs.get(worker.job)
-        stop = None if job is None or job.decision.agreed_stop is None else job.decision.stop
+        job = self.store.snapshot().jobs.get(worker.job.name)
+        stop = None if job is None or job.id != worker.job or job.decision.agreed_stop is None else job.decision.stop
         if job is not None and stop is not None and stop.generation <= generation <= job.decision.generation:
             self.ranks.acknowledged(worker, stop.generation)

@@ -53,6 +53,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("one of hello, report and gone must be set")
 
 
+_Job = tuple[JobName, str]
+"""The name and uid of a job: the relays of an earlier job of the name must not use up the number that it may have."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Open:
     principal: Process
@@ -64,7 +68,7 @@ class RelayEndpoints:
     """`/v1/relays/…`; what the messages of processes mean is said by `processes`."""
 
     processes: ProcessEndpoints
-    _relays: dict[JobName, dict[str, _Open]] = field(default_factory=dict)
+    _relays: dict[_Job, dict[str, _Open]] = field(default_factory=dict)
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/relays/stream", self.stream), web.post("/v1/relays/messages", self.messages)]
@@ -73,12 +77,12 @@ class RelayEndpoints:
         """Sends the lines of the processes that join, until either side ends."""
         principal = await require_principal(Process, request, self.processes.authenticate)
         hello = await body(request, RelayHello, MAX_MESSAGE_BYTES)
-        relays = self._relays.get(principal.job, {})
+        relays = self._relays.get(_job(principal), {})
         if hello.relay in relays or len(relays) >= fanout.MAX_STREAMS:
             raise TooManyError(f"{principal.job} has this stream already, or the maximum number of streams")
         lines = LineStream(request, self.processes.refusals)
         opened = _Open(principal, Relay(lines))
-        self._relays.setdefault(principal.job, {})[hello.relay] = opened
+        self._relays.setdefault(_job(principal), {})[hello.relay] = opened
         try:
             await lines.prepare()
             return await lines.serve()
@@ -89,11 +93,15 @@ class RelayEndpoints:
         """Answers each message: `{}` if it was accepted, otherwise its refusal."""
         principal = await require_principal(Process, request, self.processes.authenticate)
         batch = await body(request, Batch, _MAX_BYTES)
-        opened = self._relays.get(principal.job, {}).get(batch.relay)
+        opened = self._relays.get(_job(principal), {}).get(batch.relay)
         if opened is None or opened.principal != principal:
             raise UnknownRelayError("the relay has no stream here")
         # Tasks start in this order, and a process that joins or leaves does so before its task first waits.
-        answers = await asyncio.gather(*(self._answer(opened, message) for message in batch.messages))
+        messages = (self._answer(opened, message) for message in batch.messages)
+        answers = await asyncio.gather(*messages, return_exceptions=True)
+        for answer in answers:  # Once all have been handled: the relay repeats the batch.
+            if isinstance(answer, BaseException):
+                raise answer
         return web.json_response({"answers": answers})
 
     async def _answer(self, opened: _Open, raw: msgspec.Raw) -> Mapping[str, Any]:
@@ -118,13 +126,17 @@ class RelayEndpoints:
             self.processes.processes.detach(stream.worker, stream)
 
     def _forget(self, name: str, opened: _Open) -> None:
-        job = opened.principal.job
+        job = _job(opened.principal)
         relays = self._relays[job]
         del relays[name]
         if not relays:
             del self._relays[job]
         for stream in list(opened.relay.streams):
             self._leave(opened, stream.worker.process)
+
+
+def _job(principal: Process) -> _Job:
+    return principal.job, principal.uid
 
 
 def _decoded(raw: msgspec.Raw) -> Message:

@@ -123,7 +123,7 @@ class RendezvousEndpoints:
         hello = await body(request, Hello, _MAX_BYTES)
         sender = self._sender(principal, hello)
         if self.members.count(sender.job) >= _MAX_MEMBERS:
-            raise TooManyError(f"{sender.job} has the maximum number of elastic agents")
+            raise TooManyError(f"{sender.job.name} has the maximum number of elastic agents")
         lines = LineStream(request, self.refusals)
         await lines.prepare()
         self.members.attach(sender, self._member(sender, hello.state), lines)
@@ -147,5 +147,5 @@ class RendezvousEndpoints:
 
     def _sender(self, principal: Process, message: Hello) -> MemberId:
         """The member that sent a message. Its token may name its host. Raises as `sender_run`."""
-        run = sender_run(self.store, principal, message.run)
-        return MemberId(principal.job, run, principal.host or Host(message.host), message.member)
+        job, run = sender_run(self.store, principal, message.run)
+        return MemberId(job, run, principal.host or Host(message.host), message.member)

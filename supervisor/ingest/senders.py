@@ -1,13 +1,14 @@
-"""The run of whoever speaks with the token of a job: a training process, or an elastic agent of torchrun."""
+"""The job and run of whoever speaks with the token of a job: a training process, or an elastic agent of torchrun."""
 
 from supervisor.decide.registration import admit, run_of
+from supervisor.domain.ids import JobId
 from supervisor.identity.tokens import Process
 from supervisor.ingest.errors import ForeignTokenError
 from supervisor.store.interface import Store
 
 
-def sender_run(store: Store, principal: Process, named: int | None) -> int:
-    """The run that a message belongs to: that of its token, if the token names one. `named` is the message's own.
+def sender_run(store: Store, principal: Process, named: int | None) -> tuple[JobId, int]:
+    """The job and run of a message: the run of its token, if the token names one. `named` is the message's own.
 
     Raises:
         ForeignTokenError: The message names another run than the token.
@@ -20,5 +21,4 @@ def sender_run(store: Store, principal: Process, named: int | None) -> int:
         run = run_of(job, principal.uid, named)
     elif named not in (run, None):
         raise ForeignTokenError(f"the token is for run {run}")
-    admit(job, principal.uid, run)
-    return run
+    return admit(job, principal.uid, run).id, run

@@ -16,7 +16,7 @@ from servicekit.kubernetes.errors import ApiError, NotFoundError
 from servicekit.workqueue import KeyedWorkQueue
 from supervisor.cluster.objects import Pod
 from supervisor.domain.directive import DirectiveKind
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.order import (
     Action,
@@ -33,7 +33,7 @@ from supervisor.jobs import stop_request
 from supervisor.jobs.cluster import ClusterJobs
 from supervisor.jobs.kind import JobActions, JobState, Progress
 from supervisor.jobs.pods import PodDirective, annotate
-from supervisor.store.interface import Store, StoreUnavailableError
+from supervisor.store.interface import Store, StoreUnavailableError, decided_since
 
 _RETRY_SECONDS = 0.5
 """The pause after a failure, and between checks of how a controller reacts to a change."""
@@ -82,7 +82,7 @@ class ActuatorDependencies:
     store: Store
     report: Callable[[SupervisedJob], Awaitable[None]]
     may_act: Callable[[], bool]
-    connected: Callable[[JobName], Collection[Host]]
+    connected: Callable[[JobId], Collection[Host]]
     clock: Clock
     cluster_now: Callable[[], float]
     bulkhead: Bulkhead
@@ -153,8 +153,7 @@ class Actuator:
         stored, state = self._deps.store.snapshot().jobs.get(job.name), self._deps.jobs.state(job.name)
         if stored is None or state is None or state.job.deleted or state.job.metadata.uid != job.uid:
             return None
-        stands = (stored.uid, stored.decision.generation) == (job.uid, job.decision.generation)
-        return state if stands and not stored.over else None
+        return None if decided_since(job, stored) or stored.over else state
 
     async def _do(
         self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: Action
@@ -240,7 +239,7 @@ class Actuator:
         return _STOP_SECONDS
 
     def _without_stream(self, state: JobState[Any], job: SupervisedJob) -> list[Pod]:
-        connected = self._deps.connected(job.name)
+        connected = self._deps.connected(job.id)
         return [pod for pod in state.workers if pod.running and pod.host not in connected]
 
     async def _annotate(self, pods: Collection[Pod], directive: PodDirective) -> bool:

@@ -93,7 +93,7 @@ class Groups:
             return
         for index, group in enumerate(self._groups):
             saved = group.acknowledgement
-            waits = group.job == worker.job and not group.forgotten and group.steps_lost is None
+            waits = (group.job, group.uid) == worker.job[:2] and not group.forgotten and group.steps_lost is None
             if waits and saved is not None and saved.step is not None and worker.run > saved.run:
                 self._groups[index] = replace(group, steps_lost=max(0, saved.step - step))
 

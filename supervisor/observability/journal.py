@@ -92,7 +92,7 @@ def changes(before: Snapshot, after: Snapshot, at: float) -> Iterator[Change]:
     for known, notice in _others(before.notices, after.notices):
         yield NoticeChanged(known, notice, at)
     for earlier, job in _others(before.jobs, after.jobs):
-        if earlier is not None and earlier.uid != job.uid:
+        if earlier is not None and earlier.id != job.id:
             yield JobForgotten(earlier, at)
             yield JobChanged(None, job, at)
         else:

@@ -98,10 +98,10 @@ class StatusReader:
             noticed=self.shown(job.name),
             # Only for the jobs that are shown: these look at each host and each process.
             missing=partial(self.missing, job),
-            ranks=partial(self.live.ranks.of, job.name, job.observed.run),
-            rank_counts=partial(self.live.processes.rank_counts, job.name, job.observed.run),
+            ranks=partial(self.live.ranks.of, job.id, job.observed.run),
+            rank_counts=partial(self.live.processes.rank_counts, job.id, job.observed.run),
             placements=self.live.placements(job.name),
-            streams=self.live.processes.hosts(job.name),
+            streams=self.live.processes.hosts(job.id),
             since=self.phases.since(job),
             faults=tuple(_fault(where, why) for where, why in sorted(self.bulkhead.about(job.name).items())),
         )

@@ -31,11 +31,11 @@ class StoreUnavailableError(StoreError):
 
 
 def decided_since(read: SupervisedJob, job: SupervisedJob) -> bool:
-    """Whether `job` has another decision than `read`, or is a later job of the same name.
+    """Whether `job` has another decision than `read`, or is another registration.
 
-    A later job begins with the same small generations, so its uid counts as well.
+    A later registration begins with the same small generations, so its identity counts as well.
     """
-    return (job.uid, job.decision.generation) != (read.uid, read.decision.generation)
+    return (job.id, job.decision.generation) != (read.id, read.decision.generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Store(Protocol):
         """Changes a job, as `put_notice` does a notice."""
 
     async def decide(self, read: SupervisedJob, decision: Decision) -> bool:
-        """Stores a decision and returns True, if the job is still the one that was read, with the same generation.
+        """Stores a decision and returns True, if the job is still the registration that was read, with its generation.
 
         Raises:
             StoreUnavailableError: The decision is not durable.

@@ -164,7 +164,7 @@ class SqliteStore:
             return replace(job, decision=decision)
 
         job = await self.put_job(read.name, change)
-        return job is not None and job.uid == read.uid and job.decision == decision
+        return job is not None and job.id == read.id and job.decision == decision
 
     def snapshot(self) -> Snapshot:
         return self._snapshot

@@ -52,7 +52,7 @@ class Retention:
         before = self.clock.now() - self.seconds
         with self.bulkhead.guard("retention", "store"):
             await self._prune(before)
-        jobs = self.store.snapshot().jobs
+        jobs = {job.id for job in self.store.snapshot().jobs.values()}
         # Not later than the notice that explains the silence of a reclaimed node.
         self.agents.forget(before + SILENCE_SECONDS)
         for part, forget in (
@@ -60,7 +60,7 @@ class Retention:
             ("launchers", partial(self.launchers.forget_others, jobs)),
             ("processes", partial(self.processes.forget_others, jobs)),
             ("ranks", partial(self.ranks.forget_others, jobs)),
-            ("saves", partial(self.saves.forget_others, {job.uid for job in jobs.values()})),
+            ("saves", partial(self.saves.forget_others, jobs)),
             ("members", partial(self.members.forget_others, jobs)),
         ):
             with self.bulkhead.guard("retention", part):

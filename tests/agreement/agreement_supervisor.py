@@ -105,7 +105,7 @@ class Supervisor:
         self.think()
 
     def _worker(self, said: Hello | Report) -> Worker:
-        return Worker(said.process, self._store.job.name, 1, Host(said.host), said.rank)
+        return Worker(said.process, self._store.job.id, 1, Host(said.host), said.rank)
 
     def _detach(self, connection: _Connection) -> None:
         if self._connections.get(connection.worker.process) is connection:
@@ -178,7 +178,7 @@ class Supervisor:
             notices=self._notices.acted_on,
             ahead=self._notices.ahead,
             rank_zero=self._rank_zero,
-            ranks=self._ranks.of(job.name, 1),
+            ranks=self._ranks.of(job.id, 1),
             since=self._since,
         )
 
@@ -187,7 +187,7 @@ class Supervisor:
         directive = directives.directive(connection.worker)
         if directive != connection.sent:
             connection.sent = directive
-            connection.stream.send(message(directive, connection.worker.job, self._now))
+            connection.stream.send(message(directive, connection.worker.job.name, self._now))
 
     @property
     def _now(self) -> float:

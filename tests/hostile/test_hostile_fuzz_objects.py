@@ -140,7 +140,7 @@ def is_decided_and_stored(job: SupervisedJob, pods: Iterable[Pod] = ()) -> None:
         order_for(decided)
         directives = JobDirectives.of(decided, facts.notices, POLICY)
         for host in list(granted)[:2]:
-            directives.directive(Worker("p", job.name, 1, host, 0))
+            directives.directive(Worker("p", job.id, 1, host, 0))
 
 
 def member(number: int) -> Member:

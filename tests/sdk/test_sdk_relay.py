@@ -18,7 +18,6 @@ from kubeai.elastic.stderr import StderrLog
 from kubeai.elastic.testing import FakeSupervisor
 from kubeai.elastic.wire import Endpoint
 
-from supervisor.domain.ids import JobName
 from tests.sdk.sdk_scripts import Script, Start
 from tests.testkit.serving import AgentPeer, Served
 from tests.testkit.waiting import PATIENCE, until
@@ -77,7 +76,7 @@ class Host:
 
         def seen() -> tuple[int, int]:
             here = self.served.processes
-            return len(here.workers(JobName("job"))), here.count
+            return len(here.workers(self.served.job("job").id)), here.count
 
         await until(
             lambda: seen() == (processes, streams or seen()[1]),

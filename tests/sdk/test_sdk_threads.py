@@ -14,7 +14,6 @@ from kubeai.elastic.stderr import StderrLog
 from kubeai.elastic.testing import FakeSupervisor
 from kubeai.elastic.wire import Endpoint, Stream, open_stream
 
-from supervisor.domain.ids import JobName
 from tests.sdk.sdk_scripts import Start
 from tests.testkit.serving import Served
 from tests.testkit.waiting import until, wait_until
@@ -127,7 +126,7 @@ async def test_a_fault_of_a_relay_in_serving_one_process_costs_no_other(
         streams = [await asyncio.to_thread(_opened, name, each) for each in ("first", "poison", "second")]
 
         def connected() -> set[str]:
-            return {each.process for each in served.processes.workers(JobName("job"))}
+            return {each.process for each in served.processes.workers(served.job("job").id)}
 
         await until(lambda: connected() >= {"first", "second"}, connected)
         assert capfd.readouterr().err.count("an internal error in the relay") == 1

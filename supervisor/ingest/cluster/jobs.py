@@ -72,7 +72,7 @@ class JobReconciler:
         generation = job.decision.generation
 
         def change(known: SupervisedJob | None) -> SupervisedJob | None:
-            if known is None or known.uid != job.uid or known.observed.applied >= generation:
+            if known is None or known.id != job.id or known.observed.applied >= generation:
                 return known
             return replace(known, observed=replace(known.observed, applied=generation))
 

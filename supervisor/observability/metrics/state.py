@@ -119,7 +119,7 @@ class StateCollector(Collector):
     def _unread(self, job: SupervisedJob) -> float | None:
         if job.decision.agreement is None or job.over:
             return None
-        return self._live.ranks.of(job.name, job.observed.run).unread_seconds
+        return self._live.ranks.of(job.id, job.observed.run).unread_seconds
 
     def _left(self, job: SupervisedJob) -> float | None:
         """Seconds that a STOP waits for rank 0: until the first host is gone, or else until the stop times out."""
@@ -136,7 +136,7 @@ class StateCollector(Collector):
         for job in jobs:
             workers += len(job.workers)
             without_agent += sum(not self._live.agents.connected(node) for node in self._nodes(job.name, job.workers))
-            without_stream += len(job.workers - self._live.processes.hosts(job.name))
+            without_stream += len(job.workers - self._live.processes.hosts(job.id))
         missing = {("agent",): without_agent, ("stream",): without_stream}
         yield _one("workers", "Workers of running jobs.", workers)
         yield _gauge(

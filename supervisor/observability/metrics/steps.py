@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter
 
 from supervisor.domain.directive import Worker
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import JobId
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
 from supervisor.observability.metrics.named_jobs import NamedJobs
 
@@ -29,18 +29,18 @@ class StepsLost:
             "that report their steps.",
             registry=registry,
         )
-        self._reached = dict[JobName, tuple[int, int]]()
+        self._reached = dict[JobId, tuple[int, int]]()
 
     def on_change(self, change: Change) -> None:
         if isinstance(change, JobForgotten):
-            self._reached.pop(change.before.name, None)
+            self._reached.pop(change.before.id, None)
         if not isinstance(change, JobChanged):
             return
-        name, answer = change.after.name, change.after.observed.acknowledgement
+        job, answer = change.after.id, change.after.observed.acknowledgement
         if change.after.over:
-            self._reached.pop(name, None)
+            self._reached.pop(job, None)
         elif answer is not None and answer.step is not None and self._is_new(change):
-            self._reached[name] = (answer.run, answer.step)
+            self._reached[job] = (answer.run, answer.step)
 
     def on_step(self, worker: Worker, step: int | None) -> None:
         reached = self._reached.get(worker.job)
@@ -49,7 +49,7 @@ class StepsLost:
         del self._reached[worker.job]
         lost = max(0, reached[1] - step)
         self._lost.inc(lost)
-        self._named.on_steps_lost(worker.job, lost)
+        self._named.on_steps_lost(worker.job.name, lost)
 
     def _is_new(self, change: JobChanged) -> bool:
         before = None if change.before is None else change.before.observed.acknowledgement

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from supervisor.domain.ids import Host, JobName, namespace
+from supervisor.domain.ids import Host, JobId, JobName, namespace
 from supervisor.domain.job import SupervisedJob
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.notifications.message import Happening, Kind, identifier
@@ -13,7 +13,7 @@ _MAX_NAMES = 5
 
 def uncovered(live: LiveState, job: SupervisedJob) -> Mapping[Host, str]:
     """The workers of a job that a reclaim would not reach, and what each lacks."""
-    placements, streams = live.placements(job.name), live.processes.hosts(job.name)
+    placements, streams = live.placements(job.name), live.processes.hosts(job.id)
 
     def node(host: Host) -> Host:
         if placements is None:
@@ -34,27 +34,27 @@ class CoverageWatch:
 
     find: Callable[[SupervisedJob], Mapping[Host, str]]
     seconds: float
-    _since: dict[JobName, dict[Host, float]] = field(default_factory=dict)
-    _told: set[JobName] = field(default_factory=set)
+    _since: dict[JobId, dict[Host, float]] = field(default_factory=dict)
+    _told: set[JobId] = field(default_factory=set)
 
     def look(self, jobs: Mapping[JobName, SupervisedJob], now: float) -> Iterator[Happening]:
-        for name in self._since.keys() - jobs.keys():
-            self._forget(name)
-        for name, job in jobs.items():
+        for gone in self._since.keys() - {job.id for job in jobs.values()}:
+            self._forget(gone)
+        for job in jobs.values():
             missing = self.find(job)
             if not missing:
-                self._forget(name)
+                self._forget(job.id)
                 continue
-            before = self._since.get(name, {})
-            since = self._since[name] = {host: before.get(host, now) for host in missing}
+            before = self._since.get(job.id, {})
+            since = self._since[job.id] = {host: before.get(host, now) for host in missing}
             lasting = sorted(host for host, at in since.items() if now - at >= self.seconds)
-            if lasting and name not in self._told:
-                self._told.add(name)
+            if lasting and job.id not in self._told:
+                self._told.add(job.id)
                 yield _happening(job, lasting, missing, now)
 
-    def _forget(self, name: JobName) -> None:
-        self._since.pop(name, None)
-        self._told.discard(name)
+    def _forget(self, job: JobId) -> None:
+        self._since.pop(job, None)
+        self._told.discard(job)
 
 
 def _happening(job: SupervisedJob, hosts: list[Host], missing: Mapping[Host, str], now: float) -> Happening:

@@ -195,7 +195,7 @@ class Supervision:
         answer = Acknowledgement(
             run=stop.run, generation=stop.generation, kind=AcknowledgementKind.LEFT, step=None, at=time.time()
         )
-        worker = Worker("process", stopping.name, stop.run, Host(f"{job}-worker-0"), 0)
+        worker = Worker("process", stopping.id, stop.run, Host(f"{job}-worker-0"), 0)
         await self.world.store.put_job(stopping.name, lambda known: acknowledge(known, worker, answer))
 
     def grant(self, job: str, workers: int) -> None:

@@ -162,7 +162,7 @@ def answered(
     """Rank 0 has answered the STOP."""
     stop = job.decision.stop
     assert stop is not None
-    worker = Worker("process", job.name, stop.run, Host("n1"), 0)
+    worker = Worker("process", job.id, stop.run, Host("n1"), 0)
     answer = Acknowledgement(run=stop.run, generation=stop.generation, kind=kind, step=step, at=T0)
     changed = acknowledge(job, worker, answer)
     assert changed is not None

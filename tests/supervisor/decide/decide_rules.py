@@ -255,7 +255,7 @@ def _directives_follow(after: SupervisedJob, facts: JobFacts) -> None:
     decision = after.decision
     for host in decision.hosts:
         for rank in (0, 1):
-            worker = Worker("process", after.name, after.observed.run, host, rank)
+            worker = Worker("process", after.id, after.observed.run, host, rank)
             told = JobDirectives.of(after, facts.notices, POLICY).directive(worker)
             if told.kind is DirectiveKind.STOP:
                 assert decision.phase in (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT)

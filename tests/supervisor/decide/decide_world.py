@@ -448,7 +448,7 @@ class World:
             self.notices[report.id] = known
 
     def _rank_zero(self, name: JobName) -> Worker:
-        return Worker("rank 0", name, self.launchers[name].run, Host("rank-zero"), 0)
+        return Worker("rank 0", self.jobs[name].id, self.launchers[name].run, Host("rank-zero"), 0)
 
     def _rank_zero_known(self, name: JobName) -> bool:
         launcher = self.launchers[name]

@@ -53,7 +53,7 @@ def _committed(at: float = 0.2) -> SupervisedJob:
 
 
 def _told(job: SupervisedJob, rank: int = 0, number: int = 1) -> Directive:
-    worker = Worker(f"p{rank}", job.name, 1, Host(f"n{number}"), rank)
+    worker = Worker(f"p{rank}", job.id, 1, Host(f"n{number}"), rank)
     return JobDirectives.of(job, noticed(notice(4)), POLICY).directive(worker)
 
 
@@ -404,14 +404,14 @@ def test_a_checkpoint_is_agreed_on_as_well() -> None:
     saving = _saving()
     assert saving.decision.phase is Phase.RUNNING
     assert present(saving).committed
-    directive = JobDirectives.of(saving, {}, POLICY).directive(Worker("p1", saving.name, 1, Host("n1"), 1))
+    directive = JobDirectives.of(saving, {}, POLICY).directive(Worker("p1", saving.id, 1, Host("n1"), 1))
     assert (directive.kind, directive.agreement) == (DirectiveKind.CHECKPOINT, present(saving))
 
 
 def test_a_checkpoint_without_an_agreement_is_asked_for_as_ever() -> None:
     job = decide(_asked(), replace(seeing(ahead=[HINT]), ranks=Ranks(STATES)), 10).job
     assert job.decision.agreement is None
-    directive = JobDirectives.of(job, {}, POLICY).directive(Worker("p1", job.name, 1, Host("n1"), 1))
+    directive = JobDirectives.of(job, {}, POLICY).directive(Worker("p1", job.id, 1, Host("n1"), 1))
     assert (directive.kind, directive.agreement) == (DirectiveKind.CHECKPOINT, None)
 
 

@@ -98,7 +98,7 @@ class _Scene:
     def _tells(self) -> None:
         """All ranks are told the same, and to stop together only after a commit."""
         directives = JobDirectives.of(self.job, noticed(), POLICY)
-        told = [directives.directive(Worker(f"p{rank}", self.job.name, 1, Host("n1"), rank)) for rank in range(SIZE)]
+        told = [directives.directive(Worker(f"p{rank}", self.job.id, 1, Host("n1"), rank)) for rank in range(SIZE)]
         assert len({each.agreement for each in told}) == 1
         decision = self.job.decision
         if decision.phase is Phase.STOPPING and decision.agreed_stop is not None:

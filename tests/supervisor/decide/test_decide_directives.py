@@ -31,9 +31,7 @@ GROUP = noticed(notice(5, left=120), notice(6, left=100))
 def _told(
     job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], number: int, *, rank: int | None = 1, run: int = 1
 ) -> Directive:
-    return JobDirectives.of(job, notices, POLICY).directive(
-        Worker(f"p{number}", job.name, run, Host(f"n{number}"), rank)
-    )
+    return JobDirectives.of(job, notices, POLICY).directive(Worker(f"p{number}", job.id, run, Host(f"n{number}"), rank))
 
 
 def _shrunk(framework: Framework) -> SupervisedJob:

@@ -183,7 +183,7 @@ class World:
         """Rank 0 has saved, if it was told to stop."""
         if (stop := self.job.decision.stop) is None:
             return
-        worker = Worker("process", self.job.name, stop.run, Host("n1"), 0)
+        worker = Worker("process", self.job.id, stop.run, Host("n1"), 0)
         answer = Acknowledgement(
             run=stop.run, generation=stop.generation, kind=AcknowledgementKind.SAVED, step=1, at=self.now
         )

@@ -62,7 +62,7 @@ def test_a_run_that_its_queue_has_ended_is_queued() -> None:
     lost = observing(running_job(_OPERATED), queue=HELD, running=False)
     job, planned = decide(lost, seeing())
     assert (job.decision.phase, job.decision.reason, planned.actions) == (Phase.QUEUED, HELD, ())
-    rank_zero = Worker("p0", job.name, 1, Host("n1"), 0)
+    rank_zero = Worker("p0", job.id, 1, Host("n1"), 0)
     assert JobDirectives.of(job, {}, POLICY).directive(rank_zero).kind is DirectiveKind.STOP
 
 

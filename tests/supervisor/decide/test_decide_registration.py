@@ -52,7 +52,7 @@ def _answer(
     generation: int = 0,
     kind: AcknowledgementKind = AcknowledgementKind.SAVED,
 ) -> SupervisedJob | None:
-    worker = Worker("p", job.name, 1, Host("n1"), rank)
+    worker = Worker("p", job.id, 1, Host("n1"), rank)
     generation = job.decision.generation + generation
     return acknowledge(job, worker, Acknowledgement(run=1, generation=generation, kind=kind, step=3, at=T0))
 

@@ -1,4 +1,4 @@
-"""Everything that is kept by name beside the store is dropped together with the stored object."""
+"""What is kept beside the store is dropped together with the stored object."""
 
 from typing import cast
 
@@ -7,7 +7,7 @@ from servicekit.clock import Clock
 from supervisor.decide.orders import order_for
 from supervisor.decide.situation import RankZero
 from supervisor.domain.directive import Worker
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes
@@ -58,10 +58,10 @@ def test_launchers_of_jobs_that_are_forgotten_are_too() -> None:
     for name in ("known", "other"):
         job, stream = running_job(name=name), _stream()
         launchers.attach(job, order_for(job), stream)
-        launchers.detach(job.name, stream)
-    launchers.forget_others({JobName("known")})
-    assert launchers.last_seen(JobName("known")) == 50.0
-    assert launchers.last_seen(JobName("other")) == 0.0
+        launchers.detach(job.id, stream)
+    launchers.forget_others({running_job(name="known").id})
+    assert launchers.last_seen(running_job(name="known").id) == 50.0
+    assert launchers.last_seen(running_job(name="other").id) == 0.0
 
 
 def test_rank_zero_of_jobs_that_are_forgotten_is_too() -> None:
@@ -69,15 +69,15 @@ def test_rank_zero_of_jobs_that_are_forgotten_is_too() -> None:
     time = _Time()
     processes = Processes(lambda _job: None, time.now, Bulkhead(Clock()), lambda _job: None)
     for name in ("known", "other"):
-        worker, stream = Worker("process", JobName(name), 1, Host("n1"), 0), _stream()
+        worker, stream = Worker("process", running_job(name=name).id, 1, Host("n1"), 0), _stream()
         processes.attach(worker, stream)
         assert processes.rank_zero(worker.job, 1).connected
         time.seconds = 50.0
         processes.detach(worker, stream)
         assert processes.rank_zero(worker.job, 1) == RankZero(connected=False, since=50.0)
-    processes.forget_others({JobName("known")})
-    assert processes.rank_zero(JobName("known"), 1).since == 50.0
-    assert processes.rank_zero(JobName("other"), 1).since == 0.0
+    processes.forget_others({running_job(name="known").id})
+    assert processes.rank_zero(running_job(name="known").id, 1).since == 50.0
+    assert processes.rank_zero(running_job(name="other").id, 1).since == 0.0
 
 
 def _view(node: str) -> AgentState:

@@ -13,7 +13,7 @@ from supervisor.decide.orders import order_for
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream, line
 from supervisor.refusals import Code, Refusals, Wire
-from tests.supervisor.decide.decide_builders import observing, waiting_job
+from tests.supervisor.decide.decide_builders import waiting_job
 from tests.testkit.waiting import until
 
 _LINE = line({"type": "padding", "text": "x" * 64 * 1024})
@@ -142,7 +142,7 @@ async def test_nothing_is_sent_after_a_goodbye() -> None:
 
 async def test_an_order_for_an_earlier_job_of_the_name_reaches_nobody() -> None:
     launchers = Launchers(lambda *_: "token", lambda: 0.0)
-    late = observing(waiting_job(), instance="the one before")
+    late = replace(waiting_job(), uid="the one before")
     async with streams() as serving:
         with await serving.connect() as peer:
             (stream,) = serving.open

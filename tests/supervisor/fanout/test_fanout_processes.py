@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from supervisor.decide.ranks import RankCounts
-from supervisor.domain.ids import JobName
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.fanout.processes import COALESCE_SECONDS
 from tests.testkit.serving import AgentPeer, LauncherPeer, ProcessPeer, Refusal, Served, serving
@@ -76,7 +75,7 @@ async def test_processes_without_ranks_are_stopped_and_answer_together(tmp_path:
         agents = await served.peers.agents(NODES)
         _, order = await served.peers.running("job", NODES, min_workers=3)
         processes = [await served.peers.process(order["token"], node, None) for node in NODES]
-        assert served.processes.rank_counts(JobName("job"), 1) == RankCounts(processes=3, ranked=0, zeros=0)
+        assert served.processes.rank_counts(served.job("job").id, 1) == RankCounts(processes=3, ranked=0, zeros=0)
         await agents["n3"].notices("n3")
         stops = [await process.lines.matching(directive="STOP") for process in processes]
         for process, stop in zip(processes[:2], stops, strict=False):
@@ -136,7 +135,7 @@ async def test_a_report_that_comes_late_brings_no_older_rank_back(
     for rank, revision in zip((0, 1), revisions, strict=True):
         told = await process.reports("rank", {"run": 1, "generation": 0}, rank=rank, revision=revision)
         assert told == Refusal(200, None)
-    ranks = {worker.process: worker.rank for worker in served.processes.workers(JobName("job"))}
+    ranks = {worker.process: worker.rank for worker in served.processes.workers(served.job("job").id)}
     assert ranks[process.who["process"]] == counts
 
 

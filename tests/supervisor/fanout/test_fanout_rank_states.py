@@ -7,11 +7,11 @@ import pytest
 from supervisor.decide.ranks import NO_RANKS
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
 from supervisor.domain.directive import Worker
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.fanout.ranks import Measurements, RankStates, Statement
 from tests.supervisor.decide.decide_builders import T0
 
-JOB = JobName("job")
+JOB = JobId(JobName("job"), "uid", T0)
 SIZE = 1024
 POLL = Agreement(epoch=1, purpose=Purpose.STOP, run=1, since=T0, began=T0)
 AGREES = Statement(purposes=frozenset(Purpose), world_size=SIZE)
@@ -129,7 +129,7 @@ def test_another_run_begins_anew(scene: _Scene) -> None:
 
 def test_a_job_whose_processes_do_not_agree_costs_nothing() -> None:
     scene = _Scene()
-    other = Worker("p", JobName("other"), 1, Host("n1"), 0)
+    other = Worker("p", JOB._replace(name=JobName("other")), 1, Host("n1"), 0)
     scene.ranks.said(other, Statement(purposes=frozenset(), world_size=8))
     assert scene.ranks.of(other.job, 1) is NO_RANKS
     scene.ranks.forget_others([])

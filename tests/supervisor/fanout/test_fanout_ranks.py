@@ -4,10 +4,10 @@ import pytest
 
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
 from supervisor.domain.directive import Worker
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.fanout.ranks import Measurements, RankStates, Statement
 
-JOB = JobName("job")
+JOB = JobId(JobName("job"), "uid", 0.0)
 WORKER = Worker("process", JOB, 1, Host("n1"), 0)
 PROPOSAL = Agreement(epoch=2, purpose=Purpose.STOP, run=1, step=20, since=0.0, began=0.0)
 

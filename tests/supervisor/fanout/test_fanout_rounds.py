@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.ids import JobName
 from supervisor.domain.rendezvous import Round
-from tests.testkit.serving import AgentPeer, Lines, MemberPeer, ProcessPeer, Refusal, Served, serving
+from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, MemberPeer, ProcessPeer, Refusal, Served, serving
 from tests.testkit.waiting import until
 
 NODES = ["n1", "n2", "n3", "n4"]
@@ -22,9 +21,10 @@ SPEC: Mapping[str, Any] = {"framework": "torchrun", "min_workers": 2, "requested
 class Elastic:
     """A job of four members, of which it needs two."""
 
-    def __init__(self, served: Served, agents: Mapping[str, AgentPeer], token: str) -> None:
+    def __init__(self, served: Served, agents: Mapping[str, AgentPeer], launcher: LauncherPeer, token: str) -> None:
         self.served = served
         self.agents = agents
+        self.launcher = launcher
         self.token = token
         self.members: dict[str, MemberPeer] = {}
 
@@ -45,7 +45,7 @@ class Elastic:
         ]
 
         async def connected() -> bool:
-            return self.served.processes.hosts(JobName("job")).issuperset(hosts)
+            return self.served.processes.hosts(self.served.job("job").id).issuperset(hosts)
 
         await until(connected, "all ranks are connected")
         return found
@@ -61,8 +61,13 @@ class Elastic:
 async def elastic(directory: Path, **settings: Any) -> AsyncIterator[Elastic]:
     async with serving(directory, **settings) as served:
         agents = await served.peers.agents(NODES)
-        _, order = await served.peers.running("job", NODES, **SPEC)
-        yield Elastic(served, agents, order["token"])
+        yield Elastic(served, agents, *await _running(served))
+
+
+async def _running(served: Served, **changes: Any) -> tuple[LauncherPeer, str]:
+    """A launcher whose first run goes on, and the token of its run."""
+    launcher, order = await served.peers.running("job", NODES, **SPEC, **changes)
+    return launcher, order["token"]
 
 
 @asynccontextmanager
@@ -240,7 +245,7 @@ async def test_a_supervisor_that_is_started_again_leaves_the_members_alone(tmp_p
         states = {host: member.state for host, member in job.members.items()}
         await job.served.stop()
     async with serving(tmp_path) as served:
-        again = Elastic(served, {}, token)
+        again = Elastic(served, {}, job.launcher, token)
         for host in NODES:
             await again.join(host, **states[host])
         line = await again.members["n1"].round(1)
@@ -305,3 +310,27 @@ async def _answers(rank: ProcessPeer, line: Mapping[str, Any], answer: str) -> N
     }
     step = 100 if agreement["step"] is None else agreement["step"] - 1
     assert await rank.reports("agreement", line, **{**fields, "step": step}) == Refusal(200, None)
+
+
+async def test_a_job_that_takes_the_name_of_an_earlier_one_gets_its_first_round(tmp_path: Path) -> None:
+    """Although the earlier one had reached a later run, and its members and processes still have streams."""
+    async with training(tmp_path) as earlier:
+        served, known = earlier.served, earlier.served.job("job")
+        later = served.peers.tokens.process("job", known.uid, 3)
+        await earlier.launcher.reports(run=3)
+        old = await served.peers.process(later, "n4", 0, **REGROUPS)
+        stale = await served.peers.member(later, "n3")
+        await stale.lines.any()
+        await earlier.launcher.reports(running=False, result="succeeded")
+        new = Elastic(served, earlier.agents, *await _running(served, instance="instance-2"))
+        for host in NODES:
+            await new.join(host)
+        await new.enter(1, *NODES)
+        assert await stale.lines.matching(type="goodbye")
+        assert await old.lines.matching(type="goodbye")
+        refused = Refusal(404, "unknown_job")
+        assert await stale.says(ended=True) == refused
+        assert await old.reports("left", {"run": 3, "generation": 1}) == refused
+        processes = await new.trains(REGROUPS)
+        assert (await processes[0].lines.matching(type="directive"))["directive"] == "RUN"
+        assert len(served.processes.workers(served.job("job").id)) == len(NODES)

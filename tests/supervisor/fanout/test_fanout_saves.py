@@ -1,37 +1,40 @@
 """Which checkpoints of a job are kept."""
 
 from supervisor.domain.directive import Worker
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.fanout.saves import Save, Saves
 
+JOB = JobId(JobName("job"), "uid", 0.0)
 
-def _worker(run: int = 1, rank: int | None = 0) -> Worker:
-    return Worker("process", JobName("job"), run, Host("n1"), rank)
+
+def _worker(run: int = 1, rank: int | None = 0, job: JobId = JOB) -> Worker:
+    return Worker("process", job, run, Host("n1"), rank)
 
 
 def test_the_last_checkpoint_of_rank_zero_counts() -> None:
     """That of another rank may be a part, and that of an earlier run came late."""
     saves = Saves()
-    saves.saved("uid", _worker(), 20.0, 100.0)
-    saves.saved("uid", _worker(rank=1), 90.0, 150.0)
-    saves.saved("uid", _worker(rank=None), 90.0, 150.0)
-    assert saves.of("uid") == Save(run=1, at=100.0, seconds=20.0)
-    saves.saved("uid", _worker(run=2), 30.0, 200.0)
-    saves.saved("uid", _worker(run=1), 10.0, 250.0)
-    assert saves.of("uid") == Save(run=2, at=200.0, seconds=30.0)
+    saves.saved(_worker(), 20.0, 100.0)
+    saves.saved(_worker(rank=1), 90.0, 150.0)
+    saves.saved(_worker(rank=None), 90.0, 150.0)
+    assert saves.of(JOB) == Save(run=1, at=100.0, seconds=20.0)
+    saves.saved(_worker(run=2), 30.0, 200.0)
+    saves.saved(_worker(run=1), 10.0, 250.0)
+    assert saves.of(JOB) == Save(run=2, at=200.0, seconds=30.0)
 
 
 def test_what_a_checkpoint_took_is_known_until_the_next_one_that_says_it() -> None:
     saves = Saves()
-    saves.saved("uid", _worker(), 20.0, 100.0)
-    saves.saved("uid", _worker(run=2), None, 200.0)
-    assert saves.of("uid") == Save(run=2, at=200.0, seconds=20.0)
+    saves.saved(_worker(), 20.0, 100.0)
+    saves.saved(_worker(run=2), None, 200.0)
+    assert saves.of(JOB) == Save(run=2, at=200.0, seconds=20.0)
 
 
 def test_checkpoints_of_jobs_that_are_forgotten_are_too() -> None:
     saves = Saves()
-    for uid in ("known", "other"):
-        saves.saved(uid, _worker(), 20.0, 100.0)
-    saves.forget_others({"known"})
-    assert saves.of("known") is not None
-    assert saves.of("other") is None
+    other = JOB._replace(uid="another")
+    for job in (JOB, other):
+        saves.saved(_worker(job=job), 20.0, 100.0)
+    saves.forget_others({JOB})
+    assert saves.of(JOB) is not None
+    assert saves.of(other) is None

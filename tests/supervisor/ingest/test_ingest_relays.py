@@ -1,5 +1,6 @@
 """Relays: one stream for the processes of a pod or machine, and their messages in batches."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from supervisor.identity.tokens import Process
+from supervisor.ingest.processes import ProcessEndpoints, Report
 from tests.testkit.serving import AgentPeer, Lines, Refusal, Served
 from tests.testkit.waiting import until
 
@@ -161,3 +164,45 @@ async def test_only_the_relays_own_job_may_use_its_stream(served: Served, relay:
 async def test_the_processes_of_a_job_are_bounded(relay: RelayPeer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("supervisor.fanout.processes.MAX_STREAMS", 2)
     assert await relay.says(*on(*HOSTS)) == [{}, {}, {"status": 429, "error": "too_many"}]
+
+
+async def test_the_relay_of_an_earlier_job_of_the_name_is_not_that_of_the_new_one(
+    served: Served, relay: RelayPeer
+) -> None:
+    """Its processes are told goodbye and may not come back; the new job may have a relay of the same id."""
+    assert await relay.says(hello("p0", 0)) == [{}]
+    launcher = await served.peers.launcher("job", HOSTS)
+    launcher.report["revision"] = served.job("job").observed.revision
+    await launcher.reports(run=1, result="succeeded")
+    _, order = await served.peers.running("job", HOSTS, instance="instance-2")
+    assert (await relay.hears("p0", type="goodbye"))[0] == ["p0"]
+    unknown = {"status": 404, "error": "unknown_job"}
+    assert await relay.says(hello("p0", 0), report("p0", 0, 1)) == [unknown, unknown]
+    lines = await served.peers.lines(STREAM, order["token"], {"relay": "relay"})
+    second = RelayPeer(served, order["token"], "relay", lines, relay.agents)
+    assert await second.says(hello("p0", 0)) == [{}]
+    assert (await second.hears("p0"))[1]["type"] == "directive"
+    relay.lines.close()
+    assert await second.says(hello("p1", 1)) == [{}]
+
+
+async def test_the_other_messages_of_a_batch_are_handled_before_an_error_is_answered(
+    relay: RelayPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay repeats the batch after an error, and a repetition must not overtake the first."""
+    handled: list[str] = []
+
+    async def accept(_self: ProcessEndpoints, _principal: Process, sent: Report) -> None:
+        if sent.process == "p0":
+            raise RuntimeError("a fault of the supervisor")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        handled.append(sent.process)
+
+    monkeypatch.setattr(ProcessEndpoints, "accept", accept)
+    body = {"relay": "relay", "messages": [report("p0", 0, 1), report("p1", 1, 1)]}
+    peers = relay.served.peers
+    async with peers.session.post(
+        peers.http + MESSAGES, headers={"Authorization": f"Bearer {relay.token}"}, json=body
+    ) as answer:
+        assert (answer.status, handled) == (500, ["p1"])

@@ -217,7 +217,7 @@ def test_a_second_stop_has_the_answers_to_itself() -> None:
 
 
 def rank(number: int, run: int) -> Worker:
-    return Worker("process", running_job().name, run, Host("n4"), number)
+    return Worker("process", running_job().id, run, Host("n4"), number)
 
 
 def test_what_is_done_again_is_lost() -> None:

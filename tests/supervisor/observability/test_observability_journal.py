@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from supervisor.domain.job import Phase
+from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, Journal, Listener, NoticeChanged, changes
 from supervisor.observability.timed_store import TimedStore
@@ -108,9 +108,19 @@ async def test_a_listener_that_fails_harms_nobody(store: SqliteStore) -> None:
     assert [(line["event"], line["where"], line["key"]) for line in logs] == [("internal.fault", "journal", "diary")]
 
 
-def test_a_job_of_the_same_name_is_another_job() -> None:
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(replace(running_job(), uid="later"), id="another uid"),
+        pytest.param(
+            replace(running_job(), observed=replace(running_job().observed, registered_at=T0 + 60)),
+            id="released and registered again",
+        ),
+    ],
+)
+def test_a_job_of_the_same_name_is_another_job(second: SupervisedJob) -> None:
     """The earlier one is forgotten first; so is one that is simply gone."""
-    first, second, other = running_job(), replace(running_job(), uid="later"), running_job(name="other")
+    first, other = running_job(), running_job(name="other")
     before = Snapshot(1, {}, {first.name: first, other.name: other})
     found = list(changes(before, Snapshot(2, {}, {second.name: second}), T0))
     assert found == [JobForgotten(first, T0), JobChanged(None, second, T0), JobForgotten(other, T0)]

@@ -104,9 +104,18 @@ class StoreBehaviour:
             assert not await store.decide(job, second)
             assert store.snapshot().jobs[job.name].decision == first
 
-    async def test_a_decision_about_an_earlier_job_of_the_name_is_not_stored(self, opener: Opener) -> None:
+    @pytest.mark.parametrize(
+        "later",
+        [
+            pytest.param(replace(waiting_job(), uid="later"), id="another uid"),
+            pytest.param(waiting_job(since=T0 + 60), id="released and registered again"),
+        ],
+    )
+    async def test_a_decision_about_an_earlier_registration_is_not_stored(
+        self, opener: Opener, later: SupervisedJob
+    ) -> None:
+        """Both begin with generation 1."""
         earlier = waiting_job()
-        later = replace(earlier, uid="later")
         decision = Decision(generation=2, phase=Phase.FINISHED, reason="Over.")
         async with opened(opener) as store:
             await put_job(store, later)

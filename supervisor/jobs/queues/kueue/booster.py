@@ -16,7 +16,7 @@ from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError
 from servicekit.reconcile import RetryPolicy
 from servicekit.workqueue import KeyedWorkQueue
 from supervisor.decide.situation import RankZero
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import JobId, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.fanout.saves import Saves
 from supervisor.jobs.cluster import ClusterJobs
@@ -55,7 +55,7 @@ class BoosterDependencies:
     workloads: Workloads
     store: Store
     saves: Saves
-    rank_zero: Callable[[JobName, int], RankZero]
+    rank_zero: Callable[[JobId, int], RankZero]
     may_act: Callable[[], bool]
     policy: BoostPolicy
     clock: Clock
@@ -120,9 +120,9 @@ class Booster:
         run = job.observed.run
         return Exposure(
             run=run,
-            save=self._deps.saves.of(uid),
+            save=self._deps.saves.of(job.id),
             grace=min((pod.grace for pod in state.pods if not pod.over), default=0.0),
-            attended=self._deps.rank_zero(state.name, run).connected,
+            attended=self._deps.rank_zero(job.id, run).connected,
         )
 
     def _boost(self, name: JobName, workload: Workload, exposure: Exposure) -> Boost:

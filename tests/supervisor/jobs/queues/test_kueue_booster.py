@@ -148,8 +148,8 @@ class _Scene:
         return dict(self.server.workload["metadata"]["annotations"])
 
     def saved(self, seconds: float | None = 60.0) -> None:
-        worker = Worker("process", NAME, 1, Host("worker-0"), 0)
-        self.saves.saved(_UID, worker, seconds, self.time.seconds)
+        worker = Worker("process", self.jobs[NAME].id, 1, Host("worker-0"), 0)
+        self.saves.saved(worker, seconds, self.time.seconds)
 
 
 def _status(*true: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from servicekit.metrics import registry
 from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host
 from supervisor.domain.job import AcknowledgementKind, Phase, Stop, SupervisedJob
 from supervisor.domain.rendezvous import Round
 from supervisor.observability.journal import JobForgotten
@@ -332,7 +332,7 @@ def test_steps_are_lost_where_the_next_run_says_an_earlier_one() -> None:
     story.notices = noticed(notice(6))
     story.decides(0.5)
     story.becomes(answered(story.job, step=70), 1.0)
-    rank_zero = Worker("process", JobName("job"), 2, Host("n1"), 0)
+    rank_zero = Worker("process", story.job.id, 2, Host("n1"), 0)
     for worker, step in (
         (replace(rank_zero, run=1), 1),
         (replace(rank_zero, rank=1), 1),

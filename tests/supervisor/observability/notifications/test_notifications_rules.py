@@ -187,3 +187,14 @@ def test_each_worker_has_its_own_time() -> None:
     assert not list(watch.look({}, 61.0))
     assert not list(watch.look(jobs, 120.0))
     assert job.decision.phase is Phase.RUNNING
+
+
+def test_a_job_that_takes_the_name_of_an_earlier_one_is_told_of_itself() -> None:
+    """And its workers have a minute of their own to connect."""
+    job = running_job()
+    watch = CoverageWatch(lambda _job: {Host("n1"): "agent"}, 60.0)
+    list(watch.look({job.name: job}, 0.0))
+    assert len(list(watch.look({job.name: job}, 60.0))) == 1
+    later = {job.name: replace(job, uid="later")}
+    assert not list(watch.look(later, 61.0))
+    assert len(list(watch.look(later, 121.0))) == 1
