@@ -10,10 +10,11 @@ from supervisor.domain.instant import Instant
 class Round:
     """The members that train together, one for each host, until the next round.
 
-    `number` grows with each round of a job and is never used again. `members` are the ids of the elastic agents,
-    `hosts` their hosts in the same order: the first one holds the store. `in_process`: the training processes continue
-    and build a new process group; otherwise their agents start new ones. `starting` are hosts outside of the round:
-    their agents start processes now, which then wait to join in process. `since` is when it was decided.
+    `number` grows with each round of a run, and begins at 1 again with the next run. `members` are the ids of the
+    elastic agents, `hosts` their hosts in the same order: the first one holds the store. `in_process`: the training
+    processes continue and build a new process group; otherwise their agents start new ones. `starting` are hosts
+    outside of the round: their agents start processes now, which then wait to join in process. `since` is when it was
+    decided.
     """
 
     number: int

@@ -183,9 +183,11 @@ class LauncherEndpoints:
             self.refusals.add(Wire.HTTP, Code.TOO_MANY, why)
         evictable = [] if known else self.quotas.evictable(launcher, name, len(report.hosts), self._eviction_order)
         with self.quotas.claim(launcher, name, len(accepted.hosts)):
-            for job in evictable:
-                await self.store.forget_job(job.name, job.uid)
-            return await self._registered(launcher, hello, accepted)
+            job = await self._registered(launcher, hello, accepted)
+            # Only now: a registration that is refused must cost no other job its place.
+            for each in evictable:
+                await self.store.forget_job(each.name, each.uid)
+            return job
 
     async def _registered(self, launcher: str, hello: Hello, report: LauncherReport) -> SupervisedJob:
         registration = Registration(

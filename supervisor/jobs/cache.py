@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Generic
 
 from servicekit.bulkhead import Bulkhead
@@ -25,6 +26,8 @@ OnJobs = Callable[[Collection[JobName]], None]
 
 Admissions = Callable[[JobState[Any]], Admission | None]
 """Returns the admission of a job; None if no queue manages it."""
+
+_NO_PLACEMENTS: Mapping[Host, Placement] = MappingProxyType({})
 
 _Pods = dict[ObjectKey, tuple[str, Pod]]
 """Pods with the uid of the job that their owner names; empty if it names none."""
@@ -127,9 +130,9 @@ class JobCache(Generic[J]):
         placements = self._placements.get(name)
         if placements is None:
             job = self._jobs.get(name)
-            pods = () if job is None else self.pods_of(job)
-            placements = placements_of(pods)
-            self._placements[name] = placements
+            if job is None:
+                return _NO_PLACEMENTS  # Nothing is kept of the names of deleted jobs.
+            placements = self._placements[name] = placements_of(self.pods_of(job))
         return placements
 
     def resource_request(self, name: JobName) -> ResourceRequest | None:

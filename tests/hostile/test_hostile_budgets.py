@@ -130,3 +130,16 @@ async def test_a_job_that_is_over_gives_way(served: Served) -> None:
     assert await served.peers.refused_or_open(STREAM, token, listing("new", 5)) == ACCEPTED
     assert listed(served) == {"going-on": 5, "new": 5}
     assert len(streams) == 2
+
+
+async def test_a_registration_that_is_refused_costs_no_other_job_its_place(served: Served) -> None:
+    """It would have needed the room of a job that is over, but another token's job has the name."""
+    token = served.peers.tokens.launcher("mallory")
+    ended = listing("ended", BUDGET)
+    await opened(served, ended)
+    assert await served.peers.post(REPORT, token, {**report(ended, 2, BUDGET), "result": "failed"}) == ACCEPTED
+    taken = listing("honest", BUDGET, instance="instance-2")
+    assert await served.peers.post(STREAM, token, taken) == Refusal(409, "name_is_live")
+    assert listed(served) == {"ended": BUDGET}
+    assert await served.peers.refused_or_open(STREAM, token, listing("new", BUDGET)) == ACCEPTED
+    assert listed(served) == {"new": BUDGET}

@@ -88,3 +88,12 @@ def test_a_state_shows_each_change_of_the_job_of_its_pods_and_of_its_queue(scene
     assert scene.state().job.phase == "Running"
     scene.admission = Admission("no quota")
     assert scene.state().admission == Admission("no quota")
+
+
+def test_nothing_is_kept_of_the_name_of_a_job_that_is_gone(scene: Scene) -> None:
+    """The control loop asks for the placements of stored jobs, which outlive their objects."""
+    assert len(scene.cache.placements(NAME)) == 8
+    gone = JobName("team/trainingjob.gone")
+    assert scene.cache.placements(gone) is scene.cache.placements(gone), "it has not changed"
+    assert scene.cache.placements(gone) == {}
+    assert gone not in scene.cache._placements
