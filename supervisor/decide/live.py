@@ -29,14 +29,12 @@ from supervisor.decide.reasons import (
 from supervisor.decide.rendezvous import changes_members, with_round
 from supervisor.decide.situation import Situation
 from supervisor.decide.size import most_workers, takes_any_size, usable_workers
-from supervisor.decide.stopping import stop
+from supervisor.decide.stopping import MAX_BACKOFF_DOUBLINGS, rested, stop
 from supervisor.decide.together import saved_together, stop_together, withdrawn_stop
 from supervisor.decide.window import window_end
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase
-
-_MAX_BACKOFF_DOUBLINGS = 5
 
 
 def live(s: Situation) -> Decision:
@@ -141,6 +139,8 @@ def _left_to_operator(s: Situation, before: Decision) -> Decision:
         run=max(before.run, observed.run),
         waiting_since=s.now,
         epochs=before.epochs,
+        run_since=before.run_since,
+        short_runs=before.short_runs,
     )
 
 
@@ -149,7 +149,7 @@ def _lost(s: Situation, before: Decision, live: int) -> Decision:
     since = before.below_min_since if before.below_min_since is not None else s.now
     reason = lost_hosts(live, s.job.spec)
     if s.now >= since + s.policy.lost_grace_seconds:
-        return stop(s, reason)
+        return rested(s, stop(s, reason), since)
     before = replace(before, below_min_since=since, window_until=None, reason=reason)
     return _grown(s, before) if before.phase is Phase.RUNNING else before
 
@@ -165,6 +165,7 @@ def _resuming(s: Situation, before: Decision) -> Decision:
             waiting_since=None,
             resume_until=None,
             failed_resumes=0,
+            run_since=s.now,
         )
     if before.resume_until is not None and s.now >= before.resume_until:
         return _resume_failed(s, before)
@@ -176,7 +177,7 @@ def _resume_failed(s: Situation, before: Decision) -> Decision:
 
     A failed probe does not lengthen the pause before a resume on known capacity, only the one before the next probe.
     """
-    doublings = 0 if before.probing else min(before.failed_resumes, _MAX_BACKOFF_DOUBLINGS)
+    doublings = 0 if before.probing else min(before.failed_resumes, MAX_BACKOFF_DOUBLINGS)
     return replace(
         before,
         phase=Phase.SUSPENDED,
@@ -196,7 +197,7 @@ def _restarted(s: Situation, before: Decision) -> Decision:
     observed = s.job.observed
     if observed.run > before.run:
         reason = running(observed.run, len(before.hosts - before.exclusions))
-        return replace(before, run=observed.run, reason=reason, growth=None)
+        return replace(before, run=observed.run, reason=reason, growth=None, run_since=s.now)
     failed = observed.run == before.run and not observed.running and observed.exit_code not in (None, 0)
     if failed:
         return replace(before, reason=retrying(observed))

@@ -107,7 +107,12 @@ class Policy:
     ] = 120.0
     resume_backoff_seconds: Annotated[
         float,
-        Meta(ge=0, le=3600, description="First pause after a failed resume; it doubles up to 32 times this value."),
+        Meta(
+            ge=0,
+            le=3600,
+            description="First pause after a failed resume, and after a run that was lost without a notice within "
+            "RESUME_TIMEOUT_SECONDS of its beginning; it doubles each time, up to 32 times this value.",
+        ),
     ] = 5.0
     probe_seconds: Annotated[
         float,

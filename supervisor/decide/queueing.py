@@ -26,7 +26,7 @@ def queued(s: Situation) -> Decision:
     before, observed = s.previous, s.job.observed
     run = max(before.run, observed.run)
     decision = Decision(generation=before.generation, phase=Phase.QUEUED, reason=observed.queue, run=run)
-    decision = replace(decision, epochs=before.epochs)
+    decision = replace(decision, epochs=before.epochs, short_runs=before.short_runs)
     if observed.queue and observed.request is None:
         return decision
     admitted = replace(decision, phase=Phase.WAITING, reason=waiting(s.job.spec), waiting_since=s.now)

@@ -235,6 +235,10 @@ def launcher_lost(run: int) -> str:
     return f"The launcher of run {run} is gone and its operator started no other: suspending and resuming the job."
 
 
+def short_run(run: int, pause: float) -> str:
+    return f"Run {run} was lost soon after it began: pausing {pause:g} s before the next one."
+
+
 def timed_out(spec: Spec) -> str:
     least, wait = least_to_start(spec), spec.max_wait_seconds
     return f"No capacity for {least} hosts within the maximum waiting time of {wait:g} s."

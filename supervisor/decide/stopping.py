@@ -6,10 +6,22 @@ It begins when a stop is certain, or, if all ranks stop at one step, when that s
 from dataclasses import replace
 
 from supervisor.decide.agreement import NoAgreement, is_asking, negotiated, poll, under_way
-from supervisor.decide.reasons import acknowledged, all_stop_at, alone, run_ended, stop_unanswered, unranked, unsaved
+from supervisor.decide.reasons import (
+    acknowledged,
+    all_stop_at,
+    alone,
+    run_ended,
+    short_run,
+    stop_unanswered,
+    unranked,
+    unsaved,
+)
 from supervisor.decide.situation import Situation
 from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.job import Acknowledgement, Decision, Phase, Stop
+
+MAX_BACKOFF_DOUBLINGS = 5
+"""The pause after a failed resume, or after a short run, grows to 32 times the first one."""
 
 
 def stop(s: Situation, reason: str) -> Decision:
@@ -29,6 +41,32 @@ def stop(s: Situation, reason: str) -> Decision:
         resume_until=None,
         growth=None,
         agreement=None,
+        short_runs=0 if lasted(s, s.now) else s.previous.short_runs,
+    )
+
+
+def lasted(s: Situation, until: float) -> bool:
+    """Whether the last run was there for longer than a start may take; one that began at an unknown time was."""
+    since = s.previous.run_since
+    return since is None or until >= since + s.policy.resume_timeout_seconds
+
+
+def rested(s: Situation, decision: Decision, lost_at: float) -> Decision:
+    """The decision about a run that was lost at that instant, with a pause before the next one if it was short.
+
+    Whatever ends a run as soon as it begins would end the next one, too: without a pause, a job whose launcher vanished
+    each time was suspended and resumed every few seconds, for ever. A run that was stopped because of a notice is none:
+    the next one has other hosts.
+    """
+    if lasted(s, lost_at):
+        return replace(decision, short_runs=0)
+    short_runs = s.previous.short_runs
+    pause = s.policy.resume_backoff_seconds * 2 ** min(short_runs, MAX_BACKOFF_DOUBLINGS)
+    return replace(
+        decision,
+        short_runs=short_runs + 1,
+        not_before=s.now + pause,
+        reason=f"{decision.reason} {short_run(s.previous.run, pause)}",
     )
 
 

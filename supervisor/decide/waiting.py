@@ -18,6 +18,7 @@ from supervisor.decide.reasons import (
     timed_out,
 )
 from supervisor.decide.situation import Situation
+from supervisor.decide.stopping import rested
 from supervisor.domain.capability import Capability
 from supervisor.domain.job import Decision, Observed, Phase, RequestKind, UserRequest
 
@@ -86,7 +87,8 @@ def _without_launcher(s: Situation, before: Decision, lost_since: float) -> Deci
         return before
     run = max(before.run, s.job.observed.run)
     hosts = s.job.observed.hosts
-    return replace(before, phase=Phase.SUSPENDED, reason=launcher_lost(run), hosts=hosts, waiting_since=s.now)
+    lost = replace(before, phase=Phase.SUSPENDED, reason=launcher_lost(run), hosts=hosts, waiting_since=s.now)
+    return rested(s, lost, lost_since)
 
 
 def _granted(s: Situation, before: Decision) -> Decision:
@@ -125,6 +127,7 @@ def _taken_over(s: Situation, before: Decision) -> Decision:
         waiting_since=None,
         capacity_since=None,
         not_before=None,
+        run_since=s.now,
     )
 
 
@@ -150,4 +153,5 @@ def _started(s: Situation, before: Decision) -> Decision:
         capacity_since=None,
         not_before=None,
         resume_until=None if first else s.now + s.policy.resume_timeout_seconds,
+        run_since=s.now,
     )

@@ -195,6 +195,8 @@ class Decision:
     `hosts` are the job's to use. `exclusions` are those of them that will be reclaimed, excluded since generation
     `excluded_at`. Each `…_since` and `…_until` is None while it does not apply. `agreement` is the last agreement on a
     step that was not given up, `epochs` the last epoch in use. `round` is the last one of a job that torchrun runs.
+    `run_since` is when the last run was started, and once it runs, when it began to; None is unknown. `short_runs`
+    counts consecutive runs that were lost soon after that.
     """
 
     generation: int
@@ -217,6 +219,8 @@ class Decision:
     agreement: Agreement | None = None
     epochs: int = 0
     round: Round | None = None
+    run_since: Instant | None = None
+    short_runs: int = 0
 
     @property
     def agreed_stop(self) -> Agreement | None:

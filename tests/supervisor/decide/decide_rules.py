@@ -173,6 +173,7 @@ def _starts_are_sound(world: World, job: SupervisedJob, facts: JobFacts, after: 
 def _starts_are_not_rash(world: World, job: SupervisedJob, after: Decision) -> None:
     since, pause = job.decision.capacity_since, job.decision.not_before
     assert pause is None or world.now >= pause
+    assert world.now >= world.histories[job.name].rests_until, "a short run is followed by a pause"
     waited = since is not None and world.now >= since + POLICY.resume_delay_seconds
     assert waited or len(after.hosts) == job.spec.requested_workers
 
@@ -290,7 +291,20 @@ def _orders_follow(after: SupervisedJob) -> None:
 
 def _remember(world: World, after: SupervisedJob, facts: JobFacts) -> None:
     history, decision = world.histories[after.name], after.decision
+    if decision.phase in LIVE and decision.phase is not Phase.RESUMING and decision.run != history.run:
+        history.run, history.run_since = decision.run, world.now
+    stopped = decision.phase is Phase.STOPPING and history.below_since is not None
+    if stopped and _is_lost(world, after, facts, history.below_since or 0.0):
+        is_short = (history.below_since or 0.0) < history.run_since + POLICY.resume_timeout_seconds
+        history.rests_until = world.now + POLICY.resume_backoff_seconds if is_short else 0.0
     below = decision.phase in LIVE and _too_few(after, facts)
     history.below_since = (history.below_since or world.now) if below else None
     resuming = decision.phase is Phase.RESUMING
     history.resuming_since = (history.resuming_since or world.now) if resuming else None
+
+
+def _is_lost(world: World, after: SupervisedJob, facts: JobFacts, below_since: float) -> bool:
+    """Whether hosts that were lost without a notice are the only reason to stop."""
+    asked = after.observed.ending or after.observed.request is not None
+    warned = bool(_doomed(after, facts)) or _launcher_doomed(after, facts)
+    return world.now >= below_since + POLICY.lost_grace_seconds and not asked and not warned

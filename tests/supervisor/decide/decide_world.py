@@ -143,6 +143,9 @@ class History:
 
     resuming_since: float | None = None
     below_since: float | None = None
+    run: int = 0
+    run_since: float = 0.0
+    rests_until: float = 0.0
 
 
 @dataclass(slots=True)

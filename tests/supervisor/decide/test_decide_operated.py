@@ -178,6 +178,28 @@ def test_a_job_whose_launcher_is_lost_is_suspended_and_resumed() -> None:
     assert (job.decision.phase, job.decision.run) == (Phase.RESUMING, 2)
 
 
+def test_a_job_whose_launcher_is_lost_again_and_again_pauses_longer_each_time() -> None:
+    """It was suspended and resumed every seven seconds, for ever."""
+    job, at = running_job(asked()), 0.0
+    job = replace(job, decision=replace(job.decision, run_since=T0))
+    grace, delay = POLICY.launcher_grace_seconds, POLICY.resume_delay_seconds
+    for number, pause in enumerate((5, 10, 20), 1):
+        lost = observing(job, running=False, exit_code=-9, launcher_lost_since=T0 + at + 1)
+        job, _ = decide(decide(lost, seeing(), at + 1).job, seeing(), at := at + 1 + grace)
+        assert (job.decision.phase, job.decision.short_runs) == (Phase.SUSPENDED, number)
+        assert job.decision.reason.endswith(
+            f"Run {number} was lost soon after it began: pausing {pause} s before the next one."
+        )
+        job = observing(job, applied=job.decision.generation, launcher_lost_since=None, exit_code=None)
+        job, planned = decide(job, seeing(granted=first(6)), at)
+        assert planned.wake_at == T0 + at + pause
+        at += max(pause, delay)
+        job, _ = decide(job, seeing(granted=first(6)), at)
+        assert job.decision.phase is Phase.RESUMING
+        job, _ = decide(observing(job, running=True, run=number + 1), seeing(), at)
+        assert job.decision.phase is Phase.RUNNING
+
+
 def test_an_operator_that_starts_another_launcher_is_left_alone() -> None:
     job, _ = decide(_without_launcher(), seeing(), at=10)
     again, planned = decide(observing(job, running=True, run=2, launcher_lost_since=None), seeing(), at=14)

@@ -294,3 +294,17 @@ def _outcome(world: World, name: JobName, done: int) -> tuple[object, ...]:
     # The list of a launcher that runs nothing means nothing.
     reached = (launcher.in_use, launcher.run, launcher.running, launcher.result)
     return (decision.phase, decision.run, decision.hosts, decision.exclusions, *reached)
+
+
+def test_a_job_that_loses_its_hosts_at_each_start_is_not_started_at_once() -> None:
+    """Each run fails as its list is empty for half a minute; the list is complete again when the run has ended."""
+    spec = Spec(framework=Framework.HOROVOD, min_workers=2, max_workers=6, requested_workers=6)
+    world = _world([spec])
+    (name,) = world.jobs
+    serve = partial(World.serve, name=name)
+    empty, full = (partial(World.list_hosts, name=name, listed=frozenset(listed)) for listed in ((), HOSTS))
+    for _ in range(3):
+        while not world.launchers[name].running:
+            _happen(world, [partial(World.advance, seconds=1.0), serve])
+        _happen(world, [empty, partial(World.advance, seconds=31.0), partial(World.fail, name=name), full, serve])
+    assert (world.jobs[name].decision.run, world.jobs[name].decision.short_runs) == (3, 3)

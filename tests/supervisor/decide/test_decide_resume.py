@@ -240,3 +240,61 @@ def test_orders_name_the_run_that_stops() -> None:
         job.decision.generation,
     )
     assert order.hosts == tuple(sorted(first(6)))
+
+
+def _resumed(job: SupervisedJob, at: float) -> SupervisedJob:
+    """A suspended job that is resumed and runs at that instant."""
+    ready = decide(job, seeing({}, first(6)), at).job
+    assert ready.decision.phase is Phase.RESUMING
+    return decide(obeyed(ready), seeing(), at).job
+
+
+def _lost(job: SupervisedJob, at: float) -> tuple[SupervisedJob, float]:
+    """The job after all of its hosts were lost without a notice, and when it was suspended because of that."""
+    job = decide(observing(job, hosts=frozenset()), seeing(), at).job
+    end = at + POLICY.lost_grace_seconds
+    job = decide(job, seeing(), end).job
+    assert job.decision.phase is Phase.STOPPING
+    job = decide(observing(job, running=False, exit_code=1), seeing(), end).job
+    return observing(job, hosts=first(6), applied=job.decision.generation), end
+
+
+def test_a_run_that_is_lost_right_after_its_resume_is_followed_by_a_pause() -> None:
+    """It grows each time, and the job wakes when it is over."""
+    job, at = suspended_job(), 0.0
+    for pause in (5, 10, 20, 40, 80, 160, 160):
+        job, at = _lost(_resumed(job, at), at + 1)
+        assert job.decision.reason.startswith("Hosts were lost without a notice; 0 hosts remain (minimum 3). Run ")
+        assert f"was lost soon after it began: pausing {pause} s before the next one." in job.decision.reason
+        waiting, planned = decide(job, seeing({}, first(6)), at)
+        assert (waiting.decision.phase, planned.wake_at) == (Phase.SUSPENDED, T0 + at + pause)
+        assert decide(waiting, seeing({}, first(6)), at + pause - 0.1).job.decision.phase is Phase.SUSPENDED
+        at += pause
+
+
+def test_a_run_that_lasted_is_resumed_at_once() -> None:
+    """And the next short one is the first again."""
+    short, at = _lost(_resumed(suspended_job(), 0), 1)
+    job = _resumed(short, at + 5)
+    job, at = _lost(job, at + 5 + POLICY.resume_timeout_seconds)
+    assert "soon after it began" not in job.decision.reason
+    assert (job.decision.short_runs, job.decision.not_before) == (0, None)
+    job, at = _lost(_resumed(job, at), at + 1)
+    assert "pausing 5 s" in job.decision.reason
+
+
+def test_a_run_that_a_notice_ends_soon_is_followed_by_no_pause() -> None:
+    """The next run has other hosts."""
+    job = _resumed(suspended_job(), 0)
+    job = decide(job, seeing(noticed(*(notice(number) for number in (1, 2, 3, 4)))), 1.5).job
+    assert job.decision.phase is Phase.STOPPING
+    job = decide(observing(job, running=False, exit_code=0), seeing(), 2).job
+    job = observing(job, applied=job.decision.generation)
+    assert decide(job, seeing({}, first(6)), 2).job.decision.phase is Phase.RESUMING
+
+
+def test_hosts_that_are_lost_while_a_run_is_being_started_are_a_short_run() -> None:
+    job = decide(suspended_job(), seeing({}, first(6))).job
+    job = decide(observing(job, hosts=frozenset()), seeing(), 1).job
+    job = decide(job, seeing(), 1 + POLICY.lost_grace_seconds).job
+    assert (job.decision.phase, job.decision.short_runs) == (Phase.SUSPENDED, 1)

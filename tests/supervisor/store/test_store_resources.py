@@ -181,6 +181,8 @@ def decisions(draw: st.DrawFn) -> Decision:
             agreement=AGREEMENTS,
             epochs=COUNTS,
             round=ROUNDS,
+            run_since=MAYBE,
+            short_runs=COUNTS,
         )
     )
     return decision
@@ -556,6 +558,8 @@ FULL_JOB = replace(
         agreement=Agreement(epoch=1, purpose=Purpose.STOP, run=1, step=1, since=T0, began=T0),
         epochs=1,
         round=Round(number=1, run=1, members=("m",), hosts=(Host("n1"),), starting=(Host("n2"),), since=T0),
+        run_since=T0,
+        short_runs=1,
     ),
 )
 

@@ -141,6 +141,8 @@ _LATER = {
     "worker_multiple",
     "ignored",
     "refused",
+    "run_since",
+    "short_runs",
 }
 """Fields that the version before did not have."""
 
