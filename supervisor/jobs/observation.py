@@ -20,6 +20,7 @@ from supervisor.cluster.annotations import (
     opts_out,
 )
 from supervisor.cluster.objects import Pod, PodPhase
+from supervisor.decide.reasons import waiting
 from supervisor.domain.capability import Capability
 from supervisor.domain.ids import MAX_NAME, Host, is_name
 from supervisor.domain.job import (
@@ -73,6 +74,19 @@ def is_ours(
 def held_by_person(state: JobState[Any], *, suspended: bool) -> bool:
     """Whether a person has suspended the job, and neither the supervisor nor the job's queue."""
     return suspended and state.admission is None and state.job.annotations.get(SUSPENDED_BY) != OURS
+
+
+def in_its_queue(job: SupervisedJob, state: JobState[Any]) -> SupervisedJob:
+    """A job as it is stored first, where a queue has suspended it: it begins in the phase Queued.
+
+    As one that is suspended here, it would be released and registered again when the queue starts it before the first
+    plan was made, as for one that a person has resumed. That came with most starts.
+    """
+    suspended_by_queue = state.job.suspended and state.job.annotations.get(SUSPENDED_BY) != OURS
+    if state.admission is None or not suspended_by_queue or job.decision.phase is not Phase.SUSPENDED:
+        return job
+    reason = job.observed.queue or waiting(job.spec)
+    return replace(job, decision=replace(job.decision, phase=Phase.QUEUED, reason=reason, waiting_since=None))
 
 
 def annotation(annotations: Iterable[Mapping[str, str]], name: str) -> str | None:

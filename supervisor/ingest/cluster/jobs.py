@@ -17,11 +17,15 @@ from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.failpoints import At
 from supervisor.jobs.cluster import ClusterJobs
 from supervisor.jobs.kind import JobKind, JobState
-from supervisor.jobs.observation import with_request
+from supervisor.jobs.observation import in_its_queue, with_request
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _FIRST_PAUSE = 0.2
 _MAX_PAUSE = 1.0
+
+_QUEUED_SECONDS = 30.0
+"""A job that its queue holds back is looked at again, although nothing has changed: one that runs must not be shown as
+queued for ever, whatever was missed."""
 
 _log = structlog.get_logger()
 
@@ -79,24 +83,26 @@ class JobReconciler:
         await self._store.put_job(job.name, change)
         failpoint(At.ORDER_APPLIED)
 
-    async def _reconcile(self, name: JobName) -> None:
+    async def _reconcile(self, name: JobName) -> float | None:
         connected = self._jobs.of(name)
         if connected is None:
-            return
+            return None
         kind, cache = connected.cache.kind, connected.cache
         state, known = cache.state(name), self._store.snapshot().jobs.get(name)
         value = self._observed(kind, state, known)
         if known is not None and (value is None or known.uid != value.uid):
             if not cache.listed:
-                return
+                return None
             # An ended job stays on record after its object is gone, as long as the cluster's own collector leaves it.
             _log.info("job.released", job=name, uid=known.uid)
             await self._store.forget_job(name, known.uid)
             known = self._store.snapshot().jobs.get(name)
-        if value is None or value == known:
-            return
-        await self._store.put_job(name, lambda stored: self._observed(kind, cache.state(name), stored))
-        failpoint(At.OBSERVED_STORED)
+        if value is None:
+            return None
+        if value != known:
+            await self._store.put_job(name, lambda stored: self._observed(kind, cache.state(name), stored))
+            failpoint(At.OBSERVED_STORED)
+        return _QUEUED_SECONDS if value.observed.queue else None
 
     def _observed(
         self, kind: JobKind[Any], state: JobState[Any] | None, known: SupervisedJob | None
@@ -108,4 +114,6 @@ class JobReconciler:
             return None
         held = "" if state.admission is None else state.admission.held
         observed = replace(observed, observed=replace(observed.observed, queue=held))
+        if known is None or known.uid != observed.uid:
+            observed = in_its_queue(observed, state)
         return with_end(with_request(observed, state.job.annotations, self._clock.now()), self._clock.now())

@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
-from supervisor.domain.job import SupervisedJob
+from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.jobs.cluster import ClusterJobs, ConnectedKind
-from supervisor.jobs.kind import Admission, JobState
+from supervisor.jobs.kind import Admission, JobKind, JobState
+from supervisor.jobs.mpijob.kind import MpiJobKind
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
 from supervisor.jobs.trainingjob.objects import TrainingJob
 from supervisor.store.sqlite import SqliteStore
+from tests.supervisor.jobs.mpijob import mpijob_objects as mpi
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, job, state
 from tests.supervisor.store.store_behaviour import opened
 from tests.testkit.waiting import until
@@ -28,16 +31,16 @@ _NAME = JobName("team/trainingjob.bert")
 class _Cache:
     """The jobs of one kind, as the test says."""
 
-    def __init__(self) -> None:
-        self.kind = TrainingJobKind()
+    def __init__(self, kind: JobKind[Any]) -> None:
+        self.kind = kind
         self.listed = False
-        self.states: dict[JobName, JobState[TrainingJob]] = {}
+        self.states: dict[JobName, JobState[Any]] = {}
 
     @property
     def names(self) -> Collection[JobName]:
         return self.states.keys()
 
-    def state(self, name: JobName) -> JobState[TrainingJob] | None:
+    def state(self, name: JobName) -> JobState[Any] | None:
         return self.states.get(name)
 
     def subscribe(self, on_change: object) -> None:
@@ -47,8 +50,9 @@ class _Cache:
 class _Scene:
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
-        self.cache = _Cache()
-        jobs = ClusterJobs([ConnectedKind(cast("Any", self.cache), cast("Any", None))])
+        self.cache, self.mpi_jobs = _Cache(TrainingJobKind()), _Cache(MpiJobKind())
+        caches = (self.cache, self.mpi_jobs)
+        jobs = ClusterJobs([ConnectedKind(cast("Any", cache), cast("Any", None)) for cache in caches])
         self.bulkhead = Bulkhead(Clock())
         self.reconciler = JobReconciler(jobs, store, Clock(), self.bulkhead)
 
@@ -154,3 +158,47 @@ async def test_a_job_that_cannot_be_read_leaves_the_others_read(scene: _Scene, m
     assert scene.bulkhead.about(bad) == {"observe": "ZeroDivisionError: a defect"}
     mended = True
     await until(lambda: not scene.bulkhead.about(bad), "it is read again")
+
+
+async def test_a_job_that_its_queue_starts_before_it_was_planned_keeps_its_registration(scene: _Scene) -> None:
+    """It was released and registered again, and a decision about the first registration could be stored late."""
+
+    def shows(held: str, *, suspended: bool) -> None:
+        found = mpi.state(asked=mpi.spec(suspend=suspended))
+        scene.mpi_jobs.listed, scene.mpi_jobs.states[mpi.NAME] = True, replace(found, admission=Admission(held))
+        scene.reconciler.add([mpi.NAME])
+
+    def known() -> SupervisedJob | None:
+        return scene.store.snapshot().jobs.get(mpi.NAME)
+
+    shows("It waits in its queue.", suspended=True)
+    await until(lambda: known() is not None, "the job is stored")
+    first = known()
+    assert first is not None
+    assert (first.decision.phase, first.decision.reason) == (Phase.QUEUED, "It waits in its queue.")
+    with capture_logs() as logs:
+        shows("", suspended=False)
+        await until(lambda: known() != first, "the job is admitted")
+    assert (now := known()) is not None
+    assert (now.id, now.observed.queue, logs) == (first.id, "", [])
+
+
+async def test_a_job_that_is_suspended_here_is_taken_up_as_that_although_a_queue_manages_it(scene: _Scene) -> None:
+    """The supervisor has taken it out of its queue, and resumes it."""
+    suspended = {**mpi.OPTED_IN, f"{mpi.PREFIX}suspended-by": "elastic-job-supervisor"}
+    found = mpi.state(asked=mpi.spec(suspend=True), annotations=suspended)
+    scene.mpi_jobs.listed, scene.mpi_jobs.states[mpi.NAME] = True, replace(found, admission=Admission())
+    scene.reconciler.add([mpi.NAME])
+    await until(lambda: mpi.NAME in scene.store.snapshot().jobs, "the job is stored")
+    assert scene.store.snapshot().jobs[mpi.NAME].decision.phase is Phase.SUSPENDED
+
+
+async def test_what_a_queue_says_is_looked_at_again_although_nobody_tells(
+    scene: _Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wake-up that was missed leaves no job that runs in the phase Queued for ever."""
+    monkeypatch.setattr("supervisor.ingest.cluster.jobs._QUEUED_SECONDS", 0.01)
+    scene.shows(job(), Admission("It waits in its queue."))
+    await until(lambda: scene.known is not None and scene.known.observed.queue == "It waits in its queue.")
+    scene.cache.states[_NAME] = replace(state(job()), admission=Admission())
+    await until(lambda: scene.known is not None and not scene.known.observed.queue, "nobody has told")
