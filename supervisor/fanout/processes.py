@@ -63,6 +63,7 @@ class _Connection:
     stream: ProcessStream
     revision: int | None
     since: float
+    attempt: int | None = None
     sent: Directive | None = None
     answered: int = 0
     """The generation of the STOP that it has answered last."""
@@ -142,24 +143,39 @@ class Processes:
         self._rank_zeros: dict[JobId, RankZero] = {}
         self._started = now()
 
-    def attach(self, worker: Worker, stream: ProcessStream, revision: int | None = None) -> None:
+    def attach(
+        self, worker: Worker, stream: ProcessStream, revision: int | None = None, attempt: int | None = None
+    ) -> bool:
         """Adds a process and sends it its directive; a second stream of one process replaces the first.
 
-        `revision` is that of what its hello says, None if it numbers nothing.
+        Returns False, and ends `stream`, if the process has a stream for a later hello of its own: it may have given up
+        a relay that was slow, and the relay sends its hello nevertheless. To take its stream away would leave it
+        without one until it has connected once more.
+
+        Args:
+            worker: The process.
+            stream: Where its lines go.
+            revision: That of what its hello says, None if it numbers nothing.
+            attempt: The number of its hello, None if it numbers none.
         """
         job = self._jobs.get(worker.job)
         if job is None:
             job = self._jobs[worker.job] = _Job()
         replaced = job.connections.get(worker.process)
+        if replaced is not None and attempt is not None and attempt < (replaced.attempt or 0):
+            stream.finish("a newer stream of this process is open")
+            return False
         if replaced is not None and replaced.stream.wire is not stream.wire:
             replaced.stream.finish("replaced by a newer stream")
-        job.connections[worker.process] = connection = _Connection(worker, stream, revision, self._now())
+        connection = _Connection(worker, stream, revision, self._now(), attempt)
+        job.connections[worker.process] = connection
         if replaced is not None:
             connection.since, connection.answered = replaced.since, replaced.answered
         job.hosts = None
         if worker.rank == 0 or (replaced is not None and replaced.worker.rank == 0):
             self._on_rank_zero(worker.job.name)
         self._send(connection)
+        return True
 
     def detach(self, worker: Worker, stream: ProcessStream) -> None:
         """Removes a stream that has ended."""

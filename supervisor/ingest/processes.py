@@ -45,6 +45,7 @@ class Hello(AgreeingProcess, frozen=True, kw_only=True):
     pid: Count
     step: Count | None = None
     run: Count | None = None
+    attempt: Count | None = None
     sdk: Annotated[str, Meta(max_length=253)] = ""
     agreement: Held | None = None
 
@@ -128,10 +129,10 @@ class ProcessEndpoints:
         return worker
 
     def attach(self, worker: Worker, hello: Hello, stream: ProcessStream) -> None:
-        """Adds a process, whose lines go to `stream`."""
-        self.processes.attach(worker, stream, hello.revision)
-        self.ranks.said(worker, hello.statement(hello.agreement))
-        self.on_step(worker, hello.step)
+        """Adds a process, whose lines go to `stream`, unless it has said hello again since."""
+        if self.processes.attach(worker, stream, hello.revision, hello.attempt):
+            self.ranks.said(worker, hello.statement(hello.agreement))
+            self.on_step(worker, hello.step)
 
     async def accept(self, principal: Process, sent: Report) -> None:
         """Handles a report. Raises as `_worker`, MalformedError, or StoreUnavailableError."""

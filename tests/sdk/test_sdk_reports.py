@@ -35,6 +35,7 @@ def test_a_changed_rank_is_reported(supervisor: FakeSupervisor, start: Start, tm
     assert script.end() == 0
     assert [report["rank"] for report in supervisor.reports_of("rank")] == [2, 0]
     hellos, reports = [hello.body for hello in supervisor.hellos], supervisor.reports_of("rank")
+    assert 0 < hellos[0]["attempt"] < hellos[1]["attempt"]
     assert hellos[0]["revision"] < reports[0]["revision"] == hellos[1]["revision"] < reports[1]["revision"]
 
 

@@ -42,6 +42,7 @@ class Uplink:
         self._process = os.urandom(16).hex()
         self._own_run: tuple[str | None, int | None] | None = None
         self._learned_run: int | None = None
+        self._hellos = 0
         self._share = Share(self._relay_endpoint, stderr)
 
     def open(self, hello: Hello) -> wire.Stream:
@@ -51,8 +52,13 @@ class Uplink:
         if own.run is None:
             body["run"] = self._learned_run
         with _translated():
-            shared = self._share.open(own, _STREAM, body)
-            return shared or wire.open_stream(_endpoint(own), _STREAM, body)
+            shared = self._share.open(own, _STREAM, self._numbered(body))
+            return shared or wire.open_stream(_endpoint(own), _STREAM, self._numbered(body))
+
+    def _numbered(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the next hello: a relay that was given up may still pass an earlier one on."""
+        self._hellos += 1
+        return {**body, "attempt": self._hellos}
 
     def report(self, report: Report, timeout: float = 5.0) -> None:
         """Post a report and return when it is confirmed. Raises as `open` does."""

@@ -129,6 +129,23 @@ async def test_a_process_that_opens_a_stream_of_its_own_keeps_it(served: Served,
     assert await connected(served) == {"n1", "n2"}
 
 
+async def test_a_hello_that_a_relay_passes_on_late_takes_no_stream_away(served: Served, relay: RelayPeer) -> None:
+    """Its process has given the relay up; the next hello of the process counts again, through the relay or not."""
+    own = await served.peers.process(relay.token, "n1", 0, attempt=2)
+    [late] = on("n1")
+    late["hello"]["attempt"] = 1
+    assert await relay.says(late) == [{}]
+    assert (await relay.hears("process-on-n1", type="goodbye"))[1]["reason"] == "a newer stream of this process is open"
+    assert await relay.says({"gone": "process-on-n1"}) == [{}]
+    assert await connected(served) == {"n1"}
+    await relay.agents["n2"].notices("n2")
+    assert await own.lines.matching(type="directive", directive="STOP")
+    late["hello"]["attempt"] = 3
+    assert await relay.says(late) == [{}]
+    assert await own.lines.matching(type="goodbye", reason="replaced by a newer stream")
+    assert (await relay.hears("process-on-n1", type="directive"))[1]["directive"] == "STOP"
+
+
 async def test_a_process_that_joins_again_is_told_again(relay: RelayPeer) -> None:
     """Also in the same batch in which it left."""
     assert await relay.says(hello("p", 0)) == [{}]
