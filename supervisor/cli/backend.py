@@ -1,12 +1,12 @@
 """The interface to a supervisor or a cluster, whichever the command connects to."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from typing import Protocol
 
 import msgspec
 
 from servicekit.kubernetes.client import Resource
-from supervisor.cli.history import Entry
+from supervisor.cli.history import Past
 from supervisor.cli.status import Status
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import RequestKind
@@ -32,7 +32,7 @@ class Backend(Protocol):
     async def labelled(self, selector: str) -> Container[JobName]:
         """The names of the jobs whose objects have labels that match."""
 
-    async def events(self, status: Status) -> Sequence[Entry]:
+    async def past(self, status: Status, job: JobName | None) -> Past:
         """What is known of the past beside the status; adds to its `unseen` what cannot be read."""
 
     async def subject(self, text: str) -> Subject:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import msgspec
 
 from supervisor.cli.status import Agent, Job, Notice, Status
-from supervisor.cli.text import duration
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,14 +45,12 @@ def _notices(before: Status | None, after: Status) -> Iterator[Event]:
         has_ended = known is not None and known.active and not notice.active
         if is_new or has_ended:
             subject = f"{notice.kind}/{notice.subject}"
-            what, text = ("noticed", _announced(notice)) if is_new else (notice.state.value, f"Said {notice.source}.")
+            what, text = ("noticed", _announced(notice)) if is_new else (notice.state.value, notice.ended)
             yield Event(at=after.now, subject=subject, what=what, text=text)
 
 
 def _announced(notice: Notice) -> str:
-    when = "at an unknown time" if notice.seconds_left is None else f"in {duration(notice.seconds_left)}"
-    drill = " (a drill)" if notice.drill else ""
-    return f"Will be gone {when}, says {notice.source}{drill}."
+    return f"{notice.going[:1].upper()}{notice.going[1:]}."
 
 
 def _agents(before: Status | None, after: Status) -> Iterator[Event]:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ from supervisor.cli.errors import (
     UnreachableError,
     UsageError,
 )
-from supervisor.cli.history import Entry
+from supervisor.cli.history import Past
 from supervisor.cli.resource_status import Placements, status_of
 from supervisor.cli.status import Status
 from supervisor.cluster.objects import NODES, PODS
@@ -160,13 +160,13 @@ class ClusterBackend:
         except ApiError as error:
             raise self._cli_error(error, f"jobs by the labels {selector!r}") from error
 
-    async def events(self, status: Status) -> Sequence[Entry]:
+    async def past(self, status: Status, job: JobName | None) -> Past:  # noqa: ARG002 - the API server filters no jobs
         """See `Backend`."""
         try:
-            return await cluster_history.events(self._server, self._namespace)
+            return Past(entries=await cluster_history.events(self._server, self._namespace))
         except RefusedError:
             status.unseen.append("decisions before the present ones: you may not list Events.")
-            return []
+            return Past()
         except ApiError as error:
             raise self._cli_error(error, "Events") from error
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from supervisor.cli.status import Acknowledgement, Agreement, Host, Job, Notice, Round, Status
 from supervisor.cli.text import duration, listed
 from supervisor.domain.notice import NoticeClass
@@ -90,10 +92,10 @@ def acknowledgement_sentence(answer: Acknowledgement) -> str:
 
 
 def _missing_hosts(job: Job) -> Iterator[str]:
-    """For a waiting job: how many of its hosts it could start on, and what each of the others lacks."""
-    if not job.waits_for:
+    """What a waiting job lacks to start, or why a running one uses fewer hosts than it requested, host by host."""
+    if not job.waits_for and not job.shortfall:
         return
-    yield f"Waits for: {job.waits_for}"
+    yield f"Waits for: {job.waits_for}" if job.waits_for else f"Smaller than requested: {job.shortfall}"
     shown = job.missing_hosts[:_MAX_ROWS]
     width = max((len(one.host) for one in shown), default=0)
     for one in shown:
@@ -117,10 +119,11 @@ def _noticed_host(host: Host, notice: Notice | None) -> str:
     place = "" if host.node in (None, host.host) else f" on {host.node}"
     if notice is not None and not notice.active:
         return f"{host.host}{place}: the notice of {notice.source} has ended ({notice.state})."
-    when = "at an unknown time" if host.seconds_left is None else f"in {duration(host.seconds_left)}"
-    source = "an unknown source" if notice is None else notice.source
-    drill = " (a drill: the machine stays)" if notice is not None and notice.drill else ""
-    return f"{host.host}{place} will be gone {when}, says {source}{drill}."
+    if notice is None:
+        when = "at an unknown time" if host.seconds_left is None else f"in {duration(host.seconds_left)}"
+        return f"{host.host}{place} will be gone {when}, says an unknown source."
+    # A host's time is assumed where the source names none.
+    return f"{host.host}{place} {msgspec.structs.replace(notice, seconds_left=host.seconds_left).going}."
 
 
 def _ahead(job: Job, status: Status) -> Iterator[str]:

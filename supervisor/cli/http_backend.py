@@ -25,7 +25,7 @@ from supervisor.cli.errors import (
     UnreachableError,
     UsageError,
 )
-from supervisor.cli.history import Entry
+from supervisor.cli.history import Entry, Past
 from supervisor.cli.status import Job, Status
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import RequestKind
@@ -53,6 +53,23 @@ _HINTS = {
     "unknown_call": "Its version may differ from this command's.",
     "not_serving": "Try again in a moment.",
 }
+
+
+class UnknownCallError(NotUnderstoodError):
+    """The supervisor does not know the call: it is older or newer than this command."""
+
+
+class _Happening(msgspec.Struct, frozen=True):
+    at: float
+    subject: str
+    what: str
+    text: str
+
+
+class _Happened(msgspec.Struct, frozen=True):
+    since: float
+    entries: list[_Happening]
+    cut: bool = False
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -137,9 +154,16 @@ class HttpBackend:
             "Use --kubeconfig or --context."
         )
 
-    async def events(self, status: Status) -> Sequence[Entry]:  # noqa: ARG002 - the status has all that it knows
+    async def past(self, status: Status, job: JobName | None) -> Past:
         """See `Backend`."""
-        return []
+        query = "" if job is None else f"?job={quote(job, safe='')}"
+        try:
+            found = await self._call("GET", f"/v1/history{query}", None, _Happened)
+        except UnknownCallError:
+            status.unseen.append("most of the past: this supervisor is older than the command, and keeps no timeline.")
+            return Past()
+        known = [Entry(at=one.at, subject=one.subject, what=one.what, text=one.text) for one in found.entries]
+        return Past(entries=known, since=found.since, is_cut=found.cut)
 
     async def subject(self, text: str) -> Subject:
         """See `Backend`; the supervisor checks later whether it knows an agent of that name."""
@@ -242,7 +266,7 @@ def _refused(status: int, data: bytes) -> CliError:
         refusal = _Refusal()
     if not refusal.error:
         return NotUnderstoodError(f"The server at that address is not a supervisor: it answered with status {status}.")
-    kind = NotUnderstoodError if refusal.error == "unknown_call" else _BY_STATUS.get(status, NotUnderstoodError)
+    kind = UnknownCallError if refusal.error == "unknown_call" else _BY_STATUS.get(status, NotUnderstoodError)
     hint = _HINTS.get(refusal.error, "")
     return kind(f"The supervisor refused the request: {refusal.message}. {hint}".rstrip())
 

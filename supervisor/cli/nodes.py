@@ -15,7 +15,10 @@ _NONE = "-"
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `agent` is connected, unknown (silent) or reclaimed; None where agents cannot be seen."""
+    """One node. `agent` is connected, unknown (silent) or reclaimed; None where agents cannot be seen.
+
+    `drained`: a person has drained it, and the time that jobs had to leave it is over.
+    """
 
     node: str
     agent: str | None
@@ -25,6 +28,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     notices: list[str]
     jobs: list[JobName]
     machine: Machine | None
+    drained: bool = False
 
 
 def nodes_of(status: Status) -> list[Node]:
@@ -38,7 +42,7 @@ def nodes_of(status: Status) -> list[Node]:
 
 def _node(name: str, agent: Agent | None, status: Status, *, known: bool) -> Node:
     notices = [each for each in status.active if (each.kind, each.subject) == (SubjectKind.NODE, name)]
-    lefts = [each.seconds_left for each in notices if each.seconds_left is not None]
+    lefts = [each.seconds_left for each in notices if each.seconds_left is not None and not each.is_drained]
     return Node(
         node=name,
         agent=_agent(agent) if known else None,
@@ -48,6 +52,7 @@ def _node(name: str, agent: Agent | None, status: Status, *, known: bool) -> Nod
         notices=[each.source_label for each in notices],
         jobs=[job.job for job in status.concerned(SubjectKind.NODE, name)],
         machine=None if agent is None else agent.machine,
+        drained=any(each.is_drained for each in notices),
     )
 
 
@@ -83,7 +88,8 @@ def _row(node: Node, *, machines: bool) -> tuple[str, ...]:
 def _notice(node: Node) -> str:
     if not node.notices:
         return _NONE
-    left = "unknown" if node.seconds_left is None else age(node.seconds_left)
+    left = "drained" if node.drained else "unknown"
+    left = left if node.seconds_left is None else age(node.seconds_left)
     return f"{left} {_joined(node.notices)}"
 
 

@@ -44,6 +44,8 @@ def _reason(job: Job) -> str:
     """The reason of the phase; for a waiting job what it lacks, as the reason says why it stopped."""
     if job.waits_for:
         return job.waits_for
+    if job.shortfall and job.phase == "Running":
+        return f"{job.reason} {job.shortfall}"
     if job.phase != "Suspended" or job.request is not None or not job.prospects:
         return job.reason
     return f"{job.prospects[0].what[:1].upper()}{job.prospects[0].what[1:]}."
@@ -60,6 +62,7 @@ def _notices(status: Status, *, wide: bool) -> Block:
 
 def _notice(notice: Notice, status: Status) -> tuple[str, ...]:
     left = "unknown" if notice.seconds_left is None else duration(notice.seconds_left)
+    left = "drained" if notice.is_drained else left
     source = notice.source_label
     source = f"{source} (not stored yet)" if status.is_unconfirmed(notice) else source
     subject = f"{notice.kind}/{notice.subject}"

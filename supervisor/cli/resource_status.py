@@ -1,11 +1,13 @@
 """Computes the status from the custom resources of a cluster, with the code of the supervisor's own status. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from supervisor.cli.status import Status
 from supervisor.decide.classes import by_urgency
+from supervisor.decide.missing import NO_NODES, NOTHING, missing
 from supervisor.decide.notices import NodeIdentities, most_urgent, noticed_hosts, noticed_pods
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
@@ -98,6 +100,7 @@ def _seen(record: Record[SupervisedJob], noticed: _Noticed, placements: Placemen
         noticed=noticed.of(job, where),
         placements=where,
         streams=frozenset(),
+        missing=(lambda: NOTHING) if where is None else partial(missing, job, NO_NODES),
         since=_since(job.decision, record.conditions),
     )
 

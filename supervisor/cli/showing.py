@@ -118,11 +118,12 @@ async def explained(backend: Backend, given: argparse.Namespace) -> ExitCode:
 async def history(backend: Backend, given: argparse.Namespace) -> ExitCode:
     found = await read_status(backend, given)
     job = None if given.job is None else only(found, given.job)
-    entries = history_of(found, await backend.events(found), job)
+    past = await backend.past(found, None if job is None else job.job)
+    entries, known = history_of(found, past, job), horizon(found, past)
     if given.output.for_people:
-        show(*_history_table(entries, whole=given.output.wide), *horizon(found), *found.limits)
+        show(*_history_table(entries, whole=given.output.wide), *known, *found.limits)
     else:
-        value = {"entries": entries, "horizon": horizon(found), "unseen": found.unseen}
+        value = {"entries": entries, "horizon": known, "unseen": found.unseen}
         given.output.value(value, [entry.subject for entry in entries])
     return ExitCode.DONE
 

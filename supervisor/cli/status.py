@@ -7,9 +7,10 @@ from collections.abc import Container, Iterator, Mapping
 
 import msgspec
 
+from supervisor.cli.text import duration
 from supervisor.domain.ids import STANDALONE, JobName, kind_of
 from supervisor.domain.job import RequestKind
-from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState, SubjectKind
+from supervisor.domain.notice import OPERATOR, SIMULATED, NoticeClass, NoticeState, SubjectKind
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +53,7 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MissingHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that a waiting job cannot start on, and why, as a sentence without capital and full stop."""
+    """A host that a waiting job cannot start on, or a running one goes on without; `why` follows its name."""
 
     host: str
     lack: str
@@ -127,6 +128,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     host_states: list[Host] = []
     prospects: list[Prospect] = []
     waits_for: str = ""
+    shortfall: str = ""
     missing_hosts: list[MissingHost] = []
     checkpoint_seconds: float | None = None
     unread_seconds: float | None = None
@@ -184,10 +186,36 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         return self.source == SIMULATED
 
     @property
+    def drain(self) -> bool:
+        """Whether a person drains the subject."""
+        return self.source == OPERATOR
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether a drain's time is over: the node stands empty until somebody ends the drain."""
+        return self.drain and self.active and self.seconds_left == 0
+
+    @property
+    def going(self) -> str:
+        """What becomes of the subject, according to whom, as a sentence without its subject and full stop."""
+        when = "at an unknown time" if self.seconds_left is None else f"in {duration(self.seconds_left)}"
+        if self.drain:
+            by = f"drained by {self.message or 'an operator'}"
+            return f"is {by}" if self.is_drained else f"is being {by}, and has to be empty {when}"
+        return f"will be gone {when}, says {self.source}{' (a drill: the machine stays)' if self.drill else ''}"
+
+    @property
+    def ended(self) -> str:
+        """Says that the notice has ended."""
+        return "The drain has ended." if self.drain else f"The notice of {self.source} has ended."
+
+    @property
     def source_label(self) -> str:
         """The source, and that it holds a drill or announces something that is not sudden."""
         if self.drill:
             return f"{self.source} (drill)"
+        if self.drain:
+            return f"{self.source} (drain)"
         return self.source if self.notice_class is NoticeClass.SUDDEN else f"{self.source} ({self.notice_class})"
 
 

@@ -9,7 +9,9 @@ from supervisor.decide.reasons import (
     collecting,
     ending,
     fixed_hosts,
+    following,
     gone,
+    is_start,
     joined,
     launcher_missing,
     launcher_noticed,
@@ -100,7 +102,8 @@ def _cleared(s: Situation, before: Decision) -> Decision:
     reason = gone(lost, workers) if lost and makes_hosts else before.reason
     reason = joined(new, workers) if new else reason
     if back:
-        reason = withdrawn(back, workers) if takes_any_size(s.job.spec) else returned(back, workers)
+        again = withdrawn(back, workers) if takes_any_size(s.job.spec) else returned(back, workers)
+        reason = following(before.reason, again)
     cleared = replace(before, hosts=hosts, exclusions=exclusions, reason=reason)
     if surplus <= before.exclusions:
         return cleared
@@ -160,7 +163,7 @@ def _resuming(s: Situation, before: Decision) -> Decision:
         return replace(
             before,
             phase=Phase.RUNNING,
-            reason=running(observed.run, len(before.hosts - before.exclusions)),
+            reason=following(before.reason, running(observed.run, len(before.hosts - before.exclusions))),
             run=observed.run,
             waiting_since=None,
             resume_until=None,
@@ -181,7 +184,7 @@ def _resume_failed(s: Situation, before: Decision) -> Decision:
     return replace(
         before,
         phase=Phase.SUSPENDED,
-        reason=probe_failed(before.run) if before.probing else resume_failed(before.run),
+        reason=following(before.reason, probe_failed(before.run) if before.probing else resume_failed(before.run)),
         resume_until=None,
         waiting_since=before.waiting_since if before.probing else s.now,
         failed_resumes=before.failed_resumes + 1,
@@ -198,6 +201,8 @@ def _restarted(s: Situation, before: Decision) -> Decision:
     if observed.run > before.run:
         reason = running(observed.run, len(before.hosts - before.exclusions))
         return replace(before, run=observed.run, reason=reason, growth=None, run_since=s.now)
+    if observed.running and is_start(before.reason):
+        return replace(before, reason=running(before.run, len(before.hosts - before.exclusions)))
     failed = observed.run == before.run and not observed.running and observed.exit_code not in (None, 0)
     if failed:
         return replace(before, reason=retrying(observed))
@@ -229,7 +234,9 @@ def _settled(s: Situation, before: Decision) -> Decision:
 def _running(s: Situation, decision: Decision) -> str:
     says = running(decision.run, len(decision.hosts - decision.exclusions))
     surplus = decision.exclusions - s.unusable
-    return f"{says} {unused(surplus, s.job.spec)}" if surplus else says
+    says = f"{says} {unused(surplus, s.job.spec)}" if surplus else says
+    drilled = all(s.facts.notices[host].simulated for host in decision.exclusions & s.noticed)
+    return following(decision.reason, says) if drilled else says
 
 
 def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Decision:

@@ -1,4 +1,4 @@
-"""Which hosts a waiting job cannot start on, and what each of them lacks. Pure.
+"""Which hosts a job lacks, and why: one that waits cannot start on them, one that runs goes on without them. Pure.
 
 This explains `grants` for jobs whose hosts are nodes. It decides nothing.
 """
@@ -10,7 +10,7 @@ from enum import StrEnum
 from supervisor.decide.grant import waits
 from supervisor.decide.size import least_to_start
 from supervisor.domain.ids import STANDALONE, Host, JobName, Source, kind_of
-from supervisor.domain.job import SupervisedJob
+from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 
 _MAX_NAMES = 5
@@ -27,7 +27,7 @@ class Lack(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MissingHost:
-    """One host that cannot be used; `why` is a sentence about it without its name, capital and full stop."""
+    """One host that cannot be used; `why` follows a colon after its name, or the names of several."""
 
     host: Host
     lack: Lack
@@ -51,37 +51,65 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The hosts that a waiting job lacks, and one sentence about all of them."""
+    """The hosts that a job lacks, in sentences: `summary` if it waits for them, `shortfall` if it runs without them."""
 
     hosts: tuple[MissingHost, ...] = ()
     summary: str = ""
+    shortfall: str = ""
 
 
 NOTHING = Missing()
+NO_NODES = Nodes(clear=(), noticed={}, unknown=lambda _: None, holders={})
+_RUNS = (Phase.RUNNING, Phase.SHRINKING)
 
 
 def missing(job: SupervisedJob, nodes: Nodes) -> Missing:
-    """What a waiting job lacks; nothing if it does not wait, or if its controller makes its hosts."""
-    if kind_of(job.name) != STANDALONE or not waits(job):
+    """What a waiting job lacks, or one that runs on fewer hosts than requested, by name if they are nodes."""
+    is_short = job.observed.running and len(job.workers) < job.spec.requested_workers
+    if kind_of(job.name) != STANDALONE:
+        return Missing(shortfall=" ".join(_shortfall(job, ()))) if is_short and _runs(job) else NOTHING
+    if not waits(job) and not (is_short and _runs(job)):
         return NOTHING
-    listed = sorted(job.observed.hosts)
+    listed = sorted(job.observed.hosts - (frozenset() if waits(job) else job.workers))
     found = tuple(lack for host in listed if (lack := _lack(host, job, nodes)) is not None)
-    return Missing(found, " ".join(_summary(job, found, nodes)))
+    if waits(job):
+        return Missing(found, summary=" ".join(_summary(job, found, nodes)))
+    return Missing(found, shortfall=" ".join(_shortfall(job, found)))
+
+
+def _runs(job: SupervisedJob) -> bool:
+    return job.decision.phase in _RUNS and not job.over
 
 
 def _lack(host: Host, job: SupervisedJob, nodes: Nodes) -> MissingHost | None:
     unknown, notice = nodes.unknown(host), nodes.noticed.get(host)
     others = sorted(name for name in nodes.holders.get(host, ()) if name != job.name)
     if notice is not None:
-        return MissingHost(host, Lack.NOTICE, f"it has a notice of {notice.source}")
+        return MissingHost(host, Lack.NOTICE, _about(notice))
     if unknown is None:
         return MissingHost(host, Lack.NO_AGENT, "no agent is connected")
     if host not in nodes.clear:
-        sources = f"source {' and '.join(unknown)} has" if unknown else "agent has"
-        return MissingHost(host, Lack.SOURCE_UNKNOWN, f"its {sources} not answered whether it will be reclaimed")
+        who = f"the source{'s' if len(unknown) > 1 else ''} {' and '.join(unknown)}" if unknown else "the agent"
+        verb = "have" if len(unknown) > 1 else "has"
+        return MissingHost(host, Lack.SOURCE_UNKNOWN, f"{who} {verb} not answered whether the node will be reclaimed")
     if others:
-        return MissingHost(host, Lack.IN_USE, f"job {others[0]} uses it")
+        return MissingHost(host, Lack.IN_USE, f"used by job {others[0]}")
     return None
+
+
+def _about(notice: ReclaimNotice) -> str:
+    if notice.simulated:
+        return "noticed by a drill"
+    return f"drained by {notice.drained_by}" if notice.drains else f"noticed by {notice.source}"
+
+
+def _shortfall(job: SupervisedJob, found: Sequence[MissingHost]) -> Iterator[str]:
+    used, requested = len(job.workers), job.spec.requested_workers
+    yield f"{used} of {requested} requested hosts {'is' if used == 1 else 'are'} in use."
+    yield from _by_why(found)
+    named = {one.host for one in found}
+    if others := sorted(job.decision.exclusions - named):
+        yield f"{_names(others)}: excluded."
 
 
 def _summary(job: SupervisedJob, found: Sequence[MissingHost], nodes: Nodes) -> Iterator[str]:
@@ -91,17 +119,21 @@ def _summary(job: SupervisedJob, found: Sequence[MissingHost], nodes: Nodes) -> 
     if listed < needed:
         yield f"The launcher's host list is too short: it has {listed}."
     if launcher is not None and launcher in nodes.noticed:
-        yield f"The launcher's own host {launcher} has a notice of {nodes.noticed[launcher].source}."
-    by_why: dict[str, list[Host]] = {}
-    for one in found:
-        # Launchers read the summary, and need not know the jobs of others.
-        why = "another job uses it" if one.lack is Lack.IN_USE else one.why
-        by_why.setdefault(why, []).append(one.host)
-    for why, hosts in by_why.items():
-        yield f"{_names(hosts)}: {why}."
+        yield f"The launcher's own host {launcher} is {_about(nodes.noticed[launcher])}."
+    yield from _by_why(found)
     unlisted = len(nodes.clear) - sum(host in nodes.clear for host in job.observed.hosts)
     if usable < needed and unlisted:
         yield f"Not in the list: {unlisted} {'node' if unlisted == 1 else 'nodes'} with an agent and without a notice."
+
+
+def _by_why(found: Sequence[MissingHost]) -> Iterator[str]:
+    by_why: dict[str, list[Host]] = {}
+    for one in found:
+        # Launchers read this, and need not know the jobs of others.
+        why = "used by another job" if one.lack is Lack.IN_USE else one.why
+        by_why.setdefault(why, []).append(one.host)
+    for why, hosts in by_why.items():
+        yield f"{_names(hosts)}: {why}."
 
 
 def _names(hosts: Sequence[Host]) -> str:

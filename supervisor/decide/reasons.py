@@ -17,7 +17,7 @@ from supervisor.domain.job import (
     Spec,
     UserRequest,
 )
-from supervisor.domain.notice import SIMULATED, NoticeClass, ReclaimNotice
+from supervisor.domain.notice import OPERATOR, SIMULATED, NoticeClass, ReclaimNotice
 
 _MAX_NAMES = 5
 _DRILL = "Drill: "
@@ -29,9 +29,14 @@ def is_drill(reason: str) -> bool:
     return reason.startswith(_DRILL)
 
 
+def following(cause: str, reason: str) -> str:
+    """The reason of a decision that follows from an earlier one alone, and so has the mark of its drill as well."""
+    return f"{_DRILL}{reason}" if is_drill(cause) and not is_drill(reason) else reason
+
+
 def waiting(spec: Spec) -> str:
     least, most = least_to_start(spec), spec.requested_workers
-    return f"Waiting for {most if least == most else f'{least} to {most}'} hosts without a notice."
+    return f"Waiting for {_count(most) if least == most else f'{least} to {most} hosts'} without a notice."
 
 
 def started(run: int, workers: int, spec: Spec, *, first: bool) -> str:
@@ -39,9 +44,14 @@ def started(run: int, workers: int, spec: Spec, *, first: bool) -> str:
     return f"{start} run {run} on {workers} of {spec.requested_workers} requested hosts."
 
 
+def is_start(reason: str) -> bool:
+    """Whether a reason only says that a first run was ordered."""
+    return reason.startswith("Starting run ")
+
+
 def probing(run: int, workers: int) -> str:
     """A run is ordered to see whether capacity appears for it."""
-    return f"Trying run {run} on {workers} hosts without known room: some capacity only appears for pending pods."
+    return f"Trying run {run} on {_count(workers)} without known room: some capacity only appears for pending pods."
 
 
 def probe_failed(run: int) -> str:
@@ -58,17 +68,17 @@ def no_room() -> str:
 
 
 def running(run: int, workers: int) -> str:
-    return f"Run {run} is running on {workers} hosts."
+    return f"Run {run} is running on {_count(workers)}."
 
 
 def joined(hosts: Collection[Host], workers: int) -> str:
-    return f"{_names(hosts)} joined; now {workers} hosts."
+    return f"{_names(hosts)} joined; now {_count(workers)}."
 
 
 def gone(hosts: Collection[Host], workers: int) -> str:
     """Hosts that were in use have left the host list."""
     verb = "is" if len(hosts) == 1 else "are"
-    return f"{_names(hosts)} {verb} gone; now {workers} hosts."
+    return f"{_names(hosts)} {verb} gone; now {_count(workers)}."
 
 
 def growing(workers: int, spec: Spec) -> str:
@@ -80,17 +90,19 @@ def grown(workers: int, spec: Spec) -> str:
 
 
 def growth_failed(workers: int, left: int) -> str:
-    return f"The job did not grow to {workers} hosts in time; continuing with {left}, and trying again later."
+    return f"The job did not grow to {_count(workers)} in time; continuing with {left}, and trying again later."
 
 
 def withdrawn(hosts: Collection[Host], workers: int) -> str:
-    return f"{_names(hosts)} will not be reclaimed after all; now {workers} hosts."
+    """Their notices have ended: withdrawn by the cloud, or a drain or drill that is over."""
+    verb = "has" if len(hosts) == 1 else "have"
+    return f"{_names(hosts)} {verb} no notice any more; now {_count(workers)}."
 
 
 def returned(hosts: Collection[Host], workers: int) -> str:
     """Hosts that were excluded, for a notice or for the size of the run, are used again."""
     verb = "is" if len(hosts) == 1 else "are"
-    return f"{_names(hosts)} {verb} used again; now {workers} hosts."
+    return f"{_names(hosts)} {verb} used again; now {_count(workers)}."
 
 
 def unused(hosts: Collection[Host], spec: Spec) -> str:
@@ -100,7 +112,7 @@ def unused(hosts: Collection[Host], spec: Spec) -> str:
 
 
 def left_unused(hosts: Collection[Host], workers: int, spec: Spec) -> str:
-    return f"{unused(hosts, spec)} Continuing with {workers} hosts."
+    return f"{unused(hosts, spec)} Continuing with {_count(workers)}."
 
 
 def collecting(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> str:
@@ -120,7 +132,7 @@ def shrinking(
     surplus: Collection[Host] = (),
 ) -> str:
     """`surplus` are hosts without a notice that are excluded with the others."""
-    says = f"{_noticed(hosts, notices)}; continuing with {left} hosts ({_minimum(spec)})."
+    says = f"{_noticed(hosts, notices)}; continuing with {_count(left)} ({_minimum(spec)})."
     return f"{says} {unused(surplus, spec)}" if surplus else says
 
 
@@ -132,7 +144,7 @@ def saving(notices: Mapping[Host, ReclaimNotice]) -> str:
 
 
 def below_minimum(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice], left: int, spec: Spec) -> str:
-    return f"{_noticed(hosts, notices)}; {left} hosts would remain ({_minimum(spec)}): stopping."
+    return f"{_noticed(hosts, notices)}; {_count(left)} would remain ({_minimum(spec)}): stopping."
 
 
 def fixed_hosts(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> str:
@@ -140,6 +152,8 @@ def fixed_hosts(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) 
 
 
 def launcher_noticed(host: Host, notice: ReclaimNotice) -> str:
+    if notice.drains:
+        return f"The launcher's host {host} is drained by {notice.drained_by}: stopping."
     drill = _DRILL if notice.simulated else ""
     return f"{drill}The launcher's host {host} will be reclaimed, says {notice.source}: stopping."
 
@@ -159,7 +173,8 @@ def freed() -> str:
 
 
 def lost_hosts(live: int, spec: Spec) -> str:
-    return f"Hosts were lost without a notice; {live} hosts remain ({_minimum(spec)})."
+    verb = "remains" if live == 1 else "remain"
+    return f"Hosts were lost without a notice; {_count(live)} {verb} ({_minimum(spec)})."
 
 
 def agreeing(why: str) -> str:
@@ -241,7 +256,7 @@ def short_run(run: int, pause: float) -> str:
 
 def timed_out(spec: Spec) -> str:
     least, wait = least_to_start(spec), spec.max_wait_seconds
-    return f"No capacity for {least} hosts within the maximum waiting time of {wait:g} s."
+    return f"No capacity for {_count(least)} within the maximum waiting time of {wait:g} s."
 
 
 def left_out(hosts: Collection[Host], spec: Spec) -> str:
@@ -270,6 +285,9 @@ def _sizes(spec: Spec) -> str:
 def _noticed(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> str:
     """The sentence begins with `Drill` if drills are the only cause, so that nobody takes it for a reclaim."""
     sources = sorted({notices[host].source for host in hosts if host in notices})
+    if sources == [OPERATOR]:
+        people = sorted({notices[host].drained_by for host in hosts if host in notices})
+        return f"{_names(hosts)} {'is' if len(hosts) == 1 else 'are'} drained by {' and '.join(people)}"
     drill = _DRILL if sources == [SIMULATED] else ""
     verb = "say" if len(sources) > 1 else "says"
     return f"{drill}{_names(hosts)} will be reclaimed, {verb} {' and '.join(sources)}"
@@ -280,3 +298,7 @@ def _names(hosts: Collection[Host]) -> str:
     if len(names) > _MAX_NAMES:
         return f"{len(names)} hosts ({', '.join(names[:_MAX_NAMES])}, …)"
     return ", ".join(names)
+
+
+def _count(hosts: int) -> str:
+    return "1 host" if hosts == 1 else f"{hosts} hosts"

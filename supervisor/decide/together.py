@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from supervisor.decide.agreement import ROUND_SECONDS, NoAgreement, just_in_time, negotiated, poll, under_way
 from supervisor.decide.ranks import names
-from supervisor.decide.reasons import agreeing, alone, insisting, running, training_on
+from supervisor.decide.reasons import agreeing, alone, following, insisting, running, training_on
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import stop, with_agreement
 from supervisor.domain.agreement import Agreement, Purpose
@@ -39,7 +39,8 @@ def withdrawn_stop(decision: Decision) -> Decision:
     held = decision.agreement
     if held is None or held.committed or held.purpose is not Purpose.STOP:
         return decision
-    return replace(decision, agreement=None, reason=running(decision.run, len(decision.hosts - decision.exclusions)))
+    reason = following(decision.reason, running(decision.run, len(decision.hosts - decision.exclusions)))
+    return replace(decision, agreement=None, reason=reason)
 
 
 def saved_together(s: Situation, decision: Decision) -> Decision:

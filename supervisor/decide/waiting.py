@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from supervisor.decide.probe import probe_at
 from supervisor.decide.reasons import (
+    following,
     freed,
     held_up,
     launcher_lost,
@@ -134,15 +135,17 @@ def _taken_over(s: Situation, before: Decision) -> Decision:
 def _obstacle(s: Situation, before: Decision) -> str:
     """The reason of the suspension stays unless something else prevents a resume."""
     if s.facts.held_up:
-        return held_up()
-    return no_room() if before.reason == held_up() else before.reason
+        return following(before.reason, held_up())
+    is_past = before.reason in (held_up(), following(before.reason, held_up()))
+    return following(before.reason, no_room()) if is_past else before.reason
 
 
 def _started(s: Situation, before: Decision) -> Decision:
     """Starts a run; a job that only probes keeps its place in the queue and its waiting time."""
     first, workers = before.phase is Phase.WAITING, len(s.facts.granted)
     run = max(s.job.observed.run, before.run) + 1
-    why = probing(run, workers) if s.facts.probe else started(run, workers, s.job.spec, first=first)
+    starts = probing(run, workers) if s.facts.probe else started(run, workers, s.job.spec, first=first)
+    why = starts if first else following(before.reason, starts)
     return replace(
         before,
         phase=Phase.RUNNING if first else Phase.RESUMING,

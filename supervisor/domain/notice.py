@@ -141,6 +141,11 @@ class ReclaimNotice:
         return self.source == OPERATOR
 
     @property
+    def drained_by(self) -> str:
+        """The person that drains the subject: the message names that person first, and then the reason."""
+        return self.message.partition(": ")[0] or "an operator"
+
+    @property
     def holds(self) -> bool:
         """Whether the announcement stands: the subject will go, or is gone and not back."""
         return self.state in (NoticeState.ACTIVE, NoticeState.GONE)

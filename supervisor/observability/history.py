@@ -1,19 +1,32 @@
-"""What happened to each job since this supervisor began to lead: decisions, runs and acknowledgements, in order."""
+"""What happened since this supervisor began to lead, in order: to each job, and the notices of nodes and pods."""
 
+import signal
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from supervisor.domain.ids import JobName
-from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
-from supervisor.observability.journal import Change, JobChanged, JobForgotten
+from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, SupervisedJob
+from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
+from supervisor.store.sentences import sentence
 
 if TYPE_CHECKING:
     from supervisor.domain.ids import Host
 
 MAX_ENTRIES = 50
 """Of each job: a reclaim takes some five, so these are the last ten or so."""
+
+MAX_NOTICE_ENTRIES = 1000
+"""Of all notices together: each has two, its beginning and its end."""
+
+_STOPPED = frozenset({Phase.STOPPING, Phase.SUSPENDED, Phase.QUEUED, Phase.TIMED_OUT, Phase.FINISHED})
+
+
+_SIGNALS: Mapping[int, str] = {each.value: each.name for each in signal.Signals}
+_OURS = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGKILL})
+"""The codes of a launcher that was told to end, and of one that did not and was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +39,16 @@ class Entry:
     run: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeEntry:
+    """The beginning or the end of a notice about `subject`, which is `node/NAME` or `pod/NAMESPACE/NAME`."""
+
+    at: float
+    subject: str
+    what: str
+    text: str
+
+
 class JobHistory:
     """A listener of the journal. It is not stored: a new leader begins with an empty history."""
 
@@ -33,10 +56,16 @@ class JobHistory:
 
     def __init__(self) -> None:
         self._entries: dict[JobName, deque[Entry]] = {}
+        self._notices: deque[NoticeEntry] = deque(maxlen=MAX_NOTICE_ENTRIES)
 
     def of(self, job: JobName) -> Sequence[Entry]:
         """The last entries of a job, the latest first."""
         return tuple(reversed(self._entries.get(job, ())))
+
+    @property
+    def notices(self) -> Sequence[NoticeEntry]:
+        """The beginnings and ends of notices, all their episodes, the earliest first."""
+        return tuple(self._notices)
 
     def on_change(self, change: Change) -> None:
         match change:
@@ -45,6 +74,8 @@ class JobHistory:
                 kept.extend(_entries(before, after, at))
             case JobForgotten(before, _):
                 self._entries.pop(before.name, None)
+            case NoticeChanged(known, notice, at):
+                self._notices.extend(_episode(known, notice, at))
 
 
 def stored(job: SupervisedJob) -> Sequence[Entry]:
@@ -53,11 +84,17 @@ def stored(job: SupervisedJob) -> Sequence[Entry]:
     found = [Entry(at=observed.registered_at, what="Registered", text="The job became known.", run=0)]
     if observed.acknowledgement is not None:
         found.append(_acknowledged(observed.acknowledgement))
+    text = _latest(decision.reason)
     if decision.stop is not None:
-        found.append(Entry(at=decision.stop.since, what="Stopping", text=decision.reason, run=decision.stop.run))
+        found.append(Entry(at=decision.stop.since, what="Stopping", text=text, run=decision.stop.run))
     if decision.waiting_since is not None:
-        found.append(Entry(at=decision.waiting_since, what="Waits since", text=decision.reason, run=decision.run))
+        found.append(Entry(at=decision.waiting_since, what="Waits since", text=text, run=decision.run))
     return sorted(found, key=lambda entry: -entry.at)
+
+
+def _latest(reason: str) -> str:
+    """The stored reason may be later than the instant beside it, as only the latest one is stored."""
+    return f"The latest reason: {reason}"
 
 
 def _entries(before: SupervisedJob | None, after: SupervisedJob, at: float) -> Iterator[Entry]:
@@ -80,11 +117,34 @@ def _runs(before: SupervisedJob, after: SupervisedJob, at: float) -> Iterator[En
     if new.running and (not old.running or new.run != old.run):
         yield Entry(at=at, what="Run began", text=f"Run {new.run} began.", run=new.run)
     if old.running and not new.running:
-        code = "" if new.exit_code is None else f" with code {new.exit_code}"
-        yield Entry(at=at, what="Run ended", text=f"Run {old.run} ended{code}.", run=old.run)
+        stopped = before.decision.phase in _STOPPED or after.decision.phase in _STOPPED
+        yield Entry(at=at, what="Run ended", text=_ended(old.run, new.exit_code, stopped=stopped), run=old.run)
+
+
+def _ended(run: int, code: int | None, *, stopped: bool) -> str:
+    """After a decided stop, the launcher is ended by our own SIGTERM: its code says nothing about the training."""
+    if code is None:
+        return f"Run {run} ended."
+    if stopped and code in _OURS:
+        return f"Run {run} ended, as it was stopped."
+    if code < 0:
+        return f"Run {run} was ended by {_SIGNALS.get(-code, f'signal {-code}')}."
+    return f"Run {run} ended with code {code}."
 
 
 def _acknowledged(answer: Acknowledgement) -> Entry:
     did = "saved a checkpoint" if answer.kind is AcknowledgementKind.SAVED else "left"
     step = "" if answer.step is None else f" at step {answer.step}"
     return Entry(at=answer.at, what="Checkpoint", text=f"Rank 0 {did}{step}.", run=answer.run)
+
+
+def _episode(before: ReclaimNotice | None, after: ReclaimNotice, at: float) -> Iterator[NoticeEntry]:
+    """The rows of a change of a notice: when it began, and when it ended."""
+    subject = f"{after.subject.kind}/{after.subject.name}"
+    is_new = before is None or before.episode != after.episode
+    if is_new:
+        began = replace(after, state=NoticeState.ACTIVE)
+        yield NoticeEntry(at=min(at, after.first_seen), subject=subject, what="noticed", text=sentence(began))
+    if after.state is not NoticeState.ACTIVE and (is_new or (before is not None and before.state is not after.state)):
+        ended = at if after.ended_at is None else min(at, after.ended_at)
+        yield NoticeEntry(at=ended, subject=subject, what=after.state, text=sentence(after))

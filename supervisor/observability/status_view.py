@@ -96,6 +96,7 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
         round=_round(status, snapshot.now),
         prospects=[ProspectView(prospect.what, _until(prospect.at, snapshot.now)) for prospect in prospects(job)],
         waits_for=missing.summary,
+        shortfall=missing.shortfall,
         missing_hosts=[MissingHostView(one.host, one.lack, one.why) for one in missing.hosts if one.host in on_page],
         step_seconds=ranks.slowest_step,
         checkpoint_seconds=ranks.slowest_checkpoint,

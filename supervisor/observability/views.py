@@ -123,6 +123,7 @@ class JobView:
     `since_seconds`: how long it has been in its phase; None if the phase began before this supervisor.
 
     `seconds_left`: the time until the first of its noticed hosts is gone. `simulated`: one of its notices is a drill.
+    `waits_for` says what a waiting job lacks, `shortfall` why a running one uses fewer hosts than it requested.
     `ignored` has a sentence for each request of the job that was not understood, `faults` one for each part of the
     supervisor that fails on this job. `host_count` counts all its hosts,
     including its launcher's; `hosts`, `workers`, `exclusions` and `host_states` contain the hosts on this page.
@@ -158,6 +159,7 @@ class JobView:
     round: RoundView | None
     prospects: list[ProspectView]
     waits_for: str
+    shortfall: str
     missing_hosts: list[MissingHostView]
     step_seconds: float | None
     checkpoint_seconds: float | None
@@ -300,3 +302,23 @@ class StatusView:
     agents: list[AgentView]
     refused: list[RefusedView]
     next: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntryView:
+    """One thing that happened at an instant (Unix seconds); `subject` is `job/NAME`, `node/NAME` or `pod/NS/NAME`."""
+
+    at: float
+    subject: str
+    what: str
+    text: str
+    run: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryView:
+    """What happened, the earliest first, in full since the instant `since`. `cut`: the earliest are left out."""
+
+    since: float
+    entries: list[HistoryEntryView]
+    cut: bool

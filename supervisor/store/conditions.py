@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from supervisor.decide.reasons import left_out
+from supervisor.decide.reasons import following, left_out
 from supervisor.domain.instant import Instant
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
@@ -62,7 +62,7 @@ def _disrupted(job: SupervisedJob, now: Instant, *, is_requested: bool) -> Condi
     if decision.phase in {Phase.STOPPING, Phase.SUSPENDED}:
         holds = not is_requested
     elif decision.exclusions:
-        reason, message = "HostsExcluded", left_out(decision.exclusions, job.spec)
+        reason, message = "HostsExcluded", following(decision.reason, left_out(decision.exclusions, job.spec))
     elif decision.window_until is not None:
         reason = "CollectingGroup"
     else:

@@ -241,7 +241,7 @@ class Supervisor:
             DrillEndpoints(notices=requested(source=SIMULATED), authenticate=authenticate),
             DrainEndpoints(notices=requested(source=OPERATOR), authenticate=authenticate),
             RequestEndpoints(store=store, authenticate=authenticate, clock=clock),
-            StatusEndpoint(snapshot=reader.snapshot, authenticate=authenticate),
+            StatusEndpoint(snapshot=reader.snapshot, happened=reader.happened, authenticate=authenticate),
             *([self._page] if self._page else []),
         )
         servers = Servers(

@@ -74,9 +74,9 @@ def tone(phase: Phase) -> str:
 
 
 def why(job: JobView) -> str:
-    """The reason of the phase. For a waiting job, what it lacks follows."""
-    if job.waits_for:
-        return f"{job.reason} {job.waits_for}"
+    """The reason of the phase, followed by what a waiting job lacks, and by what a running one goes on without."""
+    if lacks := job.waits_for or (job.shortfall if job.phase is Phase.RUNNING else ""):
+        return f"{job.reason} {lacks}"
     if job.phase is not Phase.SUSPENDED or not job.prospects:
         return job.reason
     return f"{job.reason} Next: {job.prospects[0].what}."

@@ -56,7 +56,7 @@ async def test_a_drained_node_is_empty_until_it_is_undrained(line_plane: Control
         said = await run("drain", node, "--reason", "new kernel", "--wait", "--yes", *where)
         assert said.code == 0, said.err + said.out
         held = await one.decided(job, "Suspended")
-        assert "j-worker-1 will be reclaimed, says operator" in held["status"]["decision"]["reason"]
+        assert "j-worker-1 is drained by " in held["status"]["decision"]["reason"]
         shown = await run("nodes", *where)
         assert "operator" in shown.out
         assert (await one.api.get(f"/api/v1/nodes/{node}"))["spec"]["unschedulable"]

@@ -40,7 +40,7 @@ async def test_a_host_whose_pod_is_ending_does_not_come_back(own_controlplane: C
                 "bert", lambda known: _OTHER not in known.decision.exclusions, "has one back"
             )
             assert job.decision.exclusions == {_ENDING}
-            assert job.decision.reason == "bert-worker-2 will not be reclaimed after all; now 3 hosts."
+            assert job.decision.reason == "bert-worker-2 has no notice any more; now 3 hosts."
 
 
 async def _is_ending(jobs: ElasticJobs) -> bool:

@@ -51,7 +51,7 @@ def test_each_change_is_one_event() -> None:
     shrinking = _job("j", "Shrinking", "n1 goes.", exclusions=["n1"])
     after = _status(shrinking, notices=[_notice(NoticeState.GONE)], agents=agents)
     assert _told(before, after) == [
-        ("node/n1", "gone", "Said aliyun."),
+        ("node/n1", "gone", "The notice of aliyun has ended."),
         ("job/j", "Shrinking", "n1 goes."),
         ("job/gone", "forgotten", "The supervisor no longer knows it."),
         ("agent/n1", "reclaimed", "The agent is silent, as its node was reclaimed."),

@@ -44,7 +44,7 @@ async def test_a_drain_that_takes_too_long_says_who_is_there_and_stands(served: 
     await served.peers.running("resnet", ["n1", "n2"])
     said = await run("drain", "n2", "--yes", "--wait", "--timeout", "5s", "--data-dir", tmp_path)
     assert said.code == 75
-    assert "After 5 s, resnet is Stopping: n2 will be reclaimed, says operator" in said.err
+    assert "After 5 s, resnet is Stopping: n2 is drained by " in said.err
     assert "The drain stands." in said.err
     assert _states(served) == {"n2": NoticeState.ACTIVE}
 

@@ -3,7 +3,7 @@
 import io
 from typing import Any
 
-from supervisor.cli.history import Entry, history_of, horizon
+from supervisor.cli.history import Entry, Past, history_of, horizon
 from supervisor.cli.nodes import nodes_of, nodes_table
 from supervisor.cli.status import (
     Acknowledgement,
@@ -59,7 +59,7 @@ def _notice(**more: Any) -> Notice:
 
 def test_what_happened_to_a_job_is_told_in_the_order_of_time() -> None:
     answer = Acknowledgement(run=1, kind="saved", step=7, age_seconds=290.0)
-    told = history_of(_status(_job(acknowledgement=answer), notices=[_notice()], groups=[_group()]), [], None)
+    told = history_of(_status(_job(acknowledgement=answer), notices=[_notice()], groups=[_group()]), Past(), None)
     assert [(entry.at, entry.subject, entry.what, entry.text) for entry in told] == [
         (100.0, "job/j", "Registered", "The supervisor knows the job."),
         (690.0, "node/n1", "noticed", "Will be reclaimed, says aliyun."),
@@ -73,16 +73,16 @@ def test_what_happened_to_a_job_is_told_in_the_order_of_time() -> None:
             710.0,
             "job/j",
             "Answer",
-            "Last answer to a STOP: rank 0 of run 1 saved a checkpoint at step 7, 4 min 50 s ago.",
+            "Last answer to a STOP: rank 0 of run 1 saved a checkpoint at step 7.",
         ),
         (800.0, "node/n1", "gone", "The notice of aliyun has ended."),
-        (900.0, "job/j", "Running", "Run 2 is running."),
+        (900.0, "job/j", "Running", "The latest reason: Run 2 is running."),
     ]
 
 
 def test_a_job_that_is_still_suspended_and_answered_too_late_says_so() -> None:
     group = _group(suspended=True, suspended_seconds=250.0, late=True, steps_lost=None)
-    told = history_of(_status(groups=[group]), [], None)
+    told = history_of(_status(groups=[group]), Past(), None)
     assert [(entry.at, entry.what, entry.text) for entry in told] == [
         (700.0, "Stopping", "n1 goes. Rank 0 saved a checkpoint at step 7. That was too late."),
         (750.0, "Suspended", "Its hosts are free."),
@@ -92,7 +92,7 @@ def test_a_job_that_is_still_suspended_and_answered_too_late_says_so() -> None:
 def test_one_job_has_its_own_history() -> None:
     """With the notices on the hosts that it lists, and no others."""
     other, far = _job("k", hosts=[], workers=[]), _notice(id="b", subject="n9")
-    told = history_of(_status(_job(), other, notices=[_notice(), far]), [], _job())
+    told = history_of(_status(_job(), other, notices=[_notice(), far]), Past(), _job())
     assert {entry.subject for entry in told} == {"job/j", "node/n1"}
 
 
@@ -100,13 +100,37 @@ def test_a_decision_that_two_places_tell_is_told_once() -> None:
     job = _job(phase="Stopping", reason="n1 goes.", since_seconds=300.0)
     event = Entry(at=699.0, subject="job/j", what="Stopping", text="n1 goes.", jobs=[_J])
     earlier = Entry(at=50.0, subject="job/j", what="Stopping", text="Long ago.", jobs=[_J])
-    told = history_of(_status(job, groups=[_group()]), [event, earlier], None)
+    told = history_of(_status(job, groups=[_group()]), Past(entries=[event, earlier]), None)
     assert [entry.at for entry in told if entry.what == "Stopping"] == [50.0, 699.0]
 
 
+def test_a_timeline_is_told_as_it_is_with_the_outcome_of_each_stop() -> None:
+    """Its entries may be close to each other; a notice that it has is not told again, an older one is."""
+    entries = [
+        Entry(at=690.0, subject="node/n1", what="noticed", text="Node n1 will be reclaimed, says aliyun."),
+        Entry(at=700.0, subject="job/j", what="Stopping", text="n1 goes."),
+        Entry(at=701.0, subject="job/j", what="Stopping", text="n1 goes. All ranks save after step 7."),
+        Entry(at=702.0, subject="job/j", what="Checkpoint", text="Rank 0 saved a checkpoint at step 7."),
+    ]
+    notices = [_notice(), _notice(id="b", source="gcp", age_seconds=900.0, ended_seconds=800.0)]
+    status = _status(_job(), notices=notices, groups=[_group()])
+    told = history_of(status, Past(entries=entries, since=600.0), _job())
+    assert [(entry.at, entry.what) for entry in told] == [
+        (100.0, "noticed"),
+        (200.0, "gone"),
+        (690.0, "noticed"),
+        (700.0, "Stopping"),
+        (701.0, "Stopping"),
+        (702.0, "Checkpoint"),
+        (800.0, "gone"),
+    ]
+    assert told[3].text == "n1 goes. Outcome: At least 3 steps were repeated. It was suspended for 1 min."
+    assert "6 min 40 s ago" in horizon(status, Past(since=600.0))[0]
+
+
 def test_how_far_back_it_goes_is_said() -> None:
-    assert "began to serve, 2 h ago, and at most the last 50" in horizon(_status())[0]
-    assert "keeps for an hour by default" in horizon(_status(leader=None))[0]
+    assert "began to serve, 2 h ago, and at most the last 50" in horizon(_status(), Past())[0]
+    assert "keeps for an hour by default" in horizon(_status(leader=None), Past())[0]
 
 
 def _shown(status: Status, *, wide: bool = False) -> list[list[str]]:

@@ -134,12 +134,12 @@ async def test_explain_says_what_a_suspended_job_waits_for(served: Served, tmp_p
     await until(lambda: not served.job("resnet").decision.hosts)
     said = await run("explain", "resnet", "--data-dir", tmp_path)
     text = said.out
-    assert "  Last decision: n2 will be reclaimed, says metadata; 1 hosts would remain (minimum 2)" in text
-    assert "\n  n2  it has a notice of metadata\n" in text
+    assert "  Last decision: n2 will be reclaimed, says metadata; 1 host would remain (minimum 2)" in text
+    assert "\n  n2  noticed by metadata\n" in text
     assert "1 of its hosts has a notice:\n  n2 will be gone in " in text
     assert "Next:\n  It resumes when at least 2 of its hosts are connected without a notice" in text
     job = (await run("status", "--data-dir", tmp_path)).out.splitlines()[1]
-    assert "1 of 2 listed hosts can be used, and 2 are needed. n2: it has a notice of metadata." in job
+    assert "1 of 2 listed hosts can be used, and 2 are needed. n2: noticed by metadata." in job
 
 
 async def test_explain_for_programs(served: Served, tmp_path: Path) -> None:
@@ -209,6 +209,30 @@ async def test_nodes_shows_what_each_agents_sources_answer(served: Served, tmp_p
     assert (await run("nodes", "--data-dir", tmp_path, "-o", "name")).out == "node/n1\nnode/n2\n"
 
 
+async def test_history_tells_every_drain_of_a_node_and_causes_before_effects(served: Served, tmp_path: Path) -> None:
+    """Of a node that is drained twice, the supervisor stores the second drain alone."""
+    await served.peers.agents(["n1", "n2"])
+    launcher, _ = await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
+    token = served.peers.tokens.operator("ann")
+    for _ in range(2):
+        await served.peers.post("/v1/drains", token, {"node": "n2", "lead_seconds": 60})
+        excluding = await launcher.lines.matching(exclusions=["n2"])
+        await launcher.reports(applied=excluding["generation"])
+        await until(lambda: served.job("resnet").decision.phase == "Running")
+        await served.peers.post("/v1/drains/end", token, {"node": "n2"})
+        await launcher.lines.matching(exclusions=[])
+    said = await run("history", "resnet", "--data-dir", tmp_path, "-o", "json")
+    told = [(entry["subject"], entry["what"], entry["text"].partition(";")[0]) for entry in said.json["entries"]]
+    drained = ("node/n2", "noticed")
+    ended = ("node/n2", "withdrawn", "Node n2 is not drained any more.")
+    assert [entry[:2] for entry in told].count(drained) == 2
+    assert told.count(ended) == 2
+    effects = [at for at, entry in enumerate(told) if entry[2] == "n2 has no notice any more"]
+    assert effects == [at + 1 for at, entry in enumerate(told) if entry == ended]
+    assert ("job/resnet", "Shrinking", "n2 is drained by ann") in told
+    assert "reclaimed" not in said.out
+
+
 async def test_history_tells_a_notice_and_the_decision_about_it(served: Served, tmp_path: Path) -> None:
     agents = await served.peers.agents(["n1", "n2"])
     await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
@@ -217,8 +241,10 @@ async def test_history_tells_a_notice_and_the_decision_about_it(served: Served, 
     said = await run("history", "resnet", "--data-dir", tmp_path)
     assert said.code == 0, said.err
     whats = [row.split()[2:4] for row in said.out.split("\n\n")[0].splitlines()[1:]]
-    assert whats == [["job/resnet", "Registered"], ["node/n2", "noticed"], ["job/resnet", "Shrinking"]]
-    assert "Decisions are known since this supervisor began to serve, " in said.out
+    assert whats[0] == ["job/resnet", "Waiting"]
+    assert ["job/resnet", "Run"] in whats
+    assert whats.index(["node/n2", "noticed"]) < whats.index(["job/resnet", "Shrinking"]) == len(whats) - 1
+    assert "Everything is known since this supervisor began to serve, " in said.out
     unknown = await run("history", "nobody", "--data-dir", tmp_path)
     assert unknown.code == 66
 

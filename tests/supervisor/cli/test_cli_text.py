@@ -3,6 +3,7 @@
 import io
 from typing import Any
 
+import msgspec
 import pytest
 
 from supervisor.cli.backend import Subject
@@ -316,3 +317,24 @@ def test_what_a_job_wants_on_a_loss_is_explained(changes: dict[str, Any], senten
 def test_a_drill_is_announced_by_what_the_job_wants_on_a_loss(changes: dict[str, Any], sentence: str) -> None:
     (said,) = consequences(Subject(kind=SubjectKind.NODE, name="n1"), _view(_job(**changes)))
     assert sentence in said
+
+
+def test_a_drain_is_told_as_one() -> None:
+    """By whom, and once its time is over no longer as something that will be gone."""
+    drain = Notice(
+        id="a", source="operator", subject="n1", state=NoticeState.ACTIVE, message="ann: kernel", seconds_left=60.0
+    )
+    job = _job(host_states=[_host(1, notice="a", seconds_left=60.0)])
+    assert "w1 on n1 is being drained by ann: kernel, and has to be empty in 1 min." in _said(job, notices=[drain])
+    job = _job(host_states=[_host(1, notice="a", seconds_left=0.0)])
+    assert "w1 on n1 is drained by ann: kernel." in _said(job, notices=[drain])
+    over = msgspec.structs.replace(drain, seconds_left=0.0)
+    (row,) = (line for line in _lines(_view(notices=[over])) if line.startswith("node/n1"))
+    assert row.split() == ["node/n1", "drained", "operator", "(drain)", "-", "-", "ann:", "kernel"]
+
+
+def test_a_run_that_is_smaller_than_requested_says_why() -> None:
+    short = "3 of 4 requested hosts are in use. w4: noticed by aliyun."
+    job = _job(requested_workers=4, shortfall=short)
+    assert f"Smaller than requested: {short}" in _said(job)
+    assert _lines(_view(job))[1].endswith(f"It runs. {short}")

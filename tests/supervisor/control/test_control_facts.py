@@ -188,5 +188,5 @@ async def test_a_host_of_another_job_is_in_use(scene: Scene) -> None:
     other, job = running_job(spec(1, 1), 1, name="other"), waiting_job(spec(1, 1), first(1))
     scene.facts.granted({each.name: each for each in (other, job)})
     assert [(one.host, one.lack, one.why) for one in scene.facts.missing(job).hosts] == [
-        ("n1", Lack.IN_USE, "job other uses it")
+        ("n1", Lack.IN_USE, "used by job other")
     ]

@@ -7,13 +7,17 @@ import pytest
 from supervisor.decide.notices import NodeIdentities, Presence, apply_report, end_if_due, ends_at, noticed_hosts
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase
-from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice
+from supervisor.domain.notice import OPERATOR, SIMULATED, NoticeState, ReclaimNotice
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,
+    answered,
     decide,
+    first,
     notice,
     noticed,
+    obeyed,
+    observing,
     report,
     running_job,
     seeing,
@@ -108,3 +112,47 @@ def test_a_reason_that_is_also_a_reclaims_does_not_call_itself_a_drill() -> None
     both = seeing(noticed(_drill(1), notice(2)))
     reason = decide(running_job(), both).job.decision.reason
     assert reason.startswith("n1, n2 will be reclaimed, say metadata and simulated")
+
+
+def test_what_follows_from_a_drill_alone_is_marked_as_well() -> None:
+    """The run without the host, and the host's return once the drill is over."""
+    doomed = seeing(noticed(_drill(1)))
+    shrinking = decide(decide(running_job(), doomed).job, doomed, at=5).job
+    settled = decide(obeyed(shrinking), doomed, at=6).job
+    assert settled.decision.reason == "Drill: Run 1 is running on 5 hosts."
+    back = decide(settled, seeing(), at=60).job
+    assert back.decision.reason == "Drill: n1 has no notice any more; now 6 hosts."
+
+
+def test_a_resume_after_a_drill_is_marked_until_something_else_decides() -> None:
+    doomed = seeing(noticed(_drill(1)))
+    stopping = decide(running_job(spec(6)), doomed).job
+    suspended = decide(answered(stopping), doomed, at=5).job
+    assert suspended.decision.reason.startswith("Drill: n1 will be reclaimed")
+    waits = decide(obeyed(suspended), doomed, at=6).job
+    resuming = decide(waits, seeing({}, first(6)), at=70).job
+    assert resuming.decision.reason == "Drill: Resuming from the checkpoint as run 2 on 6 of 6 requested hosts."
+    runs = decide(observing(obeyed(resuming), run=2, running=True), seeing(), at=71).job
+    assert runs.decision.reason == "Drill: Run 2 is running on 6 hosts."
+    real = decide(runs, seeing(noticed(notice(2, left=300.0))), at=72).job
+    assert real.decision.reason.startswith("n2 will be reclaimed, says metadata")
+
+
+def test_a_run_that_is_smaller_for_a_reclaim_too_is_no_drill() -> None:
+    """A reclaim that was settled before the drill began also made the run as small as it is."""
+    job = running_job()
+    for at, facts in enumerate([seeing(noticed(notice(2))), seeing(noticed(notice(2), _drill(1)))]):
+        collected = decide(job, facts, 20 * at).job
+        job = decide(obeyed(decide(collected, facts, 20 * at + 5).job), facts, 20 * at + 6).job
+    assert job.decision.reason == "Run 1 is running on 4 hosts."
+
+
+def test_a_drain_names_the_person_and_claims_no_reclaim() -> None:
+    """Neither while the node is drained nor after it was undrained."""
+    drained = seeing(noticed(replace(notice(1, left=60.0), source=OPERATOR, message="ann: new kernel")))
+    shrinking = decide(decide(running_job(), drained).job, drained, at=5).job
+    assert shrinking.decision.reason == "n1 is drained by ann; continuing with 5 hosts (minimum 3)."
+    back = decide(obeyed(shrinking), seeing(), at=60).job
+    assert back.decision.reason == "n1 has no notice any more; now 6 hosts."
+    led = decide(running_job(replace(spec(1), launcher_host=Host("n1"))), drained).job
+    assert led.decision.reason.startswith("The launcher's host n1 is drained by ann")

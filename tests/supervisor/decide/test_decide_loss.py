@@ -84,7 +84,7 @@ def test_a_run_that_could_only_go_on_with_a_substitute_stops() -> None:
     job = decide(_shrunk(4, 4), facts, 9).job
     assert (job.decision.phase, job.decision.exclusions) == (Phase.STOPPING, hosts(3, 4))
     assert job.decision.reason == (
-        "n1, n4 will be reclaimed, says metadata; 1 hosts would remain (minimum 2, as the number of workers must be a "
+        "n1, n4 will be reclaimed, says metadata; 1 host would remain (minimum 2, as the number of workers must be a "
         "multiple of 2): stopping."
     )
 

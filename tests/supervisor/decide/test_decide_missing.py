@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from supervisor.decide.grant import grants
-from supervisor.decide.missing import NOTHING, Lack, Nodes, missing
+from supervisor.decide.missing import NO_NODES, NOTHING, Lack, Missing, Nodes, missing
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Result, SupervisedJob
+from supervisor.domain.notice import OPERATOR, SIMULATED
 from tests.supervisor.decide.decide_builders import (
     first,
     hosts,
@@ -52,16 +53,16 @@ def test_each_host_says_what_it_lacks() -> None:
     found = missing(job, present)
     assert {one.host: (one.lack, one.why) for one in found.hosts} == {
         N1: (Lack.NO_AGENT, "no agent is connected"),
-        N2: (Lack.NOTICE, "it has a notice of metadata"),
-        N3: (Lack.SOURCE_UNKNOWN, "its source file and aws has not answered whether it will be reclaimed"),
-        N4: (Lack.SOURCE_UNKNOWN, "its agent has not answered whether it will be reclaimed"),
-        N5: (Lack.IN_USE, "job other uses it"),
+        N2: (Lack.NOTICE, "noticed by metadata"),
+        N3: (Lack.SOURCE_UNKNOWN, "the sources file and aws have not answered whether the node will be reclaimed"),
+        N4: (Lack.SOURCE_UNKNOWN, "the agent has not answered whether the node will be reclaimed"),
+        N5: (Lack.IN_USE, "used by job other"),
     }
     assert found.summary.startswith(
-        "1 of 6 listed hosts can be used, and 4 are needed. n1: no agent is connected. n2: it"
+        "1 of 6 listed hosts can be used, and 4 are needed. n1: no agent is connected. n2: noticed"
     )
-    assert "n5: another job uses it." in found.summary
-    assert "other uses" not in found.summary
+    assert "n5: used by another job." in found.summary
+    assert "job other" not in found.summary
 
 
 def test_hosts_with_the_same_lack_are_named_together_and_counted() -> None:
@@ -88,7 +89,7 @@ def test_a_list_that_is_too_short_is_named() -> None:
 def test_the_launchers_own_host_is_named() -> None:
     asked = replace(spec(1, 2), launcher_host=Host("n9"))
     found = missing(waiting_job(asked, first(2)), nodes(first(2), noticed_hosts=[9]))
-    assert found.summary.endswith("The launcher's own host n9 has a notice of metadata.")
+    assert found.summary.endswith("The launcher's own host n9 is noticed by metadata.")
 
 
 @pytest.mark.parametrize(
@@ -111,3 +112,27 @@ def test_it_agrees_with_what_is_granted(count: int) -> None:
     job, available = waiting_job(spec(3, 6)), first(count)
     usable = job.observed.hosts - {one.host for one in missing(job, nodes(available)).hosts}
     assert grants([job], available).get(job.name, frozenset()) == (usable if len(usable) >= 3 else frozenset())
+
+
+def test_a_run_that_is_smaller_than_requested_says_which_hosts_it_lacks() -> None:
+    """The launcher, which waits for nothing, is told nothing of it."""
+    job = observing(running_job(spec(2, 6), 3), hosts=first(6))
+    found = missing(job, nodes(hosts(1, 2, 3, 6), noticed_hosts=[4]))
+    assert found.shortfall == ("3 of 6 requested hosts are in use. n4: noticed by metadata. n5: no agent is connected.")
+    assert (found.summary, [one.host for one in found.hosts]) == ("", [N4, N5])
+
+
+def test_a_smaller_run_of_an_operators_job_says_how_small_it_is() -> None:
+    """Its controller makes the hosts that it lacks, so they have no names."""
+    job = running_job(spec(2, 6), 4, name="ml/trainingjob.resnet")
+    job = replace(job, decision=replace(job.decision, exclusions=hosts(4)))
+    assert missing(job, NO_NODES) == Missing(shortfall="3 of 6 requested hosts are in use. n4: excluded.")
+    assert missing(running_job(name="ml/trainingjob.resnet"), NO_NODES) == NOTHING
+
+
+def test_people_and_drills_that_take_a_host_are_named_as_such() -> None:
+    drained = replace(notice(1), source=OPERATOR, message="ann: new kernel")
+    present = replace(nodes(hosts(3)), noticed=noticed(drained, replace(notice(2), source=SIMULATED)))
+    present = replace(present, unknown={N1: (), N2: (), N3: ()}.get)
+    found = missing(waiting_job(spec(2, 3), first(3)), present)
+    assert {one.host: one.why for one in found.hosts} == {N1: "drained by ann", N2: "noticed by a drill"}

@@ -83,7 +83,7 @@ def test_a_host_that_is_asked_to_end_does_not_come_back_when_its_notice_does() -
     job, _ = decide(job, seeing(noticed(notice(1), notice(2))), at=POLICY.window_seconds)
     job, planned = decide(job, replace(seeing(), terminating=hosts(1)), at=299)
     assert (job.decision.exclusions, job.decision.hosts) == (hosts(1), first(6))
-    assert job.decision.reason == "n2 will not be reclaimed after all; now 5 hosts."
+    assert job.decision.reason == "n2 has no notice any more; now 5 hosts."
     assert not [each for each in planned.actions if isinstance(each, RemoveHosts)]
     job, _ = decide(observing(job, hosts=hosts(2, 3, 4, 5, 6)), seeing(), at=300)
     assert (job.decision.exclusions, job.decision.hosts) == (frozenset(), hosts(2, 3, 4, 5, 6))

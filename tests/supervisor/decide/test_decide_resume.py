@@ -35,6 +35,12 @@ def test_a_job_starts_at_once_at_full_size() -> None:
     assert job.decision.reason == "Starting run 1 on 6 of 6 requested hosts."
 
 
+def test_the_reason_of_a_run_that_has_started_is_about_the_present() -> None:
+    job = decide(waiting_job(), seeing({}, first(6))).job
+    runs = decide(observing(obeyed(job), run=1, running=True), seeing(), 5).job
+    assert (runs.decision.phase, runs.decision.reason) == (Phase.RUNNING, "Run 1 is running on 6 hosts.")
+
+
 def test_a_resume_at_full_size_is_a_new_run() -> None:
     """A suspended job resumes from its checkpoint under the next number, and runs when its launcher says so."""
     job, planned = decide(suspended_job(), seeing({}, first(6)))

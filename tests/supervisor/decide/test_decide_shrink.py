@@ -124,7 +124,7 @@ def test_a_withdrawn_notice_takes_its_exclusion_back(applied: bool) -> None:  # 
     job = decide(running_job(), seeing(both), 2).job
     job = decide(obeyed(job) if applied else job, seeing(noticed(notice(5))), 3).job
     assert job.decision.exclusions == hosts(5)
-    assert job.decision.reason == "n6 will not be reclaimed after all; now 5 hosts."
+    assert job.decision.reason == "n6 has no notice any more; now 5 hosts."
     job = decide(obeyed(job), seeing(), 4).job
     job = decide(obeyed(job), seeing(), 4).job
     assert (job.decision.phase, job.decision.hosts, job.decision.exclusions) == (Phase.RUNNING, first(6), hosts())

@@ -45,7 +45,7 @@ async def test_a_drained_node_is_left_out_until_it_is_undrained(served: Served) 
     assert await _says(served, "/v1/drains", node="n2", lead_seconds=600, reason="new kernel") == Refusal(200, None)
     assert (await process.lines.matching(directive="LEAVE"))["notice"]["source"] == "operator"
     excluding = await launcher.lines.matching(exclusions=["n2"])
-    assert excluding["reason"].startswith("n2 will be reclaimed, says operator")
+    assert excluding["reason"].startswith("n2 is drained by ")
     await launcher.reports(applied=excluding["generation"])
     (shown,) = (await served.status())["notices"]
     assert (shown["source"], shown["message"], shown["simulated"]) == ("operator", "ann: new kernel", False)
@@ -66,7 +66,7 @@ async def test_a_drain_outlives_its_deadline_and_the_supervisor(tmp_path: Path) 
         await until(lambda: _left(served) < 0)
         launcher = await served.peers.launcher("job", ["n1"])
         waiting = await launcher.lines.matching(order="wait")
-        assert "n1: it has a notice of operator." in waiting["waits_for"]
+        assert "n1: drained by " in waiting["waits_for"]
         assert [each.state for each in _drains(served)] == [NoticeState.ACTIVE]
         await _says(served, "/v1/drains/end", node="n1")
         await launcher.lines.matching(order="run")

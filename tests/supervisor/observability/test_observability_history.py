@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import OPERATOR, NoticeState
 from supervisor.observability.history import MAX_ENTRIES, JobHistory, stored
-from supervisor.observability.journal import JobChanged, JobForgotten
+from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged
 from tests.supervisor.decide.decide_builders import (
     T0,
     answered,
@@ -33,7 +36,7 @@ def test_a_stop_is_told_in_order_with_its_reasons() -> None:
     for at, (before, after) in enumerate([(job, stopping), (stopping, saved), (saved, suspended), (suspended, ended)]):
         history.on_change(JobChanged(before, after, T0 + at))
     assert [entry.what for entry in history.of(job.name)] == ["Run ended", "Suspended", "Checkpoint", "Stopping"]
-    assert history.of(job.name)[0].text == "Run 1 ended with code -15."
+    assert history.of(job.name)[0].text == "Run 1 ended, as it was stopped."
     assert "step 41" in history.of(job.name)[2].text
     assert history.of(job.name)[3].text == stopping.decision.reason
 
@@ -62,3 +65,37 @@ def test_only_the_last_entries_are_kept_and_none_of_a_job_that_is_forgotten() ->
 def test_the_stored_job_tells_what_it_can() -> None:
     job = suspended_job(since=T0 + 9)
     assert [(entry.what, entry.at) for entry in stored(job)] == [("Registered", T0 + 9), ("Waits since", T0 + 9)]
+
+
+def test_every_episode_of_a_notice_is_kept_with_its_end() -> None:
+    """The store keeps the latest episode alone."""
+    history = JobHistory()
+    first = replace(notice(1), source=OPERATOR, message="ann")
+    ended = replace(first, state=NoticeState.WITHDRAWN, ended_at=T0 + 5)
+    again = replace(first, episode=2, first_seen=T0 + 8)
+    for at, (before, after) in enumerate([(None, first), (first, ended), (ended, again)]):
+        history.on_change(NoticeChanged(before, after, T0 + 4 * at + 2))
+    assert [(entry.at - T0, entry.subject, entry.what) for entry in history.notices] == [
+        (0, "node/n1", "noticed"),
+        (5, "node/n1", "withdrawn"),
+        (8, "node/n1", "noticed"),
+    ]
+    assert history.notices[0].text.startswith("Node n1 is drained by ann.")
+    assert history.notices[1].text == "Node n1 is not drained any more."
+    history.on_change(NoticeChanged(again, replace(again, deadline=T0 + 99), T0 + 20))
+    assert len(history.notices) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (0, "Run 1 ended with code 0."),
+        (7, "Run 1 ended with code 7."),
+        (-15, "Run 1 was ended by SIGTERM."),
+        (None, "Run 1 ended."),
+    ],
+)
+def test_the_end_of_a_run_is_told_in_words(code: int | None, said: str) -> None:
+    history, job = JobHistory(), running_job()
+    history.on_change(JobChanged(job, observing(job, running=False, exit_code=code), T0))
+    assert history.of(job.name)[0].text == said
