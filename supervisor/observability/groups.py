@@ -10,7 +10,7 @@ from supervisor.decide.policy import Policy
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
-from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.notice import OF_PEOPLE, OPERATOR, ReclaimNotice
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
 from supervisor.observability.transitions import NoticedHosts, is_stopped
 
@@ -25,6 +25,18 @@ class GroupOutcome(StrEnum):
 
     SHRUNK = "shrunk"
     STOPPED = "stopped"
+
+
+class GroupCause(StrEnum):
+    """Why a group was decided. LOSS: hosts were lost without a notice. LAUNCHER: it was asked to end the job."""
+
+    RECLAIM = "reclaim"
+    LOSS = "loss"
+    DRILL = "drill"
+    DRAIN = "drain"
+    PERSON = "person"
+    QUEUE = "queue"
+    LAUNCHER = "launcher"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +65,7 @@ class Group:
     steps_lost: int | None = None
     workers: int = 0
     forgotten: bool = False
+    cause: GroupCause = GroupCause.RECLAIM
 
     @property
     def closed(self) -> bool:
@@ -133,6 +146,7 @@ class Groups:
             noticed_at=min((notice.first_seen for notice in notices), default=None),
             deadline=self._first_end(notices),
             workers=len(before.decision.hosts - before.decision.exclusions),
+            cause=_cause(after, outcome, {notice.source for notice in notices}),
         )
 
     def _continued(self, group: Group, job: SupervisedJob, at: float) -> Group:
@@ -156,6 +170,21 @@ def _outcome(before: SupervisedJob, after: SupervisedJob) -> GroupOutcome | None
     if is_stopped(before, after):
         return GroupOutcome.STOPPED
     return GroupOutcome.SHRUNK if after.decision.exclusions - before.decision.exclusions else None
+
+
+def _cause(job: SupervisedJob, outcome: GroupOutcome, sources: Collection[Source]) -> GroupCause:
+    """What a stop or an exclusion is for; a stop is first for whom `plan` asks first."""
+    if outcome is GroupOutcome.STOPPED:
+        if job.observed.ending:
+            return GroupCause.LAUNCHER
+        if job.observed.request is not None:
+            return GroupCause.PERSON
+        if job.observed.queue:
+            return GroupCause.QUEUE
+    if OF_PEOPLE.issuperset(sources):
+        drains = GroupCause.DRAIN if OPERATOR in sources else GroupCause.DRILL
+        return drains if sources else GroupCause.LOSS
+    return GroupCause.RECLAIM
 
 
 def _answers(answer: Acknowledgement, group: Group) -> bool:

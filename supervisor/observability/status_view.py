@@ -246,6 +246,7 @@ def _group(group: Group, snapshot: StatusSnapshot) -> GroupView:
         suspended=group.suspended_at is not None and not group.closed,
         suspended_seconds=suspended,
         released_gpu_seconds=None if suspended is None or gpus is None else suspended * gpus * group.workers,
+        cause=group.cause,
     )
 
 

@@ -13,7 +13,7 @@ from supervisor.domain.job import AcknowledgementKind, Framework, OnLoss, Phase,
 from supervisor.domain.machine import PriceClass
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 from supervisor.ingest.agent_registry import SourceState
-from supervisor.observability.groups import GroupOutcome
+from supervisor.observability.groups import GroupCause, GroupOutcome
 from supervisor.refusals import Code, Wire
 
 
@@ -259,6 +259,7 @@ class GroupView:
     suspended: bool
     suspended_seconds: float | None
     released_gpu_seconds: float | None = None
+    cause: GroupCause = GroupCause.RECLAIM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

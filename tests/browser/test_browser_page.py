@@ -120,11 +120,13 @@ async def test_a_job_has_a_page(browser: Browser, served: Served, screen: dict[s
     """The overview leads to it and it leads back; it follows what happens, and axe finds nothing on it."""
     await reclaimed(served)
     page = await signed_in(browser, served, **screen)
-    await page.get_by_role("link", name="small").click()
+    await page.get_by_role("link", name="small").first.click()
     await expect(page.get_by_role("heading", name="Job small")).to_be_visible()
     await expect(page.get_by_role("status")).to_contain_text("Suspended")
     await expect(page.get_by_role("rowheader", name="n3").first).to_be_visible()
     await expect(page.get_by_text("Rank 0 saved a checkpoint at step 41.")).to_be_visible()
+    wraps = await page.eval_on_selector_all("td.what", "cells => cells.map(each => getComputedStyle(each).whiteSpace)")
+    assert set(wraps) == {"nowrap"}  # A word of the timeline is never broken.
     assert await violations(page) == []
     width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert await page.evaluate(width) == 0

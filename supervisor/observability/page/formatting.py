@@ -6,7 +6,7 @@ from urllib.parse import quote
 from servicekit.bounds import instant_of
 from supervisor.domain.ids import JobName, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
-from supervisor.observability.groups import GroupOutcome
+from supervisor.observability.groups import GroupCause, GroupOutcome
 from supervisor.observability.views import GroupView, JobView
 from supervisor.refusals import readable
 
@@ -15,6 +15,12 @@ _MAX_LETTERS = 1000
 """In a name or a sentence: Kubernetes allows 253 for a name, and a sentence contains a few names."""
 
 _DONE = {AcknowledgementKind.SAVED: "saved", AcknowledgementKind.LEFT: "rank 0 has left"}
+
+_CAUSES = {
+    GroupCause.PERSON: "a person's request",
+    GroupCause.QUEUE: "its queue",
+    GroupCause.LAUNCHER: "its launcher, which ends",
+}
 
 _TONES = {
     Phase.RUNNING: "good",
@@ -80,6 +86,16 @@ def why(job: JobView) -> str:
     if job.phase is not Phase.SUSPENDED or not job.prospects:
         return job.reason
     return f"{job.reason} Next: {job.prospects[0].what}."
+
+
+def announced(group: GroupView) -> str:
+    """Who announced what a decision is about, or what else caused it."""
+    return names(group.sources) if group.sources else _CAUSES.get(group.cause, "nobody")
+
+
+def of_reclaims(groups: Sequence[GroupView]) -> Sequence[GroupView]:
+    """The decisions about reclaims, and about hosts that were lost without a notice."""
+    return [group for group in groups if group.cause in (GroupCause.RECLAIM, GroupCause.LOSS)]
 
 
 def workers(job: JobView) -> str:

@@ -54,6 +54,8 @@ class Renderer:
             address=words.address,
             host_state=state,
             namespace=namespace,
+            announced=words.announced,
+            of_reclaims=words.of_reclaims,
         )
         self._templates.globals["docs"] = docs_url
         self._templates.globals["assets"] = {asset.name: asset.address for asset in self.assets.values()}

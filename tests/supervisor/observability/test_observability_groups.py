@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from supervisor.domain.directive import Worker
-from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Phase, SupervisedJob
-from supervisor.domain.notice import ReclaimNotice
-from supervisor.observability.groups import MAX_GROUPS, Group, GroupOutcome, Groups
+from supervisor.domain.ids import Host, JobName, Source
+from supervisor.domain.job import Phase, RequestKind, SupervisedJob, UserRequest
+from supervisor.domain.notice import OPERATOR, SIMULATED, ReclaimNotice
+from supervisor.observability.groups import MAX_GROUPS, Group, GroupCause, GroupOutcome, Groups
 from supervisor.observability.journal import JobChanged, JobForgotten
 from supervisor.observability.phase_tracker import PhaseTracker
 from tests.supervisor.decide.decide_builders import (
@@ -246,3 +246,21 @@ def test_a_later_job_of_the_name_says_nothing_of_an_earlier_one() -> None:
     life.groups.on_change(JobForgotten(life.job, T0 + 9))
     life.groups.on_step(rank(0, 2), 0)
     assert life.only().steps_lost is None
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [(METADATA, GroupCause.RECLAIM), (SIMULATED, GroupCause.DRILL), (OPERATOR, GroupCause.DRAIN)],
+)
+def test_a_group_says_what_it_is_for(source: Source, cause: GroupCause) -> None:
+    life = Life(running_job(spec(6)), replace(notice(1), source=source))
+    life.decided(0)
+    assert life.only().cause is cause
+
+
+def test_a_stop_that_a_person_asked_for_is_no_reclaim() -> None:
+    """Also while a host has a notice: the request decides."""
+    asked = UserRequest(kind=RequestKind.SUSPEND, by="ann", reason="", at=T0)
+    life = Life(observing(running_job(), request=asked), notice(1))
+    life.decided(0)
+    assert life.only().cause is GroupCause.PERSON

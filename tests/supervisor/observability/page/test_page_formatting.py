@@ -1,17 +1,18 @@
 """The status page formats values and limits their length."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.machine import Machine, PriceClass
-from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState, Subject, SubjectKind
+from supervisor.domain.notice import OPERATOR, SIMULATED, NoticeClass, NoticeState, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState
-from supervisor.observability.groups import Group, GroupOutcome
+from supervisor.observability.groups import Group, GroupCause, GroupOutcome
 from supervisor.observability.page.contents import MAX_ROWS, contents
-from supervisor.observability.page.formatting import checkpoint, countdown, names, span, why
+from supervisor.observability.page.formatting import announced, checkpoint, countdown, names, span, why
 from supervisor.observability.page.rendering import Renderer
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 from supervisor.observability.status_view import status_view
@@ -234,7 +235,7 @@ def test_problems_lead_to_their_runbooks_if_somebody_serves_them() -> None:
 
 
 def test_what_reclaims_cost_is_summed_up() -> None:
-    """Only of those that tell."""
+    """Only of those of which it is known, and without drills, drains and requests."""
     job = running_job()
     stopped = Group(
         job=job.name,
@@ -255,11 +256,50 @@ def test_what_reclaims_cost_is_summed_up() -> None:
     )
     other = replace(stopped, outcome=GroupOutcome.SHRUNK, suspended_at=None, resumed_at=None, steps_lost=None)
     text = page(replace(seen(), groups=(stopped, other), gpus={job.name: 8.0}, now=T0 + 3600))
-    assert "3 steps were lost, by 1 of them that tell." in text
-    assert "suspended for 30 min 00 s in total" in text
-    assert "up to 16.0 GPU hours" in text
+    assert text_of(text, "value").endswith(
+        "Of the last 2 decisions about reclaims that this supervisor knows of, 1 was a stop. 3 steps were lost in the "
+        "stop of which that is known. Jobs were suspended for 30 min 00 s in total. "
+        "Meanwhile they left up to 16.0 GPU hours to others."
+    )
     assert "GPU hours" not in page(replace(seen(), groups=(stopped,), now=T0 + 3600))
     assert "What reclaims cost" not in page(seen())
+    for cause in (GroupCause.DRILL, GroupCause.DRAIN, GroupCause.PERSON, GroupCause.QUEUE, GroupCause.LAUNCHER):
+        asked = replace(stopped, cause=cause)
+        assert "What reclaims cost" not in page(replace(seen(), groups=(asked,)))
+
+
+@pytest.mark.parametrize(
+    ("cause", "sources", "said"),
+    [
+        (GroupCause.RECLAIM, ["aliyun", "event"], "aliyun, event"),
+        (GroupCause.LOSS, [], "nobody"),
+        (GroupCause.PERSON, [], "a person's request"),
+    ],
+)
+def test_a_decision_says_who_caused_it(cause: GroupCause, sources: list[str], said: str) -> None:
+    assert announced(replace(GROUP, cause=cause, sources=[Source(each) for each in sources])) == said
+
+
+def test_numbers_agree_with_their_verbs() -> None:
+    agents = {
+        Host(name): AgentState(node=Host(name), uid=f"uid-{name}", session=1, connected=name == "here", sources={})
+        for name in ("here", "lost")
+    }
+    text = text_of(page(replace(seen(), agents=agents)), "coverage")
+    assert "1 agent is connected, 1 is silent for an unknown reason." in text
+
+
+def test_a_drain_is_shown_by_its_person_and_as_done_once_its_time_is_over() -> None:
+    drain = replace(notice(1, left=10.0), source=OPERATOR, message="ann: new kernel")
+    assert "drained by ann: new kernel" in page(replace(seen(), notices=(drain,)))
+    over = page(replace(seen(), notices=(drain,), now=T0 + 20))
+    assert 'class="figure">drained</td>' in over
+
+
+def text_of(html: str, section: str) -> str:
+    """The text of a section as a browser shows it."""
+    part = html.partition(f'aria-labelledby="{section}"')[2].partition("</section>")[0].partition(">")[2]
+    return " ".join(re.sub(r"<[^>]*>", "", part).split())
 
 
 def test_an_agent_of_a_reclaimed_node_is_no_silent_one() -> None:

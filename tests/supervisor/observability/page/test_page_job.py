@@ -46,11 +46,21 @@ async def test_it_shows_hosts_notices_and_what_happened(served: Served) -> None:
         assert text in seen
 
 
+async def test_its_sentences_are_apart(served: Served) -> None:
+    """The templates' line ends stand where a sentence begins after an `if`."""
+    await shrunk(served)
+    html = (await page_of(served, "train")).text
+    run = " ".join(re.sub(r"<[^>]*>", "", html.partition('aria-labelledby="run"')[2]).split())
+    assert "workers. The job asks for" in run
+    assert not re.search(r"[a-z]\.[A-Z]", run.partition("Hosts")[0])
+
+
 async def test_the_overview_leads_to_it(served: Served) -> None:
     await shrunk(served, NAME)
     overview = (await viewing(served)).text
-    (address,) = re.findall(r'href="(status/jobs/[^"]+)"', overview)
-    page = await get(served.peers, f"/{address}", token=served.peers.tokens.viewer())
+    in_jobs, in_decisions = re.findall(r'href="(status/jobs/[^"]+)"', overview)
+    assert in_jobs == in_decisions
+    page = await get(served.peers, f"/{in_jobs}", token=served.peers.tokens.viewer())
     assert page.status == 200
     assert f"Job {NAME}" in page.seen
     assert f"job-supervisor explain {NAME}" in page.seen
