@@ -36,5 +36,18 @@ def _main(module: str) -> Callable[[], int]:
         command = Path(sys.argv[0]).name
         sys.exit(f"{command}: this installation does not contain {package}; the agent's image has the agent only")
     sys.path.insert(0, str(PACKAGES))
-    main: Callable[[], int] = import_module(module).main
-    return main
+
+    def run() -> int:
+        try:
+            main: Callable[[], int] = import_module(module).main
+            return main()
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if not missing or (PACKAGES / missing).is_dir():
+                raise
+            sys.exit(
+                f"{Path(sys.argv[0]).name}: the package {missing} is not installed here. The extra `cli` has what "
+                "job-supervisor needs, `server` what the services need: pip install 'elastic-job-supervisor[server]'."
+            )
+
+    return run

@@ -1,13 +1,21 @@
 """Access by a kubeconfig file. The client library reads it, as such a file may have a great many things."""
 
 import ssl
+import sys
 from collections.abc import Mapping
-
-from kubernetes_asyncio.client.configuration import Configuration
-from kubernetes_asyncio.config import ConfigException, load_kube_config
 
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
+
+# The client library imports this one where it is installed, as in a checkout, and with it 3.5 s of jsonschema. It does
+# without, and we never validate.
+_VALIDATES = sys.modules.get("kubernetes_validate")
+sys.modules["kubernetes_validate"] = _VALIDATES  # type: ignore[assignment]  # None keeps it from being imported.
+from kubernetes_asyncio.client.configuration import Configuration  # noqa: E402
+from kubernetes_asyncio.config import ConfigException, load_kube_config  # noqa: E402
+
+if _VALIDATES is None:
+    del sys.modules["kubernetes_validate"]
 
 
 async def kubeconfig_access(file: str | None, context: str | None = None) -> Access:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 HOROVODRUN, MPIRUN, TORCHRUN, KUBEAI_RUN = "horovodrun", "mpirun", "torchrun", "kubeai-run"
+LAUNCHERS = frozenset({HOROVODRUN, MPIRUN, TORCHRUN, KUBEAI_RUN})
 
 _ALIASES = {"mpiexec": MPIRUN}
 _TORCH_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})

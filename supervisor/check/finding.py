@@ -16,7 +16,7 @@ class Severity(StrEnum):
     ERROR = "error"
     """A reclaim ends the job, or loses what it has computed."""
     WARNING = "warning"
-    """A reclaim costs more than it has to: a retry, a stop of the whole job, or the wait for a person."""
+    """A reclaim costs more than it has to, such as a retry, or a loss without a notice ends the job."""
     HINT = "hint"
     """It may be what was meant."""
 

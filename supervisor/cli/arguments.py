@@ -1,6 +1,7 @@
 """The arguments and the help text of `job-supervisor`."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,18 @@ def parser(prog: str = "job-supervisor") -> CommandParser:
     _add_check(commands, common)
     add_completion(root, commands)
     return root
+
+
+def command_first(words: Sequence[str]) -> list[str]:
+    """Moves options that every command has behind the command, as kubectl takes them on either side of it."""
+    values, moved = {}, list[str]()
+    for action in _common()._actions:  # noqa: SLF001 - the library has no public list
+        values.update(dict.fromkeys(action.option_strings, action.nargs != 0))
+    rest = list(words)
+    while rest and (name := rest[0].partition("=")[0]) in values:
+        taken = 2 if values[name] and name == rest[0] else 1
+        moved, rest = [*moved, *rest[:taken]], rest[taken:]
+    return [*rest[:1], *moved, *rest[1:]]
 
 
 def _common() -> CommandParser:

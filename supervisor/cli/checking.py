@@ -11,6 +11,7 @@ import msgspec
 import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
 from supervisor.check.checking import check
+from supervisor.check.command import LAUNCHERS
 from supervisor.check.finding import Facts, Finding, Severity
 from supervisor.check.job import CheckedJob, Kind
 from supervisor.check.kinds import SHAPES, SUPERVISED
@@ -95,9 +96,12 @@ def _source(file: str) -> str:
 
 def _command(line: str) -> CheckedJob:
     try:
-        return job_of_command(line)
+        job = job_of_command(line)
     except ValueError as error:
         raise UsageError(f"--command: {error}.") from error
+    if not any(launch.program in LAUNCHERS for role in job.roles for launch in role.launches):
+        complain(f"--command: no launcher is recognized, so few rules apply. Known are {listed(sorted(LAUNCHERS))}.")
+    return job
 
 
 def _documents(file: str) -> list[object]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from servicekit.completion import print_completion
 from supervisor.cli import draining, drilling, showing, steering
-from supervisor.cli.arguments import parser
+from supervisor.cli.arguments import command_first, parser
 from supervisor.cli.backend import Backend
 from supervisor.cli.connect import connect
 from supervisor.cli.errors import CliError, ExitCode
@@ -35,7 +35,8 @@ _VERBS: Mapping[str, Callable[[Backend, argparse.Namespace], Awaitable[ExitCode]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code, an `ExitCode`."""
     plugin = Path(sys.argv[0]).name.startswith(_PLUGIN)
-    given = parser("kubectl job-supervisor" if plugin else "job-supervisor").parse_args(arguments)
+    words = command_first(sys.argv[1:] if arguments is None else arguments)
+    given = parser("kubectl job-supervisor" if plugin else "job-supervisor").parse_args(words)
     try:
         if print_completion(given):
             return ExitCode.DONE

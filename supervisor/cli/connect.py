@@ -80,13 +80,26 @@ def _directory(given: argparse.Namespace, environ: Mapping[str, str]) -> Path | 
         return named
     if standalone.serves(DATA_DIR):
         return DATA_DIR
+    return _dev_directory(given, environ)
+
+
+def _dev_directory(given: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
+    """The data directory of a running `dev`; None if none runs, or something else is meant."""
     dev = default_directory(environ)
-    # Other options say that another supervisor or a cluster is meant.
-    if given.address or given.namespace or environ.get("SUPERVISOR_CLI_ADDRESS") or not is_running(dev):
+    if given.address or environ.get("SUPERVISOR_CLI_ADDRESS") or not is_running(dev):
         return None
-    # It may hide the cluster that was meant.
-    sys.stderr.write(f"Connecting to the supervisor of `elastic-job-supervisor dev` in {dev}.\n")
+    if given.namespace:
+        sys.stderr.write("-n names a namespace: asking the cluster, not the running `elastic-job-supervisor dev`.\n")
+        return None
+    if _has_cluster(environ):  # It may be what was meant.
+        sys.stderr.write(f"Asking the supervisor of `elastic-job-supervisor dev` in {dev}, not the cluster.\n")
     return dev
+
+
+def _has_cluster(environ: Mapping[str, str]) -> bool:
+    """Whether a cluster would be asked if no supervisor were found."""
+    home = Path(environ.get("HOME") or "~").expanduser()
+    return bool(environ.get("KUBECONFIG") or environ.get("KUBERNETES_SERVICE_HOST")) or (home / ".kube/config").exists()
 
 
 def _path(environ: Mapping[str, str], name: str) -> Path | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from supervisor.cli.backend import Backend, Subject
 from supervisor.cli.confirmation import confirm
 from supervisor.cli.data_dir import whoami
-from supervisor.cli.drill import consequences
+from supervisor.cli.drill import check_known, consequences
 from supervisor.cli.errors import ExitCode, NotNowError, UnreachableError, UsageError
 from supervisor.cli.output import complain, show
 from supervisor.cli.status import Job, Status
@@ -23,7 +23,9 @@ Say = Callable[[str], None]
 
 async def drain(backend: Backend, given: argparse.Namespace) -> ExitCode:
     node, say = await _node(backend, given.node), show if given.output.for_people else complain
-    for sentence in consequences(node, await backend.status(), "the drain is ended"):
+    status = await backend.status()
+    check_known(node, status)
+    for sentence in consequences(node, status, "the drain is ended"):
         say(sentence)
     if not given.yes:
         confirm(f"Drain node {node.name}?", f"Node {node.name} was left alone.")

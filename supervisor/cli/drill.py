@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 
 from supervisor.cli.backend import Backend, Subject
-from supervisor.cli.errors import NotNowError, UnreachableError
+from supervisor.cli.errors import NotNowError, UnknownError, UnreachableError
 from supervisor.cli.status import Host, Job, Notice, Status
 from supervisor.cli.text import duration
 from supervisor.domain.ids import JobName
+from supervisor.domain.notice import SubjectKind
 
 _POLL_SECONDS = 0.5
 _SETTLING_SECONDS = 180.0
@@ -19,6 +20,14 @@ _SETTLED = ("Running", "Finished", "TimedOut")
 Output = Callable[[str], None]
 PhaseHistory = dict[str, list[str]]
 """The phases that each job went through, in order."""
+
+
+def check_known(subject: Subject, status: Status) -> None:
+    """Raises UnknownError for a node without an agent, where the supervisor takes a node only by that name."""
+    if status.agents is None or subject.kind is not SubjectKind.NODE:
+        return
+    if all(agent.node != subject.name for agent in status.agents):
+        raise UnknownError(f"No agent has the name {subject.name}. `job-supervisor nodes` lists them.")
 
 
 def consequences(subject: Subject, status: Status, until: str = "the drill is over") -> list[str]:
@@ -49,15 +58,26 @@ async def follow(backend: Backend, subject: Subject, before: Status, output: Out
     A job that was already waiting in `before`, the status before the drill, may still wait at the end.
 
     Raises:
-        NotNowError: A job has not settled long after the drill.
+        NotNowError: A job has not settled long after the drill, or the supervisor has not answered for as long.
+        UnreachableError: As above.
     """
     history: PhaseHistory = {}
     phases_before = {job.job: job.phase for job in before.jobs}
     printed: dict[JobName, str] = {}
-    started, over = time.monotonic(), None
+    started, over, away = time.monotonic(), None, None
     while True:
-        status = await _status_or_none(backend)
-        if status is not None:
+        try:
+            status = await backend.status()
+        except (NotNowError, UnreachableError) as error:  # It may be restarted during a drill.
+            if away is None:
+                away = time.monotonic()
+                output(f"{_since(started)}  {error} Asking again; the drill ends by itself.")
+            if time.monotonic() > away + _SETTLING_SECONDS:
+                raise
+        else:
+            if away is not None:
+                output(f"{_since(started)}  The supervisor answers again.")
+            away = None
             _print_changes(status, subject, history, printed, lambda text: output(f"{_since(started)}  {text}"))
             if over is None and not _drills(status, subject):
                 over = time.monotonic()
@@ -69,14 +89,6 @@ async def follow(backend: Backend, subject: Subject, before: Status, output: Out
             if over is not None and time.monotonic() > over + _SETTLING_SECONDS:
                 raise NotNowError("; ".join(f"{job.job} is still {job.phase}: {job.reason}" for job in unsettled))
         await asyncio.sleep(_POLL_SECONDS)
-
-
-async def _status_or_none(backend: Backend) -> Status | None:
-    """None while there is no answer: the supervisor may be restarted during a drill."""
-    try:
-        return await backend.status()
-    except (NotNowError, UnreachableError):
-        return None
 
 
 def _drills(status: Status, subject: Subject) -> list[Notice]:

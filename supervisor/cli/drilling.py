@@ -7,7 +7,7 @@ from contextlib import suppress
 from supervisor.cli.backend import Backend, Subject
 from supervisor.cli.confirmation import confirm
 from supervisor.cli.data_dir import whoami
-from supervisor.cli.drill import Output, consequences, follow, start_message
+from supervisor.cli.drill import Output, check_known, consequences, follow, start_message
 from supervisor.cli.errors import CliError, ExitCode, UsageError
 from supervisor.cli.output import complain, show
 from supervisor.cli.status import Status
@@ -21,6 +21,7 @@ async def simulate(backend: Backend, given: argparse.Namespace) -> ExitCode:
         raise UsageError("Name the node or pod of the drill.")
     say: Output = show if given.output.for_people else complain
     before = await backend.status()
+    check_known(subject, before)
     for sentence in consequences(subject, before):
         say(sentence)
     if not given.yes:

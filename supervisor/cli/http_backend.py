@@ -220,16 +220,22 @@ class HttpBackend:
                 )
             case aiohttp.ClientSSLError():
                 return NotUnderstoodError(f"{url} does not speak TLS. Is it http://?")
-            case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError() if not isinstance(
-                error, aiohttp.ClientConnectorError
+            case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError() | aiohttp.ClientResponseError() if (
+                not isinstance(error, aiohttp.ClientConnectorError)
             ):
-                return UnreachableError(f"{url} closed the connection without an answer. Is it https://?")
+                return UnreachableError(_unlike_http(url, error))
             case TimeoutError():
                 return UnreachableError(f"No answer from {url} within {_PATIENCE_SECONDS:g} s.")
             case aiohttp.InvalidURL():
                 return UsageError(f"{url!r} is not an address.")
             case _:
                 return UnreachableError(f"No supervisor answers at {url}: {connect_error_reason(error)}.")
+
+
+def _unlike_http(url: str, error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientResponseError):  # As the port for agents begins with a frame of HTTP/2.
+        return f"{url} does not speak HTTP/1.1. Is it the port for agents? Commands use the other one, 8471 by default."
+    return f"{url} closed the connection without an answer. Is it https://?"
 
 
 def _joined(pages: Sequence[_Page]) -> Status:

@@ -73,7 +73,13 @@ async def _shown(scene: Scene) -> int:
     say(instructions(scene.options, scene.url, scene.workspace.viewer_token))
     narrator = JobNarrator()
     while not scene.is_job_done:
-        job = await scene.job_status()
+        try:
+            job = await scene.job_status()
+        except ChildEnded:
+            if not scene.was_job_stopped:
+                raise
+            say("The job was stopped, and has ended.")
+            return _DONE
         if job is not None:
             narrator.follow(job)
         await asyncio.sleep(LOOK_SECONDS)

@@ -2,6 +2,9 @@
 
 import argparse
 import os
+import shlex
+import shutil
+import sysconfig
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,13 +107,17 @@ def _shown(path: Path) -> str:
 
 def instructions(chosen: Options, url: str, token: Path) -> str:
     """What to type in another terminal."""
+    name = "job-supervisor"
+    if shutil.which(name) is None:  # As in a checkout, whose environment is not activated.
+        beside = Path(sysconfig.get_path("scripts")) / name
+        name = shlex.quote(str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside))
     where = "" if chosen.directory == _default().absolute() else f" --data-dir {chosen.directory}"
-    job = f"job-supervisor explain{where} {JOB}\n" if chosen.command is not None else ""
+    job = f"{name} explain{where} {JOB}\n" if chosen.command is not None else ""
     last = chosen.hosts[-1]
     typed = f"""\
-        job-supervisor status{where} --watch
+        {name} status{where} --watch
         {job.strip()}
-        job-supervisor simulate{where} {last} --lead 60s --wait
+        {name} simulate{where} {last} --lead 60s --wait
         """
     lines = [line for line in textwrap.dedent(typed).splitlines() if line.strip()]
     return "\n".join(

@@ -25,6 +25,8 @@ GRPC_PORT, HTTP_PORT = 8470, 8471
 _SAMPLE = (sys.executable, "-P", "-m", "kubeai.elastic.sample.launcher")
 LOOK_SECONDS = 0.2
 _STOP_SECONDS = 5.0
+_STOPPED_CODE = 143
+"""kubeai-run's own: ended by SIGTERM, or by the supervisor."""
 # kubeai-run itself waits up to 60 s for a checkpoint and 10 s for the launcher.
 _JOB_STOP_SECONDS = 90.0
 
@@ -65,6 +67,11 @@ class Scene:
     def is_job_done(self) -> bool:
         """Whether the job has ended successfully."""
         return self.job is not None and self.job.process.poll() == 0
+
+    @property
+    def was_job_stopped(self) -> bool:
+        """Whether kubeai-run has ended because somebody asked for that, as with `job-supervisor stop`."""
+        return self.job is not None and self.job.process.poll() == _STOPPED_CODE
 
     def children(self) -> Iterator[Child]:
         yield self.supervisor

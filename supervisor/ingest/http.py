@@ -117,7 +117,8 @@ async def require_principal(kind: type[T], request: web.Request, authenticate: A
     """
     principal = await authenticate(request.headers.get("Authorization"))
     if not isinstance(principal, kind):
-        raise ForeignTokenError(f"this needs the token of a {kind.__name__.lower()}")
+        name = kind.__name__.lower()
+        raise ForeignTokenError(f"this needs the token of {'an' if name[0] in 'aeio' else 'a'} {name}")
     return principal
 
 

@@ -1,12 +1,13 @@
 """What the exit code 0 of one process means for the job."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from supervisor.check.command import HOROVODRUN, TORCHRUN
 from supervisor.check.finding import Facts, Problem, Severity, rule
 from supervisor.check.job import CheckedJob, Kind
 from supervisor.check.torchrun import KUBEAI, agents
+from supervisor.check.values import text
 
 _HIDDEN = re.compile(r"(?:\|\||;|&&)\s*(?:true|:|exit\s+0)(?=$|[\s;'\"])|trap\s+(['\"])[^'\"]*\bexit(?:\s+0)?\s*\1")
 
@@ -14,8 +15,8 @@ _HIDDEN = re.compile(r"(?:\|\||;|&&)\s*(?:true|:|exit\s+0)(?=$|[\s;'\"])|trap\s+
 @rule("exit-code-hidden", Severity.ERROR, "a command that turns every exit code into 0")
 def exit_code_hidden(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
     for role in job.roles:
-        for text in role.texts:
-            hidden = _HIDDEN.search(text)
+        for written in role.texts:
+            hidden = _HIDDEN.search(written)
             if hidden is not None:
                 yield Problem(
                     role.path or "command",
@@ -31,15 +32,21 @@ def one_success_ends_job(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
     waits = any(agent.backend == KUBEAI for agent in agents(job))
     if job.kind is Kind.PYTORCH_JOB and "elasticPolicy" in job.spec and "master" not in roles and not waits:
         who = "any worker"
-    elif job.kind is Kind.TF_JOB and "worker" in roles and not roles & {"chief", "master"}:
+    elif job.kind is Kind.TF_JOB and _ends_with_worker_0(job, roles):
         who = "worker 0"
     else:
         return
+    all_of_them = " Or set successPolicy to AllWorkers." if job.kind is Kind.TF_JOB else ""
     yield Problem(
         "spec",
         f"The job counts as succeeded as soon as {who} exits with 0, also if it only leaves before a reclaim.",
-        "Exit with a code other than 0 when leaving; kubeai's exit_for_resume() does so.",
+        f"Exit with a code other than 0 when leaving; kubeai's exit_for_resume() does so.{all_of_them}",
     )
+
+
+def _ends_with_worker_0(job: CheckedJob, roles: Collection[str]) -> bool:
+    waits_for_all = text(job.spec, "successPolicy") == "AllWorkers"
+    return "worker" in roles and not waits_for_all and not {"chief", "master"}.intersection(roles)
 
 
 def _consequence(job: CheckedJob) -> str:

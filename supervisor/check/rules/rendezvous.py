@@ -22,14 +22,15 @@ def rendezvous_standalone(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
             )
 
 
-@rule("rendezvous-store-on-worker", Severity.ERROR, "a rendezvous store on a worker, which may be reclaimed itself")
+@rule("rendezvous-store-on-worker", Severity.WARNING, "a rendezvous store on a worker, which may be lost itself")
 def rendezvous_store_on_worker(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
     for agent in agents(job):
         if agent.backend == "c10d" and not agent.standalone:
             host = agent.endpoint.rpartition(":")[0] or agent.endpoint or "one of the nodes"
             yield Problem(
                 f"{agent.place} --rdzv-backend",
-                f"The store of the rendezvous (c10d) is a process on {host}: if that node is reclaimed, the job ends.",
+                f"The store of the rendezvous (c10d) is a process on {host}: if that node is lost without a notice, "
+                "the run ends. An announced reclaim of any node stops the whole run after a checkpoint.",
                 _FIX,
             )
 

@@ -22,19 +22,21 @@ def worker_not_replaced(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
             )
 
 
-@rule("loss-fails-job", Severity.ERROR, "a controller that fails the job when one of its pods is deleted")
+@rule("loss-fails-job", Severity.WARNING, "a controller that fails the job when one of its pods is lost")
 def loss_fails_job(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
     for role in job.roles:
         if job.kind is Kind.PYTORCH_JOB and role.restart_policy == "Never":
             yield Problem(
                 f"{role.path}.restartPolicy",
-                f"The job fails for good as soon as a pod of {role.name} is evicted, because restartPolicy is Never.",
+                f"A pod of {role.name} that is lost without a notice fails the job for good, because restartPolicy is "
+                "Never.",
                 "Set restartPolicy to OnFailure.",
             )
         elif job.kind is Kind.TF_JOB and not (_is_dynamic(job) and role.name.lower() == "worker"):
             yield Problem(
                 role.path,
-                f"The job fails for good as soon as a pod of {role.name} is evicted, whatever its restartPolicy is.",
+                f"A pod of {role.name} that is lost without a notice fails the job for good, whatever its "
+                "restartPolicy is.",
                 "Set spec.enableDynamicWorker to true."
                 if role.name.lower() == "worker"
                 else f"Keep the pods of {role.name} on nodes that are not reclaimed.",
@@ -82,14 +84,14 @@ def no_retries(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
             )
 
 
-@rule("no-torchrun-restarts", Severity.ERROR, "torchrun without restarts, which the loss of any node takes one of")
+@rule("no-torchrun-restarts", Severity.WARNING, "torchrun without restarts, which the loss of any node takes one of")
 def no_torchrun_restarts(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
     for agent in agents(job):
         if agent.max_restarts == 0 and agent.fixed_nodes != 1 and agent.backend != KUBEAI and not agent.standalone:
             yield Problem(
                 f"{agent.place} --max-restarts",
-                "torchrun has no restarts (max_restarts is 0, its default), and each node that leaves takes one from "
-                "every other node: the first reclaim ends the job.",
+                "torchrun has no restarts (max_restarts is 0, its default), and each node that is lost without a "
+                "notice takes one from every other node: the first such loss ends the run.",
                 f"Use the rendezvous backend {KUBEAI}, with which an announced leave takes none; or allow restarts, "
                 "as with --max-restarts=10.",
             )

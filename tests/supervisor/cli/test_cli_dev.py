@@ -10,7 +10,7 @@ from supervisor.cli.errors import ExitCode
 from supervisor.dev.workspace import claimed
 from tests.supervisor.cli.cli_running import RunHere
 
-CONNECTING = "Connecting to the supervisor of `elastic-job-supervisor dev`"
+ASKING = "Asking the supervisor of `elastic-job-supervisor dev`"
 
 
 def _serve_nowhere(directory: Path) -> None:
@@ -23,17 +23,19 @@ def test_a_running_dev_is_found_and_named(run_here: RunHere, tmp_path: Path) -> 
         _serve_nowhere(workspace.directory)
         said = run_here("status", cwd=tmp_path, HOME=str(tmp_path))
         assert said.code is ExitCode.UNREACHABLE
-        assert f"{CONNECTING} in {workspace.directory}.\n" in said.err
         assert "http://127.0.0.1:1" in said.err
+        assert ASKING not in said.err  # Nothing else could be meant.
+        beside = run_here("status", cwd=tmp_path, HOME=str(tmp_path), KUBECONFIG="config")
+        assert f"{ASKING} in {workspace.directory}, not the cluster.\n" in beside.err
 
 
 def test_one_that_has_ended_is_not_asked(run_here: RunHere, tmp_path: Path) -> None:
     with claimed(default_directory({"HOME": str(tmp_path)})) as workspace:
         workspace.prepare(("host-1",))
         _serve_nowhere(workspace.directory)
-    said = run_here("status", cwd=tmp_path, HOME=str(tmp_path))
-    assert CONNECTING not in said.err
-    assert "There is no cluster to connect to" in said.err
+    said = run_here("status", cwd=tmp_path, HOME=str(tmp_path), KUBECONFIG="config")
+    assert ASKING not in said.err
+    assert "config" in said.err
 
 
 @pytest.mark.parametrize(
@@ -55,4 +57,5 @@ def test_whatever_is_named_wins(
         workspace.prepare(("host-1",))
         said = run_here("status", *arguments, cwd=tmp_path, **{"HOME": str(tmp_path), **variables})
         assert said.code != ExitCode.DONE
-        assert CONNECTING not in said.err
+        assert ASKING not in said.err
+        assert ("asking the cluster, not the running `elastic-job-supervisor dev`" in said.err) is ("ml" in arguments)

@@ -4,10 +4,15 @@ import asyncio
 import os
 import pty
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from supervisor.domain.notice import NoticeState
+from supervisor.cli import drill
+from supervisor.cli.backend import Backend, Subject
+from supervisor.cli.errors import UnreachableError
+from supervisor.cli.status import Status
+from supervisor.domain.notice import NoticeState, SubjectKind
 from tests.supervisor.cli.cli_running import ended, interrupt, line, run, started
 from tests.testkit.serving import Served
 from tests.testkit.waiting import PATIENCE
@@ -53,6 +58,16 @@ async def test_a_drill_where_no_job_is_says_so_and_is_held(served: Served, tmp_p
     assert said.code == 0
     assert "No supervised job is on node n1" in said.out
     assert _states(served) == {"n1": NoticeState.ACTIVE}
+
+
+@pytest.mark.parametrize("verb", ["simulate", "drain"])
+async def test_a_node_that_nobody_knows_is_refused_before_anything_is_foretold(
+    served: Served, tmp_path: Path, verb: str
+) -> None:
+    await served.peers.agents(["n1"])
+    said = await run(verb, "nosuch", "--yes", "--data-dir", tmp_path)
+    assert (said.code, said.out) == (66, "")
+    assert said.err == "No agent has the name nosuch. `job-supervisor nodes` lists them.\n"
 
 
 async def test_a_drill_is_ended_before_its_time(served: Served, tmp_path: Path) -> None:
@@ -115,3 +130,37 @@ async def test_whoever_sits_at_a_terminal_is_asked(served: Served, tmp_path: Pat
     assert said.code == code, said.err
     assert "Start the drill? [y/N]" in said.err
     assert len(_states(served)) == (code == 0)
+
+
+class _Away:
+    """A backend that answers once, is away, and then answers that the drill is over."""
+
+    def __init__(self, *answers: Status | UnreachableError) -> None:
+        self._answers = iter(answers)
+
+    async def status(self) -> Status:
+        answer = next(self._answers)
+        if isinstance(answer, UnreachableError):
+            raise answer
+        return answer
+
+
+async def test_a_supervisor_that_is_away_during_a_drill_is_missed_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drill, "_POLL_SECONDS", 0)
+    here, gone, said = Status(now=0.0, jobs=[], notices=[]), UnreachableError("No supervisor answers."), list[str]()
+    backend = cast("Backend", _Away(gone, gone, here))
+    await drill.follow(backend, Subject(kind=SubjectKind.NODE, name="n1"), here, said.append)
+    assert [line.partition(" s  ")[2] for line in said] == [
+        "No supervisor answers. Asking again; the drill ends by itself.",
+        "The supervisor answers again.",
+        "The drill is over.",
+    ]
+
+
+async def test_a_supervisor_that_stays_away_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drill, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(drill, "_SETTLING_SECONDS", -1)
+    gone, here = UnreachableError("No supervisor answers."), Status(now=0.0, jobs=[], notices=[])
+    backend, node = cast("Backend", _Away(gone)), Subject(kind=SubjectKind.NODE, name="n1")
+    with pytest.raises(UnreachableError):
+        await drill.follow(backend, node, here, list[str]().append)

@@ -43,6 +43,7 @@ async def test_who_only_looks_holds_no_drill(served: Served, tmp_path: Path) -> 
     assert (await run("status", *where)).code == 0
     said = await run("simulate", "n1", "--yes", *where)
     assert said.code == 77
+    assert "this needs the token of an operator" in said.err
     assert "elastic-job-supervisor token operator" in said.err
     assert not served.notices()
 
@@ -66,7 +67,7 @@ async def test_an_unknown_job(served: Served, tmp_path: Path) -> None:  # noqa: 
 async def test_an_unknown_node(served: Served, tmp_path: Path) -> None:  # noqa: ARG001
     said = await run("simulate", "n1", "--yes", "--data-dir", tmp_path)
     assert said.code == 66
-    assert "no agent of a node n1 is known" in said.err
+    assert (said.out, said.err) == ("", "No agent has the name n1. `job-supervisor nodes` lists them.\n")
 
 
 async def test_a_certificate_that_is_not_trusted(secured: Served, tmp_path: Path, authority: Authority) -> None:
@@ -224,6 +225,27 @@ def test_no_token_travels_in_the_clear(run_here: RunHere, tmp_path: Path, addres
     assert said.err == "Only https:// is allowed beyond this machine, as every call carries the token.\n"
     by_environment = run_here("status", SUPERVISOR_CLI_ADDRESS=address, SUPERVISOR_CLI_TOKEN_FILE=str(file))
     assert by_environment == Said(78, "", f"SUPERVISOR_CLI_ADDRESS: {said.err}")
+
+
+async def test_the_port_for_agents_is_recognized(served: Served, tmp_path: Path) -> None:
+    """Commands that were given the other one of the two ports."""
+    (tmp_path / "token").write_text(served.peers.tokens.viewer())
+    address = f"http://{served.peers.grpc}"
+    said = await run("status", "--address", address, "--token-file", tmp_path / "token")
+    assert (said.code, said.out) == (69, "")
+    assert f"{address} does not speak HTTP/1.1. Is it the port for agents?" in said.err
+
+
+def test_options_that_every_command_has_may_stand_before_it(run_here: RunHere, tmp_path: Path) -> None:
+    """As kubectl takes them, which passes them on to a plugin in that order."""
+    missing = tmp_path / "kubeconfig"
+    behind = run_here("status", "--kubeconfig", missing, "-n", "ml", "-o", "json")
+    before = run_here("--kubeconfig", missing, "-n", "ml", "-o", "json", "status")
+    apart = run_here(f"--kubeconfig={missing}", "status", "-n", "ml", "-o", "json")
+    assert before == behind == apart
+    assert "kubeconfig" in before.err
+    assert run_here("-A", "status", "--kubeconfig", missing).code == behind.code
+    assert run_here("--context").code == 64
 
 
 async def test_no_token_follows_to_another_address(tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
 """What `dev` refuses before it starts anything."""
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.__main__ import main
 from supervisor.cli.dev_directory import LOCK_FILE, default_directory, is_running
+from supervisor.dev.children import Child
+from supervisor.dev.options import Options, instructions
+from supervisor.dev.scene import Scene
 from supervisor.dev.workspace import claimed
 
 
@@ -55,3 +60,30 @@ def test_a_directory_is_claimed_once_and_emptied_of_an_earlier_dev(tmp_path: Pat
 def test_its_place_is_the_state_directory_of_the_user() -> None:
     assert default_directory({"HOME": "/home/a"}) == Path("/home/a/.local/state/elastic-job-supervisor/dev")
     assert default_directory({"XDG_STATE_HOME": "/s", "HOME": "/h"}) == Path("/s/elastic-job-supervisor/dev")
+
+
+def _typed(tmp_path: Path) -> list[str]:
+    chosen = Options(hosts=("host-1",), min_workers=1, directory=tmp_path, command=(), drill=False)
+    shown = instructions(chosen, "http://127.0.0.1:8471", tmp_path / "token")
+    return [line.split()[0] for line in shown.splitlines() if line.startswith("  ")]
+
+
+def test_what_it_prints_to_type_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a checkout, whose commands are not on the user's path, they are named by their path."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert all(Path(command).name == "job-supervisor" and Path(command).is_file() for command in _typed(tmp_path))
+    there = tmp_path / "job-supervisor"
+    there.write_text("")
+    there.chmod(0o755)
+    assert set(_typed(tmp_path)) == {"job-supervisor"}
+
+
+@pytest.mark.parametrize(("code", "stopped"), [(0, False), (1, False), (143, True)])
+def test_a_job_that_somebody_stopped_is_no_crash(code: int, stopped: bool) -> None:  # noqa: FBT001  # pytest names it.
+    """Such as by `job-supervisor stop`: kubeai-run then ends with 143."""
+    nothing: Any = None
+    with subprocess.Popen(["sh", "-c", f"exit {code}"]) as process:  # noqa: S607
+        process.wait()
+    job = Child("kubeai-run", process, None)
+    scene = Scene(options=nothing, workspace=nothing, url="", backend=nothing, supervisor=nothing, hosts=[], job=job)
+    assert scene.was_job_stopped is stopped
