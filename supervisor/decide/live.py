@@ -11,7 +11,6 @@ from supervisor.decide.reasons import (
     fixed_hosts,
     following,
     gone,
-    is_start,
     joined,
     launcher_missing,
     launcher_noticed,
@@ -201,8 +200,6 @@ def _restarted(s: Situation, before: Decision) -> Decision:
     if observed.run > before.run:
         reason = running(observed.run, len(before.hosts - before.exclusions))
         return replace(before, run=observed.run, reason=reason, growth=None, run_since=s.now)
-    if observed.running and is_start(before.reason):
-        return replace(before, reason=running(before.run, len(before.hosts - before.exclusions)))
     failed = observed.run == before.run and not observed.running and observed.exit_code not in (None, 0)
     if failed:
         return replace(before, reason=retrying(observed))

@@ -12,9 +12,11 @@ from supervisor.domain.job import (
     AcknowledgementKind,
     Observed,
     OnLoss,
+    Phase,
     RequestKind,
     Result,
     Spec,
+    SupervisedJob,
     UserRequest,
 )
 from supervisor.domain.notice import OPERATOR, SIMULATED, NoticeClass, ReclaimNotice
@@ -44,9 +46,16 @@ def started(run: int, workers: int, spec: Spec, *, first: bool) -> str:
     return f"{start} run {run} on {workers} of {spec.requested_workers} requested hosts."
 
 
-def is_start(reason: str) -> bool:
-    """Whether a reason only says that a first run was ordered."""
-    return reason.startswith("Starting run ")
+def at_present(job: SupervisedJob) -> str:
+    """The reason as it reads now: the first run of a job may have started since it was ordered.
+
+    A decision that says so would be another order to the launcher, and another line to each process.
+    """
+    decision, observed = job.decision, job.observed
+    has_started = decision.phase is Phase.RUNNING and observed.running and observed.run == decision.run
+    if has_started and decision.reason.startswith("Starting run "):
+        return running(decision.run, len(decision.hosts - decision.exclusions))
+    return decision.reason
 
 
 def probing(run: int, workers: int) -> str:

@@ -6,6 +6,7 @@ from supervisor.decide.classes import is_acted_on
 from supervisor.decide.notices import deadline_of
 from supervisor.decide.prospects import prospects
 from supervisor.decide.ranks import NO_RANKS, RankCounts, Ranks, names
+from supervisor.decide.reasons import at_present
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, UserRequest
 from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
@@ -70,7 +71,7 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
         phase=decision.phase,
         age_seconds=max(0.0, snapshot.now - observed.registered_at),
         since_seconds=_ago(status.since, snapshot.now),
-        reason=decision.reason,
+        reason=at_present(job),
         generation=decision.generation,
         run=observed.run,
         running=observed.running,

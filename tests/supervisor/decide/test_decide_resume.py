@@ -6,6 +6,7 @@ import pytest
 
 from supervisor.decide.orders import order_for
 from supervisor.decide.plan import first_decision
+from supervisor.decide.reasons import at_present
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Observed, Phase, Result, SupervisedJob
 from supervisor.domain.order import EndJob, OrderKind, SetHostList, StartRun, SuspendRun
@@ -36,9 +37,12 @@ def test_a_job_starts_at_once_at_full_size() -> None:
 
 
 def test_the_reason_of_a_run_that_has_started_is_about_the_present() -> None:
+    """Without another decision, which would be sent to the launcher and to each process."""
     job = decide(waiting_job(), seeing({}, first(6))).job
-    runs = decide(observing(obeyed(job), run=1, running=True), seeing(), 5).job
-    assert (runs.decision.phase, runs.decision.reason) == (Phase.RUNNING, "Run 1 is running on 6 hosts.")
+    assert at_present(job) == job.decision.reason
+    started = observing(obeyed(job), run=1, running=True)
+    assert decide(started, seeing(), 5).job.decision == started.decision
+    assert at_present(started) == "Run 1 is running on 6 hosts."
 
 
 def test_a_resume_at_full_size_is_a_new_run() -> None:
