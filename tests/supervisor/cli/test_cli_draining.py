@@ -53,7 +53,7 @@ async def test_what_cannot_be_drained_says_why(served: Served, tmp_path: Path) -
     await served.peers.agents(["n1"])
     where = ("--data-dir", tmp_path)
     unknown = await run("drain", "n9", "--yes", *where)
-    assert (unknown.code, "no agent of a node n9 is known" in unknown.err) == (66, True)
+    assert (unknown.code, "No agent has the name n9." in unknown.err) == (66, True)
     unasked = await run("drain", "n1", *where)
     assert (unasked.code, "--yes" in unasked.err) == (64, True)
     pod = await run("drain", "pod/p", "--yes", *where)
