@@ -81,12 +81,21 @@ class KernelWatchdog:
 
     def feed(self) -> None:
         """Starts the time anew."""
-        whole = int(self._seconds)
-        setting = _Setting(0, 0, whole, int((self._seconds - whole) * 1e9))
+        self._set(self._seconds)
+
+    def _set(self, seconds: float) -> None:
+        whole = int(seconds)
+        setting = _Setting(0, 0, whole, int((seconds - whole) * 1e9))
         _check(self._library.timer_settime(self._timer, 0, ctypes.byref(setting), None))
 
     async def run(self, hanging: Callable[[], Sequence[str]]) -> None:
-        """Root task: feeds the timer while no loop hangs."""
+        """Root task: feeds the timer while no loop hangs. The end of the agent is not timed."""
+        try:
+            await self._feed_while_alive(hanging)
+        finally:
+            self._set(0.0)
+
+    async def _feed_while_alive(self, hanging: Callable[[], Sequence[str]]) -> None:
         before: Sequence[str] = ()
         while True:
             loops = hanging()

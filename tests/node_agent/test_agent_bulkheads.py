@@ -71,7 +71,7 @@ async def test_a_source_that_raises_is_unknown_and_the_others_are_polled(bulkhea
         assert states(outbox)["other"] is SourceState.NOTICED
         broken.answers = [NOTICE]
         await until(lambda: {report.source for report in outbox.reports()} == {"script", "other"})
-    assert set(bulkhead.counts) == {"source"}
+    assert set(+bulkhead.counts) == {"source"}
 
 
 def _poller(source: Script, outbox: Outbox, bulkhead: Bulkhead) -> Poller:
@@ -118,7 +118,7 @@ async def test_a_pod_that_raises_is_tried_again_and_the_others_are_reported(
             broken.clear()
             await until(lambda: set(reports(outbox)) == {"space/good", "space/bad"})
             await until(lambda: states(outbox) == {"kubernetes": SourceState.CLEAR})
-    assert set(bulkhead.counts) == {"pods"}
+    assert set(+bulkhead.counts) == {"pods"}
 
 
 async def test_a_pod_that_raised_and_is_gone_leaves_nothing_behind(
@@ -157,7 +157,7 @@ async def test_a_report_that_cannot_be_sent_holds_up_no_other_one(supervisor: Fa
     await until(lambda: [notice.revision for notice in supervisor.streams[0].notices] == [2])
     agent.outbox.put(replace(bad, revision=3, message="mended"))
     await until(lambda: not agent.outbox.unacknowledged())
-    assert set(agent.bulkhead.counts) == {"report"}
+    assert set(+agent.bulkhead.counts) == {"report"}
     assert len(supervisor.streams) == 1
 
 
