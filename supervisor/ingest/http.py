@@ -71,14 +71,11 @@ def _refusal(refusals: Refusals, wire: Wire, status: int, code: Code, why: str) 
 
 
 def refused(refusals: Refusals, error: Exception) -> Mapping[str, Any]:
-    """Counts the refusal of one of several messages, and returns its answer.
-
-    Raises:
-        Exception: `error` itself, which is not a refusal but a bug.
-    """
+    """Counts the refusal of one of several messages, and returns its answer: a bug of ours is one of that message."""
     code = code_of(error)
     if code is None:
-        raise error
+        refusals.add(Wire.HTTP, Code.INTERNAL, repr(error), error)
+        return {"status": 500, "error": Code.INTERNAL, "message": "an internal error of the supervisor"}
     refusals.add(Wire.HTTP, code, str(error))
     return {"status": _STATUS[code], "error": code, "message": readable(str(error))}
 

@@ -97,17 +97,13 @@ class RelayEndpoints:
         if opened is None or opened.principal != principal:
             raise UnknownRelayError("the relay has no stream here")
         # Tasks start in this order, and a process that joins or leaves does so before its task first waits.
-        messages = (self._answer(opened, message) for message in batch.messages)
-        answers = await asyncio.gather(*messages, return_exceptions=True)
-        for answer in answers:  # Once all have been handled: the relay repeats the batch.
-            if isinstance(answer, BaseException):
-                raise answer
+        answers = await asyncio.gather(*(self._answer(opened, message) for message in batch.messages))
         return web.json_response({"answers": answers})
 
     async def _answer(self, opened: _Open, raw: msgspec.Raw) -> Mapping[str, Any]:
         try:
             await self._accept(opened, _decoded(raw))
-        except Exception as error:  # noqa: BLE001 - what is no refusal is raised again
+        except Exception as error:  # noqa: BLE001 - it is answered to the process whose message it was, and counted
             return refused(self.processes.refusals, error)
         return {}
 

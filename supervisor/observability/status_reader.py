@@ -98,7 +98,7 @@ class StatusReader:
             now=now,
             policy=self.live.policy,
             leader=LeaderView(name=self.name, acts=self.may_act(), serving_seconds=now - self._since, version=VERSION),
-            jobs=tuple(self._job(job) for job in (snapshot.jobs.values() if jobs is None else jobs)),
+            jobs=tuple(self._guarded(job) for job in (snapshot.jobs.values() if jobs is None else jobs)),
             notices=tuple(snapshot.notices.values()),
             unconfirmed=tuple(self.live.unconfirmed.all()),
             groups=(groups := self.groups.all()),
@@ -111,6 +111,17 @@ class StatusReader:
             refused=dict(self.refusals.counts()),
         )
 
+    def _guarded(self, job: SupervisedJob) -> JobStatus:
+        """One job; if that raises, what is stored of it, so that the others are shown."""
+        with self.bulkhead.guard("status", job.name):
+            return self._job(job)
+        return JobStatus(
+            job=job, noticed={}, placements=None, streams=frozenset(), since=None, faults=self._faults(job.name)
+        )
+
+    def _faults(self, name: JobName) -> tuple[str, ...]:
+        return tuple(_fault(where, why) for where, why in sorted(self.bulkhead.about(name).items()))
+
     def _job(self, job: SupervisedJob) -> JobStatus:
         return JobStatus(
             job=job,
@@ -122,7 +133,7 @@ class StatusReader:
             placements=self.live.placements(job.name),
             streams=self.live.processes.hosts(job.id),
             since=self.phases.since(job),
-            faults=tuple(_fault(where, why) for where, why in sorted(self.bulkhead.about(job.name).items())),
+            faults=self._faults(job.name),
         )
 
 
@@ -133,6 +144,7 @@ _CANNOT = {
     "plan": "plan this job",
     "rounds": "tell the elastic agents of this job their round",
     "settle": "store the decision about this job",
+    "status": "show all of this job",
 }
 """What the supervisor cannot do for a job when one of its loops fails on it."""
 

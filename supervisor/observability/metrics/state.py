@@ -1,11 +1,13 @@
 """Gauges of the present state, read at each scrape."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.metrics import LabelLimiter
 from supervisor.decide.stopping import answers
 from supervisor.domain.ids import Host, JobName
@@ -24,18 +26,28 @@ Samples = Iterable[tuple[Sequence[str], float]]
 
 
 class StateCollector(Collector):
-    def __init__(self, live: LiveState, sources: LabelLimiter) -> None:
+    def __init__(self, live: LiveState, sources: LabelLimiter, bulkhead: Bulkhead) -> None:
         self._live = live
+        self._bulkhead = bulkhead
         self._sources = sources
         self._kinds = LabelLimiter(_MAX_KINDS)
 
     def collect(self) -> Iterator[Metric]:
         snapshot = self._live.snapshot()
-        yield from self._notices(snapshot)
-        yield from self._agents(snapshot)
-        yield from self._streams()
-        yield from self._jobs(snapshot.jobs.values())
-        yield from self._coverage(snapshot.jobs.values())
+        jobs = snapshot.jobs.values()
+        parts: Mapping[str, Callable[[], Iterator[Metric]]] = {
+            "notices": partial(self._notices, snapshot),
+            "agents": partial(self._agents, snapshot),
+            "streams": self._streams,
+            "jobs": partial(self._jobs, jobs),
+            "coverage": partial(self._coverage, jobs),
+            "notifications": self._notifications,
+        }
+        for name, part in parts.items():
+            with self._bulkhead.guard("metrics", name):
+                yield from list(part())  # All of a part or nothing, and what a scraper raises is not ours.
+
+    def _notifications(self) -> Iterator[Metric]:
         sent = CounterMetricFamily(
             "job_supervisor_notifications", "Notifications, by target and outcome.", labels=("target", "outcome")
         )

@@ -169,7 +169,7 @@ class LeaderMetrics:
         self._suspensions.begin(live.snapshot().jobs.values())
         self._named.begin(live.snapshot().jobs.values())
         self._registry.register(self._named)
-        self._registry.register(StateCollector(live, self._sources))
+        self._registry.register(StateCollector(live, self._sources, self.bulkhead))
         self._latencies = Latencies(self._registry, live.noticed, self._clock.now)
         agreements = AgreementMetrics(self._registry)
         jobs = JobMetrics(self._registry, live.noticed, live.policy, self._named)

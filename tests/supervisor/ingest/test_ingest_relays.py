@@ -1,6 +1,5 @@
 """Relays: one stream for the processes of a pod or machine, and their messages in batches."""
 
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -203,23 +202,17 @@ async def test_the_relay_of_an_earlier_job_of_the_name_is_not_that_of_the_new_on
     assert await second.says(hello("p1", 1)) == [{}]
 
 
-async def test_the_other_messages_of_a_batch_are_handled_before_an_error_is_answered(
+async def test_a_fault_in_one_message_of_a_batch_is_answered_to_its_process_alone(
     relay: RelayPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The relay repeats the batch after an error, and a repetition must not overtake the first."""
-    handled: list[str] = []
+    """The relay must not repeat the messages of the others, which were handled."""
+    accept = ProcessEndpoints.accept
 
-    async def accept(_self: ProcessEndpoints, _principal: Process, sent: Report) -> None:
+    async def raises(endpoints: ProcessEndpoints, principal: Process, sent: Report) -> None:
         if sent.process == "p0":
             raise RuntimeError("a fault of the supervisor")
-        for _ in range(10):
-            await asyncio.sleep(0)
-        handled.append(sent.process)
+        await accept(endpoints, principal, sent)
 
-    monkeypatch.setattr(ProcessEndpoints, "accept", accept)
-    body = {"relay": "relay", "messages": [report("p0", 0, 1), report("p1", 1, 1)]}
-    peers = relay.served.peers
-    async with peers.session.post(
-        peers.http + MESSAGES, headers={"Authorization": f"Bearer {relay.token}"}, json=body
-    ) as answer:
-        assert (answer.status, handled) == (500, ["p1"])
+    monkeypatch.setattr(ProcessEndpoints, "accept", raises)
+    assert await relay.says(hello("p0", 0), hello("p1", 1)) == [{}, {}]
+    assert await relay.says(report("p0", 0, 0), report("p1", 1, 0)) == [{"status": 500, "error": "internal"}, {}]
