@@ -126,7 +126,7 @@ MUTANTS = (
             Edit(
                 _STOPPING,
                 "    if _is_acknowledged(s, stop):\n"
-                "        return _suspended(s, _acknowledged(s, observed.acknowledgement))",
+                "        return _suspended(s, _unsaved(s, stop) or _acknowledged(s, observed.acknowledgement))",
                 "    if s.stored.stop is not None:\n        return _suspended(s, before.reason)",
             ),
         ),
@@ -138,8 +138,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _REGISTRATION,
-                "return replace(known, observed=replace(known.observed, acknowledgement=acknowledgement))",
-                "return known",
+                "replace(known, observed=replace(known.observed, acknowledgement=after))",
+                "known",
             ),
         ),
     ),

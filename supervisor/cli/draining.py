@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from supervisor.cli.backend import Backend, Subject
 from supervisor.cli.confirmation import confirm
@@ -12,7 +12,7 @@ from supervisor.cli.drill import check_known, consequences
 from supervisor.cli.errors import ExitCode, NotNowError, UnreachableError, UsageError
 from supervisor.cli.output import complain, show
 from supervisor.cli.status import Job, Status
-from supervisor.cli.steering import reason_of
+from supervisor.cli.steering import reason_of, unsaved
 from supervisor.cli.text import duration
 from supervisor.domain.notice import SubjectKind
 
@@ -62,9 +62,9 @@ async def _follow(backend: Backend, node: Subject, seconds: float, say: Say) -> 
     """Prints what happens to the jobs on the node until none of them uses it.
 
     Raises:
-        NotNowError: That takes longer.
+        NotNowError: That takes longer, or a job was stopped without a checkpoint.
     """
-    started, said = time.monotonic(), dict[str, str]()
+    started, said, began = time.monotonic(), dict[str, str](), dict[str, Job]()
     while True:
         try:
             status = await backend.status()
@@ -74,15 +74,28 @@ async def _follow(backend: Backend, node: Subject, seconds: float, say: Say) -> 
         for job in () if status is None else status.jobs:
             line = f"{job.job} is {job.phase}: {job.reason}"
             is_concerned = job.job in said or bool(status and status.hosts_on(job, node.kind, node.name))
+            if is_concerned:
+                began.setdefault(job.job, job)
             if is_concerned and said.get(job.job) != line:
                 said[job.job] = line
                 say(f"{time.monotonic() - started:6.1f} s  {line}")
         if not waits_for:
             say(f"{time.monotonic() - started:6.1f} s  No supervised job uses node {node.name}.")
+            _check_saved(began, status)
             return
         if time.monotonic() > started + seconds:
             raise NotNowError(f"After {seconds:g} s, {'; '.join(waits_for)}. The drain stands.")
         await asyncio.sleep(_POLL_SECONDS)
+
+
+def _check_saved(began: Mapping[str, Job], status: Status | None) -> None:
+    """Raises if a run that was stopped for the drain has saved nothing; `began` are the jobs as they were at first."""
+    for job in () if status is None else status.jobs:
+        before = began.get(job.job)
+        is_stopped = before is not None and (not job.running or job.run > before.run)
+        why = unsaved(before, job) if before is not None and is_stopped else None
+        if why is not None:
+            raise NotNowError(f"{job.job} is {job.phase}, but {why} The drain stands.")
 
 
 def _users(status: Status, node: Subject) -> Iterator[str]:

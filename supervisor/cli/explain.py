@@ -6,6 +6,8 @@ import msgspec
 
 from supervisor.cli.status import Acknowledgement, Agreement, Host, Job, Notice, Round, Status
 from supervisor.cli.text import duration, listed
+from supervisor.decide.reasons import outcome, remains
+from supervisor.domain.job import AcknowledgementKind
 from supervisor.domain.notice import NoticeClass
 
 _MAX_NAMES = 5
@@ -85,10 +87,10 @@ def agreement_sentence(agreement: Agreement) -> str:
 
 
 def acknowledgement_sentence(answer: Acknowledgement) -> str:
-    did = "saved a checkpoint" if answer.kind == "saved" else "left"
-    step = "" if answer.step is None else f" at step {answer.step}"
     ago = "" if answer.age_seconds is None else f", {duration(answer.age_seconds)} ago"
-    return f"Last answer to a STOP: rank 0 of run {answer.run} {did}{step}{ago}."
+    said = outcome(answer.kind, answer.step, answer.error)
+    from_step = f" {remains(answer.resumes_from)}" if answer.kind == AcknowledgementKind.FAILED else ""
+    return f"Last answer to a STOP: rank {answer.rank} of run {answer.run} {said}{ago}.{from_step}"
 
 
 def _missing_hosts(job: Job) -> Iterator[str]:

@@ -7,6 +7,7 @@ import msgspec
 from supervisor.cli.explain import acknowledgement_sentence
 from supervisor.cli.status import Group, Job, Notice, Status
 from supervisor.cli.text import duration
+from supervisor.decide.reasons import outcome
 from supervisor.domain.ids import JobName
 
 _SAME_SECONDS = 2.0
@@ -115,8 +116,7 @@ def _groups(status: Status) -> Iterator[Entry]:
 def _outcome(group: Group) -> str:
     parts = [group.reason]
     if group.acknowledged is not None:
-        step = "" if group.step is None else f" at step {group.step}"
-        parts.append(f"Rank 0 {'saved a checkpoint' if group.acknowledged == 'saved' else 'left'}{step}.")
+        parts.append(f"Rank {group.rank} {outcome(group.acknowledged, group.step, group.error)}.")
     return " ".join([*parts, *_consequences(group)])
 
 

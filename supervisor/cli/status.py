@@ -28,12 +28,15 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True):
-    """The last acknowledgement of rank 0."""
+    """The last acknowledgement of rank 0, or of a `rank` whose save has failed."""
 
     run: int
     kind: str
     step: int | None = None
     age_seconds: float | None = None
+    rank: int = 0
+    error: str = ""
+    resumes_from: int | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,6 +276,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     late: bool = False
     suspended: bool = False
     suspended_seconds: float | None = None
+    rank: int = 0
+    error: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

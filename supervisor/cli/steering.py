@@ -13,8 +13,9 @@ from supervisor.cli.errors import ExitCode, NotNowError, UnknownError, Unreachab
 from supervisor.cli.output import complain, job_names, show
 from supervisor.cli.showing import only, read_status
 from supervisor.cli.status import Job, Status
+from supervisor.decide.reasons import outcome, remains
 from supervisor.domain.ids import JobName
-from supervisor.domain.job import RequestKind
+from supervisor.domain.job import AcknowledgementKind, RequestKind
 
 _POLL_SECONDS = 0.5
 _LONGEST_REASON = 256
@@ -139,8 +140,19 @@ async def _look(backend: Backend, name: JobName) -> Job | None:
 
 
 def _check_saved(goal: _Goal, before: Job, job: Job) -> None:
-    """Raises if the run was stopped and rank 0 has not said that it saved or left."""
+    """Raises if the run was stopped and nothing was saved."""
+    why = unsaved(before, job) if goal.request is not None else None
+    if why is not None:
+        raise NotNowError(f"{job.job} is {job.phase}, but {why}")
+
+
+def unsaved(before: Job, job: Job) -> str | None:
+    """Why a run that was stopped has saved nothing, as a sentence; None if it may have saved, or was not running."""
     answer = job.acknowledgement
-    is_answered = answer is not None and answer.run >= before.run
-    if goal.request is not None and before.running and not is_answered:
-        raise NotNowError(f"{job.job} is {job.phase}, but rank 0 has not answered: its last steps may be lost.")
+    if not before.running:
+        return None
+    if answer is None or answer.run < before.run:
+        return "rank 0 has not answered: its last steps may be lost."
+    if answer.run > before.run or answer.kind != AcknowledgementKind.FAILED:
+        return None
+    return f"rank {answer.rank} {outcome(answer.kind, answer.step, answer.error)}. {remains(answer.resumes_from)}"

@@ -29,6 +29,7 @@ from supervisor.failpoints import At
 from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
+from supervisor.fanout.saves import Saves
 from supervisor.jobs.adapter import Adapter
 from supervisor.leadership.interface import Leadership
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
@@ -50,6 +51,7 @@ class ControlDependencies:
     facts: Facts
     processes: Processes
     ranks: RankStates
+    saves: Saves
     members: MemberStreams
     adapter: Adapter
     leadership: Leadership
@@ -179,6 +181,7 @@ class Control:
             probe=grant.probe,
             held_up=grant.held_up,
             more=grant.more,
+            saved_step=self._deps.saves.step_of(job.id),
             rank_zero=self._deps.processes.rank_zero(job.id, job.observed.run),
             ranks=self._deps.ranks.of(job.id, job.observed.run, _training_hosts(job)),
             members=self._deps.members.of(job.id, job.observed.run),

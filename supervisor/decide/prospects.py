@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from supervisor.decide.size import least_to_start, least_workers
+from supervisor.decide.stopping import answers, failure
 from supervisor.decide.waiting import run_is_possible
 from supervisor.domain.capability import Capability
 from supervisor.domain.job import Decision, Phase, RequestKind, SupervisedJob, UserRequest
@@ -97,7 +98,10 @@ def _growth(decision: Decision) -> Iterator[Prospect]:
 def _stopping(job: SupervisedJob) -> Iterator[Prospect]:
     answer, stop = job.observed.acknowledgement, job.decision.stop
     told = "all processes were told to stop" if stop is not None and stop.everyone else "rank 0 was told to stop"
-    if answer is not None and stop is not None and (answer.run, answer.generation) == (stop.run, stop.generation):
+    failed = None if stop is None else failure(answer, stop)
+    if failed is not None:
+        yield Prospect(f"rank {failed.rank} could not save ({failed.error}); it is suspended unless a rank still saves")
+    elif stop is not None and answers(answer, stop):
         yield Prospect("rank 0 has answered; the job is being suspended")
     else:
         yield Prospect(f"{told} and to save a checkpoint; the job is suspended as soon as rank 0 has answered")

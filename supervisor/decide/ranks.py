@@ -122,6 +122,10 @@ class Ranks:
             rank in self.left for rank in self._absent()
         )
 
+    def unacknowledged(self, generation: int) -> Sequence[RankState]:
+        """The connected processes that have not said that they saved or left because of the STOP of `generation`."""
+        return [each for each in self.states if each.acknowledged < generation]
+
     @property
     def unread_seconds(self) -> float | None:
         """The longest time for which a process has not asked whether to stop; None if no process knows."""
@@ -153,10 +157,12 @@ class RankCounts:
     zeros: int = 0
 
 
-def names(states: Sequence[RankState]) -> str:
+def names(states: Sequence[RankState], absent: Sequence[int] = ()) -> str:
     """The processes in words: their ranks, and for how long those have not asked whether to stop."""
     named = [_name(each) for each in states[:_MAX_NAMES]]
-    return ", ".join(named) + (f" and {len(states) - _MAX_NAMES} others" if len(states) > _MAX_NAMES else "")
+    named += [f"rank {rank} (not connected)" for rank in absent[: _MAX_NAMES - len(named)]]
+    others = len(states) + len(absent) - len(named)
+    return ", ".join(named) + (f" and {others} others" if others else "")
 
 
 def _name(state: RankState) -> str:

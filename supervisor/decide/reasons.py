@@ -219,9 +219,40 @@ def unsaved(reason: str) -> str:
 def acknowledged(reason: str, acknowledgement: Acknowledgement | None, *, together: bool = False) -> str:
     who, verb = ("All ranks", "have") if together else ("Rank 0", "has")
     if acknowledgement is None or acknowledgement.kind is AcknowledgementKind.LEFT:
-        return f"{reason} {who} {verb} left."
+        return f"{reason} {who} {verb} left, without saying that {'they' if together else 'it'} saved."
     step = "" if acknowledgement.step is None else f" of step {acknowledgement.step}"
     return f"{reason} {who} {verb} saved a checkpoint{step}."
+
+
+def outcome(kind: str, step: int | None, error: str) -> str:
+    """What a rank has answered to a STOP, as the end of a sentence."""
+    at = "" if step is None else f" at step {step}"
+    match kind:
+        case AcknowledgementKind.SAVED:
+            return f"saved a checkpoint{at}"
+        case AcknowledgementKind.FAILED:
+            return f"could not save{at}: {error}"
+    return "left, without saying that it saved"
+
+
+def could_not_save(reason: str, failed: Acknowledgement, *, ends: bool) -> str:
+    """`ends`: the job is not resumed."""
+    return f"{reason} Rank {failed.rank} could not save: {failed.error}; {_resumes(failed.resumes_from, ends=ends)}."
+
+
+def remains(step: int | None) -> str:
+    """What a stop without a checkpoint leaves, as a sentence."""
+    said = _resumes(step, ends=False)
+    return f"{said[:1].upper()}{said[1:]}."
+
+
+def _resumes(step: int | None, *, ends: bool) -> str:
+    """What is left of a run that has saved nothing: its last checkpoint, of `step`; None is unknown."""
+    if ends:
+        return "its last checkpoint is unknown" if step is None else f"its last checkpoint is that of step {step}"
+    if step is None:
+        return "it is not known from which checkpoint the job will resume"
+    return f"the job will resume from the checkpoint of step {step}" if step else "the job will start from step 0"
 
 
 def run_ended(reason: str, observed: Observed) -> str:
@@ -231,9 +262,9 @@ def run_ended(reason: str, observed: Observed) -> str:
     return f"{reason} The run ended with code {observed.exit_code}."
 
 
-def stop_unanswered(reason: str, *, unranked: bool = False) -> str:
-    who = "Not all processes have answered" if unranked else "Rank 0 did not answer"
-    return f"{reason} {who} in time."
+def stop_unanswered(reason: str, said: str, saved_step: int | None, *, ends: bool) -> str:
+    """`said` names who has not answered."""
+    return f"{reason} {said} in time; {_resumes(saved_step, ends=ends)}."
 
 
 def unranked(why: str) -> str:

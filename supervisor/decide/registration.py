@@ -140,25 +140,56 @@ def run_of(known: SupervisedJob | None, uid: str, run: int | None) -> int:
     return job.observed.run if run is None else run
 
 
-def acknowledge(known: SupervisedJob | None, worker: Worker, acknowledgement: Acknowledgement) -> SupervisedJob | None:
-    """The job after an acknowledgement; only rank 0's answer to a STOP changes it."""
-    stop = None if known is None else known.decision.stop
-    if known is None or stop is None or worker.rank != 0 or worker.run != stop.run:
-        return known
-    # A lower generation answers an earlier directive; a higher one answers a directive that was never sent.
-    if not stop.generation <= acknowledgement.generation <= known.decision.generation:
+def acknowledge(
+    known: SupervisedJob | None, worker: Worker, answer: Acknowledgement, *, collective: bool = False
+) -> SupervisedJob | None:
+    """The job after an acknowledgement; `collective`: the sender's save needs all ranks.
+
+    Rank 0's answer to a STOP changes it, and that another rank could not save if the job needs its part.
+    """
+    if known is None or not is_answer(known, worker.run, answer):
         return known
     before = known.observed.acknowledgement
-    repeated = before is not None and before.generation >= acknowledgement.generation and before.run == worker.run
-    if repeated and not _better(before, acknowledgement):
+    stop = known.decision.stop
+    if before is not None and stop is not None and (before.run != stop.run or before.generation < stop.generation):
+        before = None  # it answers an earlier STOP
+    is_from_failed = before is not None and before.kind is AcknowledgementKind.FAILED and before.rank == answer.rank
+    needs_all = collective and known.decision.agreed_stop is not None
+    is_needed = worker.rank is not None and needs_all and answer.kind is AcknowledgementKind.FAILED
+    if worker.rank != 0 and not is_from_failed and not is_needed:
         return known
-    return replace(known, observed=replace(known.observed, acknowledgement=acknowledgement))
+    after = answer if before is None else _after(before, answer)
+    return known if after is before else replace(known, observed=replace(known.observed, acknowledgement=after))
 
 
-def _better(before: Acknowledgement | None, later: Acknowledgement) -> bool:
-    """Whether `later` is more informative: a saved checkpoint counts more than an exit."""
-    saved = AcknowledgementKind.SAVED
-    return before is not None and before.kind is not saved and later.kind is saved
+def is_answer(job: SupervisedJob, run: int, answer: Acknowledgement) -> bool:
+    """Whether an acknowledgement of a process of `run` answers the present STOP, and not with an earlier checkpoint."""
+    stop, agreed = job.decision.stop, job.decision.agreed_stop
+    # A lower generation answers an earlier directive; a higher one answers a directive that was never sent.
+    if stop is None or run != stop.run or not stop.generation <= answer.generation <= job.decision.generation:
+        return False
+    # Ranks that do not ask after every step stop at the next one at which they ask.
+    at = None if agreed is None else agreed.step
+    return answer.kind is not AcknowledgementKind.SAVED or at is None or answer.step is None or answer.step >= at
+
+
+def _after(before: Acknowledgement, later: Acknowledgement) -> Acknowledgement:
+    """What counts of two answers to one STOP.
+
+    A saved checkpoint counts more than an exit. A failure is taken back only by the rank that has failed.
+    """
+    kinds = AcknowledgementKind
+    match before.kind, later.kind:
+        case (kinds.LEFT, kinds.SAVED | kinds.FAILED):
+            return later
+        case (kinds.SAVED, kinds.FAILED) if later.rank != before.rank:
+            return later
+        case (kinds.FAILED, kinds.SAVED) if later.rank == before.rank:
+            return later
+        case (kinds.FAILED, kinds.FAILED | kinds.LEFT) if later.rank == before.rank and not before.has_left:
+            is_over = later.kind is kinds.LEFT or later.has_left
+            return replace(before, has_left=True, at=later.at) if is_over else before
+    return before
 
 
 def _kept(known: SupervisedJob | None) -> UserRequest | None:

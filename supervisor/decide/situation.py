@@ -46,6 +46,7 @@ class JobFacts:
         more: See `Grant`.
         rank_zero: Whether rank 0 is connected.
         ranks: What the connected processes say about agreed steps.
+        saved_step: The step of the last checkpoint that rank 0 has saved or resumed from; None is unknown.
         members: The elastic agents of a job that torchrun runs.
         since: When this supervisor began to receive notices, at its start or after an outage of its store (Unix
             seconds). Notices that were announced before arrive a moment later.
@@ -62,6 +63,7 @@ class JobFacts:
     more: int = 0
     rank_zero: RankZero = RankZero(connected=True, since=0.0)
     ranks: Ranks = NO_RANKS
+    saved_step: int | None = None
     members: Members = NO_MEMBERS
     since: float = 0.0
 

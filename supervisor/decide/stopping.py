@@ -6,10 +6,12 @@ It begins when a stop is certain, or, if all ranks stop at one step, when that s
 from dataclasses import replace
 
 from supervisor.decide.agreement import NoAgreement, is_asking, negotiated, poll, under_way
+from supervisor.decide.ranks import names
 from supervisor.decide.reasons import (
     acknowledged,
     all_stop_at,
     alone,
+    could_not_save,
     run_ended,
     short_run,
     stop_unanswered,
@@ -18,7 +20,7 @@ from supervisor.decide.reasons import (
 )
 from supervisor.decide.situation import Situation
 from supervisor.domain.agreement import Agreement, Purpose
-from supervisor.domain.job import Acknowledgement, Decision, Phase, Stop
+from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, Phase, RequestKind, Stop
 
 MAX_BACKOFF_DOUBLINGS = 5
 """The pause after a failed resume, or after a short run, grows to 32 times the first one."""
@@ -79,11 +81,11 @@ def stopping(s: Situation) -> Decision:
         # The launcher restarted the run before it received the STOP: the STOP is for the new run.
         stop = replace(stop, run=observed.run)
     if not observed.running:
-        return _suspended(s, run_ended(before.reason, observed))
+        return _suspended(s, _unsaved(s, stop) or run_ended(before.reason, observed))
     if _is_acknowledged(s, stop):
-        return _suspended(s, _acknowledged(s, observed.acknowledgement))
+        return _suspended(s, _unsaved(s, stop) or _acknowledged(s, observed.acknowledgement))
     if s.now >= stop_deadline(s, stop):
-        return _suspended(s, stop_unanswered(before.reason, unranked=s.facts.rank_zero.unranked_since is not None))
+        return _suspended(s, _unsaved(s, stop) or _unanswered(s, stop))
     if before.agreed_stop is not None or _awaits_agreement(s, stop):
         return _together(s, stop)
     everyone = stop.everyone or s.now >= everyone_at(s, stop)
@@ -94,17 +96,49 @@ def stopping(s: Situation) -> Decision:
 
 
 def answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
-    """Whether an acknowledgement answers that STOP."""
-    return (
-        acknowledgement is not None
-        and acknowledgement.run == stop.run
-        and acknowledgement.generation >= stop.generation
-    )
+    """Whether an acknowledgement answers that STOP; a process whose save has failed may try again until it exits."""
+    if acknowledgement is None or not _concerns(acknowledgement, stop):
+        return False
+    return acknowledgement.kind is not AcknowledgementKind.FAILED or acknowledgement.has_left
+
+
+def failure(acknowledgement: Acknowledgement | None, stop: Stop) -> Acknowledgement | None:
+    """The answer to that STOP if it says that a checkpoint could not be saved."""
+    if acknowledgement is None or acknowledgement.kind is not AcknowledgementKind.FAILED:
+        return None
+    return acknowledgement if _concerns(acknowledgement, stop) else None
+
+
+def _concerns(acknowledgement: Acknowledgement, stop: Stop) -> bool:
+    return acknowledgement.run == stop.run and acknowledgement.generation >= stop.generation
 
 
 def _acknowledged(s: Situation, answer: Acknowledgement | None) -> str:
     together = s.previous.agreed_stop is not None or s.facts.rank_zero.unranked_since is not None
     return acknowledged(s.previous.reason, answer, together=together)
+
+
+def _unsaved(s: Situation, stop: Stop) -> str | None:
+    """The reason of a stop in which a save has failed; None if none has."""
+    failed = failure(s.job.observed.acknowledgement, stop)
+    return None if failed is None else could_not_save(s.previous.reason, failed, ends=_ends(s))
+
+
+def _unanswered(s: Situation, stop: Stop) -> str:
+    ranks, said = s.facts.ranks, "Rank 0 did not answer"
+    if s.previous.agreed_stop is not None:
+        absent = [rank for rank in ranks.absent if rank not in ranks.left]
+        who = names(ranks.unacknowledged(stop.generation), absent) or "rank 0"
+        said = f"{who[:1].upper()}{who[1:]} did not answer"
+    elif s.facts.rank_zero.unranked_since is not None:
+        said = "Not all processes have answered"
+    return stop_unanswered(s.previous.reason, said, s.facts.saved_step, ends=_ends(s))
+
+
+def _ends(s: Situation) -> bool:
+    """Whether the job ends for good after the stop."""
+    observed = s.job.observed
+    return observed.ending or (observed.request is not None and observed.request.kind is RequestKind.STOP)
 
 
 def _is_acknowledged(s: Situation, stop: Stop) -> bool:
@@ -114,13 +148,11 @@ def _is_acknowledged(s: Situation, stop: Stop) -> bool:
     to agree.
     """
     answer, ranks = s.job.observed.acknowledgement, s.facts.ranks
-    if answer is None or not answers(answer, stop):
-        return False
-    if s.previous.agreed_stop is None:
-        return True
+    if answer is None or s.previous.agreed_stop is None:
+        return answers(answer, stop)
     if s.facts.since > stop.since:
-        return s.now >= acknowledged_at(s, answer)
-    return ranks.have_acknowledged(stop.generation)
+        return answers(answer, stop) and s.now >= acknowledged_at(s, answer)
+    return _concerns(answer, stop) and ranks.have_acknowledged(stop.generation)
 
 
 def acknowledged_at(s: Situation, answer: Acknowledgement) -> float:

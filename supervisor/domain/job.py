@@ -56,10 +56,11 @@ class Result(StrEnum):
 
 
 class AcknowledgementKind(StrEnum):
-    """SAVED: a checkpoint is on disk. LEFT: rank 0 is in its exit hook."""
+    """SAVED: a checkpoint is on disk. LEFT: rank 0 is in its exit hook. FAILED: a checkpoint could not be saved."""
 
     SAVED = "saved"
     LEFT = "left"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +100,21 @@ class Spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgement:
-    """Rank 0's answer to the directive of `generation`."""
+    """Rank 0's answer to the directive of `generation`; FAILED also from another rank whose save the job needs.
+
+    `error` is why nothing was saved, `has_left` whether the process exits then and so does not try again.
+    `resumes_from` is the step of the last checkpoint before the failed one, None if it is unknown.
+    """
 
     run: int
     generation: int
     kind: AcknowledgementKind
     step: int | None = None
     at: Instant
+    rank: int = 0
+    error: str = ""
+    has_left: bool = False
+    resumes_from: int | None = None
 
 
 class RequestKind(StrEnum):

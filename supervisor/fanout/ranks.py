@@ -54,6 +54,8 @@ class _Job:
     stop: int = 0
     left: set[int] = field(default_factory=set)
     """The ranks that have acknowledged the STOP of generation `stop`."""
+    saved: tuple[int, int] | None = None
+    """The rank that was the first to save because of that STOP, and the step of its checkpoint."""
 
 
 class RankStates:
@@ -115,13 +117,22 @@ class RankStates:
         )
         self._count(worker, job, answer)
 
-    def acknowledged(self, worker: Worker, generation: int) -> None:
+    def saved_otherwise(self, worker: Worker, generation: int, step: int | None) -> tuple[int, int] | None:
+        """A rank that has saved another step than `step` because of the STOP of a generation, and its step."""
+        job = self._jobs.get(worker.job)
+        if job is None or job.run != worker.run or job.stop != generation or job.saved is None or step is None:
+            return None
+        return job.saved if job.saved[1] != step else None
+
+    def acknowledged(self, worker: Worker, generation: int, saved_step: int | None = None) -> None:
         """Records that a process has saved or left because of the STOP of a generation."""
         job, state = self._found(worker)
         if job is None or state is None:
             return
         if generation > job.stop:
-            job.stop, job.left = generation, set()
+            job.stop, job.left, job.saved = generation, set(), None
+        if generation == job.stop and worker.rank is not None and saved_step is not None and job.saved is None:
+            job.saved = worker.rank, saved_step
         if generation == job.stop and worker.rank is not None:
             job.left.add(worker.rank)
         job.states[worker.process] = replace(state, rank=worker.rank, acknowledged=max(generation, state.acknowledged))

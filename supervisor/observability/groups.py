@@ -151,7 +151,7 @@ class Groups:
 
     def _continued(self, group: Group, job: SupervisedJob, at: float) -> Group:
         answer = job.observed.acknowledgement
-        if group.acknowledgement is None and answer is not None and _answers(answer, group):
+        if answer is not None and answer != group.acknowledgement and _answers(answer, group):
             noticed = self._noticed(job.name)
             latest = self._first_end([noticed[host] for host in group.subjects if host in noticed])
             group = replace(group, acknowledgement=answer, deadline=group.deadline if latest is None else latest)
@@ -188,7 +188,9 @@ def _cause(job: SupervisedJob, outcome: GroupOutcome, sources: Collection[Source
 
 
 def _answers(answer: Acknowledgement, group: Group) -> bool:
-    return answer.run >= group.run and answer.generation >= group.generation
+    known = group.acknowledgement
+    is_news = known is None or known.run == answer.run  # a later answer of the same stop may take a failure back
+    return is_news and answer.run >= group.run and answer.generation >= group.generation
 
 
 def _forgotten(group: Group, job: SupervisedJob) -> Group:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from supervisor.decide.reasons import outcome
 from supervisor.domain.ids import JobName
-from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, SupervisedJob
+from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
 from supervisor.store.sentences import sentence
@@ -133,9 +134,8 @@ def _ended(run: int, code: int | None, *, stopped: bool) -> str:
 
 
 def _acknowledged(answer: Acknowledgement) -> Entry:
-    did = "saved a checkpoint" if answer.kind is AcknowledgementKind.SAVED else "left"
-    step = "" if answer.step is None else f" at step {answer.step}"
-    return Entry(at=answer.at, what="Checkpoint", text=f"Rank 0 {did}{step}.", run=answer.run)
+    text = f"Rank {answer.rank} {outcome(answer.kind, answer.step, answer.error)}."
+    return Entry(at=answer.at, what="Checkpoint", text=text, run=answer.run)
 
 
 def _episode(before: ReclaimNotice | None, after: ReclaimNotice, at: float) -> Iterator[NoticeEntry]:

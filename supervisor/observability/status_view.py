@@ -173,6 +173,9 @@ def _acknowledgement(given: Acknowledgement | None, now: float) -> Acknowledgeme
         kind=given.kind,
         step=given.step,
         age_seconds=max(0.0, now - given.at),
+        rank=given.rank,
+        error=given.error,
+        resumes_from=given.resumes_from,
     )
 
 
@@ -241,6 +244,8 @@ def _group(group: Group, snapshot: StatusSnapshot) -> GroupView:
         decided_after_seconds=None if group.noticed_at is None else max(0.0, group.at - group.noticed_at),
         acknowledged=None if answer is None else answer.kind,
         step=None if answer is None else answer.step,
+        rank=0 if answer is None else answer.rank,
+        error="" if answer is None else answer.error,
         steps_lost=group.steps_lost,
         margin_seconds=None if answer is None or group.deadline is None else group.deadline - answer.at,
         late=_is_late(group),

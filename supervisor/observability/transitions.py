@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 
 from supervisor.decide.policy import Policy
 from supervisor.decide.situation import JobFacts, Situation
-from supervisor.decide.stopping import answers
+from supervisor.decide.stopping import answers, failure
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.job import AcknowledgementKind, Phase, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 
 NoticedHosts = Callable[[JobName], Mapping[Host, ReclaimNotice]]
@@ -48,12 +48,22 @@ def ran_out_of_time(before: SupervisedJob, after: SupervisedJob) -> bool:
     return after.observed.running and not answers(after.observed.acknowledgement, stop)
 
 
+def is_unsaved(before: SupervisedJob, after: SupervisedJob) -> bool:
+    """Whether a STOP ended in a suspension without a checkpoint: a save has failed, or there was no answer in time."""
+    stop = before.decision.stop
+    if stop is None or not is_suspended(before, after):
+        return False
+    return failure(after.observed.acknowledgement, stop) is not None or ran_out_of_time(before, after)
+
+
 def is_late(before: SupervisedJob, after: SupervisedJob, noticed: NoticedHosts, policy: Policy) -> bool:
-    """Whether the change shows that a STOP was not acknowledged before its deadline."""
-    if ran_out_of_time(before, after):
+    """Whether the change shows that a STOP was not acknowledged before its deadline, or that nothing was saved."""
+    if is_unsaved(before, after):
         return True
     answer, stop = after.observed.acknowledgement, before.decision.stop or after.decision.stop
     if answer is None or stop is None or not answers(answer, stop) or answers(before.observed.acknowledgement, stop):
         return False
+    if answer.kind is AcknowledgementKind.FAILED:
+        return False  # the suspension shows it
     end = first_loss(before, noticed, answer.at, policy)
     return end is not None and answer.at > end

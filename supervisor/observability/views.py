@@ -29,13 +29,19 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcknowledgementView:
-    """The last acknowledgement of rank 0."""
+    """The last acknowledgement of rank 0, or of a `rank` whose save has failed, with its `error`.
+
+    `resumes_from`: the step of the last checkpoint before that, None if it is unknown.
+    """
 
     run: int
     generation: int
     kind: AcknowledgementKind
     step: int | None
     age_seconds: float
+    rank: int = 0
+    error: str = ""
+    resumes_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +245,8 @@ class GroupView:
     `decided_after_seconds` counts from the first notice; None if there was none. `margin_seconds` is the time from rank
     0's answer to the first deadline; a negative one is too late. `late` is true then, and if the job was suspended
     after that deadline without an answer. `suspended_seconds` grows while `suspended`. `step` is the step that rank 0
-    saved; `steps_lost` a lower bound of the steps that the next run repeats, None if it is unknown.
+    saved, or `rank` could not save because of `error`; `steps_lost` a lower bound of the steps that the next run
+    repeats, None if it is unknown.
     `released_gpu_seconds` are those that others could use during the suspension, None if the GPUs are unknown.
     """
 
@@ -260,6 +267,8 @@ class GroupView:
     suspended_seconds: float | None
     released_gpu_seconds: float | None = None
     cause: GroupCause = GroupCause.RECLAIM
+    rank: int = 0
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

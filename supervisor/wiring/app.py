@@ -154,6 +154,7 @@ class Supervisor:
                 facts=facts,
                 processes=self._processes,
                 ranks=ranks,
+                saves=saves,
                 members=self._members,
                 adapter=Adapters(StandaloneJobs(self._launchers), leader.actuator if leader else None),
                 leadership=leadership,

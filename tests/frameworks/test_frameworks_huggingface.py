@@ -59,6 +59,28 @@ async def test_an_evaluation_delays_no_stop(frameworks: Path, whole: Curve, tmp_
         assert_goes_on_exactly(whole, second.curves())
 
 
+async def test_a_checkpoint_that_cannot_be_written_is_no_answer(frameworks: Path, tmp_path: Path) -> None:
+    """Rank 0 says so with the error, and again when it exits."""
+    directory = tmp_path / "checkpoints"
+    directory.mkdir()
+    for step in range(1, _STEPS):
+        if step % _SAVED_EVERY:
+            (directory / f"checkpoint-{step}").touch()  # in place of the directory
+    with faked(tmp_path, _script(frameworks, directory)) as job:
+        await job.until_step(12)
+        asked = await asyncio.to_thread(job.agree_on, lambda step: step % 8 == 2)
+        supervisor = job.supervisor
+        await asyncio.to_thread(
+            supervisor.wait_for, lambda: [one for one in supervisor.reports_of("left") if not one["rank"]]
+        )
+        failed = [(one["rank"], one["step"], one["error"]) for one in supervisor.reports_of("failed")]
+        assert any(rank == 0 and step == asked and "FileExistsError" in error for rank, step, error in failed)
+        (left,) = [one["error"] for one in supervisor.reports_of("left") if one["rank"] == 0]
+        assert "FileExistsError" in left
+        assert asked not in {report["step"] for report in supervisor.reports_of("saved")}
+        assert await job.end() != 0
+
+
 @pytest.mark.long
 async def test_a_supervisor_that_is_killed_while_ranks_agree_loses_no_step(
     frameworks: Path, whole: Curve, tmp_path: Path

@@ -1,6 +1,7 @@
 """Training scripts as real processes."""
 
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,14 @@ TRAINING = """
 HOLDING = "kubeai.elastic: the job stops: sent by a test. This process waits for its release, at most {} s\n"
 
 
+_SENDER = re.compile(r" \(rank \w+, \S+, pid \d+\)$", re.MULTILINE)
+
+
+def without_sender(lines: str) -> str:
+    """Lines of the library without what ends them: rank, host and process id."""
+    return _SENDER.sub("", lines)
+
+
 @dataclass(frozen=True)
 class Script:
     process: subprocess.Popen[bytes]
@@ -40,7 +49,11 @@ class Script:
         return self.process.wait(seconds)
 
     def output(self) -> str:
-        return self.out.read_text() + self.err.read_text()
+        return self.out.read_text() + self.warnings()
+
+    def warnings(self) -> str:
+        """Standard error, without the names of the process that end each line of the library."""
+        return without_sender(self.err.read_text())
 
 
 Start = Callable[..., Script]

@@ -35,7 +35,7 @@ def test_with_nothing_configured_training_goes_on_with_one_warning(tmp_path: Pat
     assert script.out.read_text() == "True None None False\nTrue 5\nRUN 0\n"
     told = f"kubeai.elastic: no supervisor: none is configured in {tmp_path}. "
     told += "Training continues without warnings of reclaims\n"
-    assert script.err.read_text() == told
+    assert script.warnings() == told
 
 
 def test_with_nobody_reachable_training_goes_on_with_one_warning_until_somebody_is(
@@ -51,7 +51,7 @@ def test_with_nobody_reachable_training_goes_on_with_one_warning_until_somebody_
     supervisor.wait_for(lambda: supervisor.hellos)
     supervisor.direct(directive="STOP")
     assert script.end() == 255
-    warning, holding = script.err.read_text().splitlines()
+    warning, holding = script.warnings().splitlines()
     assert warning.startswith(f"kubeai.elastic: no supervisor: {supervisor.address}: ")
     assert holding + "\n" == HOLDING.format(0)
 
@@ -120,5 +120,5 @@ def test_a_refused_process_says_so_once_and_trains_on(supervisor: FakeSupervisor
     wait_until(script.err.read_text)
     script.wait_for_line("training")
     said = "the supervisor refuses this process: refused with 403 foreign_token: this token is another job's"
-    assert script.err.read_text() == f"kubeai.elastic: {said}\n"
+    assert script.warnings() == f"kubeai.elastic: {said}\n"
     assert script.process.poll() is None

@@ -284,7 +284,7 @@ def test_an_answer_waits_for_nothing_but_the_supervisor(supervisor: FakeSupervis
 
 
 def test_a_rank_that_does_not_ask_says_so(supervisor: FakeSupervisor, start: Start) -> None:
-    """On stderr once, and to the supervisor again and again."""
+    """On stderr once, with the names of the process, and to the supervisor again and again."""
     script = start(
         """
         import time
@@ -294,7 +294,9 @@ def test_a_rank_that_does_not_ask_says_so(supervisor: FakeSupervisor, start: Sta
         kubeai.init()
         kubeai.should_stop(5)
         time.sleep(600)
-        """
+        """,
+        RANK="3",
+        KUBEAI_HOST="node-7",
     )
     supervisor.wait_for(lambda: supervisor.hellos)
     supervisor.propose(1)
@@ -302,7 +304,8 @@ def test_a_rank_that_does_not_ask_says_so(supervisor: FakeSupervisor, start: Sta
     last = supervisor.reports_of("agreement")[-1]
     assert (last["answer"], last["step"]) == ("declined", 5)
     assert last["unread_seconds"] > 0.2
-    assert script.err.read_text().count("which has not called should_stop() for") == 1
+    assert script.warnings().count("which has not called should_stop() for") == 1
+    assert script.err.read_text().endswith(f" (rank 3, node-7, pid {script.process.pid})\n")
 
 
 def test_a_forked_child_neither_waits_nor_disturbs_its_parent(supervisor: FakeSupervisor, start: Start) -> None:

@@ -38,7 +38,7 @@ def test_a_forked_child_sees_the_flag_and_says_nothing(supervisor: FakeSuperviso
     script.wait_for_line("the child's end is 3")
     assert len(supervisor.hellos) == 1
     assert not supervisor.reports
-    assert script.err.read_text() == ""
+    assert script.warnings() == ""
 
 
 def test_a_childs_copy_does_not_keep_a_dead_parents_stream_open(supervisor: FakeSupervisor, start: Start) -> None:

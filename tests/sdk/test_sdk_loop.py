@@ -21,6 +21,9 @@ class Recorder:
     stop_at: int | None = None
     calls: list[tuple[str, int]] = field(default_factory=list)
     seconds: float | None = None
+    left: float | None = 0.0
+    is_alone: bool = True
+    pauses: list[float] = field(default_factory=list)
 
     def resumed(self, step: int) -> None:
         self.calls.append(("resumed", step))
@@ -38,6 +41,16 @@ class Recorder:
         self.calls.append(("saved", step))
         self.seconds = seconds
 
+    def checkpoint_failed(self, error: Exception, step: int) -> None:
+        assert "no space" in str(error)
+        self.calls.append(("failed", step))
+
+    def seconds_left(self) -> float | None:
+        return self.left
+
+    def may_save_again(self) -> bool:
+        return self.is_alone
+
     def exit_for_resume(self) -> NoReturn:
         self.calls.append(("exit", 75))
         raise SystemExit(75)
@@ -46,8 +59,10 @@ class Recorder:
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    for name in ("resumed", "should_stop", "should_checkpoint", "checkpoint_saved", "exit_for_resume"):
+    taken = ("resumed", "should_stop", "should_checkpoint", "checkpoint_saved", "checkpoint_failed", "exit_for_resume")
+    for name in (*taken, "seconds_left", "may_save_again"):
         monkeypatch.setattr(library, name, getattr(recorder, name))
+    monkeypatch.setattr("kubeai.elastic.loop.time.sleep", recorder.pauses.append)
     return recorder
 
 
@@ -89,7 +104,7 @@ def test_a_stop_after_the_last_batch_is_not_missed(api: Recorder) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["checkpoint_at", "stop_at"])
-def test_a_save_that_fails_is_not_reported(api: Recorder, wanted: str) -> None:
+def test_a_save_that_fails_is_reported_as_that(api: Recorder, wanted: str) -> None:
     """Its exception reaches the script, which neither goes on nor exits as if it could be resumed from there."""
 
     def save(step: int) -> None:
@@ -98,7 +113,33 @@ def test_a_save_that_fails_is_not_reported(api: Recorder, wanted: str) -> None:
     setattr(api, wanted, 1)
     with pytest.raises(OSError, match="step 1"):
         list(loop.steps("abc", save))
-    assert api.calls == [("resumed", 0)]
+    assert api.calls == [("resumed", 0), ("failed", 1)]
+
+
+@pytest.mark.parametrize(
+    ("left", "is_alone", "pauses"),
+    [(None, True, [1.0]), (10.0, True, [1.0, 2.0, 4.0]), (2.5, True, []), (None, False, [])],
+    ids=["no deadline", "time for some", "time for none", "all ranks have to"],
+)
+def test_a_save_that_fails_in_a_stop_is_tried_again_while_there_is_time(
+    api: Recorder, left: float | None, pauses: list[float], *, is_alone: bool
+) -> None:
+    api.stop_at, api.left, api.is_alone = 1, left, is_alone
+    with pytest.raises(OSError, match="no space"):
+        list(loop.steps("abc", _full))
+    assert api.pauses == pauses
+    assert api.calls == [("resumed", 0), *[("failed", 1)] * (len(pauses) + 1)]
+
+
+def test_a_save_that_fails_without_a_stop_is_not_tried_again(api: Recorder) -> None:
+    api.left = None
+    with pytest.raises(OSError, match="no space"):
+        list(loop.steps("abc", _full, every=2))
+    assert (api.pauses, api.calls) == ([], [("resumed", 0), ("failed", 2)])
+
+
+def _full(step: int) -> None:
+    raise OSError(f"no space for step {step}")
 
 
 def test_a_loop_that_is_left_neither_saves_nor_exits(api: Recorder) -> None:

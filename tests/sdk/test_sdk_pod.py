@@ -10,7 +10,7 @@ from kubeai.elastic import identity
 from kubeai.elastic.identity import Identity
 from kubeai.elastic.testing import FakeSupervisor
 
-from tests.sdk.sdk_scripts import HOLDING, SDK, TRAINING, Start
+from tests.sdk.sdk_scripts import HOLDING, SDK, TRAINING, Start, without_sender
 
 
 def project(directory: Path, name: str, **files: str) -> None:
@@ -58,7 +58,7 @@ def test_it_names_no_run_before_it_was_told_one_and_then_that(pod: FakeSuperviso
     assert script.end() == 255
     assert [hello.body["run"] for hello in pod.hellos] == [None, 4]
     assert (left["run"], left["rank"]) == (4, 0)
-    assert script.err.read_text() == HOLDING.format(20)
+    assert script.warnings() == HOLDING.format(20)
 
 
 def test_a_new_token_is_used_at_the_next_connection(pod: FakeSupervisor, start: Start, tmp_path: Path) -> None:
@@ -110,5 +110,5 @@ def test_nothing_but_the_fixed_path_is_needed(pod: FakeSupervisor, tmp_path: Pat
             process.kill()
     assert process.returncode == 255
     assert out.decode().splitlines()[1:] == ["training", "saved"]
-    assert err.decode() == HOLDING.format(20)
+    assert without_sender(err.decode()) == HOLDING.format(20)
     assert not (tmp_path / "stopped").exists()

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+from kubeai.elastic.messages import described
 from kubeai.elastic.monitor import Monitor
+from kubeai.elastic.state import Line
 from kubeai.elastic.testing import FakeSupervisor
+from kubeai.elastic.values import Directive, DirectiveKind
 
 from tests.sdk.sdk_scripts import TRAINING, Start
 from tests.testkit.waiting import wait_until
@@ -46,6 +49,56 @@ def test_only_a_step_that_takes_much_longer_or_less_is_news() -> None:
         monitor.learn_step_seconds(seconds)
         known.append(monitor.member.step_seconds)
     assert known == [None, 1.0, 1.0, 1.0, 1.6, 1.6, 1.6, 1.0]
+
+
+def _answers(monitor: Monitor) -> tuple[str, int] | None:
+    """The kind and the generation of the report that waits to be sent."""
+    report = monitor.unreported_outcome()
+    return None if report is None else (report.kind.value, report.generation)
+
+
+def _stopped(step: int | None) -> Monitor:
+    """A process that was told to stop by generation 7, and that knows of it since `step`."""
+    monitor = Monitor()
+    stop = Directive(DirectiveKind.STOP, job="job", run=1, generation=7, reason="a test")
+    monitor.receive(Line(stop, 0.0, None, None, release=False))
+    if step is not None:
+        monitor.stop_at(step)
+    return monitor
+
+
+def test_only_the_checkpoint_of_the_step_at_which_a_process_stops_answers() -> None:
+    """An older one is reported as a checkpoint, and one without a step is believed."""
+    for step, generation in ((76, 0), (77, 7), (78, 7), (None, 7)):
+        monitor = _stopped(77)
+        assert monitor.checkpoint_saved(step, 1.0) is (generation == 7)
+        assert _answers(monitor) == ("saved", generation)
+    assert _stopped(None).checkpoint_saved(76, 1.0)
+
+
+def test_an_older_outcome_replaces_no_answer_that_waits_to_be_sent() -> None:
+    monitor = _stopped(77)
+    monitor.checkpoint_saved(77, 1.0)
+    monitor.checkpoint_saved(40, 1.0)
+    monitor.checkpoint_failed(50, "a full disk")
+    assert _answers(monitor) == ("saved", 7)
+    assert (monitor.step, monitor.left().error) == (77, "")
+
+
+def test_a_save_that_fails_is_told_again_at_the_exit_unless_another_one_succeeds() -> None:
+    monitor = _stopped(77)
+    monitor.checkpoint_failed(77, "a full disk")
+    assert _answers(monitor) == ("failed", 7)
+    assert (monitor.left().error, monitor.left().step) == ("a full disk", 77)
+    monitor.checkpoint_saved(77, 1.0)
+    assert (_answers(monitor), monitor.left().error) == (("saved", 7), "")
+
+
+def test_an_error_is_told_on_one_short_line() -> None:
+    assert described(OSError(28, "No space left\non device")) == "OSError: [Errno 28] No space left on device"
+    assert described(ValueError()) == "ValueError"
+    assert described("") == "no reason was given"
+    assert len(described("x" * 5000)) == 300
 
 
 def test_a_rank_function_that_hangs_does_not_hold_up_the_flag(supervisor: FakeSupervisor, start: Start) -> None:
@@ -163,4 +216,4 @@ def test_notices_are_shown_at_once_and_called_about_once(supervisor: FakeSupervi
     calls = [line for line in script.out.read_text().splitlines() if line.startswith("notice")]
     assert calls == [f"notice a/{number} a node-1 True" for number in (1, 2, 1)]
     assert "left True node-1" in script.output()
-    assert script.err.read_text().count("a notice callback failed") == 1
+    assert script.warnings().count("a notice callback failed") == 1

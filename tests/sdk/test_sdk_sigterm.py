@@ -103,7 +103,7 @@ def test_only_the_main_thread_can_ask(start: Start) -> None:
     )
     assert script.end() == 0
     assert script.out.read_text() == "True True\n"
-    assert "SIGTERM is not watched: call init() in the main thread\n" in script.err.read_text()
+    assert "SIGTERM is not watched: call init() in the main thread\n" in script.warnings()
 
 
 def test_a_stop_after_sigterm_still_holds_and_a_second_sigterm_ends_the_hold(

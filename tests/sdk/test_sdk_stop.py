@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kubeai.elastic._fake_server import Call, Refusal
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.sdk.sdk_scripts import HOLDING, TRAINING, Start
@@ -50,6 +51,24 @@ def test_a_reason_that_is_a_sentence_ends_with_one_full_stop(supervisor: FakeSup
     supervisor.direct(directive="STOP", reason="Too few hosts would be left: stopping.")
     assert script.end() == 255
     assert "the job stops: Too few hosts would be left: stopping. This process waits" in script.output()
+
+
+def test_an_older_supervisor_that_knows_no_failed_saves_hears_that_the_process_leaves(
+    supervisor: FakeSupervisor, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = supervisor._refusal
+
+    def refusal(call: Call) -> Refusal | None:
+        is_unknown = call.body.get("kind") == "failed"
+        return Refusal(400, "malformed", "no such kind") if is_unknown else usual(call)
+
+    monkeypatch.setattr(supervisor, "_refusal", refusal)
+    script = start(TRAINING.replace("sys.exit(-1)", "open('/nowhere/at/all')"), KUBEAI_EXIT_HOLD="0")
+    supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(directive="STOP")
+    (left,) = supervisor.wait_for(lambda: supervisor.reports_of("left"))
+    assert left["error"].startswith("FileNotFoundError: ")
+    assert script.end() == 1
 
 
 def test_the_hold_is_bounded(supervisor: FakeSupervisor, start: Start) -> None:

@@ -324,4 +324,4 @@ def test_init_never_raises(start: Start, broken: str) -> None:
     )
     assert script.end() == 0
     assert script.out.read_text() == "True None RUN\n"
-    assert script.err.read_text().count("cannot listen for reclaims") == 1
+    assert script.warnings().count("cannot listen for reclaims") == 1

@@ -28,7 +28,10 @@ class AgreedStep:
         purposes = [purpose, Purpose.RENDEZVOUS] if purpose is Purpose.STOP and elastic_agent.has_round() else [purpose]
         for each in purposes:
             self._monitor.join(each)
-        return any(self._settle(each, step) for each in purposes) or self._monitor.wants_alone(purpose)
+        answer = any(self._settle(each, step) for each in purposes) or self._monitor.wants_alone(purpose)
+        if answer and purpose is Purpose.STOP:
+            self._monitor.stop_at(step)
+        return answer
 
     def _settle(self, purpose: Purpose, step: int) -> bool:
         position = self._monitor.wait_at(purpose, step, _COMMIT_SECONDS)

@@ -23,6 +23,7 @@ __all__ = [
     "DirectiveKind",
     "Notice",
     "check_alive",
+    "checkpoint_failed",
     "checkpoint_saved",
     "directive",
     "exit_for_resume",
@@ -103,13 +104,33 @@ def checkpoint_saved(step: int | None = None, *, seconds: float | None = None) -
     """Report that a checkpoint of the present state is complete. Returns at once.
 
     After a STOP, this report from rank 0 lets the job be suspended; after one at an agreed step, the reports of all
-    ranks do. A script that never calls it is assumed to have saved when it exits.
+    ranks do. Only a checkpoint of the step at which the process stops counts, so a save in the background that
+    completes late may be reported too. A script that never calls it is assumed to have saved when it exits, unless an
+    exception ends it.
 
     Args:
-        step: The number of finished steps in the checkpoint.
+        step: The number of finished steps in the checkpoint. None: those of the present state.
         seconds: How long it took. By default, the time since it was requested.
     """
     _session.checkpoint_saved(step, seconds)
+
+
+def checkpoint_failed(error: object, step: int | None = None) -> None:
+    """Report that a checkpoint could not be saved. Returns at once.
+
+    After a STOP, the job then shows the error, and that it will resume from an earlier checkpoint. `checkpoint_saved`
+    takes it back: until the process exits, it may try again.
+
+    Args:
+        error: Why, an exception or a text.
+        step: The number of finished steps in the checkpoint. None: those of the present state.
+    """
+    _session.checkpoint_failed(error, step)
+
+
+def may_save_again() -> bool:
+    """Return whether a save that has failed may be repeated in this process alone. Of the package's own loops."""
+    return _session.may_save_again
 
 
 def resumed(step: int) -> None:

@@ -11,18 +11,21 @@ released.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from typing import TYPE_CHECKING
 
 from . import elastic_agent
 from .agreement import Purpose
-from .uplink import RetryPolicy, RunIsOver, Uplink
+from .messages import described
+from .uplink import RetryPolicy, RunIsOver, Uplink, is_unknown
 from .values import DirectiveKind
 from .wire import Refused, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .messages import Report
     from .monitor import Monitor
     from .stderr import StderrLog
 
@@ -45,6 +48,9 @@ def hold_seconds(environ: Mapping[str, str]) -> float:
 
 def report_exit(monitor: Monitor, uplink: Uplink, stderr: StderrLog, hold: float) -> None:
     """Report `left` and wait at most `hold` seconds. Return at once if there is nothing to wait for."""
+    error = _uncaught()
+    if error is not None and monitor.state.directive.is_final and monitor.state.wants_checkpoint:
+        monitor.checkpoint_failed(None, described(error))
     if monitor.awaits_agent:
         elastic_agent.obey_sigterm()
         monitor.hold(Purpose.RENDEZVOUS)
@@ -72,6 +78,12 @@ def report_exit(monitor: Monitor, uplink: Uplink, stderr: StderrLog, hold: float
     monitor.wait_for(lambda: monitor.is_released, max(0.0, deadline - time.monotonic()))
 
 
+def _uncaught() -> Exception | None:
+    """Return the exception that ends this process. An interactive one keeps those of earlier commands."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    return error if isinstance(error, Exception) else None
+
+
 def _report_left(monitor: Monitor, uplink: Uplink, stderr: StderrLog, deadline: float) -> None:
     """Post the report from this thread: the reporter may be busy in user code, and no thread can start at exit.
 
@@ -92,19 +104,27 @@ def _report_left(monitor: Monitor, uplink: Uplink, stderr: StderrLog, deadline: 
 def _post(monitor: Monitor, uplink: Uplink, retry: RetryPolicy, deadline: float) -> float | None:
     """Post once. Return None when the report is delivered or no longer needed, otherwise the seconds until a retry.
 
-    A checkpoint that the reporter has not reported yet is reported first: after `left` it would come too late.
+    A save that the reporter has not reported yet is reported first: after `left` it would come too late.
     """
     try:
-        saved = monitor.unreported_save()
-        if saved is not None:
-            uplink.report(saved, timeout=_seconds_for_post(deadline))
-            monitor.confirm(saved)
+        outcome = monitor.unreported_outcome()
+        if outcome is not None:
+            _post_outcome(outcome, uplink, deadline)
+            monitor.confirm(outcome)
         uplink.report(monitor.left(), timeout=_seconds_for_post(deadline))
     except RunIsOver:
         monitor.end_run()
     except (Refused, Unreachable) as error:
         return retry.after(error)
     return None
+
+
+def _post_outcome(outcome: Report, uplink: Uplink, deadline: float) -> None:
+    try:
+        uplink.report(outcome, timeout=_seconds_for_post(deadline))
+    except Refused as error:
+        if not is_unknown(error):
+            raise
 
 
 def _seconds_for_post(deadline: float) -> float:

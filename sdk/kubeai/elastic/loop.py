@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import time
 from typing import TYPE_CHECKING, Callable, Iterable, Iterator, TypeVar
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["finish_step", "steps"]
 
 Batch = TypeVar("Batch")
+
+_FIRST_PAUSE = 1.0  # seconds; each further one is twice as long
+_RESERVE = 2.0  # seconds before the deadline: the report of the save needs some time as well
 
 
 def steps(
@@ -30,7 +34,8 @@ def steps(
     Args:
         batches: What remains to be trained on. Its first item belongs to step `first`.
         save: Called as `save(step)` in every rank, with the number of finished steps. It returns when the checkpoint is
-            complete. If it raises, nothing is reported as saved, and the exception ends the loop.
+            complete. If it raises, that is reported, and the exception ends the loop. On a stop, rank 0 tries again
+            while the time that is left allows it, unless a save needs all ranks.
         first: The number of finished steps in the checkpoint that this run has loaded, 0 without one.
         every: Also save a checkpoint each time so many steps are finished. None: only on request.
 
@@ -47,7 +52,7 @@ def steps(
     return _steps(batches, save, first, every)
 
 
-def finish_step(step: int, save: Save, *, is_due: bool = False) -> None:
+def finish_step(step: int, save: Save, *, is_due: bool = False, is_alone: bool = False) -> None:
     """Save and exit, save, or return at once, as the supervisor asks after `step` finished steps.
 
     For loops that cannot be written with `steps`. Call it once after each step, in every rank.
@@ -56,14 +61,37 @@ def finish_step(step: int, save: Save, *, is_due: bool = False) -> None:
         step: The number of finished steps, the same in every rank.
         save: As for `steps`.
         is_due: Save also if the supervisor does not ask for it.
+        is_alone: On a stop, repeat a save that fails, unless `init(collective=True)` says that it needs all ranks.
     """
     stop = api.should_stop(step)
     if api.should_checkpoint(step) or stop or is_due:
-        begun = time.monotonic()
-        save(step)
-        api.checkpoint_saved(step, seconds=time.monotonic() - begun)
+        pause = _FIRST_PAUSE if stop and is_alone else None
+        while not _is_saved(step, save, pause) and pause is not None:
+            time.sleep(pause)
+            pause *= 2
     if stop:
         api.exit_for_resume()
+
+
+def _is_saved(step: int, save: Save, pause: float | None) -> bool:
+    """Save and report. Return False after a failure that leaves time for another attempt; otherwise raise it."""
+    begun = time.monotonic()
+    try:
+        save(step)
+    except Exception as error:
+        api.checkpoint_failed(error, step)
+        if pause is None or not api.may_save_again() or not _has_time(pause, time.monotonic() - begun):
+            raise
+        sys.stderr.write(f"kubeai.elastic: saving after step {step} failed, trying again in {pause:g} s: {error!r}\n")
+        return False
+    api.checkpoint_saved(step, seconds=time.monotonic() - begun)
+    return True
+
+
+def _has_time(pause: float, took: float) -> bool:
+    """Whether another attempt, which may take twice as long, ends before the deadline; if none is known, the first."""
+    left = api.seconds_left()
+    return pause == _FIRST_PAUSE if left is None else left > pause + 2 * took + _RESERVE
 
 
 def _steps(batches: Iterable[Batch], save: Save, first: int, every: int | None) -> Iterator[tuple[int, Batch]]:
@@ -71,4 +99,4 @@ def _steps(batches: Iterable[Batch], save: Save, first: int, every: int | None) 
     for step, batch in enumerate(batches, first):
         yield step, batch
         finished = step + 1
-        finish_step(finished, save, is_due=every is not None and finished % every == 0)
+        finish_step(finished, save, is_due=every is not None and finished % every == 0, is_alone=True)

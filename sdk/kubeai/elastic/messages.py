@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .agreement import Position, Purpose
 
+_MAX_ERROR = 300
+
 
 class ReportKind(str, Enum):
     """The kinds of reports."""
 
     RANK = "rank"
     SAVED = "saved"
+    FAILED = "failed"
     LEFT = "left"
     RESUMED = "resumed"
     AGREEMENT = "agreement"
@@ -99,7 +102,8 @@ class Hello:
 class Report:
     """A report that is repeated until it is confirmed. `generation` is that of the directive it answers.
 
-    `checkpoint_seconds` is how long a saved checkpoint took; None is unknown.
+    `checkpoint_seconds` is how long a saved checkpoint took; None is unknown. `error` is why none was saved, in a
+    report that says so: one of kind `failed`, or of kind `left` if nothing was saved after it.
     """
 
     kind: ReportKind
@@ -108,6 +112,7 @@ class Report:
     generation: int
     reply: Reply | None = None
     checkpoint_seconds: float | None = None
+    error: str = ""
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the message."""
@@ -117,7 +122,16 @@ class Report:
             "generation": self.generation,
             "checkpoint_seconds": self.checkpoint_seconds,
         }
-        return {**self.member.fields(), **about, **({} if self.reply is None else self.reply.fields())}
+        error = {"error": self.error} if self.error else {}
+        return {**self.member.fields(), **about, **error, **({} if self.reply is None else self.reply.fields())}
+
+
+def described(error: object) -> str:
+    """Return an error on one line, with the name of its class, cut to what fits into a sentence."""
+    text = " ".join(str(error).split())
+    if isinstance(error, BaseException):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text[:_MAX_ERROR] or "no reason was given"
 
 
 def _held(position: Position | None) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ script and forked children read it without a lock.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .values import Directive, Notice
 
 _MAX_NOTICES = 64  # queued while a callback is running; the oldest are dropped
+_NO_STOP = 0  # the generation of a report that answers no stop
 _NEWS = 1.5  # a step takes so many times as long as before, or as short
 
 
@@ -47,7 +49,9 @@ class Monitor:
         self._has_polled_rank = False
         self._has_stream = False
         self._reported: Member | None = None
-        self._saved: Report | None = None
+        self._outcome: Report | None = None  # of the last save
+        self._stopped_at: int | None = None  # the step after which `should_stop` was True first
+        self._failure = ""  # why the checkpoint that a stop asks for could not be saved
         self._saved_at_signal: Report | None = None  # the last one after SIGTERM; training does not go on after it
         self._holds: Purpose | None = None  # the answer waits for the report of the checkpoint
         self._resumed: Report | None = None
@@ -103,16 +107,39 @@ class Monitor:
                 waits = [threading.TIMEOUT_MAX if pending is None else pending.due - now, seconds]
                 self._changed.wait(min(wait for wait in waits if wait is not None))
 
-    def checkpoint_saved(self, step: int | None, seconds: float | None) -> None:
-        """Record that a checkpoint is on disk, to be reported."""
+    def checkpoint_saved(self, step: int | None, seconds: float | None) -> bool:
+        """Record that a checkpoint is on disk, to be reported. Return whether it may be the one that is asked for."""
         with self._changed:
+            if self._is_another(step):
+                self._saved_beside(step, seconds)
+                return False
             generation = self.state.directive.generation
             self.step = self.step if step is None else step
             took = self._learn_save(seconds)
-            self._saved = Report(ReportKind.SAVED, self.member, step, generation, checkpoint_seconds=took)
-            self._saved_at_signal = self._saved if self._is_terminated else None
+            self._failure = ""
+            self._outcome = Report(ReportKind.SAVED, self.member, step, generation, checkpoint_seconds=took)
+            self._saved_at_signal = self._outcome if self._is_terminated else None
             saved = replace(self._received, saved_for=generation, saved_after_signal=self._is_terminated)
             self._set_state(saved)
+            return True
+
+    def checkpoint_failed(self, step: int | None, error: str) -> None:
+        """Record why a checkpoint could not be saved, to be reported."""
+        with self._changed:
+            answers = self.state.directive.is_final and not self._is_another(step)
+            generation = self.state.directive.generation if answers else _NO_STOP
+            if answers:
+                self._failure = error
+            if answers or not self._is_answering():
+                step = self._present_step() if step is None else step
+                self._outcome = Report(ReportKind.FAILED, self.member, step, generation, error=error)
+            self._wake()
+
+    def stop_at(self, step: int) -> None:
+        """Record that `should_stop(step)` is True: a stop is answered by a checkpoint of this step."""
+        with self._changed:
+            if self._stopped_at is None:
+                self._stopped_at = step
 
     def resumed(self, step: int) -> None:
         """Record the step that this run starts from, to be reported."""
@@ -248,26 +275,27 @@ class Monitor:
         with self._changed:
             directive, saved = self._received.directive, self._saved_at_signal
             if directive.kind is DirectiveKind.STOP and saved is not None and saved.generation != directive.generation:
-                self._saved = self._saved_at_signal = replace(saved, generation=directive.generation)
+                self._outcome = self._saved_at_signal = replace(saved, generation=directive.generation)
                 self._set_state(replace(self._received, saved_for=directive.generation))
 
     def left(self) -> Report:
         """Return the report that this process exits."""
         self._is_ending = True
-        return Report(ReportKind.LEFT, self.member, self.step, self.state.directive.generation)
+        step = self._present_step() if self._failure else self.step
+        return Report(ReportKind.LEFT, self.member, step, self.state.directive.generation, error=self._failure)
 
-    def unreported_save(self) -> Report | None:
-        """Return the report of a saved checkpoint that is not known to be delivered."""
+    def unreported_outcome(self) -> Report | None:
+        """Return the report of the last save if it is not known to be delivered."""
         with self._changed:
-            return self._saved
+            return self._outcome
 
     def next_report(self) -> Report | None:
-        """Return the next report to send: a saved checkpoint first, then a changed rank."""
+        """Return the next report to send: the outcome of a save first, then a changed rank."""
         with self._changed:
             if self.run_is_over:
                 return None
-            if self._saved is not None or self._resumed is not None:
-                return self._saved or self._resumed
+            if self._outcome is not None or self._resumed is not None:
+                return self._outcome or self._resumed
             if self._has_stream and self.member != self._reported:
                 return Report(ReportKind.RANK, self.member, self.step, self.state.directive.generation)
             return None
@@ -276,8 +304,8 @@ class Monitor:
         """Record that a report from `next_report` was delivered."""
         with self._changed:
             self._reported = report.member
-            if self._saved is report:
-                self._saved = None
+            if self._outcome is report:
+                self._outcome = None
                 self._hold_after_save()
             if self._resumed is report:
                 self._resumed = None
@@ -331,10 +359,40 @@ class Monitor:
 
     def _hold_after_save(self) -> None:
         """Answer that this process holds once its checkpoint is known to be reported: the supervisor then ends it."""
-        if self._holds is not None and self._saved is None:
+        if self._holds is not None and self._outcome is None:
             self.agreements.hold(self._holds)
             self._holds = None
             self._wake()
+
+    def _is_another(self, step: int | None) -> bool:
+        """Whether a checkpoint of `step` is not the one that the stop of this process asks for.
+
+        At an agreed step only that step's is. Otherwise an older one is not, as far as the script tells its steps.
+        """
+        if step is None or not self.state.directive.is_final:
+            return False
+        wanted = self._present_step() if self._stopped_at is None else self._stopped_at
+        if wanted is None:
+            return False
+        return step != wanted if self._received.is_agreed else step < wanted
+
+    def _present_step(self) -> int | None:
+        with contextlib.suppress(TypeError):
+            return gates.finished_steps() if self._stopped_at is None else self._stopped_at
+        return None
+
+    def _is_answering(self) -> bool:
+        """Whether a report that answers the present stop is still to be delivered."""
+        outcome, directive = self._outcome, self.state.directive
+        return outcome is not None and directive.is_final and outcome.generation == directive.generation
+
+    def _saved_beside(self, step: int | None, seconds: float | None) -> None:
+        """Record a checkpoint that does not answer the stop, such as one that was begun some steps before."""
+        if step is not None and (self.step is None or step > self.step):
+            self.step = step
+        if not self._is_answering():
+            self._outcome = Report(ReportKind.SAVED, self.member, step, _NO_STOP, checkpoint_seconds=seconds)
+        self._wake()
 
     def _learn_save(self, seconds: float | None) -> float | None:
         if seconds is None and self._save_began is not None:

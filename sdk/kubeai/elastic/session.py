@@ -23,13 +23,14 @@ from .agreement import Purpose
 from .annotations import AnnotationWatch
 from .arbiter import Arbiter
 from .listener import Listener
+from .messages import described
 from .monitor import Monitor
 from .ranks import Ranks
 from .replies import Replies
 from .reporter import NoticeCallbacks, Reporter
 from .sigterm import Sigterm
 from .stderr import StderrLog
-from .uplink import Uplink
+from .uplink import Uplink, host_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +45,7 @@ class Session:
     def __init__(self) -> None:
         self._stderr = StderrLog()
         self._monitor = Monitor()
+        self._stderr.sender = self._sender
         self._ranks = Ranks(sys.modules, os.environ, self._stderr)
         self._callbacks = NoticeCallbacks(self._stderr)
         self._sigterm = Sigterm(self._monitor.terminate, self._stderr)
@@ -82,8 +84,24 @@ class Session:
 
     def checkpoint_saved(self, step: int | None, seconds: float | None) -> None:
         """Record a checkpoint, to be reported."""
+        if self._is_child or self._monitor.checkpoint_saved(_whole(step), _duration(seconds)):
+            return
+        self._stderr.once(
+            "another step",
+            f"the checkpoint of step {step} is not the one that is asked for: the job waits for that of the step at "
+            "which this process stops",
+        )
+
+    def checkpoint_failed(self, error: object, step: int | None) -> None:
+        """Record that a checkpoint could not be saved, to be reported."""
         if not self._is_child:
-            self._monitor.checkpoint_saved(_whole(step), _duration(seconds))
+            self._monitor.checkpoint_failed(_whole(step), described(error))
+
+    @property
+    def may_save_again(self) -> bool:
+        """Whether a save that has failed may be repeated in this process alone."""
+        member = self._monitor.member
+        return not member.collective and member.rank in (0, None)
 
     def resumed(self, step: int) -> None:
         """Record the step that this run starts from, to be reported."""
@@ -98,6 +116,10 @@ class Session:
     def on_notice(self, callback: Callable[[Notice], object]) -> None:
         """Add a notice callback."""
         self._callbacks.add(callback)
+
+    def _sender(self) -> str:
+        rank = self._monitor.member.rank
+        return f"rank {'unknown' if rank is None else rank}, {host_name()}, pid {os.getpid()}"
 
     def _start_once(self) -> None:
         with self._starting:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _STDERR = 2
 
@@ -16,13 +20,16 @@ class StderrLog:
     """
 
     def __init__(self) -> None:
+        self.sender: Callable[[], str] = str
+        """Names this process at the end of each line: the ranks of a job often share one log."""
         self._first: dict[str, object] = {}
 
     def once(self, topic: str, text: str) -> None:
         """Write a line unless one was written for this topic before."""
         mine = object()
         if self._first.setdefault(topic, mine) is mine:  # setdefault is atomic: several threads may write at once
-            line = f"kubeai.elastic: {text}\n".encode(errors="replace")
+            sender = self.sender()
+            line = f"kubeai.elastic: {text}{f' ({sender})' if sender else ''}\n".encode(errors="replace")
             with contextlib.suppress(OSError):
                 os.write(_STDERR, line)
 

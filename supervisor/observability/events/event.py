@@ -56,6 +56,9 @@ OF_JOBS = {
 }
 """The reason is the phase, as in the column PHASE."""
 
+UNSAVED = EventReason(Phase.SUSPENDED, "Suspend", EventType.WARNING)
+"""The job is suspended, and its last steps are lost."""
+
 EVENT_REASONS = (*OF_NOTICES.values(), EXCLUDED, IGNORED, RELEASED, *OF_JOBS.values())
 
 

@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Protocol
 
 from supervisor.domain.ids import Host
-from supervisor.domain.job import SupervisedJob
+from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.observability.events.event import (
     EXCLUDED,
@@ -13,13 +13,14 @@ from supervisor.observability.events.event import (
     OF_JOBS,
     OF_NOTICES,
     RELEASED,
+    UNSAVED,
     EventDraft,
     EventReason,
     ObjectReference,
     Priority,
 )
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
-from supervisor.observability.transitions import LIVE
+from supervisor.observability.transitions import LIVE, is_unsaved
 from supervisor.store.sentences import sentence
 
 _RELEASED = (
@@ -81,6 +82,8 @@ def _of_job(
     if before is not None and not _is_notable(before, after):
         return
     reason, note = OF_JOBS[after.decision.phase], after.decision.reason
+    if after.decision.phase is Phase.SUSPENDED and before is not None and is_unsaved(before, after):
+        reason = UNSAVED
     known = objects.job(after)
     resource = known[0] if known else None
     yield from _about_job(known, reason, note, at)

@@ -14,7 +14,7 @@ from supervisor.observability.transitions import (
     first_loss,
     is_stopped,
     is_suspended,
-    ran_out_of_time,
+    is_unsaved,
 )
 
 _CHECKPOINTS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
@@ -51,7 +51,7 @@ class JobMetrics:
         self._timeouts = _counter(
             registry, "timeouts", "Jobs that were given up because they waited longer than their maximum."
         )
-        self._late = _counter(registry, "late_stops", "STOPs whose deadline passed without an acknowledgement.")
+        self._late = _counter(registry, "late_stops", "STOPs that were not saved before the deadline.")
         acknowledgements = Counter(
             "job_supervisor_acknowledgements", "Acknowledgements of STOPs by rank 0.", ("kind",), registry=registry
         )
@@ -89,7 +89,7 @@ class JobMetrics:
             return
         if is_suspended(before, after):
             self._suspensions.inc()
-            if ran_out_of_time(before, after):
+            if is_unsaved(before, after):
                 self._count_late(after.name)
         if after.decision.phase is Phase.RUNNING and before.decision.phase in SUSPENDED:
             self._resumes.inc()
@@ -100,8 +100,10 @@ class JobMetrics:
         answer, stop = after.observed.acknowledgement, before.decision.stop or after.decision.stop
         if answer is None or answer == before.observed.acknowledgement:
             return
-        self._acknowledgements[answer.kind].inc()
-        if stop is None or not answers(answer, stop) or _is_answered(before, stop):
+        if not _continues(before.observed.acknowledgement, answer):
+            self._acknowledgements[answer.kind].inc()
+        has_failed = answer.kind is AcknowledgementKind.FAILED
+        if stop is None or has_failed or not answers(answer, stop) or _is_answered(before, stop):
             return
         self._checkpoint.observe(max(0.0, answer.at - stop.since))
         end = first_loss(before, self._noticed, answer.at, self._policy)
@@ -116,6 +118,11 @@ class JobMetrics:
     def _count_late(self, job: JobName) -> None:
         self._late.inc()
         self._named.on_late_stop(job)
+
+
+def _continues(before: Acknowledgement | None, answer: Acknowledgement) -> bool:
+    """Whether an answer says of the same save only that the process has left."""
+    return before is not None and (before.run, before.kind, before.rank) == (answer.run, answer.kind, answer.rank)
 
 
 def _is_answered(job: SupervisedJob, stop: Stop) -> bool:

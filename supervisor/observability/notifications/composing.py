@@ -29,7 +29,7 @@ _TITLES = {
     Kind.RESUMED: "runs again",
     Kind.TIMED_OUT: "timed out",
     Kind.FINISHED: "has ended",
-    Kind.LATE_STOP: "was not saved in time",
+    Kind.LATE_STOP: "was not saved",
     Kind.UNCOVERED: "has workers that a reclaim would not reach",
 }
 

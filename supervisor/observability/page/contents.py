@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from supervisor.domain.ids import Host, JobName, Source, namespace
-from supervisor.domain.job import Phase
+from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.machine import PriceClass
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 from supervisor.observability.views import AgentView, JobView, NoticeView, StatusView
@@ -148,8 +148,11 @@ def _problems(view: StatusView, uncovered: int) -> Iterator[Problem]:
         yield Problem(f"{count} cannot be stored", _runbook("StoreFailing"))
     late = len(
         {job.job for job in view.jobs if _is_late(job)}
-        | {group.job for group in view.groups if group.late and group.suspended}
+        | {group.job for group in view.groups if group.late and group.suspended and not group.error}
     )
+    failed = sum(_is_unsaved(job) for job in view.jobs)
+    if failed:
+        yield Problem(f"{_count(failed, 'job', 'jobs')} could not be saved", _runbook("LateStops"))
     if late:
         yield Problem(f"{_count(late, 'job was', 'jobs were')} not saved in time", _runbook("LateStops"))
     if uncovered:
@@ -164,6 +167,13 @@ def _runbook(alert: str) -> str:
 def _is_late(job: JobView) -> bool:
     """Whether a host of the job is gone before its checkpoint was saved."""
     return job.phase is Phase.STOPPING and job.seconds_left == 0
+
+
+def _is_unsaved(job: JobView) -> bool:
+    """Whether the last run of a suspended job could not save."""
+    answer = job.acknowledgement
+    is_over = job.phase in (Phase.SUSPENDED, Phase.QUEUED) and answer is not None and answer.run == job.run
+    return is_over and answer is not None and answer.kind is AcknowledgementKind.FAILED
 
 
 def _counts(view: StatusView, reclaims: int, uncovered: int) -> str:

@@ -14,7 +14,11 @@ MAX_NAMES = 10
 _MAX_LETTERS = 1000
 """In a name or a sentence: Kubernetes allows 253 for a name, and a sentence contains a few names."""
 
-_DONE = {AcknowledgementKind.SAVED: "saved", AcknowledgementKind.LEFT: "rank 0 has left"}
+_DONE = {
+    AcknowledgementKind.SAVED: "saved",
+    AcknowledgementKind.LEFT: "rank 0 has left, without saying that it saved",
+    AcknowledgementKind.FAILED: "not saved",
+}
 
 _CAUSES = {
     GroupCause.PERSON: "a person's request",
@@ -108,7 +112,10 @@ def checkpoint(group: GroupView) -> str:
         return "not needed"
     if group.acknowledged is None:
         return "not acknowledged"
-    summary = _DONE[group.acknowledged] if group.step is None else f"{_DONE[group.acknowledged]} at step {group.step}"
+    has_step = group.step is not None and group.acknowledged is not AcknowledgementKind.LEFT
+    summary = f"{_DONE[group.acknowledged]} at step {group.step}" if has_step else _DONE[group.acknowledged]
+    if group.error:
+        summary += f": {text(group.error)}"
     margin, lost = group.margin_seconds, group.steps_lost
     if margin is not None:
         summary += f", {span(abs(margin))} {'too late' if margin < 0 else 'before the end'}"

@@ -28,6 +28,7 @@ from supervisor.domain.placement import Placement
 from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
+from supervisor.fanout.saves import Saves
 from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
@@ -252,6 +253,7 @@ async def supervising(
                 facts=facts,
                 processes=processes,
                 ranks=RankStates(processes.workers, facts.agreement, requests.add),
+                saves=Saves(),
                 members=MemberStreams(store.snapshot().jobs.get, requests.add, Bulkhead(Clock())),
                 adapter=Adapters(actuator, actuator),
                 leadership=AlwaysLeader(),

@@ -49,6 +49,22 @@ async def test_a_drain_that_takes_too_long_says_who_is_there_and_stands(served: 
     assert _states(served) == {"n2": NoticeState.ACTIVE}
 
 
+async def test_a_drain_that_costs_a_checkpoint_is_an_error(served: Served, tmp_path: Path) -> None:
+    """The node is free, and the exit code tells that steps are lost."""
+    await served.peers.agents(["n1", "n2"])
+    launcher, order = await served.peers.running("resnet", ["n1", "n2"])
+    process = await served.peers.process(order["token"], "n1", 0)
+    arguments = ("drain", "n2", "--yes", "--wait", "--data-dir", tmp_path)
+    async with asyncio.timeout(PATIENCE), started(*arguments) as command:
+        stop = await process.lines.matching(directive="STOP")
+        await process.reports("left", stop, step=987, error="OSError: a full disk")
+        waiting = await launcher.lines.matching(order="wait")
+        await launcher.reports(running=False, exit_code=1, applied=waiting["generation"])
+        said = await ended(command)
+    assert said.code == 75
+    assert "but rank 0 could not save at step 987: OSError: a full disk. It is not known from which" in said.err
+
+
 async def test_what_cannot_be_drained_says_why(served: Served, tmp_path: Path) -> None:
     await served.peers.agents(["n1"])
     where = ("--data-dir", tmp_path)

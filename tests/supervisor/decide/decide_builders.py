@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from supervisor.decide.orders import order_for
 from supervisor.decide.plan import Plan, plan
@@ -157,13 +157,13 @@ def obeyed(job: SupervisedJob) -> SupervisedJob:
 
 
 def answered(
-    job: SupervisedJob, kind: AcknowledgementKind = AcknowledgementKind.SAVED, *, step: int | None = 7
+    job: SupervisedJob, kind: AcknowledgementKind = AcknowledgementKind.SAVED, *, step: int | None = 7, **changes: Any
 ) -> SupervisedJob:
-    """Rank 0 has answered the STOP."""
+    """Rank 0 has answered the STOP; `changes` are further fields of its answer."""
     stop = job.decision.stop
     assert stop is not None
     worker = Worker("process", job.id, stop.run, Host("n1"), 0)
     answer = Acknowledgement(run=stop.run, generation=stop.generation, kind=kind, step=step, at=T0)
-    changed = acknowledge(job, worker, answer)
+    changed = acknowledge(job, worker, replace(answer, **changes))
     assert changed is not None
     return changed

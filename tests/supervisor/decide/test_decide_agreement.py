@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranks import Ranks, RankState
+from supervisor.decide.registration import acknowledge
 from supervisor.domain.agreement import AnswerKind, Purpose
 from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host
@@ -273,6 +275,66 @@ def test_every_rank_acknowledges() -> None:
     assert decision.reason.endswith("All ranks have saved a checkpoint of step 103.")
     assert decide(job, stopping_for(saved, acknowledged=range(4)), 1).job.decision.phase is Phase.SUSPENDED
     assert decide(job, stopping_for(saved, acknowledged=range(3)), 1).job.decision.phase is Phase.STOPPING
+
+
+def test_a_stop_without_all_answers_names_the_ranks_that_gave_none() -> None:
+    """And the checkpoint from which the job resumes, if it is known."""
+    job = answered(_committed(), step=103)
+    saved = tuple(replace(state, acknowledged=_generation(job)) for state in STATES)
+    silent = (saved[0], replace(STATES[1], unread_seconds=12.0), saved[2])
+    facts = replace(stopping_for(silent, acknowledged=(0, 2)), saved_step=90)
+    decision = decide(job, facts, 3600).job.decision
+    assert decision.phase is Phase.SUSPENDED
+    assert decision.reason.endswith(
+        "Rank 1 (flag not read for 12 s), rank 3 (not connected) did not answer in time; "
+        "the job will resume from the checkpoint of step 90."
+    )
+
+
+@pytest.mark.parametrize(("step", "counts"), [(102, False), (103, True), (104, True), (None, True)])
+def test_only_a_checkpoint_of_the_agreed_step_or_after_it_answers(step: int | None, *, counts: bool) -> None:
+    """An older SDK stamps an older one too. Ranks that ask only after some steps stop at the next of those."""
+    job = _committed()
+    assert present(job).step == 103
+    assert (answered(job, step=step).observed.acknowledgement is not None) is counts
+
+
+def _reported(job: SupervisedJob, rank: int, kind: AcknowledgementKind, **changes: Any) -> SupervisedJob:
+    """Rank `rank` of a job whose saves need all ranks has answered the STOP."""
+    worker = Worker(f"p{rank}", job.id, 1, Host(f"n{rank + 1}"), rank)
+    answer = Acknowledgement(run=1, generation=_generation(job), kind=kind, step=103, at=T0, rank=rank)
+    changed = acknowledge(job, worker, replace(answer, **changes), collective=True)
+    assert changed is not None
+    return changed
+
+
+def test_a_part_that_could_not_be_saved_counts_more_than_rank_0s() -> None:
+    """Until the rank that has failed saves it after all."""
+    saved, failed = AcknowledgementKind.SAVED, AcknowledgementKind.FAILED
+    job = _reported(_reported(_committed(), 0, saved), 1, failed, error="a full disk")
+    for rank, kind in ((2, saved), (0, saved), (2, AcknowledgementKind.LEFT)):
+        job = _reported(job, rank, kind)
+    answer = job.observed.acknowledgement
+    assert answer is not None
+    assert (answer.kind, answer.rank, answer.error, answer.has_left) == (failed, 1, "a full disk", False)
+    left = _reported(job, 1, AcknowledgementKind.LEFT).observed.acknowledgement
+    assert left is not None
+    assert (left.kind, left.has_left) == (failed, True)
+    states = tuple(replace(state, acknowledged=_generation(job)) for state in STATES)
+    reason = decide(job, stopping_for(states, acknowledged=range(4)), 1).job.decision.reason
+    assert "All ranks save after step 103. Rank 1 could not save: a full disk; " in reason
+    again = _reported(job, 1, saved).observed.acknowledgement
+    assert again is not None
+    assert again.kind is saved
+
+
+def test_a_failure_of_another_rank_does_not_count_where_rank_0_saves_alone() -> None:
+    job = _committed()
+    worker = Worker("p1", job.id, 1, Host("n2"), 1)
+    answer = Acknowledgement(
+        run=1, generation=_generation(job), kind=AcknowledgementKind.FAILED, step=103, at=T0, rank=1
+    )
+    assert acknowledge(job, worker, answer) is job
 
 
 def _generation(job: SupervisedJob) -> int:

@@ -58,7 +58,10 @@ def test_a_running_job_is_saved_before_it_is_suspended() -> None:
     assert not job.decision.stop.everyone
     assert planned.wake_at is not None
     silent = decide(job, seeing(), POLICY.stop_timeout_seconds).job
-    assert silent.decision.reason == "ann has suspended the job: power cut. Rank 0 did not answer in time."
+    assert (
+        silent.decision.reason == "ann has suspended the job: power cut. Rank 0 did not answer in time; "
+        "it is not known from which checkpoint the job will resume."
+    )
     saved = decide(answered(job), seeing(), 1).job
     assert (saved.decision.phase, order_for(saved).kind) == (Phase.SUSPENDED, OrderKind.WAIT)
     assert saved.decision.reason == "ann has suspended the job: power cut. Rank 0 has saved a checkpoint of step 7."

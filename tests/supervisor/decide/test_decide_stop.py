@@ -1,6 +1,7 @@
 """STOP: when, to whom, and what ends it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -142,7 +143,7 @@ def test_all_are_told_at_once_when_no_process_knows_its_rank() -> None:
     assert _stop(decide(_stopping(), young, 4).job).everyone
     assert decide(answered(told), known, 1).job.decision.reason.endswith("All ranks have saved a checkpoint of step 7.")
     late = decide(told, known, 300).job.decision.reason
-    assert late.endswith("Not all processes have answered in time.")
+    assert "Not all processes have answered in time; it is not known" in late
 
 
 def test_a_rank_zero_that_is_late_hears_before_the_others_do() -> None:
@@ -162,7 +163,7 @@ def test_a_restarted_supervisor_gives_rank_zero_its_time() -> None:
     assert _stop(decide(job, facts, 55).job).everyone
 
 
-@pytest.mark.parametrize("kind", list(AcknowledgementKind))
+@pytest.mark.parametrize("kind", [AcknowledgementKind.SAVED, AcknowledgementKind.LEFT])
 def test_the_acknowledgement_suspends_at_once(kind: AcknowledgementKind) -> None:
     """Saved or left: the run is ended before a failed launcher makes anybody restart it."""
     job, planned = decide(answered(_stopping(), kind), seeing(noticed(notice(3), notice(4))), 0.5)
@@ -170,6 +171,45 @@ def test_the_acknowledgement_suspends_at_once(kind: AcknowledgementKind) -> None
     assert planned.actions == (SuspendRun(1),)
     assert order_for(job).kind is OrderKind.WAIT
     assert "Rank 0 has" in job.decision.reason
+
+
+def _failed(job: SupervisedJob, **changes: Any) -> SupervisedJob:
+    return answered(job, AcknowledgementKind.FAILED, step=987, error="a full disk", **changes)
+
+
+def test_a_save_that_failed_leaves_the_rest_of_the_notice_for_another() -> None:
+    """The process may try again until it exits, and until the deadline."""
+    facts = seeing(noticed(notice(3), notice(4)))
+    job = decide(_failed(_stopping()), facts, 0.5).job
+    assert job.decision.phase is Phase.STOPPING
+    saved = decide(answered(job, step=987), facts, 1).job.decision
+    assert (saved.phase, saved.reason.rpartition(". ")[2]) == (
+        Phase.SUSPENDED,
+        "Rank 0 has saved a checkpoint of step 987.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "at"),
+    [({"has_left": True}, 0.5), ({}, 3600), ({"has_left": True, "resumes_from": 0}, 0.5)],
+    ids=["it has left", "time is up", "there is no checkpoint"],
+)
+def test_a_stop_in_which_a_save_failed_says_why_and_where_the_job_resumes(changes: dict[str, Any], at: float) -> None:
+    changes = {"resumes_from": 900, **changes}
+    job, planned = decide(_failed(_stopping(), **changes), seeing(noticed(notice(3), notice(4))), at)
+    assert (job.decision.phase, planned.actions) == (Phase.SUSPENDED, (SuspendRun(1),))
+    left = (
+        "the job will resume from the checkpoint of step 900"
+        if changes["resumes_from"]
+        else "the job will start from step 0"
+    )
+    assert job.decision.reason.endswith(f"stopping. Rank 0 could not save: a full disk; {left}.")
+
+
+def test_a_run_that_ends_after_a_failed_save_has_saved_nothing() -> None:
+    job = observing(_failed(_stopping()), running=False, exit_code=1)
+    reason = decide(job, seeing(noticed(notice(3), notice(4))), 1).job.decision.reason
+    assert "Rank 0 could not save: a full disk; it is not known from which checkpoint the job will resume." in reason
 
 
 def test_an_older_answer_suspends_nothing() -> None:
@@ -202,7 +242,7 @@ def test_without_an_answer_the_deadline_suspends() -> None:
     assert decide(job, facts, 299.9).job.decision.phase is Phase.STOPPING
     ended = decide(job, facts, 300).job.decision
     assert ended.phase is Phase.SUSPENDED
-    assert ended.reason.endswith("Rank 0 did not answer in time.")
+    assert "Rank 0 did not answer in time; it is not known" in ended.reason
 
 
 def test_without_a_deadline_a_stop_ends_as_well() -> None:

@@ -1,5 +1,7 @@
 """Which checkpoints of a job are kept."""
 
+from dataclasses import replace
+
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.fanout.saves import Save, Saves
@@ -17,17 +19,40 @@ def test_the_last_checkpoint_of_rank_zero_counts() -> None:
     saves.saved(_worker(), 20.0, 100.0)
     saves.saved(_worker(rank=1), 90.0, 150.0)
     saves.saved(_worker(rank=None), 90.0, 150.0)
-    assert saves.of(JOB) == Save(run=1, at=100.0, seconds=20.0)
+    assert saves.of(JOB) == Save(run=1, at=100.0, process="process", seconds=20.0)
     saves.saved(_worker(run=2), 30.0, 200.0)
     saves.saved(_worker(run=1), 10.0, 250.0)
-    assert saves.of(JOB) == Save(run=2, at=200.0, seconds=30.0)
+    assert saves.of(JOB) == Save(run=2, at=200.0, process="process", seconds=30.0)
 
 
 def test_what_a_checkpoint_took_is_known_until_the_next_one_that_says_it() -> None:
     saves = Saves()
     saves.saved(_worker(), 20.0, 100.0)
     saves.saved(_worker(run=2), None, 200.0)
-    assert saves.of(JOB) == Save(run=2, at=200.0, seconds=20.0)
+    assert saves.of(JOB) == Save(run=2, at=200.0, process="process", seconds=20.0)
+
+
+def test_a_job_resumes_from_the_last_checkpoint_before_a_failed_one() -> None:
+    """Rank 0 may have saved its part of a checkpoint that another rank could not save."""
+    saves, worker = Saves(), _worker()
+    assert saves.step_before(JOB, 82) is None
+    saves.resumed(worker, 60)
+    saves.saved(worker, None, 100.0, 82)
+    saves.resumed(_worker(rank=1), 7)
+    assert (saves.step_of(JOB), saves.step_before(JOB, 90), saves.step_before(JOB, 82)) == (82, 82, 60)
+    saves.resumed(_worker(run=2), 60)
+    assert saves.step_before(JOB, 61) == 60
+
+
+def test_a_checkpoint_is_older_than_one_that_its_process_has_reported() -> None:
+    """Not after the process has gone back, and another process may have loaded an older one."""
+    saves, worker = Saves(), _worker()
+    saves.saved(worker, None, 100.0, 60)
+    assert saves.is_older(worker, 40)
+    assert not saves.is_older(worker, 60)
+    assert not saves.is_older(replace(worker, process="another"), 40)
+    saves.resumed(worker, 30)
+    assert not saves.is_older(worker, 40)
 
 
 def test_checkpoints_of_jobs_that_are_forgotten_are_too() -> None:

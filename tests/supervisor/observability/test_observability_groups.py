@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName, Source
-from supervisor.domain.job import Phase, RequestKind, SupervisedJob, UserRequest
+from supervisor.domain.job import AcknowledgementKind, Phase, RequestKind, SupervisedJob, UserRequest
 from supervisor.domain.notice import OPERATOR, SIMULATED, ReclaimNotice
 from supervisor.observability.groups import MAX_GROUPS, Group, GroupCause, GroupOutcome, Groups
 from supervisor.observability.journal import JobChanged, JobForgotten
@@ -231,6 +231,21 @@ def test_what_is_done_again_is_lost() -> None:
     life.groups.on_step(rank(0, 2), 39)
     life.groups.on_step(rank(0, 2), 45)
     assert life.only().steps_lost == 2
+
+
+def test_a_save_that_failed_is_told_and_what_it_cost() -> None:
+    """Until another attempt succeeds."""
+    life = stopped()
+    life.becomes(answered(life.job, AcknowledgementKind.FAILED, step=987, error="a full disk"), 3.0)
+    answer = life.only().acknowledgement
+    assert answer is not None
+    assert (answer.kind, answer.error) == (AcknowledgementKind.FAILED, "a full disk")
+    life.groups.on_step(rank(0, 2), 900)
+    assert life.only().steps_lost == 87
+    life.becomes(answered(life.job, AcknowledgementKind.SAVED, step=987), 4.0)
+    again = life.only().acknowledgement
+    assert again is not None
+    assert again.kind is AcknowledgementKind.SAVED
 
 
 def test_a_run_that_goes_on_where_it_was_has_lost_nothing() -> None:

@@ -47,8 +47,13 @@ def train(trainer: Any, **arguments: Any) -> Any:
     args = trainer.args
     # Without a process group, as with one process, the Trainer alone knows the rank.
     api.init(lambda: int(args.process_index), collective=args.world_size > 1, world_size=lambda: int(args.world_size))
-    trainer.add_callback(_AgreedStop(trainer))
-    return trainer.train(**arguments)
+    agreed = _AgreedStop(trainer)
+    trainer.add_callback(agreed)
+    try:
+        return trainer.train(**arguments)
+    except Exception as error:
+        agreed.failed(error)
+        raise
 
 
 def latest_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
@@ -70,6 +75,7 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
         self._step = 0
         self._stops = False
         self._begun = 0.0
+        self._is_saving = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - Trainer's hooks
         """Report the step at which this run starts."""
@@ -104,9 +110,15 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
             (_checkpoint(args, state) / _INCOMPLETE).unlink(missing_ok=True)
         # No rank reports a checkpoint that could still turn out to be incomplete.
         accelerator.wait_for_everyone()
+        self._is_saving = False
         api.checkpoint_saved(self._step, seconds=time.monotonic() - self._begun)
         if self._stops:
             api.exit_for_resume()
+
+    def failed(self, error: Exception) -> None:
+        """Report what has ended the training, if it was a save."""
+        if self._is_saving:
+            api.checkpoint_failed(error, self._step)
 
     def _finish_step(self) -> bool:
         """Return whether all ranks save now."""
@@ -116,7 +128,7 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
 
     def _begin_save(self, args: Any, state: Any) -> None:
         """Mark the checkpoint that is about to be written as incomplete."""
-        self._begun = time.monotonic()
+        self._begun, self._is_saving = time.monotonic(), True
         state.stateful_callbacks[_KEY] = {"step": self._step}
         if args.should_save:
             directory = _checkpoint(args, state)

@@ -128,7 +128,7 @@ class AgreedStop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
 
     def _finish_step(self) -> None:
         self._step += 1
-        finish_step(self._step, self._save)
+        finish_step(self._step, self._save, is_alone=True)
 
     def _skip(self, loaded: dict[str, Any]) -> None:
         """Draw the first batches of the epoch without training on them, and then set what was saved after them."""

@@ -160,7 +160,7 @@ def on_rank_zero(action: Callable[[], T]) -> T:
     if dist.get_rank() == 0:
         try:
             outcome[0] = action()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - the others wait for it whatever it is
             outcome[1] = str(error)
     outcome = broadcast(outcome, 0)
     if outcome[1] is not None:

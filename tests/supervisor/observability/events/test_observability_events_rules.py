@@ -10,7 +10,17 @@ import pytest
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.cluster.events import REPORTER, ClusterEvents, read_event
-from supervisor.domain.job import CheckpointRequest, Decision, Growth, Phase, Result, SupervisedJob
+from supervisor.domain.job import (
+    Acknowledgement,
+    AcknowledgementKind,
+    CheckpointRequest,
+    Decision,
+    Growth,
+    Phase,
+    Result,
+    Stop,
+    SupervisedJob,
+)
 from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState
 from supervisor.observability.events.event import (
     EVENT_REASONS,
@@ -175,6 +185,21 @@ def test_a_suspended_job_that_lets_go_of_its_hosts_is_no_news() -> None:
     excluded = decided(running_job(), phase=Phase.SUSPENDED, exclusions=hosts(2), reason="n2 will be reclaimed.")
     after = decided(excluded, exclusions=frozenset(), hosts=frozenset(), reason="No room.")
     assert said(JobChanged(excluded, after, T0)) == []
+
+
+def test_a_suspension_without_a_checkpoint_is_a_warning() -> None:
+    stop = Stop(run=1, generation=2, since=T0)
+    before = decided(running_job(), phase=Phase.STOPPING, stop=stop)
+    failed = Acknowledgement(run=1, generation=2, kind=AcknowledgementKind.FAILED, at=T0, error="full", has_left=True)
+    for answer, kind in (
+        (failed, EventType.WARNING),
+        (replace(failed, kind=AcknowledgementKind.SAVED), EventType.NORMAL),
+    ):
+        after = decided(before, phase=Phase.SUSPENDED, stop=None, reason="Over.")
+        after = replace(after, observed=replace(after.observed, acknowledgement=answer))
+        assert {(each.reason.name, each.reason.type) for each in said(JobChanged(before, after, T0))} == {
+            ("Suspended", kind)
+        }
 
 
 def test_asking_for_more_workers_is_news_and_its_end_is_the_operators() -> None:

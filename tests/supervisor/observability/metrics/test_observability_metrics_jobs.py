@@ -143,6 +143,21 @@ def test_an_answer_after_the_deadline_is_late(counted: Tell) -> None:
     assert story.value("acknowledgement_margin_seconds_bucket", le="0.0") == 1
 
 
+def test_a_stop_whose_checkpoint_failed_counts_with_the_late_ones(counted: Tell) -> None:
+    """Once, however often the process says so; nothing was saved whose time could be measured."""
+    story = counted(running_job(spec(6, 6)))
+    stopping(story, 6)
+    for at, has_left in ((2.0, False), (3.0, True)):
+        failed = answered(story.job, AcknowledgementKind.FAILED, error="a full disk", has_left=has_left)
+        story.becomes(failed, at)
+    story.decides(3.1)
+    assert story.job.decision.phase is Phase.SUSPENDED
+    assert story.value("acknowledgements_total", kind="failed") == 1
+    assert story.value("late_stops_total") == 1
+    assert story.value("acknowledgement_seconds_count") == 0
+    assert story.value("acknowledgement_margin_seconds_count") == 0
+
+
 def test_a_run_that_ends_by_itself_while_it_stops_is_not_late(counted: Tell) -> None:
     story = counted(running_job(spec(6, 6)))
     stopping(story, 6)

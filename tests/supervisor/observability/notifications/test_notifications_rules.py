@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Phase, Result, SupervisedJob
+from supervisor.domain.job import AcknowledgementKind, Phase, Result, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice
 from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged
 from supervisor.observability.notifications.coverage import CoverageWatch
@@ -102,6 +102,14 @@ def test_an_answer_after_the_deadline_is_late_and_told_once() -> None:
     life.becomes(observing(late, acknowledgement=replace(acknowledgement, at=T0 + 61.5)), 61.5)
     life.decided(62.0)
     assert life.kinds() == [Kind.LATE_STOP, Kind.SUSPENDED]
+
+
+def test_a_save_that_failed_is_told_as_critical_with_its_error() -> None:
+    life = stopped()
+    life.becomes(answered(life.job, AcknowledgementKind.FAILED, error="a full disk", has_left=True), 3.0)
+    life.decided(3.5)
+    assert life.kinds() == [Kind.SUSPENDED, Kind.LATE_STOP]
+    assert "Rank 0 could not save: a full disk; " in life.told[-1].text
 
 
 def test_an_answer_in_time_is_not_late() -> None:

@@ -16,7 +16,7 @@ from supervisor.observability.page.formatting import announced, checkpoint, coun
 from supervisor.observability.page.rendering import Renderer
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 from supervisor.observability.status_view import status_view
-from supervisor.observability.views import GroupView, LeaderView, ProspectView, StatusView
+from supervisor.observability.views import AcknowledgementView, GroupView, LeaderView, ProspectView, StatusView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, hosts, notice, noticed, running_job
 
 
@@ -99,7 +99,14 @@ GROUP = GroupView(
     [
         (GROUP, "saved at step 41, 12 s before the end"),
         (replace(GROUP, margin_seconds=-3.0), "saved at step 41, 3 s too late"),
-        (replace(GROUP, margin_seconds=None, step=None, acknowledged=AcknowledgementKind.LEFT), "rank 0 has left"),
+        (
+            replace(GROUP, margin_seconds=None, step=None, acknowledged=AcknowledgementKind.LEFT),
+            "rank 0 has left, without saying that it saved",
+        ),
+        (
+            replace(GROUP, margin_seconds=None, acknowledged=AcknowledgementKind.FAILED, error="a full disk"),
+            "not saved at step 41: a full disk",
+        ),
         (replace(GROUP, steps_lost=1), "saved at step 41, 12 s before the end; 1 step lost"),
         (replace(GROUP, steps_lost=0, margin_seconds=None), "saved at step 41; 0 steps lost"),
         (replace(GROUP, acknowledged=None), "not acknowledged"),
@@ -134,6 +141,11 @@ def test_the_sentence_counts_what_people_look_for() -> None:
     assert contents(later).summary == contents(shown(1)).summary
     empty = contents(shown(jobs=0))
     assert (empty.summary, empty.trouble) == ("Nothing is being reclaimed, every worker is covered.", False)
+
+
+UNSAVED = AcknowledgementView(
+    run=shown().jobs[0].run, generation=1, kind=AcknowledgementKind.FAILED, step=41, age_seconds=3.0, error="full"
+)
 
 
 def covered(*numbers: int) -> StatusView:
@@ -171,6 +183,10 @@ def test_only_real_trouble_is_red() -> None:
         (
             replace(covered(), groups=[replace(GROUP, late=True, suspended=True)]),
             "1 job was not saved in time. Nothing is being reclaimed, 1 job Running, every worker is covered.",
+        ),
+        (
+            replace(covered(), jobs=[replace(covered().jobs[0], phase=Phase.SUSPENDED, acknowledgement=UNSAVED)]),
+            "1 job could not be saved. Nothing is being reclaimed, 1 job Suspended, every worker is covered.",
         ),
         (
             replace(covered(), jobs=[replace(covered().jobs[0], phase=Phase.STOPPING, seconds_left=0.0)]),
