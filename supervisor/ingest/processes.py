@@ -175,7 +175,9 @@ class ProcessEndpoints:
         saved = self.saves.step_of(worker.job)
         if worker.rank == 0 and saved is not None and step < saved:
             # Such as one that has loaded its checkpoint and counts from 0 all the same.
-            _log.warning("run.resumed_below_checkpoint", job=worker.job.name, run=worker.run, step=step, saved_step=saved)
+            _log.warning(
+                "run.resumed_below_checkpoint", job=worker.job.name, run=worker.run, step=step, saved_step=saved
+            )
         self.saves.resumed(worker, step)
 
     async def _acknowledge(self, worker: Worker, sent: Report) -> None:

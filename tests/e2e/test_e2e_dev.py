@@ -119,7 +119,7 @@ def test_it_takes_other_ports_and_the_command_finds_it_until_ctrl_c(tmp_path: Pa
             assert f"Another program uses port {HTTP_PORT}: taking a free port" in dev.said()
             explained = dev.command("explain", "sample")
             assert "sample is Running" in explained.stdout, explained.stderr
-            assert str(dev.directory) in explained.stderr
+            assert not explained.stderr  # There is no cluster that it could hide.
             token = (dev.directory / "viewer.token").read_text().strip()
             assert token not in dev.said()
             modes = {path.stat().st_mode & 0o077 for path in dev.directory.rglob("*.token")}

