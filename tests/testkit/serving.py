@@ -94,11 +94,14 @@ class Lines:
     async def matching(self, **expected: Any) -> dict[str, Any]:
         """The next line with these fields; lines before it are passed over."""
         # Heartbeats must not keep this waiting for what only a deadline far away would bring.
-        async with asyncio.timeout(PATIENCE):
-            line = await self.next()
-            while not expected.items() <= line.items():
-                assert line, f"the stream ended before a line with {expected}"
+        try:
+            async with asyncio.timeout(PATIENCE):
                 line = await self.next()
+                while not expected.items() <= line.items():
+                    assert line, f"the stream ended before a line with {expected}"
+                    line = await self.next()
+        except TimeoutError:
+            raise AssertionError(f"not within {PATIENCE:g} s: a line with {expected}") from None
         return line
 
     async def before_heartbeat(self) -> list[dict[str, Any]]:

@@ -132,6 +132,34 @@ async def agreeing(directory: Path, *, says: Mapping[str, Any] | None = None, **
             await ranks.end()
 
 
+async def test_a_new_job_agrees_although_its_runs_begin_again(tmp_path: Path) -> None:
+    """The earlier one of its name has ended in run 3, and its processes are still connected."""
+    async with serving(tmp_path) as served:
+        earlier, new = Ranks(served), Ranks(served)
+        try:
+            agents = await served.peers.agents(NODES)
+            earlier.launcher, _ = await served.peers.running("job", NODES)
+            await earlier.launcher.reports(run=3, running=True)
+            await earlier.connect((await earlier.launcher.lines.matching(order="run", run=3))["token"])
+            await earlier.launcher.reports(running=False, exit_code=0, result="succeeded")
+            await earlier.phase(Phase.FINISHED)
+            new.launcher, order = await served.peers.running("job", NODES, instance="instance-2")
+            await new.connect(order["token"])
+            for rank in new.ranks:
+                rank.step_seconds = 10.0  # so that this process is never late
+            await agents["n8"].notices("n8")
+            await new.phase(Phase.STOPPING)
+            assert new.decision.agreement is not None, "rank 0 of the new job is stopped alone"
+            (step,) = await new.stop_steps()
+            for rank in new.ranks:
+                await rank.peer.reports("saved", rank.seen[-1], step=step)
+            await new.phase(Phase.SUSPENDED)
+            assert new.decision.reason.endswith(f"All ranks have saved a checkpoint of step {step}.")
+        finally:
+            await earlier.end()
+            await new.end()
+
+
 async def test_all_ranks_stop_at_one_step(tmp_path: Path) -> None:
     """Polled, proposed, committed to all, and suspended after every rank has saved; nobody is told before."""
     async with agreeing(tmp_path) as job:
