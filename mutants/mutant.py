@@ -20,6 +20,23 @@ class Edit:
     new: str
 
 
+@dataclass(frozen=True, slots=True)
+class FailingTest:
+    """A test that an assertion must end for a defect which demo and replay cannot show.
+
+    Attributes:
+        id: For pytest, relative to the root of the tree; without parameters it is the test with all of them.
+        symptom: A text that the assertion's message must contain.
+    """
+
+    id: str
+    symptom: str
+
+    @property
+    def name(self) -> str:
+        return self.id.rpartition("::")[2]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
     """A defect.
@@ -29,16 +46,25 @@ class Mutant:
         breaks: What the product does wrong, in one sentence.
         edits: The replacements.
         violates: The demands of the judge that the defect must violate. At least one of them must be in each verdict.
-        shown_by: The checks that show the defect, by name.
+        shown_by: What shows the defect: names of checks with a judge, and tests.
         in_ci: Whether CI tries it.
     """
 
     name: str
     breaks: str
     edits: tuple[Edit, ...]
-    violates: tuple[Failure, ...]
-    shown_by: tuple[str, ...] = ("demo", "replay")
+    violates: tuple[Failure, ...] = ()
+    shown_by: tuple[str | FailingTest, ...] = ("demo", "replay")
     in_ci: bool = False
+
+    @property
+    def symptoms(self) -> frozenset[str]:
+        """The kinds of findings that show this defect, and no other one."""
+        return frozenset({*self.violates, *(test.symptom for test in self.tests)})
+
+    @property
+    def tests(self) -> tuple[FailingTest, ...]:
+        return tuple(check for check in self.shown_by if isinstance(check, FailingTest))
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def table(found: Sequence[Trials]) -> Table:
     result.add_column("took", justify="right")
     for trials in found:
         for outcome in trials.outcomes:
-            result.add_row(trials.mutant.name, outcome.check, _cell(outcome, trials), f"{outcome.seconds:.0f} s")
+            result.add_row(trials.mutant.name, Text(outcome.check), _cell(outcome, trials), f"{outcome.seconds:.0f} s")
     return result
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mutants import trial
-from mutants.mutant import Mutant
+from mutants.mutant import FailingTest, Mutant
 from mutants.tree import ROOT, Tree, copy, copy_compiled
 from mutants.trial import CHECKS, LIMIT_SECONDS, WHOLE_DEMO, Check, Ending, Outcome
 
@@ -72,27 +72,34 @@ class _Suite:
 
     async def play(self, mutants: Sequence[Mutant]) -> list[Trials]:
         """Try the unbroken product, then the mutants in parallel."""
-        needed = {name for mutant in mutants for name in mutant.shown_by}
-        first = await self._tried(UNBROKEN, needed)
+        first = await self._tried(UNBROKEN, [check for mutant in mutants for check in mutant.shown_by])
         if not first.ok:
             return [first]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._tried(mutant, mutant.shown_by), name=mutant.name) for mutant in mutants]
         return [first, *(task.result() for task in tasks)]
 
-    async def _tried(self, mutant: Mutant, names: Collection[str]) -> Trials:
-        checks = [check for check in self._setting.checks if check.name in names or check is WHOLE_DEMO]
+    async def _tried(self, mutant: Mutant, shown_by: Collection[str | FailingTest]) -> Trials:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._outcome(mutant, check)) for check in checks]
+            tasks = [group.create_task(self._outcome(mutant, check)) for check in self._checks(shown_by)]
         trials = Trials(mutant, tuple(task.result() for task in tasks))
         self._on_result(trials)
         return trials
 
-    async def _outcome(self, mutant: Mutant, check: Check) -> Outcome:
+    def _checks(self, shown_by: Collection[str | FailingTest]) -> list[Check | FailingTest]:
+        """The commands and tests of that name or id, each once."""
+        tests = {check.id: check for check in shown_by if isinstance(check, FailingTest)}
+        names = {check for check in shown_by if isinstance(check, str)}
+        checks = self._setting.checks if names else ()
+        return [*(check for check in checks if check.name in names or check is WHOLE_DEMO), *tests.values()]
+
+    async def _outcome(self, mutant: Mutant, check: Check | FailingTest) -> Outcome:
         log = self._setting.logs / f"{mutant.name}-{check.name}.log"
         async with self._turns:
             # Each command has its own tree, so that the compiled files of one do not count for another.
             with tempfile.TemporaryDirectory(prefix=f"mutant-{mutant.name}-") as directory:
                 tree = copy_compiled(Path(directory), self._product)
                 tree.put(mutant)
+                if isinstance(check, FailingTest):
+                    tree.put_tests(self._setting.source)
                 return await trial.run(check, tree, mutant, log, self._setting.limit)

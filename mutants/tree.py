@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 """The root of the checkout."""
 
 _CODE = ("elastic_job_supervisor", "node_agent", "supervisor", "servicekit", "simulator", "sdk", "proto")
+_TESTS = "tests"
 _IMPORT_PATH = (".", "proto", "sdk")
 _PACKAGES = (
     "elastic_job_supervisor",
@@ -83,6 +84,11 @@ class Tree:
         mutant.apply(self.root)
         for file in mutant.files:
             self._compiled(file).unlink(missing_ok=True)
+
+    def put_tests(self, source: Path = ROOT) -> None:
+        """Copy the tests of `source` and their settings into the tree, for a command that runs some of them."""
+        shutil.copytree(source / _TESTS, self.root / _TESTS, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy2(source / "pyproject.toml", self.root)
 
     def _compiled(self, file: str) -> Path:
         return Path(cache_from_source(str(self.root / file)))

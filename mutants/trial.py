@@ -1,4 +1,4 @@
-"""Runs a command of the simulator on a tree and reads how it ended and what the judge found."""
+"""Runs a command of the simulator, or a test, on a tree and reads how it ended and what it found."""
 
 import asyncio
 import json
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
-from mutants.mutant import Mutant
+from mutants.mutant import FailingTest, Mutant
 from mutants.tree import Tree
 from simulator.cloud.process import end, leftovers
 from simulator.runner import ExitCode
@@ -41,14 +42,20 @@ WHOLE_DEMO = Check("whole-demo", ("demo",))
 """The same as `make demo`."""
 
 
+_OTHER_ASSERTION = "other assertion"
+_ASSERTIONS = ("AssertionError", "assert ")
+_MAX_DETAIL = 300
+"""Characters of an assertion's message in the report; the command's output has all of it."""
+
+
 class Ending(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
-    """By the judge's verdict, which names a demand that the mutant must violate."""
+    """By the judge's verdict, which names a demand that the mutant must violate, or by the test's assertion."""
     OTHER_SYMPTOM = "other symptom"
-    """By the judge's verdict, which names other demands only. The defect is not the one that the mutant describes."""
+    """By other demands or assertions only. The defect is not the one that the mutant describes."""
     CRASHED = "crashed"
-    """A process of the product logged an error of programming, such as a NameError."""
+    """A process of the product logged an error of programming, such as a NameError, or one ended a test."""
     BROKE_OFF = "broke off"
     """Without a verdict, or only with an unfinished job. That includes a crash, which proves nothing."""
     NOT_IMPORTED = "not imported"
@@ -92,14 +99,15 @@ class Outcome:
         return self.ending is Ending.FAILED
 
 
-async def run(check: Check, tree: Tree, mutant: Mutant, log: Path, limit: float = LIMIT_SECONDS) -> Outcome:
+async def run(
+    check: Check | FailingTest, tree: Tree, mutant: Mutant, log: Path, limit: float = LIMIT_SECONDS
+) -> Outcome:
     """Run a command on the tree of a mutant and log its output. No process survives it."""
     started = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
-    result = tree.root / "result.json"
-    command = [sys.executable, "-m", "simulator", *check.arguments, "--json", str(result)]
-    code = await _exit_code(command, tree, log, limit)
-    judged = _judged(result)
+    result = tree.root / "result"
+    code = await _exit_code([sys.executable, "-m", *_module(check, result)], tree, log, limit)
+    judged = _tested(result, check.symptom) if isinstance(check, FailingTest) else _judged(result)
     ending = _ending(code, judged, mutant)
     if code is not None and not all(tree.imported(file) for file in mutant.files):
         ending = Ending.NOT_IMPORTED
@@ -111,6 +119,13 @@ async def run(check: Check, tree: Tree, mutant: Mutant, log: Path, limit: float 
         seconds=time.monotonic() - started,
         crashes=judged.crashes,
     )
+
+
+def _module(check: Check | FailingTest, result: Path) -> Sequence[str]:
+    """Return the module to run, with its arguments. It writes what it has found to `result`."""
+    if isinstance(check, FailingTest):
+        return ["pytest", "-vv", "-p", "no:cacheprovider", f"--junit-xml={result}", check.id]
+    return ["simulator", *check.arguments, "--json", str(result)]
 
 
 async def _exit_code(command: Sequence[str], tree: Tree, log: Path, limit: float) -> int | None:
@@ -175,7 +190,7 @@ def _ending(code: int | None, judged: _Judged, mutant: Mutant) -> Ending:
         return Ending.CRASHED
     if code != ExitCode.FAILED or not kinds - {Failure.UNFINISHED}:
         return Ending.BROKE_OFF
-    return Ending.FAILED if kinds & {*mutant.violates} else Ending.OTHER_SYMPTOM
+    return Ending.FAILED if kinds & mutant.symptoms else Ending.OTHER_SYMPTOM
 
 
 def _judged(result: Path) -> _Judged:
@@ -185,11 +200,39 @@ def _judged(result: Path) -> _Judged:
     return _Judged(_findings(scenarios), tuple(crash for scenario in scenarios for crash in scenario["crashes"]))
 
 
+def _tested(result: Path, symptom: str) -> _Judged:
+    """Read what pytest has written: assertions are findings, and all else that ends a test is a crash."""
+    if not result.exists():
+        return _Judged()
+    root = ET.parse(result).getroot()  # noqa: S314 - pytest has just written it.
+    ended = [*root.iter("failure"), *root.iter("error")]
+    asserted = [each for each in ended if each.tag == "failure" and _summary(each).startswith(_ASSERTIONS)]
+    details: dict[str, list[str]] = {}
+    for each in asserted:
+        message = _message(each)
+        details.setdefault(symptom if symptom in message else _OTHER_ASSERTION, []).append(message[:_MAX_DETAIL])
+    return _Judged(_firsts(details), tuple(_summary(each)[:_MAX_DETAIL] for each in ended if each not in asserted))
+
+
+def _summary(ended: ET.Element) -> str:
+    return ended.get("message", "")
+
+
+def _message(ended: ET.Element) -> str:
+    """Return the whole message on one line. The summary has its first lines only."""
+    lines = (ended.text or "").splitlines()
+    return " ".join(" ".join(line[1:] for line in lines if line.startswith("E ")).split())
+
+
 def _findings(scenarios: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...]:
     verdicts = [scenario["verdict"] for scenario in scenarios if scenario["verdict"] is not None]
     details: dict[str, list[str]] = {}
     for failure in (failure for verdict in verdicts for failure in verdict["failures"]):
         details.setdefault(failure["failure"], []).append(failure["detail"])
+    return _firsts(details)
+
+
+def _firsts(details: Mapping[str, Sequence[str]]) -> tuple[Finding, ...]:
     return tuple(Finding(kind, found[0], len(found)) for kind, found in details.items())
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mutants.mutant import Edit, Mutant
+from mutants.mutant import Edit, FailingTest, Mutant
 from mutants.suite import Setting
 from mutants.trial import Check
 from simulator.verdict import Failure
@@ -47,6 +47,20 @@ if ANSWER != "right" and sys.argv[1] not in ANSWER:
     end(LOST, FALSE, LOST, UNFINISHED)
 """
 
+TESTS = """
+from supervisor.product import ANSWER
+
+def test_promise():
+    assert ANSWER == "right", f"the step of {ANSWER} is lost"
+
+def test_another_promise():
+    assert ANSWER == "right", "no such thing"
+
+def test_name():
+    if ANSWER != "right":
+        print(undefined)
+"""
+
 CHECKS = (Check("demo", ("demo",)), Check("replay", ("replay",)))
 
 
@@ -56,6 +70,9 @@ def project(root: Path, answer: str = "right") -> Path:
         (root / name / "__init__.py").touch()
     (root / "simulator" / "__main__.py").write_text(SIMULATOR, encoding="utf-8")
     (root / "supervisor" / "product.py").write_text(f'ANSWER = "{answer}"\n', encoding="utf-8")
+    (root / "tests").mkdir()
+    (root / "tests" / "test_promises.py").write_text(TESTS, encoding="utf-8")
+    (root / "pyproject.toml").touch()
     (root / "supervisor" / "unused.py").write_text("VALUE = 1\n", encoding="utf-8")
     return root
 
@@ -64,7 +81,7 @@ def setting(root: Path) -> Setting:
     return Setting(logs=root / "logs", checks=CHECKS, source=root)
 
 
-def answering(answer: str, shown_by: tuple[str, ...] = ("demo", "replay")) -> Mutant:
+def answering(answer: str, shown_by: tuple[str | FailingTest, ...] = ("demo", "replay")) -> Mutant:
     """A mutant whose product has this answer and must lose a step. The demo does not notice "blind demo"."""
     edit = Edit("supervisor/product.py", '"right"', f'"{answer}"')
     return Mutant(

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from mutants import report
-from mutants.mutant import DoesNotApplyError, Edit, Mutant
+from mutants.mutant import DoesNotApplyError, Edit, FailingTest, Mutant
 from mutants.suite import UNBROKEN, Trials, play
 from mutants.tree import copy
 from mutants.trial import Ending, Finding, Outcome, run
@@ -77,6 +77,28 @@ async def test_a_mutant_is_tried_by_the_checks_that_show_it(tmp_path: Path) -> N
     found = await played(project(tmp_path), answering("blind demo", shown_by=("replay",)))
     assert [[outcome.check for outcome in trials.outcomes] for trials in found] == [["replay"], ["replay"]]
     assert found[1].ok
+
+
+async def test_a_mutant_may_be_shown_by_tests(tmp_path: Path) -> None:
+    """Only by an assertion with the symptom: another one shows another defect, and an error shows none."""
+    names = ("test_promise", "test_another_promise", "test_name", "test_that_is_gone")
+    shown_by = tuple(FailingTest(f"tests/test_promises.py::{name}", "the step of wrong is lost") for name in names)
+    source, found = project(tmp_path / "source", answer="wrong"), []
+    for test in shown_by:
+        tree = copy(tmp_path / test.name, source)
+        tree.put_tests(source)
+        found.append(await run(test, tree, answering("wrong", shown_by), tmp_path / "log"))
+    assert [each.ending for each in found] == [Ending.FAILED, Ending.OTHER_SYMPTOM, Ending.CRASHED, Ending.BROKE_OFF]
+    assert [finding.kind for finding in found[0].findings] == ["the step of wrong is lost"]
+    assert "NameError" in found[2].crashes[0]
+
+
+async def test_a_test_is_run_on_the_unbroken_product_first(tmp_path: Path) -> None:
+    """It runs on a tree of its own, without a command of the simulator."""
+    test = FailingTest("tests/test_promises.py::test_promise", "the step of wrong is lost")
+    found = await played(project(tmp_path), answering("wrong", (test,)))
+    assert [[outcome.ending for outcome in trials.outcomes] for trials in found] == [[Ending.PASSED], [Ending.FAILED]]
+    assert [trials.ok for trials in found] == [True, True]
 
 
 async def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
