@@ -66,7 +66,7 @@ async def test_describe_tells_what_happens_to_a_job_and_why(own_controlplane: Co
 
         one.notice([await one.node_of("j-worker-1")], lead=120, group="second")
         await one.decided(job, "Suspended")
-        stopped = "j-worker-1, j-worker-2 will be reclaimed, says aliyun; 1 hosts would remain (minimum 2): stopping."
+        stopped = "j-worker-1, j-worker-2 will be reclaimed, says aliyun; 1 host would remain (minimum 2): stopping."
         await reader.reads("trainingjob", "j", ("Warning", "Stopping", stopped))
         words = [word for _, word, _ in await reader.events("trainingjob", "j")]
         assert [word for word in words if word not in {"Waiting", "Running"}] == ["Shrinking", "Stopping", "Suspended"]

@@ -137,7 +137,8 @@ async def test_a_job_whose_launcher_vanishes_is_suspended_and_resumed(
         await jobs.delete_pod("bert-launcher")
         job = await supervised.phase("bert", Phase.SUSPENDED)
         assert job.decision.reason == (
-            "The launcher of run 1 is gone and its operator started no other: suspending and resuming the job."
+            "The launcher of run 1 is gone and its operator started no other: suspending and resuming the job. "
+            "Run 1 was lost soon after it began: pausing 0.1 s before the next one."
         )
         await jobs.has_pods("bert")
         supervised.grant("bert", 3)

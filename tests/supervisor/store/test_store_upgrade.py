@@ -28,7 +28,18 @@ from supervisor.store.specs import spec_fields, spec_of
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import POLICY
 from tests.supervisor.store.store_behaviour import opened, put_job
-from tests.supervisor.store.upgrade_values import BOOT, EPISODES, FINISHED, JOBS, PREVIOUS, QUIET, RUNNING, T0, stored
+from tests.supervisor.store.upgrade_values import (
+    BOOT,
+    EPISODES,
+    FINISHED,
+    JOBS,
+    PREVIOUS,
+    QUIET,
+    RUNNING,
+    T0,
+    stored,
+    without_end,
+)
 
 HOME = "default"
 EPOCH = 3
@@ -74,7 +85,7 @@ async def test_a_file_still_says_what_the_version_before_asks_of_a_job(file: Pat
 def test_resources_are_read_with_every_field(codec: Codec[Any, Any], plural: str, values: Iterable[Any]) -> None:
     """And lie where the present version looks for them, each with its conditions and the epoch of its leader."""
     records = [codec.decode(json.dumps(resource).encode()) for resource in stored(plural)]
-    assert {record.metadata.key: _without_end(record.value) for record in records} == {
+    assert {record.metadata.key: without_end(record.value) for record in records} == {
         codec.object_key(value): value for value in values
     }
     assert {record.epoch for record in records} == {EPOCH}
@@ -95,13 +106,6 @@ def test_a_job_ended_when_it_was_first_called_finished() -> None:
     jobs = [job for each in stored("supervisedjobs") if (job := codec.decode(json.dumps(each).encode()).value)]
     ended = {job.name: job.observed.ended_at for job in jobs if job.observed.ended_at is not None}
     assert ended == {FINISHED.name: datetime(2026, 11, 22, 15, 11, 26, 204372, UTC).timestamp()}
-
-
-def _without_end(value: Any) -> Any:
-    """The version before has stored no end of jobs."""
-    if not isinstance(value, SupervisedJob):
-        return value
-    return replace(value, observed=replace(value.observed, ended_at=None))
 
 
 def _unworded(conditions: Iterable[Any]) -> list[Any]:

@@ -237,3 +237,10 @@ def stored(plural: str) -> list[Any]:
     """The resources of one kind, as the API server returned them."""
     found: list[Any] = json.loads((PREVIOUS / f"{plural}.json").read_text("utf-8"))
     return found
+
+
+def without_end(value: Any) -> Any:
+    """The version before has stored no end of jobs."""
+    if not isinstance(value, SupervisedJob):
+        return value
+    return replace(value, observed=replace(value.observed, ended_at=None))
