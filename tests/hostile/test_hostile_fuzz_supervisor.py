@@ -31,7 +31,7 @@ from tests.testkit.waiting import PATIENCE, until
 REFUSALS = {
     400: {"malformed"},
     403: {"foreign_token"},
-    404: {"unknown_job"},
+    404: {"unknown_job", "unknown_relay"},
     409: {"name_is_live", "run_is_over", "older_revision"},
     413: {"oversized"},
 }
