@@ -39,9 +39,9 @@ def _change_in_every_way(rounds: Rounds) -> None:
 @pytest.mark.brief
 def test_parameters_are_bit_equal_after_every_kind_of_change(frameworks: Path, tmp_path: Path) -> None:
     """Each use of a sample subtracts 1 from its parameter, so that sums are exact for 1, 2 and 4 ranks."""
-    with Rounds(frameworks, tmp_path / "elastic", "exact", 150) as rounds:
+    with Rounds(frameworks, tmp_path / "elastic", "exact", 300) as rounds:
         _change_in_every_way(rounds)
-    reference = _reference(frameworks, tmp_path, "exact", 150)
+    reference = _reference(frameworks, tmp_path, "exact", 300)
     assert rounds.parameters("b") == reference.parameters("alone")
     assert list(used([rounds.recorded(name) for name in "abcd"])) == list(used([reference.recorded("alone")]))
 
