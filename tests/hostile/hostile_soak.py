@@ -126,7 +126,7 @@ class Honest:
 
 async def _obey(launcher: Any) -> None:
     """Applies every order of a launcher's stream."""
-    while order := await launcher.lines.next():
+    while order := await launcher.lines.any():  # With heartbeats: most launchers get no order for minutes.
         if order.get("type") == "order" and order["order"] == "run":
             await launcher.says(run=order["run"], running=True, applied=order["generation"])
 

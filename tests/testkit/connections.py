@@ -15,7 +15,8 @@ class TlsConnector(aiohttp.TCPConnector):
 
     def __init__(self, trusted: ssl.SSLContext | None) -> None:
         self._sockets = weakref.WeakSet[socket.socket]()
-        super().__init__(ssl=trusted or True, socket_factory=self._opened)
+        # Each peer keeps a stream open: of aiohttp's hundred connections, later peers would wait for one for ever.
+        super().__init__(ssl=trusted or True, socket_factory=self._opened, limit=0)
 
     async def close(self, *, abort_ssl: bool = False) -> None:
         await super().close(abort_ssl=abort_ssl)
