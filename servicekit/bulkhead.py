@@ -43,7 +43,7 @@ Foreseen = type[Exception] | tuple[type[Exception], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FaultPlace:
     """The loop and the key of a fault."""
 
     where: str
@@ -70,12 +70,12 @@ class Bulkhead:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._rows: dict[Place, _Row] = {}
-        self._logged_at: dict[tuple[Place, str], float] = {}
+        self._rows: dict[FaultPlace, _Row] = {}
+        self._logged_at: dict[tuple[FaultPlace, str], float] = {}
         self.counts: Counter[str] = Counter()
 
-    def guard(self, where: str, key: Hashable = "", *, passes: Foreseen = (), retried: bool = True) -> "Attempt":
-        """Returns a context that keeps what the work on one key raises; afterwards, see `Attempt.retry_in`.
+    def guard(self, where: str, key: Hashable = "", *, passes: Foreseen = (), retried: bool = True) -> "GuardedWork":
+        """Returns a context that keeps what the work on one key raises; afterwards, see `GuardedWork.retry_in`.
 
         Args:
             where: The loop; a fixed name.
@@ -85,11 +85,11 @@ class Bulkhead:
         """
         if where not in self.counts:
             self.counts[where] = 0  # A counter that begins with its first fault shows Prometheus no increase.
-        return Attempt(self, Place(where, key), passes, retried=retried)
+        return GuardedWork(self, FaultPlace(where, key), passes, retried=retried)
 
     def pause(self, where: str, key: Hashable) -> float:
         """Returns the seconds for which the work on a failing key has to wait; 0 if it may go on."""
-        row = self._rows.get(Place(where, key)) if self._rows else None
+        row = self._rows.get(FaultPlace(where, key)) if self._rows else None
         return 0.0 if row is None else max(0.0, row.retry_at - self._clock.monotonic())
 
     def about(self, key: Hashable) -> Mapping[str, str]:
@@ -99,7 +99,7 @@ class Bulkhead:
     def note(self, where: str, error: Exception, key: Hashable = "") -> None:
         """Logs and counts a fault that its caller keeps and answers itself, such as one of a peer's request."""
         self.counts[where] += 1
-        self._log(Place(where, key), error)
+        self._log(FaultPlace(where, key), error)
 
     def on_loop_error(self, _loop: object, context: Mapping[str, Any]) -> None:
         """Takes what a callback of the event loop raised; see `asyncio.loop.set_exception_handler`."""
@@ -109,7 +109,7 @@ class Bulkhead:
         else:
             _log.error("internal.fault", where="callback", key="", error=one_line(str(context.get("message", ""))))
 
-    def _log(self, place: Place, error: Exception) -> None:
+    def _log(self, place: FaultPlace, error: Exception) -> None:
         """Logs a fault, unless the same one of the same key was logged a moment ago."""
         now, said = self._clock.monotonic(), (place, _summary(error))
         if now - self._logged_at.get(said, -_QUIET_SECONDS) < _QUIET_SECONDS:
@@ -125,7 +125,7 @@ class Bulkhead:
             exception="".join(traceback.format_exception(error, limit=-_MAX_FRAMES)),
         )
 
-    def failed(self, place: Place, error: Exception, *, retried: bool) -> float:
+    def failed(self, place: FaultPlace, error: Exception, *, retried: bool) -> float:
         """Takes a fault; returns the seconds to wait before the next attempt."""
         if not retried:
             self.note(place.where, error, place.key)
@@ -141,7 +141,7 @@ class Bulkhead:
         row.retry_at = now + pause
         return pause
 
-    def succeeded(self, place: Place) -> None:
+    def succeeded(self, place: FaultPlace) -> None:
         """Takes a success after failures."""
         row = self._rows.pop(place, None) if self._rows else None
         if row is not None:
@@ -155,8 +155,8 @@ class Bulkhead:
             )
 
 
-class Attempt:
-    """One piece of work on one key.
+class GuardedWork:
+    """The context of one piece of work on one key, which keeps what it raises.
 
     Attributes:
         retry_in: The seconds after which the work should be tried again; None if it has succeeded.
@@ -164,7 +164,7 @@ class Attempt:
 
     __slots__ = ("_bulkhead", "_passes", "_place", "_retried", "retry_in")
 
-    def __init__(self, bulkhead: Bulkhead, place: Place, passes: Foreseen, *, retried: bool) -> None:
+    def __init__(self, bulkhead: Bulkhead, place: FaultPlace, passes: Foreseen, *, retried: bool) -> None:
         self._retried = retried
         self._bulkhead = bulkhead
         self._passes = passes

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from servicekit.bulkhead import Bulkhead, Place
+from servicekit.bulkhead import Bulkhead, FaultPlace
 from servicekit.clock import Clock
 from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.server import ApiServer
@@ -317,6 +317,6 @@ async def test_signals_about_one_object_that_raise_leave_the_others_stored(
         assert not await one.listed(pods=[_pod("bad"), _pod("good")])
         assert one.states() == {"pod-condition/ns/good/good": NoticeState.ACTIVE}
         mended = True
-        one.words._bulkhead.succeeded(Place("signals", "bad"))  # Its pause is over.
+        one.words._bulkhead.succeeded(FaultPlace("signals", "bad"))  # Its pause is over.
         assert await one.words.once(one.store) is None
         assert set(one.states()) == {"pod-condition/ns/good/good", "pod-condition/ns/bad/bad"}
