@@ -28,7 +28,6 @@ class Access:
         credentials: Returns the headers that authenticate a request; called before each.
         server_hostname: The name that the API server's certificate must have, if it is not the URL's.
         proxy: The URL of a proxy.
-        proxy_from_environment: Whether HTTPS_PROXY and similar variables count.
     """
 
     url: str
@@ -38,7 +37,6 @@ class Access:
     server_hostname: str | None = None
     proxy: str | None = None
     proxy_headers: Mapping[str, str] | None = None
-    proxy_from_environment: bool = False
 
 
 def in_pod(environ: Mapping[str, str] = os.environ) -> bool:

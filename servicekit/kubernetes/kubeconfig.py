@@ -3,6 +3,8 @@
 import ssl
 import sys
 from collections.abc import Mapping
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
@@ -33,9 +35,8 @@ async def kubeconfig_access(file: str | None, context: str | None = None) -> Acc
             tls=_tls(configuration),
             credentials=_Credentials(configuration).headers,
             server_hostname=configuration.tls_server_name,
-            proxy=configuration.proxy,
+            proxy=configuration.proxy or _proxy_of_environment(str(configuration.host)),
             proxy_headers=configuration.proxy_headers,
-            proxy_from_environment=True,
         )
     except Exception as error:
         raise ConfigurationError(f"no cluster to connect to: {_why(error, file, context)}") from error
@@ -49,6 +50,15 @@ def _why(error: Exception, file: str | None, context: str | None) -> str:
     if context and f"name {context} in" in str(error):
         return f"{name} has no context {context} (`kubectl config get-contexts` lists them)"
     return f"{name} cannot be used: {' '.join(str(error).split())}"
+
+
+def _proxy_of_environment(url: str) -> str | None:
+    """Returns the proxy that HTTPS_PROXY, NO_PROXY and similar variables name for a URL.
+
+    Read once: aiohttp would read it for every request, and ~/.netrc as well, each in a thread.
+    """
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 def _tls(configuration: Configuration) -> ssl.SSLContext:

@@ -112,7 +112,6 @@ class ApiServer:
         self._connections = weakref.WeakSet[socket.socket]()
         self._client = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=access.tls or True, socket_factory=self._connection),
-            trust_env=access.proxy_from_environment,
             read_bufsize=_READ_AHEAD,
         )
         self._turns = asyncio.Semaphore(_MAX_AT_ONCE)

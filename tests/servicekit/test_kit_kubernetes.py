@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,7 @@ class Script:
 
 @dataclass
 class Following:
+    url: str
     script: Script
     server: ApiServer
     collection: ResourceClient[Thing]
@@ -136,7 +137,8 @@ async def following(
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    server = await ApiServer.connect(kubeconfig(directory, runner.addresses[0][1]), timeout_seconds)
+    port = runner.addresses[0][1]
+    server = await ApiServer.connect(kubeconfig(directory, port), timeout_seconds)
     collection = ResourceClient(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing))
     cache: Cache[Thing] = Cache("things", lambda _before, _after: None, Bulkhead(Clock()))
     try:
@@ -151,19 +153,19 @@ async def following(
             undefined_seconds=0.05,
             on_synced=synced.set,
         )
-        yield Following(script, server, collection, cache, reflector, synced)
+        yield Following(f"http://127.0.0.1:{port}", script, server, collection, cache, reflector, synced)
     finally:
         await server.close()
         await runner.cleanup()
 
 
-def kubeconfig(directory: Path, port: int) -> str:
+def kubeconfig(directory: Path, port: int, host: str = "127.0.0.1") -> str:
     file = directory / "kubeconfig"
     context = {"cluster": "c", "user": "u", "namespace": "home"}
     content = {
         "current-context": "x",
         "contexts": [{"name": "x", "context": context}],
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://{host}:{port}"}}],
         "users": [{"name": "u", "user": {"token": "secret"}}],
     }
     file.write_text(json.dumps(content))
@@ -396,6 +398,34 @@ async def test_silence_and_absence_are_given_up(tmp_path: Path) -> None:
             await ResourceClient(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing)).list()
     finally:
         await server.close()
+
+
+async def test_a_password_that_netrc_has_for_the_host_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    async with following(tmp_path, page(1, "a")) as one:
+        assert [each.metadata.name for each in (await one.collection.list()).objects] == ["a"]
+        assert one.script.headers == ["Bearer secret"]
+
+
+@pytest.mark.parametrize(("excepted", "reached"), [("", True), ("127.0.0.2", False)])
+async def test_a_proxy_of_the_environment_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, excepted: str, *, reached: bool
+) -> None:
+    async with following(tmp_path, page(1, "a")) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", excepted)
+        server = await ApiServer.connect(kubeconfig(tmp_path, 1, host="127.0.0.2"), timeout_seconds=1.0)
+        try:
+            with nullcontext() if reached else pytest.raises(ApiUnavailableError, match="Connection refused"):
+                await ResourceClient(server, THINGS, lambda data: msgspec.json.decode(data, type=Thing)).list()
+        finally:
+            await server.close()
+        assert len(proxy.script.asked) == reached
 
 
 def strange(name: str, version: int) -> dict[str, Any]:
