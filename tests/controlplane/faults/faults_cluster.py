@@ -25,6 +25,7 @@ class Job:
 
     Attributes:
         seen: How many orders had come when its notices changed last.
+        changed_at: When that was, by the loop's clock.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Job:
     orders: list[dict[str, Any]] = field(default_factory=list)
     directives: list[dict[str, Any]] = field(default_factory=list)
     seen: int = 0
+    changed_at: float = 0.0
 
     @property
     def exclusions(self) -> set[str]:
@@ -75,6 +77,7 @@ class Crowd:
     standing: set[str] = field(default_factory=set)
     _revisions: Counter[str] = field(default_factory=Counter)
     _confirmed: dict[str, int] = field(default_factory=dict)
+    _confirmed_at: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     @asynccontextmanager
@@ -108,7 +111,7 @@ class Crowd:
             await self._change(job, set(job.nodes) & self.standing, withdrawn=True)
 
     async def _change(self, job: Job, nodes: set[str], *, withdrawn: bool) -> None:
-        job.seen = len(job.orders)
+        job.seen, job.changed_at = len(job.orders), _now()
         self.standing = self.standing - nodes if withdrawn else self.standing | nodes
         for node in sorted(nodes):
             self._revisions[node] += 1
@@ -123,7 +126,7 @@ class Crowd:
     async def _last(self, node: str, revision: int) -> None:
         if self._confirmed.get(node) != revision:
             await self.agents[node].acknowledged(revision)
-            self._confirmed[node] = revision
+            self._confirmed[node], self._confirmed_at[node] = revision, _now()
 
     async def settled(self) -> None:
         """Returns once every job is told to leave out just the nodes that have a notice."""
@@ -147,10 +150,18 @@ class Crowd:
         """Returns, by job, what it was told that would end it."""
         return {job.name: job.stops() for job in self.jobs.values() if job.stops()}
 
-    def splits(self, names: Iterable[str]) -> dict[str, list[Sequence[str]]]:
-        """Returns the jobs whose last group of notices took more than one change of the list, with these changes."""
-        told = {name: self.jobs[name].changes() for name in names}
+    def splits(self, names: Iterable[str], window_seconds: float) -> dict[str, list[Sequence[str]]]:
+        """Returns the jobs whose last group of notices took more than one change of the list, with these changes.
+
+        A group of which a notice was not durable within the window may take several: on a machine with too much to do
+        a write takes longer than that, whatever the fault.
+        """
+        told = {name: self.jobs[name].changes() for name in names if self._is_durable_within(window_seconds, name)}
         return {name: changes for name, changes in told.items() if len(changes) != 1}
+
+    def _is_durable_within(self, seconds: float, name: str) -> bool:
+        job = self.jobs[name]
+        return all(self._confirmed_at[node] - job.changed_at < seconds for node in self._expected(job))
 
     def draw(self, source: random.Random, count: int, *, noticed: bool) -> list[str]:
         """Chooses jobs that have a notice now, or that have none."""
@@ -163,6 +174,10 @@ class Crowd:
     def _differences(self) -> str:
         wrong = [job for job in self.jobs.values() if job.exclusions != self._expected(job)]
         return "; ".join(f"{job.name} to leave out {self._expected(job)}, not {job.exclusions}" for job in wrong)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 async def _job(peers: Peers, name: str, nodes: Sequence[str]) -> Job:

@@ -13,7 +13,7 @@ from tests.controlplane.faults.conftest import SEED
 from tests.controlplane.faults.faults_cluster import Crowd
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.testkit.controlplane.faults import RETRY_AFTER, Faults, FaultyApi
-from tests.testkit.waiting import until
+from tests.testkit.waiting import NotYet, until
 
 pytestmark = pytest.mark.long
 
@@ -23,11 +23,12 @@ ROUNDS = int(os.environ.get("FAULTS_ROUNDS", "1"))
 LEASE_SECONDS = 15
 """Writes that take five seconds each leave no time for a second renewal in a lease of three."""
 
+WINDOW_SECONDS = 1.25
 SETTINGS: dict[str, Any] = {
     "lease_seconds": LEASE_SECONDS,
     "heartbeat_seconds": 2,
     "store_timeout_seconds": 8,
-    "window_seconds": 1.25,
+    "window_seconds": WINDOW_SECONDS,
 }
 FAULTS = {
     "slow": Faults(slow=(1.0, 5.0)),
@@ -38,7 +39,7 @@ FAULTS = {
     "all": Faults(slow=(0.0, 1.0), limited=0.1, failing=0.1, lost=0.1, cut=(0.5, 3.0), late=(0.0, 0.1), expired=0.1),
 }
 QUICK = ("lost", "watches")
-"""Faults under which all notices of a group are stored within its window."""
+"""Faults under which all notices of a group are stored within its window, unless the machine is too busy."""
 
 ORDER = random.Random(SEED).sample(sorted(FAULTS), len(FAULTS))  # noqa: S311 - no secret
 _WITNESS = ("tests.chaos.chaos_witness", "supervisor", "serve")
@@ -64,7 +65,7 @@ async def test_notices_come_and_go_under_faults(
             with proxy.faults(FAULTS[name]):
                 announced = await crowd.wave(source)
             assert crowd.stops() == {}, name
-            assert name not in QUICK or crowd.splits(announced) == {}, name
+            assert name not in QUICK or crowd.splits(announced, WINDOW_SECONDS) == {}, name
             await crowd.stored()
         await crowd.withdraw(crowd.jobs)
         await crowd.settled()
@@ -78,7 +79,9 @@ async def _keeps_no_more(leader: Replica, observer: Path, before: Held) -> None:
     async def so() -> bool:
         now = await held(leader.process.pid, observer)
         assert now.resident_bytes - before.resident_bytes < _MAX_BYTES
-        return not now.tasks - before.tasks and now.threads <= before.threads
+        if more := [*(now.tasks - before.tasks).items(), *(["threads"] if now.threads > before.threads else [])]:
+            raise NotYet(f"more than before: {more}, {now.threads} threads and not {before.threads}")
+        return True
 
     await until(so, "no more tasks than before")
 
