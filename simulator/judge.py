@@ -30,7 +30,7 @@ def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
     log = _by_kind(events)
     findings = _follow(events, expectations)
     unmet = (*findings.unmet, *_split(expectations, findings.groups))
-    steps = _Steps.of(log[Kind.STEP_APPLIED])
+    steps = _AppliedSteps.of(log[Kind.STEP_APPLIED])
     after_stop = _steps_after_stop(log)
     ends = log[Kind.JOB_FINISHED]
     finished = any(end.integer("step") >= expectations.steps for end in ends)
@@ -196,14 +196,14 @@ def _notice_to_host_list(groups: Iterable[_GroupDraft]) -> Iterator[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class _AppliedSteps:
     last: int
     lost: tuple[str, ...]
     skipped: tuple[int, ...]
     differing: tuple[int, ...]
 
     @classmethod
-    def of(cls, applied: Iterable[Event]) -> "_Steps":
+    def of(cls, applied: Iterable[Event]) -> "_AppliedSteps":
         rings: dict[int, dict[tuple[int, int], None]] = defaultdict(dict)
         digests: dict[int, set[str]] = defaultdict(set)
         for event in applied:

@@ -47,6 +47,12 @@ class Owner(msgspec.Struct, frozen=True, rename="camel"):
         return (self.api_version.rpartition("/")[0], self.kind) == (group, kind)
 
 
+class OwnedMetadata(Metadata, frozen=True, rename="camel"):
+    """With the owners of the object."""
+
+    owner_references: tuple[Owner, ...] = ()
+
+
 class UnreadObject(msgspec.Struct, frozen=True):
     """An object that does not decode: its metadata, and why."""
 

@@ -102,7 +102,7 @@ class _Node(Body, frozen=True):
     status: _NodeStatus = _NodeStatus()
 
 
-class _Outline(Body, frozen=True):
+class _ObjectOutline(Body, frozen=True):
     metadata: _ObjectMetadata
     spec: Any = None
     status: Any = None
@@ -119,7 +119,7 @@ def pod_or_outline(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
     try:
         return read_pod(data, labels)
     except (msgspec.MsgspecError, ValueError) as error:
-        read = msgspec.json.decode(data, type=_Outline)
+        read = msgspec.json.decode(data, type=_ObjectOutline)
         return Pod(
             metadata=read.metadata.kept(),
             owner=_controller(read.metadata),
@@ -145,7 +145,7 @@ def node_or_outline(data: bytes | msgspec.Raw) -> Node:
     try:
         return read_node(data)
     except (msgspec.MsgspecError, ValueError) as error:
-        read = msgspec.json.decode(data, type=_Outline)
+        read = msgspec.json.decode(data, type=_ObjectOutline)
         return Node(
             metadata=read.metadata.kept(),
             labels=read.metadata.labels or {},

@@ -23,7 +23,7 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class _SavedSteps:
     """The steps of the last checkpoint of a job and of the one before it; None is unknown."""
 
     last: int
@@ -35,7 +35,7 @@ class Saves:
 
     def __init__(self) -> None:
         self._last: dict[JobId, Save] = {}
-        self._steps: dict[JobId, _Steps] = {}
+        self._steps: dict[JobId, _SavedSteps] = {}
 
     def saved(self, worker: Worker, seconds: float | None, now: Instant, step: int | None = None) -> None:
         """Records a checkpoint that a process has reported; only rank 0's counts."""
@@ -52,13 +52,13 @@ class Saves:
         known = self._steps.get(worker.job)
         if worker.rank != 0 or step is None or (known is not None and known.last == step):
             return
-        self._steps[worker.job] = _Steps(step, None if known is None else known.last)
+        self._steps[worker.job] = _SavedSteps(step, None if known is None else known.last)
 
     def resumed(self, worker: Worker, step: int) -> None:
         """Records the step of the checkpoint that a run has started from; only rank 0's counts."""
         if worker.rank != 0:
             return
-        self._steps[worker.job] = _Steps(step)
+        self._steps[worker.job] = _SavedSteps(step)
         if worker.job in self._last:  # Horovod's survivors go back to their last commit.
             self._last[worker.job] = replace(self._last[worker.job], step=None)
 

@@ -43,7 +43,7 @@ class UnreadRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ReadRows:
     """The newest episode of every notice, and every job; `unread` are the rows that were set aside."""
 
     notices: Mapping[NoticeId, ReclaimNotice]
@@ -91,7 +91,7 @@ def prepare(connection: sqlite3.Connection) -> None:
         raise UnreadableError(f"it was written by a newer version (schema {version}, this one knows {_VERSION})")
 
 
-def read(connection: sqlite3.Connection) -> Contents:
+def read(connection: sqlite3.Connection) -> ReadRows:
     """Returns what is stored, and sets rows aside that do not decode.
 
     One row of another version must not keep everybody's supervisor from starting. The agent or the launcher that the
@@ -111,7 +111,7 @@ def read(connection: sqlite3.Connection) -> Contents:
             unread.append(UnreadRow("jobs", (name,), str(error)))
     if unread:
         _set_aside(connection, unread)
-    return Contents(notices, jobs, unread)
+    return ReadRows(notices, jobs, unread)
 
 
 _KEYS = {"notices": "id = ? AND episode = ?", "jobs": "name = ?"}

@@ -253,7 +253,7 @@ def _refuse(pending: _Pending, reason: str, cause: Exception | None = None) -> N
     _settle(pending, None, error)
 
 
-def _open(path: Path) -> tuple[sqlite3.Connection, rows.Contents]:
+def _open(path: Path) -> tuple[sqlite3.Connection, rows.ReadRows]:
     try:
         if not path.exists():
             _create(path)
@@ -308,7 +308,7 @@ def _explained(error: Exception, path: Path) -> str:
     return str(error)
 
 
-def _read(connection: sqlite3.Connection) -> rows.Contents:
+def _read(connection: sqlite3.Connection) -> rows.ReadRows:
     try:
         rows.prepare(connection)
         contents = rows.read(connection)

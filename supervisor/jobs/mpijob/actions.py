@@ -8,7 +8,7 @@ import msgspec
 
 from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ConflictError, NotFoundError
-from servicekit.kubernetes.objects import Metadata, ObjectKey, Owner
+from servicekit.kubernetes.objects import Metadata, ObjectKey, OwnedMetadata
 from supervisor.cluster.annotations import REQUESTED, STATUS, SUSPENDED_BY
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host
@@ -30,16 +30,12 @@ class _ConfigMap(msgspec.Struct, frozen=True):
     data: dict[str, str] = {}
 
 
-class _OwnedMetadata(Metadata, frozen=True, rename="camel"):
-    owner_references: tuple[Owner, ...] = ()
-
-
 class _JobStatus(msgspec.Struct, frozen=True, rename="camel"):
     start_time: str | None = None
 
 
 class _LauncherJob(msgspec.Struct, frozen=True):
-    metadata: _OwnedMetadata
+    metadata: OwnedMetadata
     status: _JobStatus = _JobStatus()
 
 

@@ -14,7 +14,7 @@ from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
-from servicekit.kubernetes.objects import Metadata, ObjectKey, UnreadObject
+from servicekit.kubernetes.objects import ObjectKey, OwnedMetadata, UnreadObject
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.reconcile import reconcile
 from servicekit.wakeup import Wakeup
@@ -45,14 +45,6 @@ _OVER = ("ScaleSucceeded", "ScaleFailed")
 _log = structlog.get_logger()
 
 
-class _Owner(msgspec.Struct, frozen=True):
-    uid: str
-
-
-class _OwnedMetadata(Metadata, frozen=True, rename="camel"):
-    owner_references: tuple[_Owner, ...] = ()
-
-
 class _Selector(msgspec.Struct, frozen=True):
     name: str = ""
 
@@ -68,7 +60,7 @@ class _Status(msgspec.Struct, frozen=True):
 class ScaleOut(msgspec.Struct, frozen=True):
     """A ScaleOut that the supervisor made."""
 
-    metadata: _OwnedMetadata
+    metadata: OwnedMetadata
     spec: _Spec = _Spec()
     status: _Status = _Status()
 

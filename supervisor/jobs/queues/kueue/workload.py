@@ -138,7 +138,7 @@ class Workload(msgspec.Struct, frozen=True):
         return condition is not None and condition.status == "True"
 
 
-class _Outline(msgspec.Struct, frozen=True):
+class _WorkloadOutline(msgspec.Struct, frozen=True):
     metadata: _Metadata
 
 
@@ -151,5 +151,5 @@ def read_workload(data: bytes | msgspec.Raw) -> Workload:
     try:
         return msgspec.json.decode(data, type=Workload)
     except msgspec.MsgspecError as error:
-        outline = msgspec.json.decode(data, type=_Outline)
+        outline = msgspec.json.decode(data, type=_WorkloadOutline)
         return Workload(outline.metadata, unread=str(error))
