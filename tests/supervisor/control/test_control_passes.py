@@ -14,6 +14,8 @@ from tests.testkit.serving import LauncherPeer, Refusal, Served, full_disk, serv
 from tests.testkit.waiting import until
 
 CROWD = 30
+WINDOW_SECONDS = 0.5
+"""Longer than a busy machine needs to fill a disk: a decision that is stored before is not tried again."""
 
 
 class Plans(Counter[str]):
@@ -46,7 +48,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Plans:
 async def served(tmp_path: Path, plans: Plans) -> AsyncIterator[Served]:
     """A supervisor whose plans are counted, with many jobs that wait for hosts that nobody has."""
     assert not plans
-    async with serving(tmp_path) as supervisor:
+    async with serving(tmp_path, window_seconds=WINDOW_SECONDS) as supervisor:
         for number in range(CROWD):
             await supervisor.peers.launcher(f"crowd-{number}", [f"nowhere-{number}-{host}" for host in range(50)])
         yield supervisor
