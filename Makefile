@@ -170,7 +170,7 @@ hostile: $(INSTALLED) ## Open ten thousand garbage connections, and fuzz wires a
 		tests/hostile/test_hostile_peers.py tests/hostile/test_hostile_memory.py tests/hostile/test_hostile_fuzz_*.py \
 		$(ARGS)
 
-soak: $(INSTALLED) ## Run 200 honest jobs beside ten tenants who write odd objects and messages, on a real control plane, for 20 minutes (options: ARGS="--minutes 4 --jobs 50 --seed 2")
+soak: $(INSTALLED) ## Run 200 honest jobs without tenants, beside ten honest ones, and beside ten who write odd objects and messages, on a real control plane, for 20 minutes (options: ARGS="--minutes 4 --jobs 50 --seed 2")
 	-@$(BIN)/python -m tests.testkit.controlplane.binaries >/dev/null
 	$(BIN)/python -m tests.hostile.hostile_soak $(ARGS)
 

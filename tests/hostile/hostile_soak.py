@@ -1,21 +1,26 @@
 """`make soak`: honest jobs beside ten hostile tenants, on a real supervisor with a real control plane.
 
-Two phases of equal length in one run: without and with the tenants, who write odd objects and messages. The supervisor
-must not end, no notice may be lost, no process may be told to stop without a reason, and the 99th percentile from a
-notice until its process knows of it must stay within a factor of the quiet phase.
+Three phases of equal length in one run: without tenants, with tenants who write as much but nothing odd, and with
+hostile ones. The supervisor must not end, no notice may be lost, no process may be told to stop without a reason, and
+the 99th percentile from a notice until its process knows of it must stay within a factor of that beside honest tenants.
+What tenants cost at all is printed as well: on a small machine, most of it is that the API server takes longer for a
+write.
 """
 
 import argparse
 import asyncio
+import copy
 import json
+import os
 import random
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +43,11 @@ from tests.hostile.hostile_objects import (
     honest_pod,
     random_odd,
 )
+from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.binaries import binaries
 from tests.testkit.controlplane.installed import api_server, place
 from tests.testkit.controlplane.running import Cluster
-from tests.testkit.serving import AgentPeer, Lines, Peers, launcher_hello
+from tests.testkit.serving import AgentPeer, Lines, Peers, launcher_hello, noticed
 from tests.testkit.waiting import PATIENCE
 
 TENANTS = 10
@@ -49,9 +55,22 @@ RATIO = 1.2
 LOST_SECONDS = 30.0
 """After this long without a word of it, a notice counts as lost."""
 
+_NOTICE_PAUSE = 0.2
+"""Seconds between the notices of two jobs: five a second come, and five are withdrawn."""
+
 _TENANT_PAUSE = 0.2
 """Seconds between two writes of a tenant: 50 writes a second in all, so that the API server still answers."""
 
+_QUOTA = 10
+"""Objects of one kind that a tenant has at once, as a namespace's quota would allow: the oldest are deleted."""
+
+_LEAST_PRIORITY = 19
+_OF_PROCESSES = ("step_seconds", "world_size", "checkpoint_seconds", "step", "rank", "host")
+_OF_LAUNCHERS = ("min_workers", "max_workers", "max_wait_seconds", "framework", "job")
+_PHASES = {"without tenants": None, "with honest tenants": False, "with hostile tenants": True}
+"""Whether there are tenants who are hostile; None: there are no tenants."""
+
+_PROBE = "/api/v1/namespaces/default/configmaps/probe"
 _ORDERS = {"trainingjobs": "/apis/kai.alibabacloud.com/v1alpha1", "jobs": "/apis/batch/v1"}
 
 
@@ -62,11 +81,23 @@ def _say(text: str) -> None:
 
 @dataclass(slots=True)
 class Phase:
-    """What was seen while honest jobs got notices."""
+    """What was seen while honest jobs got notices.
+
+    Attributes:
+        delays: From each notice until its process knew of it, in seconds.
+        lost: How many notices it never knew of.
+        false: What processes were told that nobody had asked for.
+        writes: How long the API server took for a write, in seconds, seen by a client of its own.
+        cpu: The share of a core that the supervisor used.
+        busy: The share of the machine that was in use; above 90 % or so, delays are those of the machine.
+    """
 
     delays: list[float] = field(default_factory=list)
     lost: int = 0
     false: list[str] = field(default_factory=list)
+    writes: list[float] = field(default_factory=list)
+    cpu: float = 0.0
+    busy: float = 0.0
 
     @property
     def p99(self) -> float:
@@ -104,14 +135,16 @@ class Honest:
             async with asyncio.timeout(LOST_SECONDS):
                 while (line := await self.process.next()).get("notice") is None:
                     self._judge(line, phase)
+                phase.delays.append(time.monotonic() - begun)
+                await self.agent.acknowledged(self.revision)
         except TimeoutError:
             phase.lost += 1
             return
-        phase.delays.append(time.monotonic() - begun)
         await self._says(withdrawn=True)
         async with asyncio.timeout(PATIENCE):
             while (line := await self.process.next()).get("notice") is not None:
                 pass
+            await self.agent.acknowledged(self.revision)
         self._judge(line, phase)
 
     def _judge(self, line: Mapping[str, Any], phase: Phase) -> None:
@@ -120,8 +153,8 @@ class Honest:
 
     async def _says(self, *, withdrawn: bool) -> None:
         self.revision += 1
-        host = f"{self.name}-2"
-        await self.agent.notices(host, revision=self.revision, withdrawn=withdrawn, left=300.0)
+        report = noticed(f"{self.name}-2", self.revision, withdrawn=withdrawn, left=300.0)
+        await self.agent.say(notice=report)
 
 
 async def _obey(launcher: Any) -> None:
@@ -136,27 +169,45 @@ def _ended(task: asyncio.Task[None]) -> None:
         _say(f"a launcher has ended: {error!r}")
 
 
-async def observe(jobs: list[Honest], seconds: float) -> Phase:
-    """Notices one job after the other, each every few seconds."""
-    phase, until = Phase(), time.monotonic() + seconds
+async def observe(server: Server, api: Api, jobs: list[Honest], seconds: float) -> Phase:
+    """Notices one job after the other."""
+    phase, begun = Phase(), time.monotonic()
+    cpu, ticks, until = server.usage().cpu_seconds, _ticks(), begun + seconds
 
     async def keep_noticed(job: Honest, turn: int) -> None:
-        await asyncio.sleep(turn * 0.05)
+        await asyncio.sleep(turn * _NOTICE_PAUSE)
         while time.monotonic() < until:
             await job.is_noticed(phase)
-            await asyncio.sleep(len(jobs) * 0.05)
+            await asyncio.sleep(len(jobs) * _NOTICE_PAUSE)
+
+    async def keep_writing() -> None:
+        while time.monotonic() < until:
+            started = time.monotonic()
+            await api.patch(_PROBE, {"data": {"at": str(started)}})
+            phase.writes.append(time.monotonic() - started)
+            await asyncio.sleep(_NOTICE_PAUSE)
 
     async with asyncio.TaskGroup() as group:
+        group.create_task(keep_writing())
         for turn, job in enumerate(jobs):
             group.create_task(keep_noticed(job, turn))
+    phase.cpu = (server.usage().cpu_seconds - cpu) / (time.monotonic() - begun)
+    idle, total = (after - before for before, after in zip(ticks, _ticks(), strict=True))
+    phase.busy = 1.0 - idle / total
     return phase
 
 
+def _ticks() -> tuple[int, int]:
+    """Returns for how many ticks the machine's cores were idle so far, and how many there were."""
+    ticks = [int(each) for each in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
+
+
 @asynccontextmanager
-async def tenants(root: Path, target: Mapping[str, Any], seed: int) -> AsyncIterator[Child]:
-    """Ten hostile tenants in a process of their own, so that their work does not delay the clients of honest jobs."""
+async def tenants(root: Path, target: Mapping[str, Any]) -> AsyncIterator[Child]:
+    """Ten tenants in a process of their own, so that their work does not delay the clients of honest jobs."""
     settings = root / "target.json"
-    settings.write_text(json.dumps({**target, "seed": seed}), encoding="utf-8")
+    settings.write_text(json.dumps(target), encoding="utf-8")
     child = spawn(
         "tenants",
         [sys.executable, "-m", "tests.hostile.hostile_soak", "--write", str(settings)],
@@ -171,6 +222,8 @@ async def tenants(root: Path, target: Mapping[str, Any], seed: int) -> AsyncIter
 
 async def write(target: Mapping[str, Any]) -> None:
     """The process of the tenants: writes until it is ended, and prints how its writes were answered."""
+    # Their machines are others: they take what of this one nobody else needs.
+    os.nice(_LEAST_PRIORITY)
     answers: Counter[str] = Counter()
     with suppress(asyncio.CancelledError):
         async with (
@@ -189,7 +242,7 @@ async def __say(answers: Counter[str]) -> None:
 
 
 class _Tenant:
-    """Writes odd objects into its namespace, and odd messages about its own stand-alone job."""
+    """Writes objects into its namespace, and messages about its own stand-alone job; odd ones if it is hostile."""
 
     def __init__(
         self, session: aiohttp.ClientSession, target: Mapping[str, Any], number: int, answers: Counter[str]
@@ -199,32 +252,33 @@ class _Tenant:
         self._chance = random.Random(target["seed"] * TENANTS + number)  # noqa: S311 - repeatable, not secret
         self._namespace = f"tenant-{number}"
         self._number = number
+        self._hostile = target["hostile"]
         self._count = 0
         self._answers = answers
+        self._made: defaultdict[str, deque[str]] = defaultdict(deque)
 
     async def write(self) -> None:
         while True:
             for path, data, token in self._next():
-                await self._post(path, data, token)
+                await self._send("PATCH" if path.endswith("/status") else "POST", path, data, token)
                 await asyncio.sleep(_TENANT_PAUSE)
 
     def _next(self) -> Iterator[tuple[str, bytes, str]]:
         """Yield an object of each kind, and a message of each kind of peer."""
         self._count += 1
-        name = f"odd-{self._count}"
+        name = f"{'odd' if self._hostile else 'plain'}-{self._count}"
         api, admin = self._target["api"], self._target["admin"]
         for kind in (TrainingJobKind(), BatchJobKind()):
             path = f"{api}{_ORDERS[kind.resource.plural]}/namespaces/{self._namespace}/{kind.resource.plural}"
-            yield path, self._odd({**honest_job(kind)}, name), admin
+            yield path, self._written({**honest_job(kind)}, name), admin
             pod = {**honest_pod(kind, self._count), "apiVersion": "v1", "kind": "Pod"}
             pods, pod_name = f"{api}/api/v1/namespaces/{self._namespace}/pods", f"pod-{name}-{kind.name}"
-            yield pods, self._odd(pod, pod_name), admin
-            yield f"{pods}/{pod_name}/status", as_json({"status": random_odd(self._chance, pod)["status"]}), admin
+            yield pods, self._written(pod, pod_name), admin
+            yield f"{pods}/{pod_name}/status", as_json({"status": self._changed(pod)["status"]}), admin
         event = self._event()
-        yield f"{api}/api/v1/namespaces/{self._namespace}/events", self._odd(event, name), admin
+        yield f"{api}/api/v1/namespaces/{self._namespace}/events", self._written(event, name), admin
         process = {"process": name, "host": f"hostile-{self._number}", "rank": 0, "pid": 1, "agrees": ["stop"]}
-        odd = self._chance.choice(["step_seconds", "world_size", "checkpoint_seconds", "step", "rank", "host"])
-        value = self._chance.choice([*SMALL_AND_LARGE, *ODD])
+        odd = {name: self._value() for name in self._chosen(_OF_PROCESSES)}
         report = {
             **process,
             "generation": 1,
@@ -232,10 +286,12 @@ class _Tenant:
             "kind": self._chance.choice(["saved", "left", "rank", "agreement"]),
         }
         http = self._target["http"]
-        yield f"{http}/v1/processes/stream", as_json({**process, odd: value}), self._target["processes"][self._number]
-        yield f"{http}/v1/processes/report", as_json({**report, odd: value}), self._target["processes"][self._number]
-        launcher = launcher_hello(name, [f"hostile-{self._number}"])
-        launcher[self._chance.choice(["min_workers", "max_workers", "max_wait_seconds", "framework", "job"])] = value
+        yield f"{http}/v1/processes/stream", as_json({**process, **odd}), self._target["processes"][self._number]
+        yield f"{http}/v1/processes/report", as_json({**report, **odd}), self._target["processes"][self._number]
+        # Of its jobs there are no more than of its objects: a hello for one that is known goes on with it.
+        job = f"tenant-{self._number}-{self._count % _QUOTA}"
+        launcher = launcher_hello(job, [f"hostile-{self._number}"])
+        launcher |= {name: self._value() for name in self._chosen(_OF_LAUNCHERS)}
         yield f"{http}/v1/launchers/stream", as_json(launcher), self._target["launcher"]
 
     def _event(self) -> dict[str, Any]:
@@ -245,30 +301,49 @@ class _Tenant:
         involved = {**event["involvedObject"], "namespace": self._namespace}
         return {"apiVersion": "v1", "kind": "Event", **legacy, "involvedObject": involved}
 
-    def _odd(self, honest: dict[str, Any], name: str) -> bytes:
-        changed = random_odd(self._chance, honest)
+    def _chosen(self, names: Sequence[str]) -> list[str]:
+        return [self._chance.choice(names)] if self._hostile else []
+
+    def _value(self) -> Any:
+        return self._chance.choice([*SMALL_AND_LARGE, *ODD])
+
+    def _changed(self, honest: dict[str, Any]) -> dict[str, Any]:
+        return random_odd(self._chance, honest) if self._hostile else copy.deepcopy(honest)
+
+    def _written(self, honest: dict[str, Any], name: str) -> bytes:
+        changed = self._changed(honest)
         if isinstance(changed.get("metadata"), dict):
             for dropped in ("uid", "resourceVersion", "creationTimestamp"):
                 changed["metadata"].pop(dropped, None)
             changed["metadata"] |= {"name": name, "namespace": self._namespace}
         return as_json(changed)
 
-    async def _post(self, url: str, data: bytes, token: str) -> None:
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    async def _send(self, method: str, url: str, data: bytes, token: str) -> None:
+        kind = "merge-patch+json" if method == "PATCH" else "json"
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": f"application/{kind}"}
         what = "/".join(url.split("/")[-2:]) if "/v1/p" in url or "/v1/l" in url else url.rpartition("/")[2]
         try:
-            changes = url.endswith("/status")
-            headers |= {"Content-Type": "application/merge-patch+json"} if changes else {}
-            method = "PATCH" if changes else "POST"
             async with self._session.request(method, url, data=data, headers=headers, ssl=False) as answer:
                 self._answers[f"{what} {answer.status}"] += 1
+                if answer.status == HTTPStatus.CREATED:
+                    await self._keep_quota(url, json.loads(await answer.read())["metadata"]["name"])
         except (aiohttp.ClientError, TimeoutError) as error:
             self._answers[f"{what} {type(error).__name__}"] += 1
+
+    async def _keep_quota(self, url: str, name: str) -> None:
+        made = self._made[url]
+        made.append(name)
+        if len(made) > _QUOTA:
+            headers = {"Authorization": f"Bearer {self._target['admin']}"}
+            at_once = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+            oldest = f"{url}/{made.popleft()}"
+            async with self._session.delete(oldest, headers=headers, json=at_once, ssl=False) as answer:
+                self._answers[f"deleted {answer.status}"] += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How much is run: the number of honest jobs, the minutes of both phases together, and the seed of the tenants."""
+    """How much is run: the number of honest jobs, the minutes of all phases together, and the seed of the tenants."""
 
     jobs: int
     minutes: float
@@ -276,12 +351,14 @@ class Length:
 
 
 async def soak(length: Length) -> int:
-    """Run both phases and print what was seen. Returns the exit code."""
+    """Run all phases and print what was seen. Returns the exit code."""
     root = Path(tempfile.mkdtemp(prefix="soak-"))
     _say(f"Logs are kept in {root}")
     with api_server(binaries(), root / "controlplane") as plane:
         async with place(plane) as here:
             await _define(str(plane.cluster.kubeconfig))
+            probe = {"metadata": {"name": _PROBE.rpartition("/")[2]}}
+            await here.api.create(_PROBE.rpartition("/")[0], probe)
             for number in range(TENANTS):
                 namespace = f"tenant-{number}"
                 await here.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
@@ -294,7 +371,7 @@ async def soak(length: Length) -> int:
             )
             await server.start()
             try:
-                return await _phases(root, server, plane.cluster, length)
+                return await _phases(root, server, here.api, plane.cluster, length)
             finally:
                 await server.stop()
 
@@ -307,7 +384,7 @@ async def _define(kubeconfig: str) -> None:
         await api.close()
 
 
-async def _phases(root: Path, server: Server, cluster: Cluster, length: Length) -> int:
+async def _phases(root: Path, server: Server, api: Api, cluster: Cluster, length: Length) -> int:
     async with Peers.of(server.tokens, asdict(server.endpoints)) as peers:
         honest = [await Honest.start(peers, f"honest-{number}") for number in range(length.jobs)]
         processes = []
@@ -317,36 +394,52 @@ async def _phases(root: Path, server: Server, cluster: Cluster, length: Length) 
             _, order = await peers.running(host, [host])
             processes.append(order["token"])
         _say(f"{length.jobs} honest jobs run")
-        quiet = await observe(honest, length.minutes * 30.0)
-        _show("without tenants", quiet)
-        target = {"api": cluster.url, "admin": cluster.token, "http": server.endpoints.http, "processes": processes}
-        async with tenants(root, {**target, "launcher": peers.tokens.launcher("tenant")}, length.seed) as child:
-            hostile = await observe(honest, length.minutes * 30.0)
-            child.check()
-            _say(f"the tenants' writes: {child.tail().splitlines()[-1]}")
-        _show("with tenants", hostile)
+        seconds = length.minutes * 60.0 / len(_PHASES)
+        target: dict[str, Any] = {
+            "api": cluster.url,
+            "admin": cluster.token,
+            "http": server.endpoints.http,
+            "processes": processes,
+        }
+        target |= {"launcher": peers.tokens.launcher("tenant"), "seed": length.seed}
+        phases = []
+        for name, hostile in _PHASES.items():
+            async with AsyncExitStack() as stack:
+                if hostile is not None:
+                    written = tenants(root, {**target, "hostile": hostile})
+                    child = await stack.enter_async_context(written)
+                phases.append(await observe(server, api, honest, seconds))
+                if hostile is not None:
+                    child.check()
+                    _say(f"the tenants' writes: {child.tail().splitlines()[-1]}")
+            _show(name, phases[-1])
         for job in honest:
             job.obeying.cancel()
-    return _conclude(server, quiet, hostile)
+    return _conclude(server, *phases)
 
 
 def _show(name: str, phase: Phase) -> None:
     _say(
         f"{name}: {len(phase.delays)} notices, p50 {percentile(sorted(phase.delays), 0.5) * 1000:.0f} ms,"
-        f" p99 {phase.p99 * 1000:.0f} ms, {phase.lost} lost, {len(phase.false)} false stops",
+        f" p99 {phase.p99 * 1000:.0f} ms, {phase.lost} lost, {len(phase.false)} false stops;"
+        f" a write to the API server p99 {percentile(sorted(phase.writes), 0.99) * 1000:.0f} ms;"
+        f" supervisor {phase.cpu:.0%} of a core, machine {phase.busy:.0%} busy",
     )
 
 
-def _conclude(server: Server, quiet: Phase, hostile: Phase) -> int:
+def _conclude(server: Server, quiet: Phase, honest: Phase, hostile: Phase) -> int:
     server.usage()  # It raises if the process has ended; nothing starts it again.
-    ratio = hostile.p99 / quiet.p99
-    _say(f"p99 with tenants / without: {ratio:.2f} (at most {RATIO})")
+    ratio = hostile.p99 / honest.p99
+    _say(f"p99 with hostile tenants / with honest ones: {ratio:.2f} (at most {RATIO})")
+    _say(f"p99 with hostile tenants / without tenants: {hostile.p99 / quiet.p99:.2f}")
     errors = Counter(crashes(server.log.parent))
     for error, count in errors.most_common(10):
         _say(f"logged {count} times: {error[:200]}")
-    wrong = [*quiet.false, *hostile.false, *(["a notice was lost"] if quiet.lost or hostile.lost else [])]
+    phases = (quiet, honest, hostile)
+    wrong = [false for phase in phases for false in phase.false]
+    wrong += ["a notice was lost"] * sum(phase.lost for phase in phases)
     if ratio > RATIO:
-        wrong.append("the tenants delay others")
+        wrong.append("hostile tenants delay others")
     if errors:
         wrong.append("an error that nobody foresaw")
     for each in wrong[:10]:
@@ -356,7 +449,7 @@ def _conclude(server: Server, quiet: Phase, hostile: Phase) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=20.0, help="length of both phases together (default: 20)")
+    parser.add_argument("--minutes", type=float, default=20.0, help="length of all phases together (default: 20)")
     parser.add_argument("--jobs", type=int, default=200, help="honest jobs (default: 200)")
     parser.add_argument("--seed", type=int, default=1, help="of the tenants' writes")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)

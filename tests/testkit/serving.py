@@ -37,7 +37,12 @@ from tests.testkit.waiting import PATIENCE, until
 
 HEARTBEAT = 0.5
 """Of a supervisor, in seconds: three of them without a word are silence, which a busy machine must not make."""
-_AGENT_HEARTBEAT = 0.2
+_HEARTBEATS_OF_AGENTS = 0.4
+"""Of the interval that the supervisor asks for."""
+
+_STREAMS_OF_CHANNEL = 90
+"""gRPC servers serve a hundred streams of one connection; further ones would wait for ever."""
+
 TLS_RELOAD = 0.05
 
 FAST: Mapping[str, Any] = {
@@ -136,10 +141,11 @@ class AgentPeer:
         async with self._writing:
             await self.call.write(wire.AgentMessage(**message))
 
-    async def live(self) -> None:
+    async def live(self, seconds: float = HEARTBEAT * _HEARTBEATS_OF_AGENTS) -> None:
+        """Sends a heartbeat every so many seconds."""
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
-                await asyncio.sleep(_AGENT_HEARTBEAT)
+                await asyncio.sleep(seconds)
                 await self.say(heartbeat=wire.Heartbeat())
 
     async def notices(self, node: str, **changes: Any) -> None:
@@ -172,7 +178,7 @@ class AgentPeer:
         return code
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Peers:
     """Makes peers of one supervisor; everything that was opened is closed at the end."""
 
@@ -181,7 +187,9 @@ class Peers:
     grpc: str
     _stack: AsyncExitStack
     session: aiohttp.ClientSession
-    _stub: Any
+    _ca: bytes | None
+    _stub: Any = None
+    _streams: int = 0
 
     @classmethod
     @asynccontextmanager
@@ -190,11 +198,17 @@ class Peers:
         async with AsyncExitStack() as stack:
             trusted = None if ca is None else ssl.create_default_context(cadata=ca.decode())
             connector = TlsConnector(trusted)
-            session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-            channel = await stack.enter_async_context(_channel(endpoints["grpc"], ca))
-            yield cls(tokens, endpoints["http"], endpoints["grpc"], stack, session, ReclaimServiceStub(channel))
+            # Streams last as long as their peers; who waits for an answer or a line has a limit of its own.
+            endless = aiohttp.ClientTimeout(total=None)
+            session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector, timeout=endless))
+            yield cls(tokens, endpoints["http"], endpoints["grpc"], stack, session, ca)
 
     def stranger(self, token: str | None) -> AgentPeer:
+        if self._streams % _STREAMS_OF_CHANNEL == 0:
+            channel = _channel(self.grpc, self._ca)
+            self._stack.push_async_callback(channel.close, grace=None)
+            self._stub = ReclaimServiceStub(channel)
+        self._streams += 1
         call = self._stub.Connect(metadata=(("authorization", f"Bearer {token}"),) if token else ())
         self._stack.callback(call.cancel)
         return AgentPeer(call)
@@ -203,9 +217,10 @@ class Peers:
         """A connected agent of a node; `changes` are fields of the hello."""
         agent = self.stranger(self.tokens.agent(node))
         await agent.say(hello=hello(node, **changes))
-        await agent.read("welcome")
+        welcome = await agent.read("welcome")
         if not silent:
-            self._stack.callback(asyncio.create_task(agent.live()).cancel)
+            every = welcome.heartbeat_seconds * _HEARTBEATS_OF_AGENTS
+            self._stack.callback(asyncio.create_task(agent.live(every)).cancel)
         return agent
 
     async def agents(self, nodes: list[str]) -> dict[str, AgentPeer]:

@@ -14,6 +14,9 @@ from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, Peers, noticed
 from tests.testkit.waiting import until
 
 NODES, JOBS = 50, 20
+WINDOW_SECONDS = 1.25
+"""What the supervisor of a crowd is to have as its window."""
+
 _WAVE = 5
 _LEAD_SECONDS = 900.0
 _MIN_WORKERS = 1
@@ -150,18 +153,18 @@ class Crowd:
         """Returns, by job, what it was told that would end it."""
         return {job.name: job.stops() for job in self.jobs.values() if job.stops()}
 
-    def splits(self, names: Iterable[str], window_seconds: float) -> dict[str, list[Sequence[str]]]:
+    def splits(self, names: Iterable[str]) -> dict[str, list[Sequence[str]]]:
         """Returns the jobs whose last group of notices took more than one change of the list, with these changes.
 
         A group of which a notice was not durable within the window may take several: on a machine with too much to do
         a write takes longer than that, whatever the fault.
         """
-        told = {name: self.jobs[name].changes() for name in names if self._is_durable_within(window_seconds, name)}
+        told = {name: self.jobs[name].changes() for name in names if self._is_durable_in_time(name)}
         return {name: changes for name, changes in told.items() if len(changes) != 1}
 
-    def _is_durable_within(self, seconds: float, name: str) -> bool:
+    def _is_durable_in_time(self, name: str) -> bool:
         job = self.jobs[name]
-        return all(self._confirmed_at[node] - job.changed_at < seconds for node in self._expected(job))
+        return all(self._confirmed_at[node] - job.changed_at < WINDOW_SECONDS for node in self._expected(job))
 
     def draw(self, source: random.Random, count: int, *, noticed: bool) -> list[str]:
         """Chooses jobs that have a notice now, or that have none."""

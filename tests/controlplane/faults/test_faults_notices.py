@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.chaos_witness import WITNESS_FILE, Held, held
 from tests.controlplane.faults.conftest import SEED
-from tests.controlplane.faults.faults_cluster import Crowd
+from tests.controlplane.faults.faults_cluster import WINDOW_SECONDS, Crowd
 from tests.controlplane.leader.leader_replicas import Replica, Replicas
 from tests.testkit.controlplane.faults import RETRY_AFTER, Faults, FaultyApi
 from tests.testkit.waiting import NotYet, until
@@ -23,7 +23,6 @@ ROUNDS = int(os.environ.get("FAULTS_ROUNDS", "1"))
 LEASE_SECONDS = 15
 """Writes that take five seconds each leave no time for a second renewal in a lease of three."""
 
-WINDOW_SECONDS = 1.25
 SETTINGS: dict[str, Any] = {
     "lease_seconds": LEASE_SECONDS,
     "heartbeat_seconds": 2,
@@ -65,7 +64,7 @@ async def test_notices_come_and_go_under_faults(
             with proxy.faults(FAULTS[name]):
                 announced = await crowd.wave(source)
             assert crowd.stops() == {}, name
-            assert name not in QUICK or crowd.splits(announced, WINDOW_SECONDS) == {}, name
+            assert name not in QUICK or crowd.splits(announced) == {}, name
             await crowd.stored()
         await crowd.withdraw(crowd.jobs)
         await crowd.settled()
