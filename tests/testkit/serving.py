@@ -40,9 +40,6 @@ HEARTBEAT = 0.5
 _HEARTBEATS_OF_AGENTS = 0.4
 """Of the interval that the supervisor asks for."""
 
-_STREAMS_OF_CHANNEL = 90
-"""gRPC servers serve a hundred streams of one connection; further ones would wait for ever."""
-
 TLS_RELOAD = 0.05
 
 FAST: Mapping[str, Any] = {
@@ -180,7 +177,12 @@ class AgentPeer:
 
 @dataclass(slots=True)
 class Peers:
-    """Makes peers of one supervisor; everything that was opened is closed at the end."""
+    """Makes peers of one supervisor; everything that was opened is closed at the end.
+
+    Attributes:
+        agents_of_connection: After how many agents the next ones get another connection. The supervisor serves a
+            hundred of one; a later one waits.
+    """
 
     tokens: Tokens
     http: str
@@ -188,8 +190,9 @@ class Peers:
     _stack: AsyncExitStack
     session: aiohttp.ClientSession
     _ca: bytes | None
+    agents_of_connection: int = 90
     _stub: Any = None
-    _streams: int = 0
+    _agents: int = 0
 
     @classmethod
     @asynccontextmanager
@@ -204,11 +207,11 @@ class Peers:
             yield cls(tokens, endpoints["http"], endpoints["grpc"], stack, session, ca)
 
     def stranger(self, token: str | None) -> AgentPeer:
-        if self._streams % _STREAMS_OF_CHANNEL == 0:
+        if self._agents % self.agents_of_connection == 0:
             channel = _channel(self.grpc, self._ca)
             self._stack.push_async_callback(channel.close, grace=None)
             self._stub = ReclaimServiceStub(channel)
-        self._streams += 1
+        self._agents += 1
         call = self._stub.Connect(metadata=(("authorization", f"Bearer {token}"),) if token else ())
         self._stack.callback(call.cancel)
         return AgentPeer(call)

@@ -89,6 +89,7 @@ async def test_streams_outlive_the_limit(tmp_path: Path) -> None:
 async def test_a_connection_holds_a_hundred_agents_and_no_more(tmp_path: Path) -> None:
     # Its hundred agents say nothing after their hello, and must not be given up for that meanwhile.
     async with started(tmp_path, heartbeat_seconds=5.0) as running:
+        running.peers.agents_of_connection = 101
         calls = [running.peers.stranger(running.peers.tokens.agent(f"n{number}")) for number in range(100)]
         for number, call in enumerate(calls):
             await call.say(hello=hello(f"n{number}"))
