@@ -48,7 +48,7 @@ class Owner(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class OwnedMetadata(Metadata, frozen=True, rename="camel"):
-    """With the owners of the object."""
+    """Metadata that includes the owners of the object."""
 
     owner_references: tuple[Owner, ...] = ()
 

@@ -38,7 +38,7 @@ from tests.testkit.waiting import PATIENCE, until
 HEARTBEAT = 0.5
 """Of a supervisor, in seconds: three of them without a word are silence, which a busy machine must not make."""
 _HEARTBEATS_OF_AGENTS = 0.4
-"""Of the interval that the supervisor asks for."""
+"""An agent sends a heartbeat after this part of the interval that the supervisor asks for."""
 
 TLS_RELOAD = 0.05
 

@@ -15,7 +15,7 @@ from tests.testkit.waiting import until
 
 NODES, JOBS = 50, 20
 WINDOW_SECONDS = 1.25
-"""What the supervisor of a crowd is to have as its window."""
+"""The supervisor of a crowd must be started with this window, by which `Crowd.splits` judges."""
 
 _WAVE = 5
 _LEAD_SECONDS = 900.0
