@@ -95,8 +95,8 @@ MUTANTS = (
     Mutant(
         name="decides-late",
         breaks="Reconciles jobs only every eight seconds.",
-        # Which of them comes first depends on where in the eight seconds a notice comes.
-        violates=(Failure.NOT_EXCLUDED, Failure.NOT_TAKEN_BACK),
+        # What else is late depends on where in the eight seconds a notice comes.
+        violates=(Failure.NOT_SUSPENDED,),
         edits=(
             Edit(
                 _LOOP,
@@ -109,7 +109,7 @@ MUTANTS = (
         name="resumes-onto-noticed-hosts",
         breaks="Resumes a suspended job at once, on hosts with a notice.",
         # The run never leaves the hosts on which it should not have begun.
-        violates=(Failure.NOTICED_HOST_USED, Failure.NOT_EXCLUDED),
+        violates=(Failure.NOT_EXCLUDED,),
         edits=(
             Edit(
                 "supervisor/decide/waiting.py",
