@@ -160,17 +160,21 @@ HANDLING = """
     print("up.")
     {main}
 """
-# Locking it twice waits for ever, also when a signal arrives, as a collective does.
-BLOCKED = (
-    "mutex = ctypes.create_string_buffer(64); lock = ctypes.CDLL(None).pthread_mutex_lock; lock(mutex); lock(mutex)"
-)
+# One call of C says that it has begun, and starts again when a signal arrives, as a collective does. Its child ends
+# with the script.
+BLOCKED = """
+    import os
+    reader, writer = os.pipe()
+    os.dup2(reader, 0)
+    ctypes.CDLL(None).system(b"echo blocked.; exec cat")
+"""
 SLEEPS = "end = time.monotonic() + 5\n    while time.monotonic() < end: time.sleep(0.005)\n    print('over.')"
 
 
 def test_sigterm_ends_a_process_that_is_blocked_in_a_collective(start: Start) -> None:
     """Its own handler cannot run, and its agent would wait 30 s for it."""
     script = start(HANDLING.format(then="None", main=BLOCKED), **ROUND)
-    script.wait_for_line("up.")
+    script.wait_for_line("blocked.")
     script.process.send_signal(signal.SIGTERM)
     assert script.end(20) == 128 + signal.SIGTERM
     assert "handled" not in script.output()
