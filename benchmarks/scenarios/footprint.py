@@ -18,7 +18,7 @@ from simulator.harness import ServiceSettings, World, world
 _AGENT_MEMORY = Target(
     at_most=48 * 1024 * 1024,
     why="gRPC's C library takes 11 MiB of it, which a client in Python would save, and most of the wake-ups. "
-    "See docs/adr/0059-the-agent-keeps-grpcs-c-library.md.",
+    "See docs/adr/0057-the-agent-keeps-grpcs-c-library.md.",
 )
 _AGENT_CPU = Target(at_most=0.003)
 _ALONE, _CLUSTERED = Node("node-1"), Node("node-2")
