@@ -16,13 +16,13 @@ PACKAGES = _HERE / "_packages" if (_HERE / "_packages").is_dir() else _HERE.pare
 
 
 def supervisor() -> int:
-    """Runs `elastic-job-supervisor`."""
-    return _main("supervisor.__main__")()
+    """Runs `elastic-job-supervisor`: the service with its commands, and `dev`."""
+    return _main("supervisor.__main__", "job_supervisor.dev.options")()
 
 
 def job_supervisor() -> int:
     """Runs `job-supervisor`."""
-    return _main("supervisor.cli.command")()
+    return _main("job_supervisor.cli.command")()
 
 
 def node_agent() -> int:
@@ -30,7 +30,8 @@ def node_agent() -> int:
     return _main("node_agent.__main__")()
 
 
-def _main(module: str) -> Callable[[], int]:
+def _main(module: str, *additions: str) -> Callable[[], int]:
+    """Returns the `main` of a module; each addition is a module whose `COMMAND` it runs, too."""
     package = module.partition(".")[0]
     if not (PACKAGES / package).is_dir():
         command = Path(sys.argv[0]).name
@@ -39,8 +40,8 @@ def _main(module: str) -> Callable[[], int]:
 
     def run() -> int:
         try:
-            main: Callable[[], int] = import_module(module).main
-            return main()
+            main: Callable[..., int] = import_module(module).main
+            return main(added=[import_module(each).COMMAND for each in additions]) if additions else main()
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
             if not missing or (PACKAGES / missing).is_dir():

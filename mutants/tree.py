@@ -17,11 +17,21 @@ from mutants.mutant import Mutant
 ROOT = Path(__file__).resolve().parent.parent
 """The root of the checkout."""
 
-_CODE = ("elastic_job_supervisor", "node_agent", "supervisor", "servicekit", "simulator", "sdk", "proto")
+_CODE = (
+    "elastic_job_supervisor",
+    "job_supervisor",
+    "node_agent",
+    "supervisor",
+    "servicekit",
+    "simulator",
+    "sdk",
+    "proto",
+)
 _TESTS = "tests"
 _IMPORT_PATH = (".", "proto", "sdk")
 _PACKAGES = (
     "elastic_job_supervisor",
+    "job_supervisor",
     "node_agent",
     "supervisor",
     "servicekit",

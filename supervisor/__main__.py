@@ -1,11 +1,12 @@
-"""`elastic-job-supervisor serve`, `… token` and `… dev`."""
+"""`elastic-job-supervisor serve`, `… token` and `… notify-test`."""
 
 import argparse
 import asyncio
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure
 from servicekit.settings import SettingsError, describe, load
 from servicekit.tls import CertificateUnusable
-from supervisor.dev import options as dev
 from supervisor.domain.ids import NAME_RULE, is_name
 from supervisor.identity.tokens import SecretError, Tokens
 from supervisor.leadership.interface import LeadershipError, LeadershipLost
@@ -44,16 +44,24 @@ exit codes:
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedCommand:
+    """A command of another package, which `elastic-job-supervisor` has beside those of the service."""
+
+    name: str
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None, added: Sequence[AddedCommand] = ()) -> int:
     """Runs the command and returns its exit code, see `--help`."""
-    given = _parser().parse_args(arguments)
+    given = _parser(added).parse_args(arguments)
     if print_completion(given):
         return 0
-    if given.command == "dev":
-        # Imported here: the other commands need neither its client nor its processes.
-        from supervisor.dev.command import run as run_dev  # noqa: PLC0415
-
-        return run_dev(given)
+    for each in added:
+        if given.command == each.name:
+            return each.run(given)
     try:
         settings = load(Settings, PREFIX, os.environ)
         return _COMMANDS[given.command](settings, given)
@@ -83,7 +91,7 @@ def _message(error: Exception) -> str:
     return str(error)
 
 
-def _parser() -> CommandParser:
+def _parser(added: Sequence[AddedCommand]) -> CommandParser:
     parser = CommandParser(
         prog="elastic-job-supervisor",
         epilog=f"{_EXIT_CODES}\nSettings, from the environment:\n\n{describe(Settings, PREFIX)}",
@@ -93,9 +101,8 @@ def _parser() -> CommandParser:
     commands = parser.add_subparsers(dest="command", required=True)
     add_completion(parser, commands)
     commands.add_parser("serve", help="serve agents, launchers and training processes")
-    dev.add_arguments(
-        commands.add_parser("dev", help="run a supervisor, simulated hosts and a job here, to try it out")
-    )
+    for each in added:
+        each.add_arguments(commands.add_parser(each.name, help=each.help))
     commands.add_parser("notify-test", help="send a test message to every target of NOTIFICATIONS_FILE")
     kinds = commands.add_parser("token", help="make a token").add_subparsers(dest="kind", required=True)
     agent = kinds.add_parser("agent", help="a token for the agent of one node")

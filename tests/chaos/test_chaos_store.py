@@ -13,7 +13,7 @@ import pytest
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.wiring.startup import STORE_FILE
 from tests.chaos.chaos_service import Life, life, status
-from tests.supervisor.cli.cli_running import run
+from tests.job_supervisor.cli.cli_running import run
 from tests.testkit.serving import Refusal, durable, noticed
 from tests.testkit.waiting import until
 

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 _PAGE = (ROOT / "docs" / "glossary.md").read_text("utf-8")
 _ROW = re.compile(r"^\|[^|]+\|[^|]+\|([^|]+)\|$", re.MULTILINE)
 _DEFINITION = re.compile(r"^(?:class|def|async def) (\w+)|^(\w+)(?:: [^=]+)? = ", re.MULTILINE)
-_PACKAGES = ("supervisor", "node_agent", "servicekit")
+_PACKAGES = ("job_supervisor", "supervisor", "node_agent", "servicekit")
 
 
 def test_every_name_in_the_code_column_is_defined() -> None:

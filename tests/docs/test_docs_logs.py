@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "logs.md"
-PACKAGES = ("supervisor", "node_agent", "servicekit")
+PACKAGES = ("job_supervisor", "supervisor", "node_agent", "servicekit")
 LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
 
 _EVENT = re.compile(r"[a-z_]+\.[a-z_]+")

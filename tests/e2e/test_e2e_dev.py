@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from job_supervisor.cli.dev_directory import default_directory
+from job_supervisor.dev.scene import GRPC_PORT, HTTP_PORT
 from simulator.cloud.process import MARK, end, leftovers
-from supervisor.cli.dev_directory import default_directory
-from supervisor.dev.scene import GRPC_PORT, HTTP_PORT
 from tests.testkit.waiting import NotYet, wait_until
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))

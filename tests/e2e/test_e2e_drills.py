@@ -7,7 +7,7 @@ import pytest
 from simulator.events import Kind
 from simulator.harness import World
 from simulator.services import JobPlan
-from tests.supervisor.cli.cli_running import Said, run
+from tests.job_supervisor.cli.cli_running import Said, run
 from tests.testkit.worlds import OpenWorld, told_to_stop
 
 _LEAD = "7s"

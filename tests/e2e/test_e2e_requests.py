@@ -6,7 +6,7 @@ from simulator.events import Kind
 from simulator.harness import World
 from simulator.model import reference
 from simulator.services import JobPlan
-from tests.supervisor.cli.cli_running import Said, run
+from tests.job_supervisor.cli.cli_running import Said, run
 from tests.testkit.worlds import OpenWorld, goes_on_at_the_step_after, told_to_stop
 
 NODES = 3

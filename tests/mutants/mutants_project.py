@@ -9,6 +9,7 @@ from simulator.verdict import Failure
 
 PACKAGES = (
     "elastic_job_supervisor",
+    "job_supervisor",
     "node_agent",
     "servicekit",
     "proto/reclaim",

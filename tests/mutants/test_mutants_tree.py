@@ -8,7 +8,7 @@ from mutants.tree import ForeignCodeError, Tree, copy, copy_compiled
 from simulator.cloud.process import script
 
 HOSTS = "sdk/kubeai/elastic/commands/discover_hosts.py"
-COMMAND = "supervisor/cli/command.py"
+COMMAND = "job_supervisor/cli/command.py"
 SHOUTING = Mutant(
     name="shouts",
     breaks="Says so.",

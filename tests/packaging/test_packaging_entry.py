@@ -29,7 +29,7 @@ def test_packages_that_are_missed_later_are_named_as_well(monkeypatch: pytest.Mo
     """`elastic-job-supervisor` imports a subcommand's packages when that is run."""
     main = _import_of("uvloop")
     monkeypatch.setattr(sys, "argv", ["elastic-job-supervisor"])
-    monkeypatch.setattr(commands, "import_module", lambda _: SimpleNamespace(main=lambda: main("")))  # type: ignore[operator]
+    monkeypatch.setattr(commands, "import_module", lambda _: SimpleNamespace(main=lambda **_: main(""), COMMAND=None))  # type: ignore[operator]
     with pytest.raises(SystemExit, match="uvloop is not installed"):
         commands.supervisor()
 

@@ -36,7 +36,7 @@ def test_it_adds_one_package_to_an_environment(wheel: Path) -> None:
         tops = {name.partition("/")[0] for name in archive.namelist()}
         below = {name.split("/")[2] for name in archive.namelist() if "/_packages/" in name}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"elastic_job_supervisor"}
-    assert below == {"node_agent", "reclaim", "servicekit", "supervisor"}
+    assert below == {"job_supervisor", "node_agent", "reclaim", "servicekit", "supervisor"}
 
 
 def test_its_extras_are_for_users_only(wheel: Path) -> None:
@@ -95,10 +95,11 @@ def test_it_may_be_installed_beside_supervisord(
 
 def test_an_installation_of_the_agent_alone_says_so(wheel: Path, environment: Environment) -> None:
     environment.install(wheel)
-    shutil.rmtree(environment.packages / "elastic_job_supervisor" / "_packages" / "supervisor")
+    for package in ("job_supervisor", "supervisor"):
+        shutil.rmtree(environment.packages / "elastic_job_supervisor" / "_packages" / package)
     assert environment.run("elastic-node-agent", "--help").returncode == 0
     refused = environment.run("job-supervisor", "status")
     assert (refused.returncode, refused.stderr) == (
         1,
-        "job-supervisor: this installation does not contain supervisor; the agent's image has the agent only\n",
+        "job-supervisor: this installation does not contain job_supervisor; the agent's image has the agent only\n",
     )

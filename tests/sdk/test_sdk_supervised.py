@@ -14,8 +14,8 @@ from kubeai.elastic import identity
 from structlog.testing import capture_logs
 
 from supervisor.domain.job import AcknowledgementKind, Phase
+from tests.job_supervisor.cli.cli_running import ended, line, run, started
 from tests.sdk.sdk_scripts import Script, Start
-from tests.supervisor.cli.cli_running import ended, line, run, started
 from tests.testkit.serving import LauncherPeer, Refusal, Served, serving
 from tests.testkit.waiting import PATIENCE, until
 

@@ -12,7 +12,7 @@ _BASH = shutil.which("bash")
 _COMMANDS = {
     "elastic-job-supervisor": "supervisor",
     "elastic-node-agent": "node_agent",
-    "job-supervisor": "supervisor.cli.command",
+    "job-supervisor": "job_supervisor.cli.command",
 }
 
 

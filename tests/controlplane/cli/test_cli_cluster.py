@@ -8,7 +8,7 @@ import pytest
 
 from simulator.services import JobPlan
 from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene
-from tests.supervisor.cli.cli_running import Said, run
+from tests.job_supervisor.cli.cli_running import Said, run
 from tests.testkit.controlplane.credentials import write_kubeconfig
 
 # Each asks by processes of its own, twenty and more: to begin with.

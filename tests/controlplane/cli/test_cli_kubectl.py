@@ -11,7 +11,7 @@ import pytest
 
 from tests.controlplane.ingest.ingest_cluster import Scene
 from tests.controlplane.operator.operator_jobs import defined
-from tests.supervisor.cli.cli_running import Said, environment, run
+from tests.job_supervisor.cli.cli_running import Said, environment, run
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, spec
 from tests.testkit.controlplane.binaries import NotBuilt, Tool, client_path
 from tests.testkit.waiting import until

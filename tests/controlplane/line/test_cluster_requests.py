@@ -7,7 +7,7 @@ import pytest
 
 from simulator.harness import ServiceSettings
 from tests.controlplane.line.line_world import Job, JobPlan, World, world
-from tests.supervisor.cli.cli_running import run
+from tests.job_supervisor.cli.cli_running import run
 from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long

@@ -16,7 +16,7 @@ from supervisor.jobs.kind import AnyKind
 from supervisor.jobs.registry import KINDS, process_of
 
 _ROOT = Path(registry.__file__).parents[2]
-_CODE = ("supervisor", "node_agent", "servicekit", "sdk/kubeai", "charts")
+_CODE = ("job_supervisor", "supervisor", "node_agent", "servicekit", "sdk/kubeai", "charts")
 _REGISTRY = "supervisor/jobs/registry.py"
 _CHECK = ("supervisor/check/", "charts/elastic-job-supervisor/templates/supervisor/webhook.yaml")
 """What checks manifests knows more kinds than the supervisor has."""

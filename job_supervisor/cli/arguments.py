@@ -1,0 +1,266 @@
+"""The arguments and the help text of `job-supervisor`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from job_supervisor.cli.output import Output
+from servicekit.commands import CommandParser
+from servicekit.completion import add_completion
+from supervisor.domain.drill import LONGEST_DRAIN_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS
+
+DATA_DIR = Path("./job-supervisor-data")
+_SHORTEST_INTERVAL = 0.1
+_FORM = argparse.RawDescriptionHelpFormatter
+
+_EPILOG = f"""\
+where the command connects to, the first of these that applies:
+  --address URL          a supervisor; needs --token-file, and --ca-file if this machine does not trust its CA
+  --kubeconfig FILE, --context NAME
+                         a cluster, with your own permissions
+  --data-dir DIR         the supervisor that uses this data directory, with a token signed with its secret
+  none of them           SUPERVISOR_CLI_ADDRESS, …_TOKEN_FILE and …_CA_FILE, or JOB_SUPERVISOR_DATA_DIR, of the
+                         environment; {DATA_DIR} if it exists; a running `elastic-job-supervisor dev`; else
+                         the cluster of KUBECONFIG, of this pod, or of ~/.kube/config.
+                         `kubectl job-supervisor` always takes the cluster
+
+exit codes:
+  0    done
+  64   wrong usage, or what was not confirmed
+  65   check has found an error, or with --strict anything at all
+  66   no such job, node or pod, or a job that has ended; for check also no such file, or no job in it
+  69   no answer from that address
+  75   not possible now, try again later. With --wait: a job has not come to rest in time, or has saved nothing
+  76   the server's certificate is not trusted, or its answer is not understood
+  77   not allowed: a wrong token, or missing permissions
+  78   a variable of the environment is wrong, or the kubeconfig is not usable
+  130  interrupted by Ctrl-C; `simulate --wait` ends the drill first
+"""
+
+_SIMULATE = f"""\
+A fire drill announces that a node or pod will be reclaimed in --lead seconds, and everything that follows from a
+reclaim really happens. Processes are told to save, leave or stop. Hosts are excluded from the launcher's list. Jobs
+with too few remaining workers save a checkpoint, are suspended and resume. On a cluster, the pod of an excluded worker
+is deleted right before the deadline. Only the machine stays. The drill ends by itself at its deadline,
+{SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g} s from now, whatever happens to this command and to the supervisor.
+Everything that shows it marks it as a drill. A second drill on the same node or pod moves the deadline."""
+
+_STEERING = {
+    "suspend": (
+        "save a job and keep it suspended",
+        """\
+The processes of the job save a checkpoint as before a reclaim. Then the job is suspended, releases its hosts, and stays
+suspended until `job-supervisor resume`. Its waiting time does not run. A job that has no run is kept from starting.""",
+    ),
+    "resume": (
+        "let a suspended job run again",
+        """\
+Takes back what `suspend` has asked for, and `stop` as long as the job has not ended. The job resumes from its
+checkpoint as soon as there are enough hosts.""",
+    ),
+    "stop": (
+        "save a job and end it for good",
+        """\
+The processes of the job save a checkpoint as before a reclaim. Then the job is ended and not started again. Somebody
+who starts a job of that name later continues from the checkpoint.""",
+    ),
+}
+
+_DRAIN = """\
+Announces that a node goes in --lead seconds, as a cloud would: jobs leave it, saved first where too few workers remain,
+and processes that are still there are told to leave right before. The node is not used again until
+`job-supervisor undrain`, whatever its own metadata say. On a cluster it is also cordoned."""
+
+_CHECK = """\
+Reads jobs and says what would go wrong at a reclaim, and the fix. A running job of the cluster or of a supervisor is
+read as it is there, with what the supervisor has measured. Nothing is changed. docs/guide/check.md lists the kinds of
+jobs that are known, and explains each rule."""
+
+_HISTORY = """\
+Shows what happened, in the order of time: notices and their ends, decisions with their reasons, rank 0's answers,
+suspensions. It tells what is still known, and says how far back that goes; it is no archive."""
+
+
+def parser(prog: str = "job-supervisor") -> CommandParser:
+    root = CommandParser(
+        prog=prog,
+        description="Shows what is happening to supervised jobs and why, suspends and stops them, and holds drills.",
+        epilog=_EPILOG,
+        formatter_class=_FORM,
+    )
+    root.add_version()
+    common = _common()
+    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_status(commands, common)
+    explain = commands.add_parser(
+        "explain", parents=[common], help="show one job: its phase, the reason and what comes next"
+    )
+    explain.add_argument("job", metavar="JOB", help="name of the job; on a cluster also NAMESPACE/NAME")
+    history = commands.add_parser("history", parents=[common], help="show what happened", description=_HISTORY)
+    history.add_argument("job", metavar="JOB", nargs="?", help="one job (default: all)")
+    commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")
+    _add_steering(commands, common)
+    _add_drains(commands, common)
+    _add_simulate(commands, common)
+    _add_check(commands, common)
+    add_completion(root, commands)
+    return root
+
+
+def command_first(words: Sequence[str]) -> list[str]:
+    """Moves options that every command has behind the command, as kubectl takes them on either side of it."""
+    values, moved = {}, list[str]()
+    for action in _common()._actions:  # noqa: SLF001 - the library has no public list
+        values.update(dict.fromkeys(action.option_strings, action.nargs != 0))
+    rest = list(words)
+    while rest and (name := rest[0].partition("=")[0]) in values:
+        taken = 2 if values[name] and name == rest[0] else 1
+        moved, rest = [*moved, *rest[:taken]], rest[taken:]
+    return [*rest[:1], *moved, *rest[1:]]
+
+
+def _common() -> CommandParser:
+    common = CommandParser(add_help=False)
+    connection = common.add_argument_group("connection (see job-supervisor --help)")
+    connection.add_argument("--address", metavar="URL", help="http://HOST:PORT or https://HOST:PORT of a supervisor")
+    connection.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="file with a viewer's or an operator's token"
+    )
+    connection.add_argument("--ca-file", type=Path, metavar="FILE", help="PEM: the CAs to trust")
+    connection.add_argument("--data-dir", type=Path, metavar="DIR", help="a supervisor's JOB_SUPERVISOR_DATA_DIR")
+    connection.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of a cluster")
+    connection.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
+    where = connection.add_mutually_exclusive_group()
+    where.add_argument("--namespace", "-n", default="", metavar="NAME", help="only the jobs of one namespace")
+    where.add_argument("--all-namespaces", "-A", action="store_true", help="the jobs of all namespaces (default)")
+    common.add_argument(
+        "--output",
+        "-o",
+        type=Output.parse,
+        default=Output.parse("table"),
+        metavar="FORM",
+        help="table (default), wide, json, yaml, name or jsonpath=TEMPLATE",
+    )
+    return common
+
+
+def _add_status(commands: Any, common: CommandParser) -> None:
+    status = commands.add_parser("status", parents=[common], help="show all jobs, active notices and agents")
+    status.add_argument(
+        "--selector", "-l", default="", metavar="LABELS", help="only jobs with these labels, on a cluster: a=b,c!=d"
+    )
+    watch = status.add_mutually_exclusive_group()
+    watch.add_argument("--watch", "-w", action="store_true", help="one line for each change, until Ctrl-C")
+    watch.add_argument("--live", action="store_true", help="repaint the screen, until Ctrl-C")
+    status.add_argument(
+        "--interval",
+        type=_interval,
+        default=2.0,
+        metavar="S",
+        help="with --watch or --live: seconds between two looks (default 2)",
+    )
+
+
+def _add_steering(commands: Any, common: CommandParser) -> None:
+    for name, (summary, description) in _STEERING.items():
+        verb = commands.add_parser(name, parents=[common], help=summary, description=description, formatter_class=_FORM)
+        verb.add_argument("job", metavar="JOB", help="name of the job; on a cluster also NAMESPACE/NAME")
+        verb.add_argument("--wait", action="store_true", help="show what happens until it is done")
+        verb.add_argument(
+            "--timeout",
+            type=_seconds,
+            default=600.0,
+            metavar="SECONDS",
+            help="with --wait: 90s, 10m or 90 (default 10m)",
+        )
+        if name != "resume":
+            verb.add_argument("--reason", default="", metavar="TEXT", help="why, for whoever looks at the job")
+            verb.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
+
+
+def _add_drains(commands: Any, common: CommandParser) -> None:
+    drain = commands.add_parser(
+        "drain",
+        parents=[common],
+        help="have jobs leave a node until it is undrained",
+        description=_DRAIN,
+        formatter_class=_FORM,
+    )
+    drain.add_argument("node", metavar="NODE", help="stand-alone the name of the node's agent")
+    drain.add_argument("--lead", type=_lead, default=300.0, metavar="SECONDS", help="300s, 5m or 300 (default 5m)")
+    drain.add_argument("--reason", default="", metavar="TEXT", help="why, for whoever looks at the node")
+    drain.add_argument("--wait", action="store_true", help="show what happens until no job uses the node")
+    drain.add_argument(
+        "--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="with --wait: 90s, 10m or 90 (default 10m)"
+    )
+    drain.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
+    undrain = commands.add_parser("undrain", parents=[common], help="let jobs use a drained node again")
+    undrain.add_argument("node", metavar="NODE", help="the node")
+
+
+def _add_simulate(commands: Any, common: CommandParser) -> None:
+    drill = commands.add_parser(
+        "simulate", parents=[common], help="run a fire drill", description=_SIMULATE, formatter_class=_FORM
+    )
+    drill.add_argument("subject", nargs="?", metavar="NODE|POD", help="NAME, node/NAME, pod/NAME, pod/NAMESPACE/NAME")
+    drill.add_argument("--lead", type=_seconds, default=120.0, metavar="SECONDS", help="120s, 2m or 120 (default 120s)")
+    drill.add_argument("--wait", action="store_true", help="show what happens until the drill is over; Ctrl-C ends it")
+    drill.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
+    drill.add_argument("--end", action="store_true", help="end the drill on NODE|POD early; without NODE|POD, end all")
+
+
+def _add_check(commands: Any, common: CommandParser) -> None:
+    check = commands.add_parser(
+        "check",
+        parents=[common],
+        help="say what would go wrong at a reclaim of a job",
+        description=_CHECK,
+        formatter_class=_FORM,
+    )
+    check.add_argument(
+        "targets",
+        nargs="*",
+        metavar="FILE|JOB",
+        help="a file with manifests, - for standard input, KIND/NAME on the cluster, or the name of a supervised job",
+    )
+    check.add_argument(
+        "--command", dest="line", metavar="LINE", help="check a command line of kubeai-run, torchrun or horovodrun"
+    )
+    check.add_argument(
+        "--checkpoint",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long a checkpoint takes: 90s, 2m or 90 (default: as measured, else 30s)",
+    )
+    check.add_argument("--strict", action="store_true", help="exit with 65 also for warnings and hints")
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    if not _SHORTEST_INTERVAL <= seconds <= LONGEST_SECONDS:
+        raise argparse.ArgumentTypeError(f"must be between {_SHORTEST_INTERVAL:g} and {LONGEST_SECONDS:g} seconds")
+    return seconds
+
+
+def _seconds(text: str) -> float:
+    return _duration(text, LONGEST_SECONDS)
+
+
+def _lead(text: str) -> float:
+    return _duration(text, LONGEST_DRAIN_SECONDS)
+
+
+def _duration(text: str, longest: float) -> float:
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, factor = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    try:
+        seconds = float(number) * factor
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 120s, 2m or 120") from None
+    if not SHORTEST_SECONDS <= seconds <= longest:
+        raise argparse.ArgumentTypeError(f"must be between {SHORTEST_SECONDS:g} and {longest:g} seconds")
+    return seconds

@@ -1,0 +1,260 @@
+"""`check`: reads jobs from files, a command line, a cluster or a supervisor, and prints what the rules find."""
+
+import argparse
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+
+from job_supervisor.cli.backend import Backend
+from job_supervisor.cli.errors import ExitCode, UnknownError, UsageError
+from job_supervisor.cli.output import Output, complain, show
+from job_supervisor.cli.showing import only
+from job_supervisor.cli.status import Job
+from job_supervisor.cli.table import Block, Table
+from job_supervisor.cli.text import listed
+from supervisor.check.checking import check
+from supervisor.check.command import LAUNCHERS
+from supervisor.check.finding import Facts, Finding, Severity
+from supervisor.check.job import CheckedJob, Kind
+from supervisor.check.kinds import SHAPES, SUPERVISED
+from supervisor.check.reading import job_of_bounds, job_of_command, jobs_in
+from supervisor.check.runtimes import is_runtime, runtime_of
+from supervisor.check.values import text
+from supervisor.domain.ids import bare_name, kind_of, namespace
+
+Connect = Callable[[], AbstractAsyncContextManager[Backend]]
+
+_STDIN = "-"
+_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+_MAX_BYTES = 16 * 1024 * 1024
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings of one job; `source` is the file, or where else it was read."""
+
+    job: str
+    source: str
+    findings: Sequence[Finding]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What `-o json` prints."""
+
+    jobs: Sequence[Checked]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for job in self.jobs for finding in job.findings]
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity is severity for finding in self.findings)
+
+
+async def check_all(given: argparse.Namespace, connect: Connect) -> ExitCode:
+    """Checks all targets; a backend is opened only if one of them is not a file.
+
+    Raises:
+        UsageError: A file has no manifests, or nothing was named.
+        UnknownError: There is no such file or job.
+    """
+    if not given.targets and given.line is None:
+        raise UsageError("Name a file, a job or - for standard input; or a command line with --command.")
+    stated = Facts(checkpoint_seconds=given.checkpoint)
+    local = [each for each in given.targets if _is_file(each)]
+    documents = {file: _documents(file) for file in local}
+    checked = [_checked(job, _source(file), stated) for file in local for job in _jobs_of(file, documents)]
+    if given.line is not None:
+        checked.append(_checked(_command(given.line), "--command", stated))
+    if len(local) < len(given.targets):
+        async with connect() as backend:
+            live = [each for each in given.targets if each not in local]
+            checked += [each async for each in _live(backend, live, given, stated)]
+    report = Report(jobs=checked)
+    _show(report, given.output)
+    failed = bool(report.findings) if given.strict else report.count(Severity.ERROR) > 0
+    return ExitCode.FOUND if failed else ExitCode.DONE
+
+
+def _checked(job: CheckedJob, source: str, facts: Facts) -> Checked:
+    if job.lacks_pods:
+        complain(f"{job}: its runtime is not here, so few rules apply. Name the file that it is in, too.")
+    return Checked(job=str(job), source=source, findings=check(job, facts))
+
+
+def _is_file(target: str) -> bool:
+    return target == _STDIN or Path(target).suffix in _SUFFIXES or Path(target).is_file()
+
+
+def _source(file: str) -> str:
+    return "standard input" if file == _STDIN else file
+
+
+def _command(line: str) -> CheckedJob:
+    try:
+        job = job_of_command(line)
+    except ValueError as error:
+        raise UsageError(f"--command: {error}.") from error
+    if not any(launch.program in LAUNCHERS for role in job.roles for launch in role.launches):
+        complain(f"--command: no launcher is recognized, so few rules apply. Known are {listed(sorted(LAUNCHERS))}.")
+    return job
+
+
+def _documents(file: str) -> list[object]:
+    with _understood(file):
+        return list(yaml.safe_load_all(_text(file)))
+
+
+@contextmanager
+def _understood(file: str) -> Iterator[None]:
+    try:
+        yield
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or "it is nested too deeply"
+        raise UsageError(f"{_source(file)} has no manifests that can be read: {reason}.") from error
+
+
+def _jobs_of(file: str, documents: Mapping[str, Sequence[object]]) -> list[CheckedJob]:
+    """The jobs of one of the files, whose runtimes may be in others."""
+    with _understood(file):
+        jobs = list(jobs_in(*documents[file], beside=chain.from_iterable(documents.values())))
+    if not jobs and not any(map(is_runtime, documents[file])):
+        kinds = ", ".join(SHAPES)
+        raise UnknownError(f"{_source(file)} has no job that can be checked; the kinds are {kinds}.")
+    return jobs
+
+
+def _text(file: str) -> str:
+    try:
+        if file == _STDIN:
+            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
+        else:
+            with Path(file).open("rb") as stream:
+                data = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise UnknownError(f"{_source(file)} cannot be read: {error.strerror}.") from error
+    if len(data) > _MAX_BYTES:
+        raise UsageError(f"{_source(file)} is larger than {_MAX_BYTES // 2**20} MiB.")
+    return data.decode()
+
+
+async def _live(
+    backend: Backend, targets: Sequence[str], given: argparse.Namespace, stated: Facts
+) -> AsyncIterator[Checked]:
+    """Jobs as they are now, on a cluster or at a supervisor."""
+    for target in targets:
+        kind, name = _kind_and_name(target)
+        if kind is not None:
+            yield _checked(await _manifest(backend, kind, given.namespace, name), "the cluster", stated)
+            continue
+        job = only(await backend.status(), target)
+        supervised = _supervised_kind(job)
+        document = None
+        if supervised is not None:
+            document = await backend.manifest(SHAPES[supervised].resource, namespace(job.job), bare_name(job.job))
+        if document is None:
+            yield _checked(_known_only_by_bounds(job, supervised), "the supervisor", _facts(job, stated))
+        else:
+            yield _checked(await _job(backend, document), "the cluster", _facts(job, stated))
+
+
+async def _manifest(backend: Backend, kind: Kind, where: str, name: str) -> CheckedJob:
+    document = await backend.manifest(SHAPES[kind].resource, where, name)
+    if document is None:
+        raise UsageError(f"{kind} {name}: a supervisor's address shows no manifests. Use --kubeconfig or --context.")
+    return await _job(backend, document)
+
+
+async def _job(backend: Backend, document: object) -> CheckedJob:
+    """The job of a manifest on a cluster, where the runtime that it may name is, too."""
+    reference, beside = runtime_of(document), None
+    if reference is not None and reference.resource is not None:
+        beside = await backend.manifest(reference.resource, text(document, "metadata", "namespace"), reference.name)
+    return next(jobs_in(document, beside=[beside]))
+
+
+def _known_only_by_bounds(job: Job, kind: Kind | None) -> CheckedJob:
+    if kind is not None:
+        complain(f"{job.job}: its manifest is not visible here, so few rules apply. Use --kubeconfig or --context.")
+    return job_of_bounds(job.job, job.min_workers, job.max_workers)
+
+
+def _supervised_kind(job: Job) -> Kind | None:
+    return SUPERVISED.get(kind_of(job.job))
+
+
+def _facts(job: Job, stated: Facts) -> Facts:
+    """What the supervisor has measured; what the user says counts more."""
+    measured = stated.checkpoint_seconds is None and job.checkpoint_seconds is not None
+    return Facts(
+        checkpoint_seconds=job.checkpoint_seconds if measured else stated.checkpoint_seconds,
+        measured=measured,
+        unread_seconds=job.unread_seconds,
+        ranks=job.ranks.fault,
+    )
+
+
+def _kind_and_name(target: str) -> tuple[Kind | None, str]:
+    """The parts of `KIND/NAME`, with kinds as kubectl takes them; None for the name of a supervised job."""
+    kind, slash, name = target.partition("/")
+    return (_KINDS.get(kind.lower()), name) if slash else (None, target)
+
+
+def _names_of_kinds() -> Iterator[tuple[str, Kind]]:
+    """A kind in the singular or plural, also with its group.
+
+    A plain `job` is a supervised one, as `-o name` prints it.
+    """
+    for kind, shape in SHAPES.items():
+        resource = shape.resource
+        for name in (resource.kind.lower(), resource.plural):
+            yield f"{name}.{resource.group}", kind
+            if resource.kind != "Job":
+                yield name, kind
+        for name in shape.short_names:
+            yield name, kind
+
+
+_KINDS = dict(_names_of_kinds())
+
+
+def _show(report: Report, output: Output) -> None:
+    if output.for_people:
+        show(*(_table(report) if output.wide else _sentences(report)), _summary(report))
+    else:
+        output.value(report, dict.fromkeys(finding.rule for finding in report.findings))
+
+
+def _sentences(report: Report) -> Iterator[Block]:
+    for checked in report.jobs:
+        for finding in checked.findings:
+            yield f"{checked.job} ({checked.source}): {finding.severity} {finding.rule}, at {finding.where}"
+            yield f"  {finding.problem}"
+            yield f"  Fix: {finding.fix}"
+            yield ""
+
+
+def _table(report: Report) -> Iterator[Block]:
+    heads = ("SEVERITY", "RULE", "JOB", "SOURCE", "WHERE", "PROBLEM", "FIX")
+    rows = [
+        (finding.severity, finding.rule, checked.job, checked.source, finding.where, finding.problem, finding.fix)
+        for checked in report.jobs
+        for finding in checked.findings
+    ]
+    if rows:
+        yield Table(heads, rows, whole=True)
+        yield ""
+
+
+def _summary(report: Report) -> str:
+    jobs = f"{len(report.jobs)} job{'' if len(report.jobs) == 1 else 's'}"
+    found = [
+        f"{number} {severity}{'' if number == 1 else 's'}"
+        for severity in Severity
+        if (number := report.count(severity)) > 0
+    ]
+    return f"{jobs} checked: {listed(found) if found else 'nothing found'}."

@@ -1,0 +1,90 @@
+"""Reads a supervisor's data directory: its address, and the secret to sign a token with."""
+
+import getpass
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from job_supervisor.cli.errors import DeniedError, UnreachableError, UsageError
+from supervisor.identity.tokens import SECRET_FILE, SecretError, Tokens
+
+ENDPOINTS_FILE = "endpoints.json"
+_TOKEN_SECONDS = 60.0
+
+
+class _Endpoints(msgspec.Struct, frozen=True):
+    http: str
+
+
+def serves(directory: Path) -> bool:
+    """Whether a supervisor has ever served from this data directory."""
+    return (directory / ENDPOINTS_FILE).exists()
+
+
+def address(directory: Path) -> str:
+    """The HTTP address of the supervisor that serves, or served last, from this data directory.
+
+    Raises:
+        UnreachableError: No supervisor has served from it.
+        DeniedError: The file with the address may not be read.
+        UsageError: That file is damaged.
+    """
+    try:
+        return msgspec.json.decode((directory / ENDPOINTS_FILE).read_bytes(), type=_Endpoints).http
+    except FileNotFoundError as error:
+        raise UnreachableError(f"No supervisor has served from {directory}: there is no {ENDPOINTS_FILE}.") from error
+    except PermissionError as error:
+        raise DeniedError(_not_yours(directory)) from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{directory / ENDPOINTS_FILE} cannot be read: {error}") from error
+
+
+def token_maker(directory: Path) -> Callable[[], str]:
+    """Returns a function that makes an operator's token, valid for a minute.
+
+    Raises:
+        DeniedError: The secret may not be read.
+        UnreachableError: There is no secret.
+    """
+    try:
+        if not (directory / SECRET_FILE).exists():  # `Tokens.load` would create one.
+            raise UnreachableError(f"There is no {SECRET_FILE} in {directory}: no supervisor has been started there.")
+        tokens = Tokens.load(directory)
+    except PermissionError as error:
+        raise DeniedError(_not_yours(directory)) from error
+    except SecretError as error:
+        raise DeniedError(f"{error}.") from error
+    return lambda: tokens.operator(whoami(), time.time() + _TOKEN_SECONDS)
+
+
+def token_file(file: Path) -> Callable[[], str]:
+    """Returns a function that reads the token again at each call, as the file may be renewed."""
+
+    def read() -> str:
+        try:
+            token = file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"The token cannot be read: {error}") from error
+        if not token:
+            raise UsageError(f"{file} is empty: it should contain a token.")
+        return token
+
+    return read
+
+
+def whoami() -> str:
+    """The name of the user who runs the drill, for the log and the notice."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # A user id without a name, as containers have.
+        name = "somebody"
+    return name if name.isprintable() else "somebody"
+
+
+def _not_yours(directory: Path) -> str:
+    return (
+        f"You may not read {directory}. Run this command as the supervisor's user, or use --address and --token-file "
+        "with a token from the supervisor's administrator."
+    )

@@ -1,0 +1,192 @@
+"""`explain`: one job in sentences: its phase and the reason, its notices, what comes next, and its coverage."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from job_supervisor.cli.status import Acknowledgement, Agreement, Host, Job, Notice, Round, Status
+from job_supervisor.cli.text import duration, listed
+from supervisor.decide.reasons import outcome, remains
+from supervisor.domain.job import AcknowledgementKind
+from supervisor.domain.notice import NoticeClass
+
+_MAX_NAMES = 5
+_MAX_ROWS = 50
+_WAITS = ("Waiting", "Suspended")
+_ACTS = {
+    "checkpoint": "save and continue",
+    "rendezvous": "save and hold for the next round",
+    "regroup": "hold for the next round",
+}
+"""What ranks do at an agreed step, unless they stop."""
+
+
+def explain(job: Job, status: Status) -> list[str]:
+    return [
+        *_phase(job),
+        *_missing_hosts(job),
+        *_noticed_hosts(job, status),
+        *_ahead(job, status),
+        *_prospects(job),
+        *_coverage(job),
+        *_limits(job, status),
+    ]
+
+
+def _phase(job: Job) -> Iterator[str]:
+    since = "" if job.since_seconds is None else f" for {duration(job.since_seconds)}"
+    yield f"{job.job} is {job.phase}{since}."
+    # The reason of a suspended job says why it was stopped; what it waits for follows below.
+    yield f"  {'Last decision' if job.phase == 'Suspended' else 'Why'}: {job.reason}"
+    yield from (f"  {sentence}" for sentence in job.faults)
+    if job.over:
+        return
+    requested = _request(job)
+    if job.running:
+        excluded = f" (excluded: {_names(job.exclusions)})" if job.exclusions else ""
+        yield f"  Run {job.run} is running on {_count(len(job.workers), 'host')}{excluded}. {requested}"
+    else:
+        yield f"  No run is active. {requested}"
+    if job.round is not None:
+        yield f"  {round_sentence(job.round)}"
+    if job.agreement is not None:
+        yield f"  {agreement_sentence(job.agreement)}"
+    if job.acknowledgement is not None:
+        yield f"  {acknowledgement_sentence(job.acknowledgement)}"
+
+
+def round_sentence(held: Round) -> str:
+    """The present members of a rendezvous."""
+    how = ", which their processes entered without a restart" if held.in_process else ""
+    return f"{_count(held.size, 'elastic agent')} of torchrun train together in round {held.number}{how}."
+
+
+def _request(job: Job) -> str:
+    """What the job asks for, and which of its requests were not understood."""
+    sentences = [f"The job asks for {job.min_workers} to {job.max_workers} hosts."]
+    if job.on_loss == "hold":
+        sentences = [f"The job holds its size of {_count(job.requested_workers, 'host')}."]
+    elif job.worker_multiple > 1:
+        sentences.append(f"Their number must be a multiple of {job.worker_multiple}.")
+    return " ".join([*sentences, *job.ignored])
+
+
+def agreement_sentence(agreement: Agreement) -> str:
+    act = _ACTS.get(agreement.purpose, "stop")
+    if agreement.committed:
+        sentence = f"All ranks {act} after step {agreement.step}."
+    elif agreement.step is not None:
+        sentence = f"It is proposed that all ranks {act} after step {agreement.step}."
+    else:
+        sentence = f"The ranks are asked for a step after which all of them {act}."
+    if agreement.waits_for and not agreement.committed:
+        sentence += f" No answer yet: {agreement.waits_for}."
+    if agreement.unread_seconds is not None and agreement.unread_seconds >= 1:
+        sentence += f" Flag not read for {duration(agreement.unread_seconds)}."
+    return sentence
+
+
+def acknowledgement_sentence(answer: Acknowledgement) -> str:
+    ago = "" if answer.age_seconds is None else f", {duration(answer.age_seconds)} ago"
+    said = outcome(answer.kind, answer.step, answer.error)
+    from_step = f" {remains(answer.resumes_from)}" if answer.kind == AcknowledgementKind.FAILED else ""
+    return f"Last answer to a STOP: rank {answer.rank} of run {answer.run} {said}{ago}.{from_step}"
+
+
+def _missing_hosts(job: Job) -> Iterator[str]:
+    """What a waiting job lacks to start, or why a running one uses fewer hosts than it requested, host by host."""
+    if not job.waits_for and not job.shortfall:
+        return
+    yield f"Waits for: {job.waits_for}" if job.waits_for else f"Smaller than requested: {job.shortfall}"
+    shown = job.missing_hosts[:_MAX_ROWS]
+    width = max((len(one.host) for one in shown), default=0)
+    for one in shown:
+        yield f"  {one.host.ljust(width)}  {one.why}"
+    if len(job.missing_hosts) > len(shown):
+        yield f"  and {len(job.missing_hosts) - len(shown)} more hosts, listed with -o json"
+
+
+def _noticed_hosts(job: Job, status: Status) -> Iterator[str]:
+    known = status.by_id
+    found = [(host, known.get(host.notice)) for host in status.hosts_of(job) if host.notice is not None]
+    if not found:
+        yield "None of its hosts has a notice."
+        return
+    yield f"{len(found)} of its hosts {'has' if len(found) == 1 else 'have'} a notice:"
+    for host, notice in found:
+        yield f"  {_noticed_host(host, notice)}"
+
+
+def _noticed_host(host: Host, notice: Notice | None) -> str:
+    place = "" if host.node in (None, host.host) else f" on {host.node}"
+    if notice is not None and not notice.active:
+        return f"{host.host}{place}: the notice of {notice.source} has ended ({notice.state})."
+    if notice is None:
+        when = "at an unknown time" if host.seconds_left is None else f"in {duration(host.seconds_left)}"
+        return f"{host.host}{place} will be gone {when}, says an unknown source."
+    # A host's time is assumed where the source names none.
+    return f"{host.host}{place} {msgspec.structs.replace(notice, seconds_left=host.seconds_left).going}."
+
+
+def _ahead(job: Job, status: Status) -> Iterator[str]:
+    """The notices on the job's hosts that change nothing yet."""
+    for notice in status.by_id.values():
+        if not notice.active or notice.acted_on or job.job not in notice.jobs:
+            continue
+        subject = f"{notice.kind} {notice.subject}"
+        if notice.notice_class is NoticeClass.HINT:
+            yield f"A hint of {notice.source}: {subject} may be reclaimed. The job continues."
+        else:
+            when = "" if notice.seconds_left is None else f" in {duration(notice.seconds_left)}"
+            yield f"Scheduled by {notice.source}: {subject} will be gone{when}. The job continues until that is near."
+
+
+def _prospects(job: Job) -> Iterator[str]:
+    if not job.prospects:
+        yield "Next: nothing, the job has ended." if job.over else "Next: the job continues."
+        return
+    yield "Next:"
+    for prospect in job.prospects:
+        if prospect.seconds is None:
+            yield f"  {prospect.what[:1].upper()}{prospect.what[1:]}."
+        else:
+            yield f"  In {duration(prospect.seconds)}: {prospect.what}."
+
+
+def _coverage(job: Job) -> Iterator[str]:
+    """Whether a reclaim of each worker would be noticed, and its processes told."""
+    workers = [host for host in job.host_states if host.worker]
+    if (
+        job.phase in _WAITS
+        or job.over
+        or not workers
+        or any(host.agent is None or host.stream is None for host in workers)
+    ):
+        return
+    silent = [host.host for host in workers if not host.agent]
+    without_stream = [host.host for host in workers if not host.stream]
+    if not silent and not without_stream and not job.ranks.fault:
+        workers_text = _count(len(workers), "worker")
+        yield f"Covered: {workers_text}, each with a live agent and a process that receives directives."
+        return
+    yield "Not covered:"
+    if silent:
+        yield f"  No agent is connected for {_names(silent)}: a reclaim there would come without a notice."
+    if without_stream:
+        yield f"  No process on {_names(without_stream)} has a stream: it would not receive a LEAVE or STOP."
+    if job.ranks.fault:
+        yield f"  {job.ranks.fault} Pass rank= to init() or set RANK."
+
+
+def _limits(job: Job, status: Status) -> Sequence[str]:
+    return [] if job.over else [f"Not visible: {limit}" for limit in status.unseen]
+
+
+def _names(names: Sequence[str]) -> str:
+    if len(names) > _MAX_NAMES:
+        return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
+    return listed(names)
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

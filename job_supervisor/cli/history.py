@@ -1,0 +1,187 @@
+"""`history`: what happened to jobs and their hosts, in the order of time, from what is still known."""
+
+from collections.abc import Container, Iterator, Sequence
+
+import msgspec
+
+from job_supervisor.cli.explain import acknowledgement_sentence
+from job_supervisor.cli.status import Group, Job, Notice, Status
+from job_supervisor.cli.text import duration
+from supervisor.decide.reasons import outcome
+from supervisor.domain.ids import JobName
+
+_SAME_SECONDS = 2.0
+_DECISIONS = ("Stopping", "Shrinking")
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened; `at` is Unix seconds, `jobs` are the jobs that it concerned."""
+
+    at: float
+    subject: str
+    what: str
+    text: str
+    jobs: list[JobName] = []
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend knows of the past beside its status.
+
+    `since`: the instant (Unix seconds) since which a supervisor has kept `entries` as its timeline, in the order of
+    time; None if they are single decisions, such as those that Events tell. `is_cut`: its earliest are left out.
+    """
+
+    entries: Sequence[Entry] = ()
+    since: float | None = None
+    is_cut: bool = False
+
+
+def history_of(status: Status, past: Past, job: Job | None) -> list[Entry]:
+    """What is known of one job or of all, the oldest first."""
+    if past.since is None:
+        entries = [*past.entries, *_groups(status), *_phases(status), *_notices(status)]
+        wanted = [entry for entry in entries if job is None or job.job in entry.jobs]
+        return list(_without_repetition(sorted(wanted, key=lambda entry: (entry.at, entry.subject))))
+    told = [_completed(entry, status) for entry in past.entries]
+    times: dict[tuple[str, str], list[float]] = {}
+    for entry in told:
+        times.setdefault((entry.subject, entry.what), []).append(entry.at)
+    earlier = (
+        entry
+        for entry in _notices(status)
+        if all(abs(entry.at - at) > _SAME_SECONDS for at in times.get((entry.subject, entry.what), ()))
+    )
+    entries = [entry for entry in (*told, *earlier) if job is None or job.job in entry.jobs]
+    return sorted(entries, key=lambda entry: entry.at)
+
+
+def horizon(status: Status, past: Past) -> list[str]:
+    """Sentences that tell how far back the history goes."""
+    kept = (
+        "Ended notices and jobs are listed for as long as the supervisor keeps them (24 h by default); of several "
+        "notices of one source about a node, the latest."
+    )
+    if past.since is not None:
+        cut = " Here the earliest are left out." if past.is_cut else ""
+        timeline = (
+            "Everything is known since this supervisor began to serve, "
+            f"{duration(max(0.0, status.now - past.since))} ago, but at most the last 50 entries of each job.{cut}"
+        )
+        return [timeline, f"Of the time before: {kept[:1].lower()}{kept[1:]}"]
+    if status.leader is None:
+        decisions = (
+            "Decisions are read from Kubernetes Events, which the API server keeps for an hour by default, and from "
+            "each job's present state."
+        )
+    else:
+        decisions = (
+            "Decisions are known since this supervisor began to serve, "
+            f"{duration(status.leader.serving_seconds)} ago, and at most the last 50 of them; of each job also its "
+            "present state."
+        )
+    return [decisions, kept]
+
+
+def _completed(entry: Entry, status: Status) -> Entry:
+    """An entry of a timeline with the jobs that it concerns, and with what came of the decision that it tells."""
+    kind, _, name = entry.subject.partition("/")
+    if kind != "job":
+        jobs = [job.job for job in status.jobs if _concerns(name, (), job)]
+        return msgspec.structs.replace(entry, jobs=jobs)
+    found = (
+        group
+        for group in status.groups
+        if group.job == name
+        and entry.what in _DECISIONS
+        and group.reason == entry.text.partition(" Newly excluded")[0]
+        and abs(status.now - group.age_seconds - entry.at) <= _SAME_SECONDS
+    )
+    outcome = " ".join(part for group in found for part in _consequences(group))
+    text = f"{entry.text} Outcome: {outcome}" if outcome else entry.text
+    return msgspec.structs.replace(entry, text=text, jobs=[JobName(name)])
+
+
+def _groups(status: Status) -> Iterator[Entry]:
+    for group in status.groups:
+        at = status.now - group.age_seconds
+        what = "Stopping" if group.outcome == "stopped" else "Shrinking"
+        yield Entry(at=at, subject=f"job/{group.job}", what=what, text=_outcome(group), jobs=[group.job])
+        if group.suspended and group.suspended_seconds is not None:
+            at = status.now - group.suspended_seconds
+            yield Entry(
+                at=at, subject=f"job/{group.job}", what="Suspended", text="Its hosts are free.", jobs=[group.job]
+            )
+
+
+def _outcome(group: Group) -> str:
+    parts = [group.reason]
+    if group.acknowledged is not None:
+        parts.append(f"Rank {group.rank} {outcome(group.acknowledged, group.step, group.error)}.")
+    return " ".join([*parts, *_consequences(group)])
+
+
+def _consequences(group: Group) -> Iterator[str]:
+    if group.late:
+        yield "That was too late."
+    if group.steps_lost:
+        steps = "1 step was" if group.steps_lost == 1 else f"{group.steps_lost} steps were"
+        yield f"At least {steps} repeated."
+    if not group.suspended and group.suspended_seconds is not None:
+        yield f"It was suspended for {duration(group.suspended_seconds)}."
+
+
+def _phases(status: Status) -> Iterator[Entry]:
+    """The registration, the present phase and the last acknowledgement of each job.
+
+    Only the latest reason of a phase is known, which may be later than the phase's beginning.
+    """
+    for job in status.jobs:
+        subject, jobs = f"job/{job.job}", [job.job]
+        if job.age_seconds is not None:
+            at = status.now - job.age_seconds
+            yield Entry(at=at, subject=subject, what="Registered", text="The supervisor knows the job.", jobs=jobs)
+        answer = job.acknowledgement
+        if answer is not None and answer.age_seconds is not None:
+            text = acknowledgement_sentence(msgspec.structs.replace(answer, age_seconds=None))
+            yield Entry(at=status.now - answer.age_seconds, subject=subject, what="Answer", text=text, jobs=jobs)
+        if job.since_seconds is not None:
+            at, text = status.now - job.since_seconds, f"The latest reason: {job.reason}"
+            yield Entry(at=at, subject=subject, what=job.phase, text=text, jobs=jobs)
+
+
+def _notices(status: Status) -> Iterator[Entry]:
+    for notice in status.by_id.values():
+        subject = f"{notice.kind}/{notice.subject}"
+        jobs = [job.job for job in status.jobs if _concerns(notice.subject, notice.jobs, job)]
+        if notice.age_seconds is not None:
+            at, text = status.now - notice.age_seconds, _announced(notice)
+            yield Entry(at=at, subject=subject, what="noticed", text=text, jobs=jobs)
+        if notice.ended_seconds is not None:
+            at = status.now - notice.ended_seconds
+            yield Entry(at=at, subject=subject, what=notice.state.value, text=notice.ended, jobs=jobs)
+
+
+def _announced(notice: Notice) -> str:
+    if notice.drain:
+        return f"Drained by {notice.message or 'an operator'}."
+    drill = "Drill: it will" if notice.drill else "Will"
+    return f"{drill} be reclaimed, says {notice.source}. {notice.message}".strip()
+
+
+def _concerns(subject: str, noted: Container[JobName], job: Job) -> bool:
+    """Whether a notice about `subject` is, or was, about a host that the job holds or lists."""
+    if job.job in noted:
+        return True
+    nodes = {host.node or host.host for host in job.host_states}
+    hosts = {*job.hosts, *job.workers, *job.exclusions, *nodes}
+    return subject.rpartition("/")[2] in hosts
+
+
+def _without_repetition(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """A group and the present phase of its job tell of the same decision: the first one counts."""
+    told: dict[tuple[str, str], Entry] = {}
+    for entry in entries:
+        last = told.get((entry.subject, entry.what))
+        if last is None or entry.at - last.at > _SAME_SECONDS:
+            yield entry
+        told[entry.subject, entry.what] = entry

@@ -1,0 +1,286 @@
+"""The backend for one supervisor over HTTP: a stand-alone one, or a cluster's leader through a forwarded port."""
+
+import ssl
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from job_supervisor.cli.backend import Subject
+from job_supervisor.cli.errors import (
+    CliError,
+    DeniedError,
+    NotNowError,
+    NotUnderstoodError,
+    UnknownError,
+    UnreachableError,
+    UsageError,
+)
+from job_supervisor.cli.history import Entry, Past
+from job_supervisor.cli.status import Job, Status
+from servicekit.address import is_loopback
+from servicekit.connect_errors import connect_error_reason
+from servicekit.kubernetes.client import Resource
+from supervisor.domain.ids import JobName
+from supervisor.domain.job import RequestKind
+from supervisor.domain.notice import SubjectKind
+
+_PATIENCE_SECONDS = 10.0
+_NODE, _POD = "node/", "pod/"
+
+T = TypeVar("T")
+
+_BY_STATUS: Mapping[int, type[CliError]] = {
+    400: UsageError,
+    401: DeniedError,
+    403: DeniedError,
+    404: UnknownError,
+    405: NotUnderstoodError,
+    409: UnknownError,
+    429: NotNowError,
+    503: NotNowError,
+}
+_HINTS = {
+    "bad_token": "Create one with `elastic-job-supervisor token viewer` on the supervisor's machine.",
+    "foreign_token": "Reading needs a viewer's or an operator's token, everything else an operator's token "
+    "(`elastic-job-supervisor token operator --name NAME`).",
+    "unknown_call": "Its version may differ from this command's.",
+    "not_serving": "Try again in a moment.",
+}
+
+
+class UnknownCallError(NotUnderstoodError):
+    """The supervisor does not know the call: it is older or newer than this command."""
+
+
+class _Happening(msgspec.Struct, frozen=True):
+    at: float
+    subject: str
+    what: str
+    text: str
+
+
+class _Happened(msgspec.Struct, frozen=True):
+    since: float
+    entries: list[_Happening]
+    cut: bool = False
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: str = ""
+    message: str = ""
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    ended: list[str]
+
+
+class _Page(Status, frozen=True, kw_only=True):
+    """A page of the status; `next` is the position of the following page, None on the last one."""
+
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A supervisor's URL, and the file with the CAs to trust (PEM); None for the CAs of this machine.
+
+    Raises:
+        UsageError: The URL is wrong, or plain HTTP to another machine.
+    """
+
+    url: str
+    ca_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise UsageError(f"{self.url!r} is not an address: it must begin with http:// or https://.")
+        try:
+            url = URL(self.url)  # aiohttp connects to this; another parser might find another host.
+        except ValueError as error:
+            raise UsageError(f"{self.url!r} is not an address: {error}.") from error
+        if url.scheme == "http" and not is_loopback(url.host or ""):
+            raise UsageError("Only https:// is allowed beyond this machine, as every call carries the token.")
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """The TLS context for a connection.
+
+        Raises:
+            UsageError: The CA file cannot be used.
+        """
+        try:
+            return ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(f"{self.ca_file} contains no usable CA certificate: {error}") from error
+
+
+class HttpBackend:
+    """Create it with `open`. `token` is called before each request: short-lived tokens do not outlast a `--watch`."""
+
+    def __init__(self, address: Address, token: Callable[[], str], session: aiohttp.ClientSession) -> None:
+        self._address = address
+        self._token = token
+        self._session = session
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, address: Address, trusted: ssl.SSLContext, token: Callable[[], str]) -> AsyncIterator[Self]:
+        connector = aiohttp.TCPConnector(ssl=trusted)
+        limits = aiohttp.ClientTimeout(total=_PATIENCE_SECONDS)
+        async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
+            yield cls(address, token, session)
+
+    async def status(self) -> Status:
+        """See `Backend`."""
+        pages = [await self._call("GET", "/v1/status", None, _Page)]
+        while (after := pages[-1].next) is not None:
+            pages.append(await self._call("GET", f"/v1/status?after={quote(after)}", None, _Page))
+        return _joined(pages)
+
+    async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:  # noqa: ARG002 - it shows none
+        """See `Backend`; a supervisor's status has no manifests."""
+        return None
+
+    async def labelled(self, selector: str) -> Container[JobName]:
+        """See `Backend`; a supervisor's status has no labels."""
+        raise UsageError(
+            f"-l {selector}: labels are those of a cluster's objects, and a supervisor's address does not show them. "
+            "Use --kubeconfig or --context."
+        )
+
+    async def past(self, status: Status, job: JobName | None) -> Past:
+        """See `Backend`."""
+        query = "" if job is None else f"?job={quote(job, safe='')}"
+        try:
+            found = await self._call("GET", f"/v1/history{query}", None, _Happened)
+        except UnknownCallError:
+            status.unseen.append("most of the past: this supervisor is older than the command, and keeps no timeline.")
+            return Past()
+        known = [Entry(at=one.at, subject=one.subject, what=one.what, text=one.text) for one in found.entries]
+        return Past(entries=known, since=found.since, is_cut=found.cut)
+
+    async def subject(self, text: str) -> Subject:
+        """See `Backend`; the supervisor checks later whether it knows an agent of that name."""
+        if text.startswith(_POD):
+            raise UsageError("This supervisor knows nodes, by the name of their agent; pods need --kubeconfig.")
+        return Subject(kind=SubjectKind.NODE, name=text.removeprefix(_NODE))
+
+    async def begin(self, subject: Subject, lead: float, by: str) -> None:  # noqa: ARG002 - the token says by whom
+        """See `Backend`."""
+        await self._call("POST", "/v1/drills", {"node": subject.name, "lead_seconds": lead}, dict[str, Any])
+
+    async def end(self, subject: Subject | None) -> list[Subject]:
+        """See `Backend`."""
+        requested = {"node": None if subject is None else subject.name}
+        ended = (await self._call("POST", "/v1/drills/end", requested, _Ended)).ended
+        return [Subject(kind=SubjectKind.NODE, name=name) for name in ended]
+
+    async def drain(self, node: Subject, lead: float, by: str, reason: str) -> None:  # noqa: ARG002 - as above
+        """See `Backend`."""
+        asked = {"node": node.name, "lead_seconds": lead, "reason": reason}
+        await self._call("POST", "/v1/drains", asked, dict[str, Any])
+
+    async def undrain(self, node: Subject) -> None:
+        """See `Backend`."""
+        await self._call("POST", "/v1/drains/end", {"node": node.name}, _Ended)
+
+    async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:  # noqa: ARG002 - as above
+        """See `Backend`."""
+        if kind is None:
+            await self._call("POST", "/v1/jobs/resume", {"job": job}, dict[str, Any])
+        else:
+            await self._call("POST", f"/v1/jobs/{kind}", {"job": job, "reason": reason}, dict[str, Any])
+
+    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None, kind: type[T]) -> T:
+        url = self._address.url.rstrip("/") + path
+        headers = {"Authorization": f"Bearer {self._token()}"}
+        try:
+            # A supervisor never redirects, and no other server may get the token.
+            async with self._session.request(method, url, headers=headers, json=body, allow_redirects=False) as answer:
+                data = await answer.read()
+                if not answer.ok:
+                    raise _refused(answer.status, data)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise self._connection_error(error) from error
+        return _decoded(data, kind)
+
+    def _connection_error(self, error: Exception) -> CliError:
+        url = self._address.url
+        match error:
+            case aiohttp.ClientConnectorCertificateError():
+                return NotUnderstoodError(
+                    f"The certificate of {url} is not trusted: {error.certificate_error}. Pass its CA with --ca-file, "
+                    "and use an --address whose host is in the certificate."
+                )
+            case aiohttp.ClientSSLError():
+                return NotUnderstoodError(f"{url} does not speak TLS. Is it http://?")
+            case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError() | aiohttp.ClientResponseError() if (
+                not isinstance(error, aiohttp.ClientConnectorError)
+            ):
+                return UnreachableError(_unlike_http(url, error))
+            case TimeoutError():
+                return UnreachableError(f"No answer from {url} within {_PATIENCE_SECONDS:g} s.")
+            case aiohttp.InvalidURL():
+                return UsageError(f"{url!r} is not an address.")
+            case _:
+                return UnreachableError(f"No supervisor answers at {url}: {connect_error_reason(error)}.")
+
+
+def _unlike_http(url: str, error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientResponseError):  # As the port for agents begins with a frame of HTTP/2.
+        return f"{url} does not speak HTTP/1.1. Is it the port for agents? Commands use the other one, 8471 by default."
+    return f"{url} closed the connection without an answer. Is it https://?"
+
+
+def _joined(pages: Sequence[_Page]) -> Status:
+    """Joins the pages into one status, as of the first page; a large job may span several."""
+    jobs: dict[str, list[Job]] = {}
+    for job in (job for page in pages for job in page.jobs):
+        jobs.setdefault(job.job, []).append(job)
+    agents = [page.agents for page in pages if page.agents is not None]
+    return Status(
+        now=pages[0].now,
+        jobs=[_one(parts) for parts in jobs.values()],
+        notices=[notice for page in pages for notice in page.notices],
+        agents=[agent for part in agents for agent in part] if agents else None,
+        unconfirmed=[notice for page in pages for notice in page.unconfirmed],
+        groups=pages[0].groups,
+        leader=pages[0].leader,
+    )
+
+
+def _one(parts: Sequence[Job]) -> Job:
+    return msgspec.structs.replace(
+        parts[0],
+        workers=[host for part in parts for host in part.workers],
+        exclusions=[host for part in parts for host in part.exclusions],
+        host_states=[host for part in parts for host in part.host_states],
+        missing_hosts=[host for part in parts for host in part.missing_hosts],
+    )
+
+
+def _refused(status: int, data: bytes) -> CliError:
+    try:
+        refusal = msgspec.json.decode(data, type=_Refusal)
+    except msgspec.MsgspecError:
+        refusal = _Refusal()
+    if not refusal.error:
+        return NotUnderstoodError(f"The server at that address is not a supervisor: it answered with status {status}.")
+    kind = UnknownCallError if refusal.error == "unknown_call" else _BY_STATUS.get(status, NotUnderstoodError)
+    hint = _HINTS.get(refusal.error, "")
+    return kind(f"The supervisor refused the request: {refusal.message}. {hint}".rstrip())
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise NotUnderstoodError(
+            f"The answer of the supervisor is not understood: {error}. {_HINTS['unknown_call']}"
+        ) from error
