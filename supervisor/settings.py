@@ -14,7 +14,7 @@ from servicekit.address import Address, parse
 from servicekit.logs import LogFormat, LogLevel
 from servicekit.settings import check_field
 from supervisor.decide.policy import Policy
-from supervisor.domain.drill import EVENT_REASON
+from supervisor.domain.notice import EVENT_REASON
 
 PREFIX = "JOB_SUPERVISOR_"
 

@@ -4,20 +4,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from benchmarks.goodput.model import Case
-from supervisor.decide.directives import JobDirectives
+from supervisor.decide.directives import JobDirectives, order_for
 from supervisor.decide.grant import grants
-from supervisor.decide.notices import NodeIdentities, apply_report, noticed_hosts
-from supervisor.decide.orders import order_for
+from supervisor.decide.notices import apply_report
 from supervisor.decide.plan import plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranks import Ranks
 from supervisor.decide.registration import LauncherReport, Registration, acknowledge, observe, register
 from supervisor.decide.situation import JobFacts, RankZero
-from supervisor.domain.directive import Directive, Worker
+from supervisor.decide.urgency import NodeIdentities, noticed_hosts
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Framework, Spec
 from supervisor.domain.notice import Announcement, ReclaimNotice, Report, Subject, SubjectKind
-from supervisor.domain.order import Order
+from supervisor.domain.order import Directive, Order, Worker
 
 _JOB = JobName("job")
 _SOURCE = Source("metadata")

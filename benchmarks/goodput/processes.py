@@ -16,9 +16,9 @@ from benchmarks.goodput.training import Training
 from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
 from supervisor.decide.situation import RankZero
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
-from supervisor.domain.directive import Directive, DirectiveKind
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision
+from supervisor.domain.order import Directive, DirectiveKind
 
 COMMIT_STEPS = 10
 """How often the processes keep their state in memory. Those that remain return to it if a host of the ring is lost."""

@@ -8,7 +8,7 @@ from typing import Any
 from job_supervisor.cli.output import Output
 from servicekit.commands import CommandParser
 from servicekit.completion import add_completion
-from supervisor.domain.drill import LONGEST_DRAIN_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS
+from supervisor.domain.notice import LONGEST_DRAIN_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS
 
 DATA_DIR = Path("./job-supervisor-data")
 _SHORTEST_INTERVAL = 0.1

@@ -44,10 +44,9 @@ from servicekit.kubernetes.server import ApiServer
 from servicekit.text import one_line
 from supervisor.cluster.objects import NODES, PODS
 from supervisor.cluster.reading import pod_or_outline
-from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION, explained
 from supervisor.domain.ids import JobName, kind_of, namespace
 from supervisor.domain.job import RequestKind
-from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
+from supervisor.domain.notice import EVENT_REASON, LEAD_ANNOTATION, NoticeState, ReclaimNotice, SubjectKind, explained
 from supervisor.store.codec import Record
 from supervisor.store.job_codec import read_job
 from supervisor.store.names import JOBS, NOTICES

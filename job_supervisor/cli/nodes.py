@@ -7,8 +7,8 @@ import msgspec
 from job_supervisor.cli.status import Agent, Machine, Status
 from job_supervisor.cli.table import Block, Table
 from job_supervisor.cli.text import age
+from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import JobName
-from supervisor.domain.machine import PriceClass
 from supervisor.domain.notice import SubjectKind
 
 _NONE = "-"

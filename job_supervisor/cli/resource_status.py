@@ -6,14 +6,13 @@ from functools import partial
 import msgspec
 
 from job_supervisor.cli.status import Status
-from supervisor.decide.classes import by_urgency
-from supervisor.decide.missing import NO_NODES, NOTHING, missing
-from supervisor.decide.notices import NodeIdentities, most_urgent, noticed_hosts, noticed_pods
+from supervisor.decide.explanation import NO_NODES, NOTHING, missing
 from supervisor.decide.policy import Policy
+from supervisor.decide.urgency import NodeIdentities, by_urgency, most_urgent, noticed_hosts, noticed_pods
+from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.domain.placement import Placement
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 from supervisor.observability.status_view import status_view
 from supervisor.observability.views import LeaderView

@@ -4,11 +4,11 @@ from mutants.mutant import Edit, Mutant
 from simulator.verdict import Failure
 
 _AGREEMENT_OF_RANKS = "supervisor/decide/ranks.py"
-_SIZE = "supervisor/decide/size.py"
+_SIZE = "supervisor/decide/grant.py"
 _LIVE = "supervisor/decide/live.py"
 _STOPPING = "supervisor/decide/stopping.py"
 _NOTICES = "supervisor/decide/notices.py"
-_ORDERS = "supervisor/decide/orders.py"
+_ORDERS = "supervisor/decide/directives.py"
 _DIRECTIVES = "supervisor/decide/directives.py"
 _WAITING = "supervisor/decide/waiting.py"
 _REGISTRATION = "supervisor/decide/registration.py"

@@ -9,10 +9,9 @@ from supervisor.cluster.view import ClusterView
 from supervisor.decide.capacity import GrowthCandidate, PendingJob, Reservation, RunningJobs, allocate
 from supervisor.decide.grant import Grant, waits
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import ResourceRequest
+from supervisor.domain.capacity import Placement, ResourceRequest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
-from supervisor.domain.placement import Placement
 
 T = TypeVar("T")
 

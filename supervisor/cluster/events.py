@@ -19,7 +19,7 @@ from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.view import Hooks
-from supervisor.domain.drill import LEAD_ANNOTATION
+from supervisor.domain.notice import LEAD_ANNOTATION
 
 EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)
 

@@ -2,7 +2,7 @@
 
 from servicekit.node_labels import read_labels
 from supervisor.cluster.objects import Node
-from supervisor.domain.machine import Machine, PriceClass
+from supervisor.domain.capacity import Machine, PriceClass
 
 _PRICES = {True: PriceClass.SPOT, False: PriceClass.ON_DEMAND, None: PriceClass.UNKNOWN}
 

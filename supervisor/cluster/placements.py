@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from supervisor.cluster.objects import Pod
+from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host
-from supervisor.domain.placement import Placement
 
 
 def placements_of(pods: Iterable[Pod]) -> Mapping[Host, Placement]:

@@ -6,19 +6,25 @@ from types import MappingProxyType
 from typing import Protocol
 
 from supervisor.control.pool import Pool
-from supervisor.decide.classes import NoticesByUrgency, avoided_at, by_urgency
 from supervisor.decide.directives import JobDirectives
-from supervisor.decide.grant import Grant
-from supervisor.decide.missing import Missing, Nodes, missing
-from supervisor.decide.notices import NodeIdentities, binding, most_urgent, noticed_hosts, noticed_pods
+from supervisor.decide.explanation import Missing, Nodes, missing
+from supervisor.decide.grant import Grant, Ranking
 from supervisor.decide.policy import Policy
-from supervisor.decide.ranking import Ranking
+from supervisor.decide.urgency import (
+    NodeIdentities,
+    NoticesByUrgency,
+    avoided_at,
+    binding,
+    by_urgency,
+    most_urgent,
+    noticed_hosts,
+    noticed_pods,
+)
 from supervisor.domain.agreement import Agreement
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import STANDALONE, Host, JobId, JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import ReclaimNotice, Subject
-from supervisor.domain.placement import Placement
 from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.store.interface import Store

@@ -16,8 +16,7 @@ from servicekit.faults import Fault
 from servicekit.wakeup import Wakeup
 from servicekit.workqueue import KeyedWorkQueue
 from supervisor.control.facts import Facts
-from supervisor.control.requests import PlanRequests
-from supervisor.control.schedule import Schedule
+from supervisor.control.schedule import PlanRequests, Schedule
 from supervisor.decide.grant import Grant
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy

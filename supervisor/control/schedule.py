@@ -1,13 +1,32 @@
 """Decides which jobs a pass plans: those with changed inputs, and those that are due."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from supervisor.control.facts import Announced, Facts
-from supervisor.control.index import JobIndex, Placements
+from supervisor.control.pool import JobIndex, Placements
 from supervisor.decide.grant import Grant
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
+
+
+class PlanRequests:
+    """Collects jobs until the next pass; `on_request` is called with every request."""
+
+    def __init__(self, on_request: Callable[[], None]) -> None:
+        self._jobs: set[JobName] = set()
+        self._on_request = on_request
+
+    def add(self, job: JobName) -> None:
+        """Requests that the next pass plans the job."""
+        self._jobs.add(job)
+        self._on_request()
+
+    def take(self) -> set[JobName]:
+        """Returns all jobs that were added since the last call."""
+        jobs, self._jobs = self._jobs, set()
+        return jobs
+
 
 V = TypeVar("V")
 

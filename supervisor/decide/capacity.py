@@ -5,12 +5,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from supervisor.decide.fit import NODE_NAME
-from supervisor.decide.grant import Grant
-from supervisor.decide.packing import BinPacker, scarce
+from supervisor.decide.grant import Grant, joining_workers, startable_workers
+from supervisor.decide.packing import NODE_NAME, BinPacker, scarce
 from supervisor.decide.policy import Policy
-from supervisor.decide.probe import probe_at, probe_size
-from supervisor.decide.size import joining_workers, startable_workers
+from supervisor.decide.waiting import probe_at, probe_size
 from supervisor.domain.capacity import Demand, LabelOperator, NodeCapacity, Pods, Requirement, ResourceRequest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob

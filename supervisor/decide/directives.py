@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self, TypeGuard
 
-from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
+from supervisor.decide.urgency import deadline_of
 from supervisor.domain.agreement import Agreement, Purpose
-from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Framework, Phase, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.order import Directive, DirectiveKind, Order, OrderKind, Worker
 
 _RELEASED = (Phase.QUEUED, Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
 
@@ -142,3 +142,27 @@ def _undecided_at(own: ReclaimNotice, policy: Policy) -> float:
 def _most_urgent(job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> Host | None:
     announced = (host for host in job.own_hosts if _announced(notices.get(host)))
     return min(announced, key=lambda host: (deadline_of(notices[host], policy), notices[host].id, host), default=None)
+
+
+_KINDS = {
+    Phase.QUEUED: OrderKind.WAIT,
+    Phase.WAITING: OrderKind.WAIT,
+    Phase.SUSPENDED: OrderKind.WAIT,
+    Phase.TIMED_OUT: OrderKind.END,
+    Phase.FINISHED: OrderKind.END,
+}
+
+
+def order_for(job: SupervisedJob) -> Order:
+    """The present order. It follows from the decision alone, so repeating it changes nothing."""
+    decision = job.decision
+    return Order(
+        kind=_KINDS.get(decision.phase, OrderKind.RUN),
+        generation=decision.generation,
+        phase=decision.phase,
+        reason=decision.reason,
+        run=decision.run,
+        stopping=decision.phase is Phase.STOPPING,
+        hosts=tuple(sorted(decision.hosts)),
+        exclusions=tuple(sorted(decision.exclusions)),
+    )

@@ -1,12 +1,142 @@
 """Assigns free hosts to jobs: one function over all jobs, so that no two jobs each take half of the same hosts."""
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from supervisor.decide.ranking import BY_NAME, Ranking
-from supervisor.decide.size import joining_workers, most_workers, startable_workers
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, PriceClass
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.job import OnLoss, Phase, Spec, SupervisedJob
+from supervisor.domain.notice import OF_PEOPLE, NoticeClass, NoticeState, ReclaimNotice
+
+
+def takes_any_size(spec: Spec) -> bool:
+    """Whether every size between minimum and maximum does."""
+    return spec.on_loss is OnLoss.SHRINK and spec.worker_multiple == 1
+
+
+def usable_workers(count: int, spec: Spec) -> int:
+    """How many of `count` hosts a run may go on with, as many as possible; 0 if they are too few.
+
+    The maximum of a job that shrinks is not a bound: hosts above it are not granted, and a controller that makes more
+    hosts uses them.
+    """
+    if spec.on_loss is OnLoss.HOLD:
+        return spec.requested_workers if count >= spec.requested_workers else 0
+    size = _rounded_down(count, spec)
+    return size if size >= spec.min_workers else 0
+
+
+def startable_workers(count: int, spec: Spec) -> int:
+    """How many of `count` hosts a run starts on, at most those that were requested; 0 if they are too few."""
+    size = usable_workers(min(count, spec.requested_workers), spec)
+    return size if size >= spec.start_workers else 0
+
+
+def joining_workers(workers: int, count: int, spec: Spec) -> int:
+    """How many of `count` further hosts a run takes that has `workers`, counting those that it cannot use alone."""
+    most = usable_workers(min(workers + count, spec.max_workers), spec)
+    return max(0, most - workers)
+
+
+def least_workers(spec: Spec) -> int:
+    """The fewest hosts with which a run goes on."""
+    return spec.requested_workers if spec.on_loss is OnLoss.HOLD else _rounded_up(spec.min_workers, spec)
+
+
+def least_to_start(spec: Spec) -> int:
+    """The fewest hosts on which a run starts."""
+    return spec.requested_workers if spec.on_loss is OnLoss.HOLD else _rounded_up(spec.start_workers, spec)
+
+
+def most_workers(spec: Spec) -> int:
+    """The most hosts that a run takes."""
+    return spec.requested_workers if spec.on_loss is OnLoss.HOLD else _rounded_down(spec.max_workers, spec)
+
+
+def _rounded_down(count: int, spec: Spec) -> int:
+    return count - count % spec.worker_multiple
+
+
+def _rounded_up(count: int, spec: Spec) -> int:
+    return -(-count // spec.worker_multiple) * spec.worker_multiple
+
+
+Rank = tuple[int, bool, bool, bool, float, Host]
+
+CapacityPool = tuple[str, str, str]
+"""Cloud, zone and instance type."""
+
+_BY_PRICE = {PriceClass.ON_DEMAND: 0, PriceClass.UNKNOWN: 1, PriceClass.SPOT: 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """Ranks hosts at one moment.
+
+    Attributes:
+        machines: The machines of the hosts, as far as they are known.
+        ahead: The notices on each host that are not acted on yet.
+        noticed: The hosts with notices that are acted on; they show which pools are being reclaimed.
+        now: Unix seconds.
+    """
+
+    machines: Mapping[Host, Machine] = field(default_factory=dict)
+    ahead: Mapping[str, Sequence[ReclaimNotice]] = field(default_factory=dict)
+    noticed: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
+    now: float = 0.0
+
+    def best(self, hosts: Collection[Host], count: int) -> frozenset[Host]:
+        """The `count` hosts to use first, or all if there are no more."""
+        return frozenset(hosts) if len(hosts) <= count else frozenset(self.ordered(hosts)[:count])
+
+    def ordered(self, hosts: Iterable[Host]) -> list[Host]:
+        """The hosts, the one to use first at the beginning."""
+        return sorted(hosts, key=self._rank)
+
+    @cached_property
+    def _reclaimed_pools(self) -> frozenset[CapacityPool]:
+        # Only where there is a choice: 2,500 notices would otherwise be looked at in every pass.
+        return reclaimed_pools(self.noticed, self.machines)
+
+    def _rank(self, host: Host) -> Rank:
+        machine, ahead = self.machines.get(host, UNKNOWN_MACHINE), self.ahead.get(host, ())
+        return (
+            _BY_PRICE[machine.price_class],
+            machine.protected_until is None or machine.protected_until <= self.now,
+            any(notice.notice_class is NoticeClass.HINT for notice in ahead),
+            pool_of(machine) in self._reclaimed_pools,
+            -min((_time(notice) for notice in ahead), default=math.inf),
+            host,
+        )
+
+
+def pool_of(machine: Machine) -> CapacityPool | None:
+    """The pool of a machine; None unless its zone and instance type are known."""
+    if not machine.zone or not machine.instance_type:
+        return None
+    return machine.cloud, machine.zone, machine.instance_type
+
+
+def reclaimed_pools(noticed: Mapping[Host, ReclaimNotice], machines: Mapping[Host, Machine]) -> frozenset[CapacityPool]:
+    """The pools with a machine whose notice is acted on; what people announce says nothing of a pool."""
+    affected = (
+        pool_of(machines[host])
+        for host, notice in noticed.items()
+        if notice.state is NoticeState.ACTIVE and notice.source not in OF_PEOPLE and host in machines
+    )
+    return frozenset(pool for pool in affected if pool is not None)
+
+
+def _time(notice: ReclaimNotice) -> float:
+    """When the subject of a scheduled notice goes; a hint names no time."""
+    return math.inf if notice.deadline is None else notice.deadline
+
+
+BY_NAME = Ranking()
+"""Nothing is known of any host."""
+
 
 _WAITS = (Phase.WAITING, Phase.SUSPENDED)
 

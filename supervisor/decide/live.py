@@ -1,9 +1,12 @@
 """The phases Running, Shrinking and Resuming: the job continues with its hosts, with fewer or with more, or stops."""
 
+import math
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from supervisor.decide.checkpoint import with_checkpoint
-from supervisor.decide.growth import grown_by_operator
+from supervisor.decide.agreement import ROUND_SECONDS
+from supervisor.decide.grant import most_workers, takes_any_size, usable_workers
+from supervisor.decide.policy import Policy
 from supervisor.decide.reasons import (
     below_minimum,
     collecting,
@@ -11,6 +14,9 @@ from supervisor.decide.reasons import (
     fixed_hosts,
     following,
     gone,
+    growing,
+    grown,
+    growth_failed,
     joined,
     launcher_missing,
     launcher_noticed,
@@ -22,6 +28,7 @@ from supervisor.decide.reasons import (
     retrying,
     returned,
     running,
+    saving,
     shrinking,
     unused,
     using,
@@ -29,13 +36,18 @@ from supervisor.decide.reasons import (
 )
 from supervisor.decide.rendezvous import changes_members, with_round
 from supervisor.decide.situation import Situation
-from supervisor.decide.size import most_workers, takes_any_size, usable_workers
-from supervisor.decide.stopping import MAX_BACKOFF_DOUBLINGS, rested, stop
-from supervisor.decide.together import saved_together, stop_together, withdrawn_stop
-from supervisor.decide.window import window_end
-from supervisor.domain.capability import Capability
+from supervisor.decide.stopping import (
+    MAX_BACKOFF_DOUBLINGS,
+    rested,
+    saved_together,
+    stop,
+    stop_together,
+    withdrawn_stop,
+)
+from supervisor.decide.urgency import checkpoint_at, deadline_of
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Decision, Phase
+from supervisor.domain.job import Capability, CheckpointRequest, Decision, Growth, Phase
+from supervisor.domain.notice import ReclaimNotice
 
 
 def live(s: Situation) -> Decision:
@@ -266,3 +278,140 @@ def _grown(s: Situation, before: Decision) -> Decision:
         return replace(before, capacity_since=since)
     hosts = before.hosts | joining
     return replace(before, hosts=hosts, capacity_since=None, reason=joined(joining, len(hosts - before.exclusions)))
+
+
+_STEPS_OF_MARGIN = 10
+"""Steps between the exclusion and the first deadline: elastic Horovod reads the list of hosts when it commits."""
+
+
+def window_end(s: Situation, pending: Collection[Host]) -> float:
+    """When all pending hosts are excluded, in one change (Unix seconds).
+
+    If it is known how long the run takes to go on without them, that is just before the first of them goes: until then
+    all of them train, others can join the group, and notices can be withdrawn. Otherwise it is as soon as the group is
+    complete.
+    """
+    notices = [s.facts.notices[host] for host in pending]
+    complete, first = _complete_at(s, notices), _usable_until(s, notices, pending)
+    if first is None:
+        return complete
+    needed, held = _seconds_to_leave(s), s.previous.window_until
+    last = first - s.policy.margin_seconds - (needed or 0.0)
+    if held is not None and complete < held <= last:
+        # A new end would cost a write. After a restart, the processes first have to say again how long a step takes.
+        return held
+    if needed is None:
+        return complete
+    # A step earlier: the end remains the same if later steps take a little longer.
+    return max(complete, _stored(last - (s.facts.ranks.slowest_step or 0.0)))
+
+
+def _complete_at(s: Situation, notices: Collection[ReclaimNotice]) -> float:
+    """A window after the first notice of the group, or earlier if its first deadline requires that.
+
+    A supervisor that could not receive notices until just now waits for a whole window, and deadlines before that do
+    not shorten it.
+    """
+    until = max(s.facts.since, min(notice.first_seen for notice in notices)) + s.policy.window_seconds
+    deadlines = [deadline_of(notice, s.policy) for notice in notices]
+    return _stored(min([until, *(at - s.policy.margin_seconds for at in deadlines if at > s.facts.since)]))
+
+
+def _stored(instant: float) -> float:
+    """The instant as the store keeps it. A more precise one would be a new decision in every pass."""
+    return round(instant, 6)
+
+
+def _usable_until(s: Situation, notices: Collection[ReclaimNotice], pending: Collection[Host]) -> float | None:
+    """When the first host goes. None: the job acts at once, as configured, or because it may go at any time.
+
+    That is so if a source names no time, and if a pod was asked to terminate: its processes have received SIGTERM.
+    """
+    if not s.policy.just_in_time or not s.facts.terminating.isdisjoint(pending):
+        return None
+    known = [notice.deadline for notice in notices if notice.deadline is not None]
+    return min(known) if len(known) == len(notices) else None
+
+
+def _seconds_to_leave(s: Situation) -> float | None:
+    """How long a run takes at most to go on without some of its hosts; None if that is unknown.
+
+    The ranks of a torchrun job first agree on a step, and rank 0 may save after it.
+    """
+    step, checkpoint = s.facts.ranks.slowest_step, s.facts.ranks.slowest_checkpoint
+    if step is None:
+        return None
+    if not s.facts.members:
+        return _STEPS_OF_MARGIN * step
+    return None if checkpoint is None else _STEPS_OF_MARGIN * step + 2 * ROUND_SECONDS + checkpoint
+
+
+_MAX_DOUBLINGS = 5
+
+
+def grown_by_operator(s: Situation, before: Decision) -> Decision:
+    """The next decision about growth, for a run that loses no hosts."""
+    growth = before.growing
+    if growth is not None:
+        return _asked(s, before, growth)
+    if not s.policy.growth_delay_seconds or not s.facts.more or before.exclusions & s.unusable:
+        return replace(before, capacity_since=None)
+    before = replace(before, capacity_since=s.now if before.capacity_since is None else before.capacity_since)
+    if s.now < grows_at(before, s.policy):
+        return before
+    workers = len(before.hosts) + s.facts.more
+    growth = Growth(
+        workers=workers,
+        number=s.stored.generation + 1,
+        until=s.now + s.policy.resume_timeout_seconds,
+        failed=0 if before.growth is None else before.growth.failed,
+    )
+    return replace(before, growth=growth, capacity_since=None, reason=growing(workers, s.job.spec))
+
+
+def grows_at(decision: Decision, policy: Policy) -> float:
+    """The instant at which room has lasted long enough and the last attempt was long enough ago."""
+    since = decision.capacity_since or 0.0
+    return max(since + policy.growth_delay_seconds, 0.0 if decision.growth is None else decision.growth.until)
+
+
+def _asked(s: Situation, before: Decision, growth: Growth) -> Decision:
+    if len(before.hosts) >= growth.workers:
+        return replace(before, growth=None, reason=grown(len(before.hosts), s.job.spec))
+    if s.now < growth.until:
+        return before
+    pause = s.policy.growth_delay_seconds * 2 ** min(growth.failed + 1, _MAX_DOUBLINGS)
+    waits = replace(growth, workers=0, until=s.now + pause, failed=growth.failed + 1)
+    return replace(before, growth=waits, reason=growth_failed(growth.workers, len(before.hosts)))
+
+
+def with_checkpoint(s: Situation, decision: Decision) -> Decision:
+    """The decision with a request for a checkpoint if a notice on a host of the run asks for one for the first time.
+
+    A request covers every notice up to a pause after it, and so does not have to remember them: a group of hints costs
+    one request, and no write for each.
+    """
+    if not _is_steady(s, decision) or not s.job.observed.running or not s.facts.ahead:
+        return decision
+    covered = -math.inf
+    if decision.checkpoint is not None:
+        covered = decision.checkpoint.since + s.policy.checkpoint_pause_seconds
+    asking = {host: each for host, each in _ahead(s, decision) if covered < checkpoint_at(each, s.policy) <= s.now}
+    if not asking:
+        return decision
+    # Rounded to the store's precision, so that the stored request still covers the notice that it was made for.
+    request = CheckpointRequest(run=decision.run, generation=s.stored.generation, since=round(s.now, 6))
+    return replace(decision, checkpoint=request, reason=saving(asking))
+
+
+def _is_steady(s: Situation, decision: Decision) -> bool:
+    """Whether the hosts do not change within a moment."""
+    until = decision.window_until
+    return decision.phase is Phase.RUNNING and (until is None or s.now < until - s.policy.window_seconds)
+
+
+def _ahead(s: Situation, decision: Decision) -> Iterator[tuple[Host, ReclaimNotice]]:
+    hosts, launcher = s.present - decision.exclusions, s.job.spec.launcher_host
+    for host in sorted(hosts if launcher is None else hosts | {launcher}):
+        for notice in s.facts.ahead.get(host, ()):
+            yield host, notice

@@ -1,15 +1,13 @@
 """How reports and time change notices, and which hosts notices exclude."""
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from supervisor.decide.policy import Policy
-from supervisor.domain.ids import Host, Source
+from supervisor.decide.urgency import deadline_of, is_timeless
+from supervisor.domain.ids import NoticeId, Source
 from supervisor.domain.notice import (
-    API_SOURCES,
-    OF_PEOPLE,
     OPERATOR,
     SIMULATED,
     Announcement,
@@ -17,14 +15,13 @@ from supervisor.domain.notice import (
     NoticeState,
     ReclaimNotice,
     Report,
+    Subject,
     SubjectKind,
+    notice_id,
 )
 
 _DRIFT_SECONDS = 2.0
 """Deadlines that differ by less are the same: the transmission time of reports varies."""
-
-_USUAL_LEADS = {Source("aws"): 120.0, Source("gcp"): 30.0, Source("azure"): 30.0, Source("tencent"): 120.0}
-"""Seconds that these clouds give at least, for a notice that names neither an instant nor the seconds left."""
 
 
 def apply_report(known: ReclaimNotice | None, report: Report, now: float, policy: Policy) -> ReclaimNotice | None:
@@ -98,91 +95,6 @@ def replaced(notice: ReclaimNotice, uid: str, now: float) -> ReclaimNotice:
     if notice.state is NoticeState.ACTIVE and notice.subject.uid != uid:
         return replace(notice, state=_end(notice, Presence.GONE), ended_at=now)
     return notice
-
-
-def deadline_of(notice: ReclaimNotice, policy: Policy) -> float:
-    """The instant at which the subject is expected to be gone; assumed if the source names no time."""
-    if notice.deadline is not None:
-        return notice.deadline
-    return notice.first_seen + _USUAL_LEADS.get(notice.source, policy.default_lead_seconds)
-
-
-def is_timeless(notice: ReclaimNotice) -> bool:
-    """Whether nobody knows when to act on the notice: a hint, or a schedule without a time."""
-    return notice.notice_class is not NoticeClass.SUDDEN and notice.deadline is None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeIdentities:
-    """The identities of the present nodes, which decide the notices that concern them.
-
-    Attributes:
-        machines: The machine uids of the nodes whose agents are connected.
-        objects: The uids of the cluster's Node objects.
-        clear: The nodes whose metadata service answers at present that there is no notice.
-    """
-
-    machines: Mapping[Host, str] = field(default_factory=dict)
-    objects: Mapping[Host, str] = field(default_factory=dict)
-    clear: Container[Host] = frozenset()
-
-
-def noticed_hosts(
-    notices: Iterable[ReclaimNotice], identities: NodeIdentities, policy: Policy
-) -> dict[Host, ReclaimNotice]:
-    """The hosts of the notices, each with its most urgent one.
-
-    `notices` are those that are acted on, see `supervisor.decide.classes`: their hosts must not be used.
-    """
-    hosts: dict[Host, ReclaimNotice] = {}
-    for notice in notices:
-        host = Host(notice.subject.name)
-        if not notice.holds or notice.subject.kind is not SubjectKind.NODE or not _binds(notice, host, identities):
-            continue
-        if host not in hosts or deadline_of(notice, policy) < deadline_of(hosts[host], policy):
-            hosts[host] = notice
-    return hosts
-
-
-def _binds(notice: ReclaimNotice, host: Host, identities: NodeIdentities) -> bool:
-    """Whether a notice concerns the present node of its name.
-
-    Notices on an earlier machine do not. Sudden notices of the API server do not if the node's own metadata denies
-    them: node problem detectors also announce a reclaim when they lose their network.
-    """
-    if notice.source in OF_PEOPLE:
-        present_uids = {uids[host] for uids in (identities.machines, identities.objects) if host in uids}
-        return not present_uids or notice.subject.uid in present_uids
-    from_api = notice.source in API_SOURCES
-    if from_api and notice.notice_class is NoticeClass.SUDDEN and host in identities.clear:
-        return False
-    present = identities.objects if from_api else identities.machines
-    return present.get(host, notice.subject.uid) == notice.subject.uid
-
-
-def binding(notices: Iterable[ReclaimNotice], identities: NodeIdentities) -> Mapping[str, Sequence[ReclaimNotice]]:
-    """The notices that concern a present subject: on nodes by the node's name, on pods by the pod's uid."""
-    found: dict[str, list[ReclaimNotice]] = {}
-    for notice in notices:
-        is_node = notice.subject.kind is SubjectKind.NODE
-        if not is_node or _binds(notice, Host(notice.subject.name), identities):
-            found.setdefault(notice.subject.name if is_node else notice.subject.uid, []).append(notice)
-    return found
-
-
-def noticed_pods(notices: Iterable[ReclaimNotice], policy: Policy) -> dict[str, ReclaimNotice]:
-    """The pods of the notices by uid, each with its most urgent one; see `noticed_hosts`."""
-    pods: dict[str, ReclaimNotice] = {}
-    for notice in notices:
-        if notice.holds and notice.subject.kind is SubjectKind.POD:
-            pods[notice.subject.uid] = most_urgent([notice, pods.get(notice.subject.uid)], policy) or notice
-    return pods
-
-
-def most_urgent(notices: Iterable[ReclaimNotice | None], policy: Policy) -> ReclaimNotice | None:
-    """The notice with the earliest deadline; None if there is none."""
-    held = (notice for notice in notices if notice is not None)
-    return min(held, key=lambda notice: (deadline_of(notice, policy), notice.id), default=None)
 
 
 def _recounted(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotice:
@@ -283,3 +195,81 @@ def _is_over(report: Report) -> bool:
 def _passed(report: Report, policy: Policy) -> bool:
     stands = report.notice_class is NoticeClass.HINT or report.source == OPERATOR
     return not stands and report.seconds_left is not None and report.seconds_left <= -policy.expire_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """What one source in the cluster says about one subject at present.
+
+    Attributes:
+        source: The source of the signal.
+        subject: The node or pod that it is about.
+        announcement: Whether the subject will be gone, or will not.
+        session: With `revision`, orders the signals: later ones win.
+        revision: The version of the object that contains the signal.
+        deadline: When the subject is gone, in Unix seconds of the cluster's clock; None if it is unknown.
+        announced: The deadline as text for people.
+        lead: An upper limit of the remaining seconds, however the clocks differ.
+        message: Text for people.
+        notice_class: How soon a job has to act on it.
+    """
+
+    source: Source
+    subject: Subject
+    announcement: Announcement
+    session: int = 0
+    revision: int
+    deadline: float | None = None
+    announced: str = ""
+    lead: float | None = None
+    message: str = ""
+    notice_class: NoticeClass = NoticeClass.SUDDEN
+
+    @property
+    def id(self) -> NoticeId:
+        """The notice that this signal belongs to."""
+        return notice_id(self.source, self.subject)
+
+
+def apply_signal(
+    known: ReclaimNotice | None, signal: Signal, now: float, cluster_now: float, policy: Policy
+) -> ReclaimNotice | None:
+    """Applies a signal: returns the notice to store, or `known` itself if the signal changes nothing.
+
+    Args:
+        known: The stored notice, if there is one.
+        signal: The present signal.
+        now: Unix seconds of the supervisor's clock.
+        cluster_now: The same instant by the cluster's clock.
+        policy: Gives the default lead, and when a notice expires.
+    """
+    return apply_report(known, _report(signal, cluster_now), now, policy) if _is_news(known, signal) else known
+
+
+def _is_news(known: ReclaimNotice | None, signal: Signal) -> bool:
+    if signal.announcement is Announcement.WITHDRAWN:
+        return known is not None and known.holds
+    if known is None or known.state is NoticeState.WITHDRAWN:
+        return True
+    if known.state is NoticeState.ACTIVE:
+        before = (known.announced, known.message, known.notice_class)
+        return before != (signal.announced, signal.message, signal.notice_class)
+    # The notice has ended, but its object still contains the announcement.
+    return known.announced != signal.announced
+
+
+def _report(signal: Signal, cluster_now: float) -> Report:
+    left = None if signal.deadline is None else signal.deadline - cluster_now
+    if left is not None and signal.lead is not None:
+        left = min(left, signal.lead)
+    return Report(
+        source=signal.source,
+        subject=signal.subject,
+        session=signal.session,
+        revision=signal.revision,
+        announcement=signal.announcement,
+        seconds_left=left,
+        announced=signal.announced,
+        message=signal.message,
+        notice_class=signal.notice_class,
+    )

@@ -8,22 +8,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from supervisor.decide.agreement import instants
-from supervisor.decide.classes import next_change
-from supervisor.decide.growth import grows_at
-from supervisor.decide.live import live
-from supervisor.decide.notices import deadline_of
+from supervisor.decide.live import grows_at, live
 from supervisor.decide.policy import Policy
-from supervisor.decide.queueing import enters_queue, queued
 from supervisor.decide.reasons import finished, running, waiting
 from supervisor.decide.rendezvous import instants as round_instants
 from supervisor.decide.situation import JobFacts, Situation
-from supervisor.decide.stopping import acknowledged_at, everyone_at, last_moment, stop_deadline, stopping
-from supervisor.decide.together import awaited_until, is_saving, saving_until
-from supervisor.decide.waiting import WAITS, run_is_possible, start_at, wait
+from supervisor.decide.stopping import (
+    acknowledged_at,
+    awaited_until,
+    everyone_at,
+    is_saving,
+    last_moment,
+    saving_until,
+    stop_deadline,
+    stopping,
+)
+from supervisor.decide.urgency import deadline_of, next_change
+from supervisor.decide.waiting import WAITS, enters_queue, queued, run_is_possible, start_at, wait
 from supervisor.domain.agreement import Purpose
-from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Decision, Observed, Phase, Result, Spec, Stop, SupervisedJob
+from supervisor.domain.job import Capability, Decision, Observed, Phase, Result, Spec, Stop, SupervisedJob
 from supervisor.domain.order import (
     Action,
     AddHosts,

@@ -5,7 +5,7 @@ No sentence contains a number that changes with time alone, so that a decision c
 
 from collections.abc import Collection, Mapping
 
-from supervisor.decide.size import least_to_start, least_workers, takes_any_size
+from supervisor.decide.grant import least_to_start, least_workers, takes_any_size
 from supervisor.domain.ids import Host
 from supervisor.domain.job import (
     Acknowledgement,

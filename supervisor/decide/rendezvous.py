@@ -12,15 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from supervisor.decide.agreement import NoAgreement, negotiated
-from supervisor.decide.members import Member
-from supervisor.decide.situation import RETURN_SECONDS, Situation
-from supervisor.decide.size import usable_workers
-from supervisor.decide.stopping import with_agreement
-from supervisor.decide.together import awaited_until
-from supervisor.domain.agreement import Agreement, Purpose
+from supervisor.decide.grant import usable_workers
+from supervisor.decide.situation import RETURN_SECONDS, Member, Situation
+from supervisor.decide.stopping import awaited_until, with_agreement
+from supervisor.domain.agreement import Agreement, Purpose, Round
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision
-from supervisor.domain.rendezvous import Round
 
 Candidates = Sequence[tuple[Host, Member]]
 """Members and their hosts in the order of their ranks."""

@@ -5,7 +5,8 @@ A job that a person has suspended waits for that person alone: it has no `waitin
 
 from dataclasses import replace
 
-from supervisor.decide.probe import probe_at
+from supervisor.decide.grant import least_to_start
+from supervisor.decide.policy import Policy
 from supervisor.decide.reasons import (
     following,
     freed,
@@ -17,11 +18,11 @@ from supervisor.decide.reasons import (
     running,
     started,
     timed_out,
+    waiting,
 )
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import rested
-from supervisor.domain.capability import Capability
-from supervisor.domain.job import Decision, Observed, Phase, RequestKind, UserRequest
+from supervisor.domain.job import Capability, Decision, Observed, Phase, RequestKind, SupervisedJob, UserRequest
 
 WAITS = (Phase.WAITING, Phase.SUSPENDED)
 
@@ -158,3 +159,47 @@ def _started(s: Situation, before: Decision) -> Decision:
         resume_until=None if first else s.now + s.policy.resume_timeout_seconds,
         run_since=s.now,
     )
+
+
+_WAITING = (Phase.WAITING, Phase.SUSPENDED)
+_WITH_A_RUN = (Phase.RESUMING, Phase.RUNNING, Phase.SHRINKING)
+
+
+def enters_queue(s: Situation) -> bool:
+    """Whether a job without a run is its queue's; what a person asks of the job counts more.
+
+    A queue may also end a run before it can be told to save: its processes then have the grace of their pods.
+    """
+    observed, phase = s.job.observed, s.previous.phase
+    has_no_run = phase in _WAITING or (phase in _WITH_A_RUN and not observed.running)
+    return bool(observed.queue) and has_no_run and observed.request is None
+
+
+def queued(s: Situation) -> Decision:
+    """Handles the phase Queued: the job waits for its queue, and then for its controller as before its first run."""
+    before, observed = s.previous, s.job.observed
+    run = max(before.run, observed.run)
+    decision = Decision(generation=before.generation, phase=Phase.QUEUED, reason=observed.queue, run=run)
+    decision = replace(decision, epochs=before.epochs, short_runs=before.short_runs)
+    if observed.queue and observed.request is None:
+        return decision
+    admitted = replace(decision, phase=Phase.WAITING, reason=waiting(s.job.spec), waiting_since=s.now)
+    return admitted if observed.request is None else wait(replace(s, job=replace(s.job, decision=admitted)))
+
+
+_MAX_DOUBLINGS = 5
+
+
+def probe_at(decision: Decision, policy: Policy) -> float:
+    """When a waiting job may probe: after the pause since it waits, after two pauses, four, and so on.
+
+    After 32 pauses, every 16 pauses: a job that has waited for days should not wait for more days.
+    """
+    doublings = min(decision.failed_resumes, _MAX_DOUBLINGS)
+    pauses = (1 << doublings) + 16 * (decision.failed_resumes - doublings)
+    return max((decision.waiting_since or 0.0) + pauses * policy.probe_seconds, decision.not_before or 0.0)
+
+
+def probe_size(job: SupervisedJob) -> int:
+    """Alternates between the requested and the minimum size, as only a part of the capacity may appear."""
+    return least_to_start(job.spec) if job.decision.failed_resumes % 2 else job.spec.requested_workers

@@ -1,6 +1,6 @@
 """Typed identifiers, so that one cannot be mistaken for another."""
 
-from typing import NamedTuple, NewType
+from typing import Annotated, NamedTuple, NewType
 
 Host = NewType("Host", str)
 """One entry of a launcher's host list; stand-alone it is the node name of the host's agent."""
@@ -63,3 +63,7 @@ def bare_name(name: JobName) -> str:
     """Returns the name of a job without its namespace and kind."""
     _, slash, resource = name.partition("/")
     return resource.partition(".")[2] if slash else name
+
+
+Instant = Annotated[float, "Unix seconds"]
+"""Unix seconds of the supervisor's clock. The type tells custom resources, which write RFC 3339, from a duration."""

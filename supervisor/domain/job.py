@@ -3,11 +3,29 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from supervisor.domain.agreement import Agreement, Purpose
-from supervisor.domain.capability import Capability
-from supervisor.domain.ids import Host, JobId, JobName
-from supervisor.domain.instant import Instant
-from supervisor.domain.rendezvous import Round
+from supervisor.domain.agreement import Agreement, Purpose, Round
+from supervisor.domain.ids import Host, Instant, JobId, JobName
+
+
+class Capability(StrEnum):
+    """One capability of a job, as its kind declares it. A job without any is run by our own launcher."""
+
+    MAKES_HOSTS = "MakesHosts"
+    """The controller makes the hosts, and all hosts that it lists are the job's at once."""
+    STARTS_RUNS = "StartsRuns"
+    """The controller starts the first run, and restarts a run that failed by itself."""
+    GROWS = "Grows"
+    """The controller can be asked to add workers to a running run."""
+    REPLACES_HOSTS = "ReplacesHosts"
+    """The controller replaces a host that is removed."""
+    FIXED_HOSTS = "FixedHosts"
+    """A run cannot go on without one of its hosts: it stops when one leaves, and resumes on others."""
+    SIGNALS_PODS = "SignalsPods"
+    """Processes without a stream can be reached through their pods."""
+
+
+ELASTIC = frozenset(Capability) - {Capability.FIXED_HOSTS}
+"""All capabilities of a controller whose runs go on with other hosts."""
 
 
 class Framework(StrEnum):
@@ -70,7 +88,7 @@ class Spec:
     `least_to_start`: the fewest hosts that a run starts on, if those are more than `min_workers`, with which a run may
     continue.
     `worker_multiple`: every size of a run is a multiple of it, and so is `requested_workers`; it is the product of the
-    tensor and pipeline parallel sizes, in hosts. `supervisor.decide.size` has the sizes that follow from all of these.
+    tensor and pipeline parallel sizes, in hosts. `supervisor.decide.grant` has the sizes that follow from all of these.
     `ignored`: a sentence for each request of the job that was not understood. `refused`: the job is beyond a bound,
     which `ignored` names, so its sizes are unknown and nothing is planned for it.
     """

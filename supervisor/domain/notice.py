@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.domain.ids import NoticeId, Source
-from supervisor.domain.instant import Instant
+from supervisor.domain.ids import Instant, NoticeId, Source
 
 EVENT = Source("event")
 POD_CONDITION = Source("pod-condition")
@@ -162,3 +161,22 @@ def notice_id(source: Source, subject: Subject) -> NoticeId:
 def _escaped(part: str) -> str:
     """Escapes slashes, so that different parts never give the same id."""
     return part.replace("%", "%25").replace("/", "%2F")
+
+
+SHORTEST_SECONDS = 1.0
+LONGEST_SECONDS = 3600.0
+"""The maximum lead, so that every drill ends by itself."""
+
+LONGEST_DRAIN_SECONDS = 7 * 86400.0
+"""The maximum lead of a drain, which does not end by itself."""
+
+EVENT_REASON = "SimulatedReclaim"
+"""The reason of an Event that requests a drill on its pod or node, or its end."""
+
+LEAD_ANNOTATION = "job-supervisor.kube-ai.io/simulated-lead-seconds"
+"""The annotation of such an Event with the lead from its creation; 0 ends the drill."""
+
+
+def explained(by: str) -> str:
+    """The message of a drill's notice."""
+    return f"A drill, held by {by}: the machine stays."

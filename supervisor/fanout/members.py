@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servicekit.bulkhead import Bulkhead
-from supervisor.decide.members import NO_MEMBERS, Member, Members
+from supervisor.decide.situation import NO_MEMBERS, Member, Members
+from supervisor.domain.agreement import Round
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.rendezvous import Round
 from supervisor.fanout.by_job import ByJob
 from supervisor.fanout.lines import LineStream, line
 from supervisor.fanout.processes import REPLACED

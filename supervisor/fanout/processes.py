@@ -12,9 +12,9 @@ from supervisor.decide.directives import DirectiveKey, JobDirectives
 from supervisor.decide.ranks import RankCounts
 from supervisor.decide.situation import RankZero
 from supervisor.domain.agreement import Agreement
-from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.order import Directive, DirectiveKind, Worker
 from supervisor.fanout.by_job import ByJob
 from supervisor.fanout.lines import LineStream, line
 

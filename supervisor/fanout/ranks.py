@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobId, JobName
+from supervisor.domain.order import Worker
 from supervisor.fanout.processes import MAX_STREAMS
 
 _FINAL = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})

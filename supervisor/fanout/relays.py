@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from supervisor.domain.directive import Worker
+from supervisor.domain.order import Worker
 from supervisor.fanout.lines import LineStream, line
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from supervisor.domain.directive import Worker
-from supervisor.domain.ids import JobId
-from supervisor.domain.instant import Instant
+from supervisor.domain.ids import Instant, JobId
+from supervisor.domain.order import Worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine
 from supervisor.domain.ids import Host, Source
-from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import API_SOURCES, NoticeState, ReclaimNotice, SubjectKind
 
 

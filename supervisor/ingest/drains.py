@@ -8,7 +8,7 @@ import structlog
 from aiohttp import web
 from msgspec import Meta
 
-from supervisor.domain.drill import LONGEST_DRAIN_SECONDS, SHORTEST_SECONDS
+from supervisor.domain.notice import LONGEST_DRAIN_SECONDS, SHORTEST_SECONDS
 from supervisor.identity.tokens import Operator
 from supervisor.ingest.drills import Node
 from supervisor.ingest.http import Authenticate, body, printable, require_principal

@@ -8,7 +8,7 @@ import structlog
 from aiohttp import web
 from msgspec import Meta
 
-from supervisor.domain.drill import LONGEST_SECONDS, SHORTEST_SECONDS, explained
+from supervisor.domain.notice import LONGEST_SECONDS, SHORTEST_SECONDS, explained
 from supervisor.identity.tokens import Operator
 from supervisor.ingest.http import Authenticate, body, require_principal
 from supervisor.ingest.requested_notices import RequestedNotices

@@ -1,13 +1,15 @@
 """The refusals that gRPC and HTTP share, and their codes."""
 
 from supervisor.decide.registration import (
+    ClusterJobError,
     ForeignJobError,
+    JobEndsError,
+    JobIsOverError,
     NameIsLiveError,
     OlderRevisionError,
     RunIsOverError,
     UnknownJobError,
 )
-from supervisor.decide.requests import ClusterJobError, JobEndsError, JobIsOverError
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
 from supervisor.refusals import Code
 from supervisor.store.interface import StoreUnavailableError

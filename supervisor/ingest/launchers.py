@@ -12,7 +12,7 @@ from msgspec import Meta
 from servicekit.bounds import LONGEST_SECONDS, MAX_HOSTS, MAX_LISTED_WORKERS
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from supervisor.decide.orders import order_for
+from supervisor.decide.directives import order_for
 from supervisor.decide.registration import LauncherReport, Registration, observe, register
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Framework, OnLoss, Result, Spec, SupervisedJob, with_end

@@ -12,9 +12,9 @@ from msgspec import Meta
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from supervisor.decide.registration import acknowledge, admit, is_answer
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Stop, SupervisedJob
+from supervisor.domain.order import Worker
 from supervisor.failpoints import At
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes, ProcessStream

@@ -8,8 +8,8 @@ from aiohttp import web
 from msgspec import Meta
 
 from servicekit.clock import Clock
-from supervisor.decide.members import KnownRound, Member, StoreAddress
 from supervisor.decide.registration import OlderRevisionError
+from supervisor.decide.situation import KnownRound, Member, StoreAddress
 from supervisor.domain.ids import Host
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.members import MemberId, MemberStreams
@@ -44,7 +44,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole state of a member; see `supervisor.decide.members.Member`."""
+    """The whole state of a member; see `supervisor.decide.situation.Member`."""
 
     processes: Annotated[int, Meta(ge=1, le=1024)]
     address: Text

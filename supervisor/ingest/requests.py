@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from servicekit.clock import Clock
-from supervisor.decide.requests import with_request
+from supervisor.decide.registration import with_request
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import RequestKind, SupervisedJob, UserRequest
 from supervisor.identity.tokens import Operator

@@ -15,12 +15,12 @@ from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, NotFoundError
 from servicekit.workqueue import KeyedWorkQueue
 from supervisor.cluster.objects import Pod
-from supervisor.domain.directive import DirectiveKind
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.order import (
     Action,
     AddHosts,
+    DirectiveKind,
     EndJob,
     LeaveHosts,
     RemoveHosts,

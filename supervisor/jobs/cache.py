@@ -16,10 +16,9 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.placements import placements_of
 from supervisor.cluster.view import ClusterView
-from supervisor.domain.capacity import ResourceRequest
+from supervisor.domain.capacity import Placement, ResourceRequest
 from supervisor.domain.ids import Host, JobName, bare_name, cluster_job
 from supervisor.domain.ids import namespace as namespace_of
-from supervisor.domain.placement import Placement
 from supervisor.jobs.kind import Admission, J, JobKind, JobReference, JobState
 
 OnJobs = Callable[[Collection[JobName]], None]

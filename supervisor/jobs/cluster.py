@@ -4,10 +4,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.domain.capacity import ResourceRequest
+from supervisor.domain.capacity import Placement, ResourceRequest
 from supervisor.domain.ids import Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.placement import Placement
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.kind import ClusterContext, J, JobActions, JobKind, JobReference, JobState, KindContext
 from supervisor.jobs.queues.client import QueuedJobClient

@@ -21,9 +21,9 @@ from supervisor.cluster.annotations import (
 )
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.reasons import waiting
-from supervisor.domain.capability import Capability
 from supervisor.domain.ids import MAX_NAME, Host, is_name
 from supervisor.domain.job import (
+    Capability,
     Decision,
     Framework,
     Observed,

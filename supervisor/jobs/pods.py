@@ -9,7 +9,7 @@ from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError
 from supervisor.cluster.annotations import DIRECTIVE
 from supervisor.cluster.objects import Pod
-from supervisor.domain.directive import DirectiveKind
+from supervisor.domain.order import DirectiveKind
 from supervisor.failpoints import At
 
 _CONCURRENCY = 20

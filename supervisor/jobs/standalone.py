@@ -5,7 +5,7 @@ from typing import Protocol
 
 import structlog
 
-from supervisor.decide.orders import order_for
+from supervisor.decide.directives import order_for
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.order import Action, Order
 

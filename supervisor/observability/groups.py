@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from supervisor.decide.notices import deadline_of
 from supervisor.decide.policy import Policy
-from supervisor.domain.directive import Worker
+from supervisor.decide.urgency import deadline_of
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
 from supervisor.domain.notice import OF_PEOPLE, OPERATOR, ReclaimNotice
+from supervisor.domain.order import Worker
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
 from supervisor.observability.transitions import NoticedHosts, is_stopped
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from supervisor.decide.policy import Policy
-from supervisor.domain.directive import Directive, Worker
+from supervisor.domain.capacity import Machine, Placement
 from supervisor.domain.ids import Host, JobName, Source
-from supervisor.domain.machine import Machine
 from supervisor.domain.notice import Subject
-from supervisor.domain.placement import Placement
+from supervisor.domain.order import Directive, Worker
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from supervisor.decide.missing import NOTHING, Missing
+from supervisor.decide.explanation import NOTHING, Missing
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranks import NO_RANKS, RankCounts, Ranks
+from supervisor.domain.capacity import Machine, Placement
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.machine import Machine
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.domain.placement import Placement
 from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.groups import Group
 from supervisor.observability.views import LeaderView

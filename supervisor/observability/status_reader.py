@@ -6,7 +6,7 @@ from functools import partial
 from importlib.metadata import version
 
 from servicekit.bulkhead import Bulkhead
-from supervisor.decide.missing import Missing
+from supervisor.decide.explanation import Missing
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind

@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
-from supervisor.decide.classes import is_acted_on
-from supervisor.decide.notices import deadline_of
-from supervisor.decide.prospects import prospects
+from supervisor.decide.explanation import prospects
 from supervisor.decide.ranks import NO_RANKS, RankCounts, Ranks, names
 from supervisor.decide.reasons import at_present
+from supervisor.decide.urgency import deadline_of, is_acted_on
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, UserRequest
-from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, reclaimed
 from supervisor.observability.groups import Group

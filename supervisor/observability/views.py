@@ -5,12 +5,12 @@ Times are seconds before or after `now` of the view, so that clients need no syn
 
 from dataclasses import dataclass
 
-from supervisor.decide.missing import Lack
+from supervisor.decide.explanation import Lack
 from supervisor.decide.ranks import RankCounts
 from supervisor.domain.agreement import Purpose
+from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.job import AcknowledgementKind, Framework, OnLoss, Phase, RequestKind, Result
-from supervisor.domain.machine import PriceClass
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 from supervisor.ingest.agent_registry import SourceState
 from supervisor.observability.groups import GroupCause, GroupOutcome

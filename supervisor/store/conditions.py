@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from supervisor.decide.reasons import following, left_out
-from supervisor.domain.instant import Instant
+from supervisor.domain.ids import Instant
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.sentences import sentence

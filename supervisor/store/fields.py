@@ -11,11 +11,10 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 
 from servicekit.bounds import instant_of, nearest_seconds
-from supervisor.domain.agreement import Agreement
-from supervisor.domain.instant import Instant
+from supervisor.domain.agreement import Agreement, Round
+from supervisor.domain.ids import Instant
 from supervisor.domain.job import Acknowledgement, CheckpointRequest, Decision, Growth, Observed, Stop, UserRequest
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.domain.rendezvous import Round
 from supervisor.store.conditions import Condition
 
 Fields = dict[str, Any]

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from supervisor.domain.capability import Capability
-from supervisor.domain.job import Decision, Spec
+from supervisor.domain.job import Capability, Decision, Spec
 
 _OPERATED = frozenset(
     {

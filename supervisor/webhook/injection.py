@@ -8,9 +8,8 @@ from pathlib import Path
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.tls import CertificateUnusable
-from supervisor.decide.classes import avoided_at, next_change
-from supervisor.decide.notices import NodeIdentities, deadline_of, noticed_hosts
 from supervisor.decide.policy import Policy
+from supervisor.decide.urgency import NodeIdentities, avoided_at, deadline_of, next_change, noticed_hosts
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.interface import Snapshot

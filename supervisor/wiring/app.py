@@ -16,11 +16,11 @@ from servicekit.tls import ServerCertificate
 from servicekit.wakeup import Notifier
 from supervisor.control.facts import Facts, NoCluster
 from supervisor.control.loop import Control, ControlDependencies
-from supervisor.control.requests import PlanRequests
-from supervisor.domain.directive import Worker
+from supervisor.control.schedule import PlanRequests
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import OPERATOR, SIMULATED
+from supervisor.domain.order import Worker
 from supervisor.fanout.heartbeat import Heartbeat
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.members import MemberStreams

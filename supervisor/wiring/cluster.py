@@ -17,12 +17,10 @@ from supervisor.cluster.events import EVENTS, ClusterEvents
 from supervisor.cluster.machines import machine_of
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.grant import Grant
-from supervisor.domain.drill import EVENT_REASON
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
-from supervisor.domain.notice import API_SOURCES, ReclaimNotice, Subject, SubjectKind
-from supervisor.domain.placement import Placement
+from supervisor.domain.notice import API_SOURCES, EVENT_REASON, ReclaimNotice, Subject, SubjectKind
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.saves import Saves
 from supervisor.identity.jwks import JwksVerifier

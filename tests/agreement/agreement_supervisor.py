@@ -14,10 +14,10 @@ from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import acknowledge
 from supervisor.decide.situation import JobFacts, RankZero
-from supervisor.domain.directive import Directive, Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.order import Directive, Worker
 from supervisor.fanout.processes import message
 from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.processes import Hello, Report, ReportKind

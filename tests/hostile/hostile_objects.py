@@ -17,7 +17,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from supervisor.cluster import annotations as names
-from supervisor.domain.drill import LEAD_ANNOTATION
+from supervisor.domain.notice import LEAD_ANNOTATION
 from supervisor.jobs.kind import AnyKind
 from tests.testkit.yaml_text import documents
 

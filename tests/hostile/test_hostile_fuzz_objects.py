@@ -18,17 +18,15 @@ from node_agent.pod import read_pod as read_agent_pod
 from supervisor.cluster.events import read_event
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.reading import node_or_outline, pod_or_outline
-from supervisor.decide.directives import JobDirectives
-from supervisor.decide.members import Member, Members
-from supervisor.decide.orders import order_for
+from supervisor.decide.directives import JobDirectives, order_for
+from supervisor.decide.notices import Signal, apply_signal
 from supervisor.decide.plan import plan
 from supervisor.decide.policy import Policy
-from supervisor.decide.signals import Signal, apply_signal
-from supervisor.decide.situation import JobFacts
-from supervisor.domain.directive import Worker
+from supervisor.decide.situation import JobFacts, Member, Members
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.order import Worker
 from supervisor.ingest.cluster.drains import drain_signal
 from supervisor.ingest.cluster.signals import (
     drill_signal,

@@ -10,8 +10,8 @@ from node_agent import pod as agents
 from node_agent import reclaim
 from supervisor.cluster.events import read_event
 from supervisor.cluster.reading import node_or_outline, pod_or_outline
+from supervisor.decide.notices import Signal, apply_signal
 from supervisor.decide.policy import Policy
-from supervisor.decide.signals import Signal, apply_signal
 from supervisor.ingest.cluster.drains import drain_signal
 from supervisor.ingest.cluster.signals import (
     drill_signal,

@@ -6,7 +6,7 @@ from servicekit.bounds import instant_of, unix_seconds
 from servicekit.text import one_line
 from supervisor.cluster.annotations import DRAIN, DRAIN_AT
 from supervisor.cluster.objects import Node
-from supervisor.decide.signals import Signal
+from supervisor.decide.notices import Signal
 from supervisor.domain.notice import OPERATOR, Announcement
 from supervisor.ingest.cluster.signals import node_subject
 

@@ -13,8 +13,8 @@ from servicekit.wakeup import Wakeup
 from supervisor.cluster.events import ClusterEvent, ClusterEvents
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.view import ClusterView
+from supervisor.decide.notices import Signal, apply_signal
 from supervisor.decide.policy import Policy
-from supervisor.decide.signals import Signal, apply_signal
 from supervisor.domain.notice import ReclaimNotice, Subject, SubjectKind
 from supervisor.ingest.cluster.drains import drain_signal
 from supervisor.ingest.cluster.signals import (

@@ -12,14 +12,15 @@ from servicekit.disruption import PodCondition, PodState, Reclaim, classify
 from servicekit.text import one_line
 from supervisor.cluster.events import ClusterEvent
 from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
-from supervisor.decide.signals import Signal
-from supervisor.domain.drill import LONGEST_SECONDS, SHORTEST_SECONDS
+from supervisor.decide.notices import Signal
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import (
     EVENT,
+    LONGEST_SECONDS,
     NODE_CONDITION,
     NODE_MAINTENANCE,
     POD_CONDITION,
+    SHORTEST_SECONDS,
     SIMULATED,
     Announcement,
     NoticeClass,

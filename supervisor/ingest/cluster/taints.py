@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from supervisor.cluster.objects import SCALE_IN_TAINTS, Node
-from supervisor.decide.signals import Signal
+from supervisor.decide.notices import Signal
 from supervisor.domain.notice import NODE_TAINT, SCALE_IN, Announcement, NoticeClass
 from supervisor.ingest.cluster.signals import node_subject
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from supervisor.cluster.annotations import MAX_WORKERS, MIN_WORKERS
 from supervisor.cluster.objects import Pod, PodPhase
-from supervisor.decide.size import least_to_start
-from supervisor.domain.capability import Capability
+from supervisor.decide.grant import least_to_start
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Framework, Observed, Result, Spec, SupervisedJob
+from supervisor.domain.job import Capability, Framework, Observed, Result, Spec, SupervisedJob
 from supervisor.jobs.annotated import mistyped_opt_in, with_annotations
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.mpijob.objects import Condition, MpiJob, MpiJobSpec

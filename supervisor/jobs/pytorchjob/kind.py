@@ -3,8 +3,7 @@
 import re
 
 from servicekit.kubernetes.client import Resource
-from supervisor.domain.capability import Capability
-from supervisor.domain.job import Framework
+from supervisor.domain.job import Capability, Framework
 from supervisor.jobs.replicated.objects import ReplicatedJob, ReplicatedSpec, Shape
 from supervisor.jobs.replicated.observe import Bounds
 from supervisor.jobs.replicated.roles import RolesKind

@@ -6,9 +6,8 @@ from typing import Generic, TypeVar
 
 from servicekit.bounds import MAX_LISTED_WORKERS
 from supervisor.cluster.objects import PodPhase
-from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Framework, Observed, Result, Spec, SupervisedJob
+from supervisor.domain.job import Capability, Framework, Observed, Result, Spec, SupervisedJob
 from supervisor.jobs.annotated import mistyped_opt_in, with_annotations
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.observation import (

@@ -8,9 +8,8 @@ from supervisor.cluster.annotations import OURS, SUSPENDED_BY
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.plan import first_decision
 from supervisor.decide.reasons import freed
-from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
+from supervisor.domain.job import ELASTIC, Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
 from supervisor.jobs.annotated import mistyped_opt_in, with_annotations
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.observation import (

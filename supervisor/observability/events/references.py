@@ -7,10 +7,10 @@ from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.objects import PODS, Pod
 from supervisor.cluster.view import ClusterView
+from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host, JobName, namespace
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
-from supervisor.domain.placement import Placement
 from supervisor.jobs.registry import OwnerOf, job_of, resources
 from supervisor.observability.events.event import ObjectReference
 from supervisor.store.kubernetes import KubernetesStore

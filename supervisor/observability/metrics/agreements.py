@@ -2,9 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from supervisor.domain.agreement import Agreement, Purpose
+from supervisor.domain.agreement import Agreement, Purpose, Round
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.rendezvous import Round
 from supervisor.observability.journal import Change, JobChanged
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

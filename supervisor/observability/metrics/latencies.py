@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Histogram
 
 from servicekit.metrics import exemplar
-from supervisor.decide.size import least_workers
-from supervisor.domain.directive import Directive, DirectiveKind
+from supervisor.decide.grant import least_workers
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.order import Directive, DirectiveKind
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
 from supervisor.observability.transitions import NoticedHosts, is_stopped
 

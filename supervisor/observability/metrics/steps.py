@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter
 
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import JobId
+from supervisor.domain.order import Worker
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
 from supervisor.observability.metrics.named_jobs import NamedJobs
 

@@ -12,8 +12,8 @@ from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.metrics import LabelLimiter, MetricsServer, guarded, registry
-from supervisor.domain.directive import Directive, Worker
 from supervisor.domain.ids import JobName, Source
+from supervisor.domain.order import Directive, Worker
 from supervisor.observability.hooks import LiveState, NodeLocations, unknown_location
 from supervisor.observability.journal import Listener
 from supervisor.observability.metrics.agreements import AgreementMetrics

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName, Source, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
-from supervisor.domain.machine import PriceClass
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 from supervisor.observability.views import AgentView, JobView, NoticeView, StatusView
 

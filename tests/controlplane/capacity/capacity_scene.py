@@ -12,8 +12,8 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.view import ClusterView
+from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host
-from supervisor.domain.placement import Placement
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import GPU, Namespace
 from tests.testkit.controlplane.running import Cluster

@@ -6,7 +6,7 @@ import pytest
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from supervisor.domain.capability import ELASTIC
+from supervisor.domain.job import ELASTIC
 from supervisor.store.kubernetes import KubernetesStore, Options
 from tests.chart.chart_rendering import RELEASE, Refused
 from tests.controlplane.chart.chart_cluster import PREVIOUS_CHART, Installation

@@ -6,9 +6,9 @@ import pytest
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result, SupervisedJob
-from supervisor.domain.placement import Placement
 from supervisor.jobs.registry import resources
 from supervisor.jobs.trainingjob.objects import TRAINING_JOBS
 from supervisor.store.kubernetes import KubernetesStore, Options

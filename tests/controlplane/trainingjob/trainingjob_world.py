@@ -15,16 +15,15 @@ from servicekit.wakeup import Notifier
 from supervisor.cluster.view import ClusterView
 from supervisor.control.facts import Facts
 from supervisor.control.loop import Control, ControlDependencies
-from supervisor.control.requests import PlanRequests
+from supervisor.control.schedule import PlanRequests
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import acknowledge
-from supervisor.domain.directive import Worker
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, SupervisedJob
-from supervisor.domain.machine import UNKNOWN_MACHINE, Machine
 from supervisor.domain.notice import NoticeState, Subject, SubjectKind
-from supervisor.domain.placement import Placement
+from supervisor.domain.order import Worker
 from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates

@@ -15,9 +15,8 @@ from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
 from supervisor.cluster.view import ClusterView
-from supervisor.domain.capacity import ResourceRequest, Taint
+from supervisor.domain.capacity import Placement, ResourceRequest, Taint
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.placement import Placement
 
 GPU = "nvidia.com/gpu"
 

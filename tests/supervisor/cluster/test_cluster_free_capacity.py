@@ -13,10 +13,9 @@ from supervisor.cluster.free_capacity import FreeCapacity
 from supervisor.cluster.objects import PodPhase
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Effect, Pods, ResourceRequest, Taint
+from supervisor.domain.capacity import Effect, Placement, Pods, ResourceRequest, Taint
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Growth, Phase, SupervisedJob
-from supervisor.domain.placement import Placement
 from tests.supervisor.cluster.cluster_scene import GPU, ClusterScene, cluster_scene
 from tests.supervisor.decide.capacity_builders import CORDON, EVERYTHING, SPOT, demand, waiting, worker_names
 

@@ -5,7 +5,7 @@ import pytest
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.machines import machine_of
 from supervisor.cluster.objects import Node
-from supervisor.domain.machine import Machine, PriceClass
+from supervisor.domain.capacity import Machine, PriceClass
 
 
 def _node(labels: dict[str, str], provider_id: str = "") -> Node:

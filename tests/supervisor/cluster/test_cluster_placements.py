@@ -4,8 +4,8 @@ from itertools import permutations
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.cluster.placements import placements_of
+from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host
-from supervisor.domain.placement import Placement
 
 
 def _pod(letters: str, phase: PodPhase, *, ends: bool = False) -> Pod:

@@ -8,10 +8,10 @@ import pytest
 
 from servicekit.clock import Clock
 from supervisor.control.facts import Facts, NoCluster
-from supervisor.decide.missing import Lack
+from supervisor.decide.explanation import Lack
+from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.notice import NoticeClass, NoticeState
-from supervisor.domain.placement import Placement
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.settings import Settings

@@ -5,8 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.control.index import JobIndex
-from supervisor.control.pool import Pool
+from supervisor.control.pool import JobIndex, Pool
 from supervisor.decide.grant import grants
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import SupervisedJob

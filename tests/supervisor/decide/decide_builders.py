@@ -4,12 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from supervisor.decide.orders import order_for
+from supervisor.decide.directives import order_for
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import acknowledge
 from supervisor.decide.situation import JobFacts, RankZero
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import (
     Acknowledgement,
@@ -22,7 +21,7 @@ from supervisor.domain.job import (
     SupervisedJob,
 )
 from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, Subject, SubjectKind
-from supervisor.domain.order import OrderKind
+from supervisor.domain.order import OrderKind, Worker
 
 T0 = 1_700_000_000.0
 POLICY = Policy()

@@ -2,16 +2,15 @@
 
 from dataclasses import replace
 
-from supervisor.decide.directives import JobDirectives
-from supervisor.decide.notices import deadline_of
-from supervisor.decide.orders import order_for
+from supervisor.decide.directives import JobDirectives, order_for
+from supervisor.decide.grant import takes_any_size, usable_workers
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.situation import JobFacts
-from supervisor.decide.size import takes_any_size, usable_workers
-from supervisor.domain.directive import DirectiveKind, Worker
+from supervisor.decide.urgency import deadline_of
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase, RequestKind, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.order import DirectiveKind, Worker
 from tests.supervisor.decide.decide_world import POLICY, World
 
 LIVE = (Phase.RUNNING, Phase.SHRINKING, Phase.RESUMING)

@@ -10,26 +10,23 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 
-from supervisor.decide.classes import NoticesByUrgency, by_urgency, next_change
-from supervisor.decide.directives import JobDirectives
+from supervisor.decide.directives import JobDirectives, order_for
 from supervisor.decide.grant import grants
-from supervisor.decide.notices import (
-    NodeIdentities,
-    Presence,
-    apply_report,
-    binding,
-    end_if_due,
-    ends_at,
-    noticed_hosts,
-    replaced,
-)
-from supervisor.decide.orders import order_for
+from supervisor.decide.notices import Presence, apply_report, end_if_due, ends_at, replaced
 from supervisor.decide.plan import Plan, actions, plan
 from supervisor.decide.policy import Policy
-from supervisor.decide.registration import LauncherReport, Registration, acknowledge, observe, register
-from supervisor.decide.requests import JobEndsError, JobIsOverError, with_request
+from supervisor.decide.registration import (
+    JobEndsError,
+    JobIsOverError,
+    LauncherReport,
+    Registration,
+    acknowledge,
+    observe,
+    register,
+    with_request,
+)
 from supervisor.decide.situation import JobFacts, RankZero
-from supervisor.domain.directive import DirectiveKind, Worker
+from supervisor.decide.urgency import NodeIdentities, NoticesByUrgency, binding, by_urgency, next_change, noticed_hosts
 from supervisor.domain.ids import Host, JobName, NoticeId
 from supervisor.domain.job import (
     Acknowledgement,
@@ -42,7 +39,17 @@ from supervisor.domain.job import (
     UserRequest,
 )
 from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, Subject, SubjectKind
-from supervisor.domain.order import Action, EndJob, Order, OrderKind, SetHostList, StartRun, SuspendRun
+from supervisor.domain.order import (
+    Action,
+    DirectiveKind,
+    EndJob,
+    Order,
+    OrderKind,
+    SetHostList,
+    StartRun,
+    SuspendRun,
+    Worker,
+)
 from tests.supervisor.decide.decide_builders import METADATA, T0
 
 POLICY = Policy()

@@ -11,11 +11,10 @@ from supervisor.decide.policy import Policy
 from supervisor.decide.ranks import Ranks, RankState
 from supervisor.decide.registration import acknowledge
 from supervisor.domain.agreement import AnswerKind, Purpose
-from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, SupervisedJob
 from supervisor.domain.notice import NoticeClass
-from supervisor.domain.order import SetHostList, StopProcesses
+from supervisor.domain.order import Directive, DirectiveKind, SetHostList, StopProcesses, Worker
 from tests.supervisor.decide.agreement_builders import SIZE, answering, present, rank_states, stopping_for
 from tests.supervisor.decide.decide_builders import (
     POLICY,

@@ -9,9 +9,9 @@ from supervisor.decide.directives import JobDirectives
 from supervisor.decide.plan import plan
 from supervisor.decide.ranks import Ranks, RankState
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
-from supervisor.domain.directive import DirectiveKind, Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.order import DirectiveKind, Worker
 from tests.supervisor.decide.agreement_builders import BOTH, SIZE, stopping_for
 from tests.supervisor.decide.decide_builders import POLICY, T0, noticed, running_job, spec
 from tests.testkit.properties import examples

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.domain.capability import ELASTIC, Capability
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.job import ELASTIC, Capability, Phase, SupervisedJob
 from supervisor.domain.order import AddHosts, LeaveHosts, RemoveHosts, SetHostList, StopProcesses
 from tests.supervisor.decide.decide_builders import (
     POLICY,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.decide.capacity import GrowthCandidate, Nodes, PendingJob, RunningJobs, allocate
-from supervisor.decide.fit import fits
+from supervisor.decide.packing import fits
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import NodeCapacity, Pods, ResourceRequest
 from supervisor.domain.ids import JobName

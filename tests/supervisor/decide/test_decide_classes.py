@@ -5,17 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.classes import NoticesByUrgency, avoided_at, by_urgency, checkpoint_at
-from supervisor.decide.notices import (
+from supervisor.decide.notices import Presence, apply_report, end_if_due, ends_at, replaced, silence_grace
+from supervisor.decide.urgency import (
     NodeIdentities,
-    Presence,
-    apply_report,
+    NoticesByUrgency,
+    avoided_at,
+    by_urgency,
+    checkpoint_at,
     deadline_of,
-    end_if_due,
-    ends_at,
     noticed_hosts,
-    replaced,
-    silence_grace,
 )
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.job import Phase

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from supervisor.decide.directives import JobDirectives
-from supervisor.domain.directive import Directive, DirectiveKind, Worker
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework, Phase, Result, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.order import Directive, DirectiveKind, Worker
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,

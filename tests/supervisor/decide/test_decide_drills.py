@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.notices import NodeIdentities, Presence, apply_report, end_if_due, ends_at, noticed_hosts
+from supervisor.decide.notices import Presence, apply_report, end_if_due, ends_at
+from supervisor.decide.urgency import NodeIdentities, noticed_hosts
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import OPERATOR, SIMULATED, NoticeState, ReclaimNotice

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.decide.fit import accepts, fits, how_many
+from supervisor.decide.packing import accepts, fits, how_many
 from supervisor.domain.capacity import Demand, Effect, LabelOperator, NodeCapacity, Requirement, Taint, Toleration
 from tests.supervisor.decide.capacity_builders import EVERYTHING, GPU, SPOT, demand, labelled, room
 

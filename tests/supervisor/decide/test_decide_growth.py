@@ -6,9 +6,8 @@ import pytest
 
 from supervisor.decide.policy import Policy
 from supervisor.decide.situation import JobFacts
-from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Growth, Phase, SupervisedJob
+from supervisor.domain.job import ELASTIC, Growth, Phase, SupervisedJob
 from supervisor.domain.order import AddHosts
 from tests.supervisor.decide.decide_builders import (
     POLICY,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.decide.directives import order_for
 from supervisor.decide.grant import grants
-from supervisor.decide.orders import order_for
 from supervisor.domain.ids import Host
 from supervisor.domain.job import OnLoss, Phase, Spec, SupervisedJob
 from tests.supervisor.decide.decide_builders import (

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.decide.explanation import NO_NODES, NOTHING, Lack, Missing, Nodes, missing
 from supervisor.decide.grant import grants
-from supervisor.decide.missing import NO_NODES, NOTHING, Lack, Missing, Nodes, missing
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Result, SupervisedJob
 from supervisor.domain.notice import OPERATOR, SIMULATED

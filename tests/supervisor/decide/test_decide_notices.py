@@ -4,16 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.notices import (
-    NodeIdentities,
-    Presence,
-    apply_report,
-    deadline_of,
-    end_if_due,
-    ends_at,
-    noticed_hosts,
-    replaced,
-)
+from supervisor.decide.notices import Presence, apply_report, end_if_due, ends_at, replaced
+from supervisor.decide.urgency import NodeIdentities, deadline_of, noticed_hosts
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import (
     EVENT,

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Phase, Result, Spec, SupervisedJob
+from supervisor.domain.job import ELASTIC, Phase, Result, Spec, SupervisedJob
 from supervisor.domain.order import EndJob, LeaveHosts, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
 from tests.supervisor.decide.decide_builders import (
     POLICY,

@@ -7,17 +7,33 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.decide.notices import deadline_of
+from supervisor.decide.grant import joining_workers, startable_workers, takes_any_size, usable_workers
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.registration import acknowledge
 from supervisor.decide.situation import JobFacts, RankZero
-from supervisor.decide.size import joining_workers, startable_workers, takes_any_size, usable_workers
-from supervisor.domain.capability import ELASTIC
-from supervisor.domain.directive import Worker
+from supervisor.decide.urgency import deadline_of
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, OnLoss, Phase, Result, SupervisedJob
+from supervisor.domain.job import (
+    ELASTIC,
+    Acknowledgement,
+    AcknowledgementKind,
+    Decision,
+    OnLoss,
+    Phase,
+    Result,
+    SupervisedJob,
+)
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.domain.order import AddHosts, LeaveHosts, RemoveHosts, SetHostList, StartRun, StopProcesses, SuspendRun
+from supervisor.domain.order import (
+    AddHosts,
+    LeaveHosts,
+    RemoveHosts,
+    SetHostList,
+    StartRun,
+    StopProcesses,
+    SuspendRun,
+    Worker,
+)
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, observing, spec, waiting_job
 from tests.testkit.properties import examples
 

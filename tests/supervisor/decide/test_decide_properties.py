@@ -8,9 +8,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.decide.grant import held
+from supervisor.decide.grant import held, usable_workers
 from supervisor.decide.plan import actions
-from supervisor.decide.size import usable_workers
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Framework, OnLoss, Phase, RequestKind, Result, Spec, SupervisedJob
 from supervisor.domain.notice import NoticeClass, NoticeState, Subject, SubjectKind

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.decide.explanation import prospects
 from supervisor.decide.plan import plan
-from supervisor.decide.prospects import prospects
-from supervisor.domain.capability import ELASTIC
-from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Growth, Phase, Result, SupervisedJob
+from supervisor.domain.job import ELASTIC, Acknowledgement, AcknowledgementKind, Growth, Phase, Result, SupervisedJob
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,

@@ -5,13 +5,11 @@ from dataclasses import replace
 import pytest
 
 from supervisor.decide.directives import JobDirectives
+from supervisor.decide.explanation import prospects
 from supervisor.decide.plan import plan
-from supervisor.decide.prospects import prospects
-from supervisor.domain.capability import Capability
-from supervisor.domain.directive import DirectiveKind, Worker
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Phase, RequestKind, SupervisedJob, UserRequest
-from supervisor.domain.order import SuspendRun
+from supervisor.domain.job import Capability, Phase, RequestKind, SupervisedJob, UserRequest
+from supervisor.domain.order import DirectiveKind, SuspendRun, Worker
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,

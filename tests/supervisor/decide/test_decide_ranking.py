@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.decide.grant import grants
-from supervisor.decide.ranking import BY_NAME, Ranking, reclaimed_pools
+from supervisor.decide.grant import BY_NAME, Ranking, grants, reclaimed_pools
+from supervisor.domain.capacity import Machine, PriceClass
 from supervisor.domain.ids import Host
-from supervisor.domain.machine import Machine, PriceClass
 from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState
 from tests.supervisor.decide.decide_builders import (
     T0,

@@ -16,9 +16,9 @@ from supervisor.decide.registration import (
     register,
     run_of,
 )
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, Result, SupervisedJob
+from supervisor.domain.order import Worker
 from tests.supervisor.decide.decide_builders import (
     T0,
     decide,

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.decide.members import Member, Members
+from supervisor.decide.grant import usable_workers
 from supervisor.decide.ranks import Ranks, RankState
-from supervisor.decide.situation import RETURN_SECONDS, JobFacts, RankZero
-from supervisor.decide.size import usable_workers
-from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
+from supervisor.decide.situation import RETURN_SECONDS, JobFacts, Member, Members, RankZero
+from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose, Round
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework, Phase, Spec, SupervisedJob
-from supervisor.domain.rendezvous import Round
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,

@@ -4,17 +4,23 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.decide.directives import order_for
+from supervisor.decide.explanation import NOTHING, Nodes, missing, prospects
 from supervisor.decide.grant import grants
-from supervisor.decide.missing import NOTHING, Nodes, missing
-from supervisor.decide.orders import order_for
-from supervisor.decide.prospects import prospects
 from supervisor.decide.ranks import Ranks
-from supervisor.decide.registration import LauncherReport, Registration, UnknownJobError, register
-from supervisor.decide.requests import ClusterJobError, JobEndsError, JobIsOverError, with_request
+from supervisor.decide.registration import (
+    ClusterJobError,
+    JobEndsError,
+    JobIsOverError,
+    LauncherReport,
+    Registration,
+    UnknownJobError,
+    register,
+    with_request,
+)
 from supervisor.domain.agreement import AnswerKind
-from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import JobName
-from supervisor.domain.job import Phase, RequestKind, Result, SupervisedJob, UserRequest
+from supervisor.domain.job import ELASTIC, Phase, RequestKind, Result, SupervisedJob, UserRequest
 from supervisor.domain.order import EndJob, OrderKind, SetHostList, SuspendRun
 from tests.supervisor.decide.agreement_builders import SIZE, answering, present, rank_states, stopping_for
 from tests.supervisor.decide.decide_builders import (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.signals import Signal, apply_signal
+from supervisor.decide.notices import Signal, apply_signal
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Subject, SubjectKind
 from tests.supervisor.decide.decide_builders import POLICY, T0

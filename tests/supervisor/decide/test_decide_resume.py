@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.orders import order_for
+from supervisor.decide.directives import order_for
 from supervisor.decide.plan import first_decision
 from supervisor.decide.reasons import at_present
 from supervisor.domain.ids import Host

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.orders import order_for
+from supervisor.decide.directives import order_for
 from supervisor.decide.policy import Policy
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState

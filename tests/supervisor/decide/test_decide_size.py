@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.decide.size import (
+from supervisor.decide.grant import (
     joining_workers,
     least_to_start,
     least_workers,

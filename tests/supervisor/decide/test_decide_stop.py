@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.decide.orders import order_for
+from supervisor.decide.directives import order_for
 from supervisor.decide.policy import Policy
 from supervisor.decide.situation import JobFacts, RankZero
 from supervisor.domain.ids import Host

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.members import Member, Members
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranks import Ranks, RankState
-from supervisor.decide.situation import JobFacts
+from supervisor.decide.situation import JobFacts, Member, Members
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeClass, ReclaimNotice

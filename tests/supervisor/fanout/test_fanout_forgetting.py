@@ -4,10 +4,10 @@ from typing import cast
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from supervisor.decide.orders import order_for
+from supervisor.decide.directives import order_for
 from supervisor.decide.situation import RankZero
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host
+from supervisor.domain.order import Worker
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from supervisor.decide.orders import order_for
+from supervisor.decide.directives import order_for
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.lines import LineStream, line
 from supervisor.refusals import Code, Refusals, Wire

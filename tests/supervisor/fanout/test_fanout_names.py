@@ -10,14 +10,13 @@ import pytest
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from supervisor.decide.directives import JobDirectives
-from supervisor.decide.members import NO_MEMBERS, Member
-from supervisor.decide.orders import order_for
+from supervisor.decide.directives import JobDirectives, order_for
 from supervisor.decide.ranks import NO_RANKS
+from supervisor.decide.situation import NO_MEMBERS, Member
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import SupervisedJob
+from supervisor.domain.order import Worker
 from supervisor.fanout.by_job import ByJob
 from supervisor.fanout.launchers import UNKNOWN, Launchers
 from supervisor.fanout.members import MemberId, MemberStreams

@@ -6,8 +6,8 @@ import pytest
 
 from supervisor.decide.ranks import NO_RANKS
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobId, JobName
+from supervisor.domain.order import Worker
 from supervisor.fanout.ranks import Measurements, RankStates, Statement
 from tests.supervisor.decide.decide_builders import T0
 

@@ -3,8 +3,8 @@
 import pytest
 
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobId, JobName
+from supervisor.domain.order import Worker
 from supervisor.fanout.ranks import Measurements, RankStates, Statement
 
 JOB = JobId(JobName("job"), "uid", 0.0)

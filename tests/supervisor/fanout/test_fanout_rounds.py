@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.rendezvous import Round
+from supervisor.domain.agreement import Round
 from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, MemberPeer, ProcessPeer, Refusal, Served, serving
 from tests.testkit.waiting import until
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobId, JobName
+from supervisor.domain.order import Worker
 from supervisor.fanout.saves import Save, Saves
 
 JOB = JobId(JobName("job"), "uid", 0.0)

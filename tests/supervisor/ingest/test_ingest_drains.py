@@ -9,9 +9,9 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.annotations import DRAIN, DRAIN_AT
 from supervisor.cluster.objects import Node
-from supervisor.decide.notices import NodeIdentities, Presence, ends_at, noticed_hosts
+from supervisor.decide.notices import Presence, apply_signal, ends_at
 from supervisor.decide.policy import Policy
-from supervisor.decide.signals import apply_signal
+from supervisor.decide.urgency import NodeIdentities, noticed_hosts
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import OPERATOR, Announcement, NoticeState, ReclaimNotice
 from supervisor.ingest.cluster.drains import drain_signal

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from reclaim.v1 import reclaim_pb2 as wire
 
-from supervisor.domain.machine import Machine, PriceClass
+from supervisor.domain.capacity import Machine, PriceClass
 from supervisor.ingest.agent_messages import hello_view
 from supervisor.ingest.errors import MalformedError
 from tests.testkit.serving import hello, serving

@@ -19,11 +19,10 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import ClusterEvents
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.view import ClusterView
+from supervisor.decide.notices import Signal
 from supervisor.decide.policy import Policy
-from supervisor.decide.signals import Signal
-from supervisor.domain.drill import EVENT_REASON, LEAD_ANNOTATION
 from supervisor.domain.ids import NoticeId
-from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.notice import EVENT_REASON, LEAD_ANNOTATION, NoticeState, ReclaimNotice
 from supervisor.ingest.cluster import reconciler
 from supervisor.ingest.cluster.reconciler import SignalReconciler
 from supervisor.ingest.cluster.signals import pod_signal

@@ -12,7 +12,7 @@ from servicekit.kubernetes.clock import ClusterClock
 from supervisor.cluster.events import ClusterEvent, read_event
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.reading import read_node, read_pod
-from supervisor.decide.signals import Signal
+from supervisor.decide.notices import Signal
 from supervisor.domain.notice import (
     EVENT,
     NODE_CONDITION,

@@ -7,9 +7,9 @@ import pytest
 
 from supervisor.cluster.objects import Node
 from supervisor.cluster.reading import read_node
-from supervisor.decide.notices import deadline_of
+from supervisor.decide.notices import Signal, apply_signal
 from supervisor.decide.policy import Policy
-from supervisor.decide.signals import Signal, apply_signal
+from supervisor.decide.urgency import deadline_of
 from supervisor.domain.notice import NODE_TAINT, SCALE_IN, Announcement, NoticeClass, NoticeState, ReclaimNotice
 from supervisor.ingest.cluster.taints import taint_signals
 

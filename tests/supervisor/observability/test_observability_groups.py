@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import AcknowledgementKind, Phase, RequestKind, SupervisedJob, UserRequest
 from supervisor.domain.notice import OPERATOR, SIMULATED, ReclaimNotice
+from supervisor.domain.order import Worker
 from supervisor.observability.groups import MAX_GROUPS, Group, GroupCause, GroupOutcome, Groups
 from supervisor.observability.journal import JobChanged, JobForgotten
 from supervisor.observability.phase_tracker import PhaseTracker

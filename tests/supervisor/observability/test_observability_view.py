@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from supervisor.decide.missing import Lack, Missing, MissingHost
+from supervisor.decide.explanation import Lack, Missing, MissingHost
 from supervisor.decide.ranks import Ranks
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose
+from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState, ReclaimNotice, Subject, SubjectKind
-from supervisor.domain.placement import Placement
 from supervisor.ingest.agent_registry import AgentState, SourceState
 from supervisor.observability.groups import Group, GroupOutcome
 from supervisor.observability.paging import START, page

@@ -16,12 +16,13 @@ from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import ObjectKey
 from supervisor.decide.plan import plan
 from supervisor.decide.situation import JobFacts
-from supervisor.domain.agreement import Agreement, Purpose
-from supervisor.domain.capability import ELASTIC, Capability
+from supervisor.domain.agreement import Agreement, Purpose, Round
 from supervisor.domain.ids import Host, JobName, NoticeId, cluster_job
 from supervisor.domain.job import (
+    ELASTIC,
     Acknowledgement,
     AcknowledgementKind,
+    Capability,
     CheckpointRequest,
     Decision,
     Framework,
@@ -38,7 +39,6 @@ from supervisor.domain.job import (
     with_end,
 )
 from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice, SubjectKind
-from supervisor.domain.rendezvous import Round
 from supervisor.jobs.registry import resources
 from supervisor.store.codec import Codec, Record
 from supervisor.store.conditions import Condition, job_conditions, notice_condition

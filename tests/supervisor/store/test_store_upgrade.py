@@ -16,8 +16,7 @@ import pytest
 from servicekit.clock import BootTime
 from supervisor.decide.plan import plan
 from supervisor.decide.situation import JobFacts
-from supervisor.domain.capability import Capability
-from supervisor.domain.job import Observed, SupervisedJob
+from supervisor.domain.job import Capability, Observed, SupervisedJob
 from supervisor.domain.notice import NoticeClass
 from supervisor.jobs.registry import resources
 from supervisor.store import rows

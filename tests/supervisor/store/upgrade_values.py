@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host, JobName, Source, cluster_job
 from supervisor.domain.job import (
+    ELASTIC,
     Acknowledgement,
     AcknowledgementKind,
     Decision,

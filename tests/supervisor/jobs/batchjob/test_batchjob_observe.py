@@ -7,9 +7,8 @@ import pytest
 
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
-from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Phase, Result, SupervisedJob
+from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
 from supervisor.jobs.batchjob.kind import BatchJobKind
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.replicated.objects import ReplicatedJob

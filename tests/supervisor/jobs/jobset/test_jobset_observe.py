@@ -7,9 +7,8 @@ import pytest
 
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
-from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Phase, Result, SupervisedJob
+from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
 from supervisor.identity.tokens import Process
 from supervisor.jobs.jobset.kind import JobSetKind
 from supervisor.jobs.jobset.objects import JobSet

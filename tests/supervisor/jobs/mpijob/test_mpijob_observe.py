@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host
-from supervisor.domain.job import OnLoss, Phase, Result, SupervisedJob
+from supervisor.domain.job import ELASTIC, OnLoss, Phase, Result, SupervisedJob
 from supervisor.jobs.kind import JobReference, JobState, Role
 from supervisor.jobs.mpijob.objects import MpiJob
 from tests.supervisor.jobs.mpijob.mpijob_objects import (

@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Phase, Result, SupervisedJob
+from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
 from supervisor.jobs.kind import Admission, JobReference, JobState
 from supervisor.jobs.replicated.objects import ReplicatedJob
 from tests.supervisor.jobs.pytorchjob.pytorchjob_objects import (

@@ -17,9 +17,9 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiError
 from servicekit.kubernetes.server import ApiServer
 from supervisor.decide.situation import RankZero
-from supervisor.domain.directive import Worker
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Result, SupervisedJob
+from supervisor.domain.order import Worker
 from supervisor.fanout.saves import Saves
 from supervisor.jobs.cluster import ClusterJobs, ConnectedKind
 from supervisor.jobs.kind import Admission, JobState

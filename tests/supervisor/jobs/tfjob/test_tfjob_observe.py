@@ -8,9 +8,8 @@ import pytest
 
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
-from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import SupervisedJob
+from supervisor.domain.job import Capability, SupervisedJob
 from supervisor.jobs.kind import JobState, Role
 from supervisor.jobs.replicated.objects import ReplicatedJob
 from supervisor.jobs.replicated.roles import RolesActions

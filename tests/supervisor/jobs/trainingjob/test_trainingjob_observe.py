@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.capability import ELASTIC
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import OnLoss, Phase, Result, SupervisedJob
+from supervisor.domain.job import ELASTIC, OnLoss, Phase, Result, SupervisedJob
 from supervisor.jobs.kind import Admission
 from supervisor.jobs.trainingjob.objects import JobPhase
 from supervisor.jobs.trainingjob.observe import State, supervised, worker_names

@@ -15,9 +15,8 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
 from supervisor.cluster.view import ClusterView
-from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Phase, Result, SupervisedJob
+from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
 from supervisor.identity.tokens import Process
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.jobs.cache import JobCache

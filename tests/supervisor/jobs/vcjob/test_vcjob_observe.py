@@ -8,9 +8,8 @@ import pytest
 
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
-from supervisor.domain.capability import Capability
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Phase, Result, SupervisedJob
+from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
 from supervisor.jobs.kind import JobReference, JobState, Role
 from supervisor.jobs.vcjob.kind import VcJobKind
 from supervisor.jobs.vcjob.objects import Sizes, TaskSize, VolcanoJob

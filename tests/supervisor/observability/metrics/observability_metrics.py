@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from supervisor.domain.capacity import UNKNOWN_MACHINE
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.machine import UNKNOWN_MACHINE
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes

@@ -19,10 +19,10 @@ from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.metrics import guarded
-from supervisor.domain.directive import Directive
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
+from supervisor.domain.order import Directive
 from supervisor.observability.hooks import NoMetrics
 from supervisor.observability.metrics.wiring import Metrics
 from supervisor.refusals import Refusals

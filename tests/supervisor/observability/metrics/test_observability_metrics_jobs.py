@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from servicekit.metrics import registry
-from supervisor.domain.agreement import Agreement, Purpose
-from supervisor.domain.directive import Directive, DirectiveKind, Worker
+from supervisor.domain.agreement import Agreement, Purpose, Round
 from supervisor.domain.ids import Host
 from supervisor.domain.job import AcknowledgementKind, Phase, Stop, SupervisedJob
-from supervisor.domain.rendezvous import Round
+from supervisor.domain.order import Directive, DirectiveKind, Worker
 from supervisor.observability.journal import JobForgotten
 from supervisor.observability.metrics.agreements import AgreementMetrics
 from supervisor.observability.metrics.jobs import JobMetrics

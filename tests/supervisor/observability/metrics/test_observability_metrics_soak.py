@@ -9,9 +9,9 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from supervisor.domain.directive import Directive, DirectiveKind
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
+from supervisor.domain.order import Directive, DirectiveKind
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState
 from supervisor.observability.hooks import NodeLocation
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged

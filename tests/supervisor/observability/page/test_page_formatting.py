@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.domain.capacity import Machine, PriceClass
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import AcknowledgementKind, Phase
-from supervisor.domain.machine import Machine, PriceClass
 from supervisor.domain.notice import OPERATOR, SIMULATED, NoticeClass, NoticeState, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.groups import Group, GroupCause, GroupOutcome
