@@ -10,7 +10,7 @@ from typing import Protocol
 
 from benchmarks import results, table
 from benchmarks.machine import machine
-from benchmarks.results import Outcome, Results
+from benchmarks.results import Results, ScenarioOutcome
 from benchmarks.scenarios import (
     agreement,
     check_alive,
@@ -29,20 +29,20 @@ from benchmarks.scenarios import (
     tenants,
     webhook,
 )
-from simulator.runner import ExitCode, run
+from simulator.runner import ReplayExitCode, run
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 PAGE = Path(__file__).parent.parent / "docs" / "maintainers" / "benchmarks.md"
 
 
-class Scenario(Protocol):
+class BenchmarkScenario(Protocol):
     """The `run` function of a module in `benchmarks.scenarios`. `root` is an empty directory."""
 
-    async def __call__(self, root: Path, *, short: bool) -> Outcome | tuple[Outcome, ...]:
+    async def __call__(self, root: Path, *, short: bool) -> ScenarioOutcome | tuple[ScenarioOutcome, ...]:
         """Run the scenario and return one table or several."""
 
 
-SCENARIOS: Mapping[str, Scenario] = {
+SCENARIOS: Mapping[str, BenchmarkScenario] = {
     "path": path.run,
     "fanout": fanout.run,
     "agreement": agreement.run,
@@ -87,8 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _run(arguments: argparse.Namespace) -> ExitCode:
-    outcomes: list[Outcome] = []
+async def _run(arguments: argparse.Namespace) -> ReplayExitCode:
+    outcomes: list[ScenarioOutcome] = []
     for name in arguments.only or SCENARIOS:
         sys.stderr.write(f"{name} …\n")
         with tempfile.TemporaryDirectory(prefix="benchmark-") as root:
@@ -101,7 +101,7 @@ async def _run(arguments: argparse.Namespace) -> ExitCode:
     target = arguments.results if arguments.results is not None or arguments.short or arguments.only else RESULTS
     if target is not None:
         results.write(target, found)
-    return ExitCode.OK
+    return ReplayExitCode.OK
 
 
 def _page(source: Path) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.clients.agents import Sent
+from benchmarks.clients.agents import NoticeSent
 from benchmarks.clients.streams import DirectiveReceived
-from benchmarks.harness.decisions import Decision
+from benchmarks.harness.decisions import LoggedDecision
 
 _STOPPING = "Stopping"
 _SHRINKING = "Shrinking"
@@ -13,7 +13,7 @@ _SUSPENDED = "Suspended"
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class DelayedPeer:
     """The process of a stream. A stream's number is its index in the list of peers."""
 
     job: str
@@ -26,7 +26,7 @@ class MissingLineError(AssertionError):
 
 
 def fanout_delays(
-    decisions: Sequence[Decision], received: Sequence[DirectiveReceived], peers: Sequence[Peer]
+    decisions: Sequence[LoggedDecision], received: Sequence[DirectiveReceived], peers: Sequence[DelayedPeer]
 ) -> list[float]:
     """Return the delays from the commit of a decision to its line at each process concerned.
 
@@ -37,7 +37,7 @@ def fanout_delays(
 
 
 def rank_zero_delays(
-    sent: Iterable[Sent], received: Iterable[DirectiveReceived], peers: Sequence[Peer], spare: int
+    sent: Iterable[NoticeSent], received: Iterable[DirectiveReceived], peers: Sequence[DelayedPeer], spare: int
 ) -> list[float]:
     """Return the delays from the notice that meant a job's STOP to that line at its rank 0.
 
@@ -51,7 +51,9 @@ def rank_zero_delays(
     return [stops[stream] - sorted(notices[peers[stream].job])[spare] for stream in stops]
 
 
-def noticed_delays(sent: Iterable[Sent], received: Iterable[DirectiveReceived], peers: Sequence[Peer]) -> list[float]:
+def noticed_delays(
+    sent: Iterable[NoticeSent], received: Iterable[DirectiveReceived], peers: Sequence[DelayedPeer]
+) -> list[float]:
     """Return the delays from a node's notice to the line that shows it, for every process of that node.
 
     Raises:
@@ -64,7 +66,7 @@ def noticed_delays(sent: Iterable[Sent], received: Iterable[DirectiveReceived], 
     return list(_delays(expected, received_at, "a notice of its own node"))
 
 
-def job_stopped_at(decisions: Iterable[Decision], job: str) -> float:
+def job_stopped_at(decisions: Iterable[LoggedDecision], job: str) -> float:
     """Return when all processes of a job were told to stop: it is suspended, because rank 0 has acknowledged.
 
     Raises:
@@ -77,7 +79,7 @@ def job_stopped_at(decisions: Iterable[Decision], job: str) -> float:
 
 
 def _stop_delays(
-    decisions: Sequence[Decision], received: Sequence[DirectiveReceived], peers: Sequence[Peer]
+    decisions: Sequence[LoggedDecision], received: Sequence[DirectiveReceived], peers: Sequence[DelayedPeer]
 ) -> Iterator[float]:
     stops = _first(line for line in received if line.directive == "STOP")
     first: dict[str, float] = {}
@@ -94,7 +96,7 @@ def _stop_delays(
 
 
 def _checkpoint_delays(
-    decisions: Iterable[Decision], received: Sequence[DirectiveReceived], peers: Sequence[Peer]
+    decisions: Iterable[LoggedDecision], received: Sequence[DirectiveReceived], peers: Sequence[DelayedPeer]
 ) -> Iterator[float]:
     """A process on an excluded host gets a LEAVE instead, which is not measured here."""
     asked: dict[int, list[DirectiveReceived]] = {}

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSnapshot:
+class RecordedJob:
     """A job as seen at `at` (CLOCK_MONOTONIC)."""
 
     at: float
@@ -21,16 +21,16 @@ class UndecidedError(AssertionError):
     """A required decision about a job is missing, which is wrong, not slow."""
 
 
-def is_stopping(snapshot: JobSnapshot) -> bool:
+def is_stopping(snapshot: RecordedJob) -> bool:
     return snapshot.phase == "Stopping"
 
 
-def has_exclusions(snapshot: JobSnapshot) -> bool:
+def has_exclusions(snapshot: RecordedJob) -> bool:
     return bool(snapshot.excluded)
 
 
 def first_delay(
-    snapshots: Iterable[JobSnapshot], job: str, since: float, condition: Callable[[JobSnapshot], bool]
+    snapshots: Iterable[RecordedJob], job: str, since: float, condition: Callable[[RecordedJob], bool]
 ) -> float:
     """Return the time from an instant to the first snapshot of a job that fulfils the condition.
 
@@ -43,18 +43,18 @@ def first_delay(
     raise UndecidedError(f"a required decision about {job} is missing")
 
 
-def decisions(snapshots: Iterable[JobSnapshot], job: str, since: float, until: float) -> int:
+def decisions(snapshots: Iterable[RecordedJob], job: str, since: float, until: float) -> int:
     """Count the decisions about a job that were stored between two instants."""
     snapshots_of_job = _of_job(snapshots, job)
     before = {snapshot.generation for snapshot in snapshots_of_job if snapshot.at < since}
     return len({snapshot.generation for snapshot in snapshots_of_job if snapshot.at < until} - before)
 
 
-def exclusion_changes(snapshots: Iterable[JobSnapshot], job: str, since: float, until: float) -> int:
+def exclusion_changes(snapshots: Iterable[RecordedJob], job: str, since: float, until: float) -> int:
     """Count the changes of a job's exclusions between two instants."""
     pairs = pairwise(_of_job(snapshots, job))
     return sum(since <= after.at < until and before.excluded != after.excluded for before, after in pairs)
 
 
-def _of_job(snapshots: Iterable[JobSnapshot], job: str) -> list[JobSnapshot]:
+def _of_job(snapshots: Iterable[RecordedJob], job: str) -> list[RecordedJob]:
     return [snapshot for snapshot in snapshots if snapshot.job == job]

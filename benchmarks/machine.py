@@ -5,7 +5,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.results import Machine
+from benchmarks.results import ResultMachine
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _USER_TICKS, _SYSTEM_TICKS = 11, 12
@@ -34,9 +34,9 @@ def wake_ups(pid: int) -> int:
     return sum(_number(status, "voluntary_ctxt_switches") for status in Path(f"/proc/{pid}/task").glob("*/status"))
 
 
-def machine() -> Machine:
+def machine() -> ResultMachine:
     """Describe this machine, without anything that identifies it."""
-    return Machine(
+    return ResultMachine(
         cores=os.cpu_count() or 1,
         cpu=_cpu(),
         memory_bytes=_number(Path("/proc/meminfo"), "MemTotal") * 1024,

@@ -32,7 +32,7 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ResultTarget:
     """The upper bound of a figure. `why` explains a miss."""
 
     at_most: float
@@ -46,7 +46,7 @@ class Figure:
     label: str
     value: float
     unit: Unit
-    target: Target | None = None
+    target: ResultTarget | None = None
 
     @property
     def met(self) -> bool | None:
@@ -63,7 +63,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ScenarioOutcome:
     """The results of a scenario. `method` says which parts are real and which only speak the protocol."""
 
     scenario: str
@@ -73,7 +73,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class ResultMachine:
     cores: int
     cpu: str
     memory_bytes: int
@@ -82,13 +82,15 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    machine: Machine
+    machine: ResultMachine
     short: bool
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ScenarioOutcome, ...]
     schema: int = SCHEMA
 
 
-def figures(label: str, summary: Summary, unit: Unit = Unit.SECONDS, p99: Target | None = None) -> Sequence[Figure]:
+def figures(
+    label: str, summary: Summary, unit: Unit = Unit.SECONDS, p99: ResultTarget | None = None
+) -> Sequence[Figure]:
     """Return a distribution as figures."""
     return (
         Figure(label=f"{label} p50", value=summary.p50, unit=unit),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from benchmarks.results import Figure, Machine, Outcome, Results, Unit
+from benchmarks.results import Figure, ResultMachine, Results, ScenarioOutcome, Unit
 
 BEGIN = "<!-- results: `make bench-page` writes what is below -->"
 END = "<!-- end of results -->"
@@ -34,7 +34,7 @@ def render(results: Results) -> str:
     return "\n".join(parts)
 
 
-def outcome_table(outcome: Outcome) -> str:
+def outcome_table(outcome: ScenarioOutcome) -> str:
     """Return a scenario's table as Markdown."""
     labels = _labels(outcome)
     lines = [f"### {outcome.title}", "", outcome.method, "", *_head(labels)]
@@ -68,13 +68,13 @@ _FORMATS: Mapping[Unit, Callable[[float], str]] = {
 }
 
 
-def _machine(machine: Machine, *, short: bool) -> str:
+def _machine(machine: ResultMachine, *, short: bool) -> str:
     memory = machine.memory_bytes / _MEBIBYTE / 1024
     kind = "A short run, which only checks that everything works. " if short else ""
     return f"{kind}{machine.cores} cores ({machine.cpu}), {memory:.0f} GiB, Python {machine.python}.\n"
 
 
-def _labels(outcome: Outcome) -> list[str]:
+def _labels(outcome: ScenarioOutcome) -> list[str]:
     return list(dict.fromkeys(figure.label for row in outcome.rows for figure in row.figures))
 
 
@@ -94,7 +94,7 @@ def _cell(figure: Figure) -> str:
     return f"{formatted(figure)} ({'≤' if figure.met else '**not** ≤'} {bound})"
 
 
-def _reasons(outcome: Outcome) -> Iterator[str]:
+def _reasons(outcome: ScenarioOutcome) -> Iterator[str]:
     missed = [(row.case, figure) for row in outcome.rows for figure in row.figures if figure.met is False]
     for case, figure in missed:
         if figure.target is not None and figure.target.why:

@@ -16,12 +16,12 @@ from mutants.mutant import DoesNotApplyError, Mutant
 from mutants.suite import Setting, Trials, play
 from mutants.tree import ForeignCodeError
 from mutants.trial import CHECKS, WHOLE_DEMO
-from simulator.runner import ExitCode, print_line, run
+from simulator.runner import ReplayExitCode, print_line, run
 
 LOG_COLUMNS = 180
 
 
-class Part(StrEnum):
+class MutantsPart(StrEnum):
     ALL = "all"
     CI = "ci"
 
@@ -31,11 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     console = Console()
     console = console if console.is_terminal else Console(width=LOG_COLUMNS)
-    chosen = _chosen(Part(options.part), options.only or [])
+    chosen = _chosen(MutantsPart(options.part), options.only or [])
     if options.list:
         for line in report.listed(chosen):
             print_line(console, line)
-        return ExitCode.OK
+        return ReplayExitCode.OK
     logs = options.logs or Path(tempfile.mkdtemp(prefix="mutants-"))
     checks = (WHOLE_DEMO,) if options.whole_demo else CHECKS
     return run(lambda: _play(chosen, Setting(logs=logs, checks=checks, jobs=options.jobs), console))
@@ -47,7 +47,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Breaks the product on purpose; the demo and the replay must fail for each defect.",
     )
     option = parser.add_argument
-    option("--part", type=Part, choices=list(Part), default=Part.ALL, help="which mutants (default: all)")
+    option(
+        "--part",
+        type=MutantsPart,
+        choices=list(MutantsPart),
+        default=MutantsPart.ALL,
+        help="which mutants (default: all)",
+    )
     option(
         "--only",
         nargs="+",
@@ -68,13 +74,13 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _chosen(part: Part, names: Sequence[str]) -> list[Mutant]:
+def _chosen(part: MutantsPart, names: Sequence[str]) -> list[Mutant]:
     if names:
         return [mutant for mutant in CATALOGUE if mutant.name in names]
-    return [mutant for mutant in CATALOGUE if part is Part.ALL or mutant.in_ci]
+    return [mutant for mutant in CATALOGUE if part is MutantsPart.ALL or mutant.in_ci]
 
 
-async def _play(chosen: Sequence[Mutant], setting: Setting, console: Console) -> ExitCode:
+async def _play(chosen: Sequence[Mutant], setting: Setting, console: Console) -> ReplayExitCode:
     started = time.monotonic()
 
     def on_result(trials: Trials) -> None:
@@ -85,12 +91,12 @@ async def _play(chosen: Sequence[Mutant], setting: Setting, console: Console) ->
         found = await play(chosen, setting, on_result)
     except (DoesNotApplyError, ForeignCodeError, SyntaxError) as error:
         print_line(console, f"FAILED: {error}")
-        return ExitCode.FAILED
+        return ReplayExitCode.FAILED
     console.print(report.table(found))
     print_line(console, report.conclusion(found, time.monotonic() - started))
     ok = all(trials.ok for trials in found)
     print_line(console, f"The output of each command is in {setting.logs}")
-    return ExitCode.OK if ok else ExitCode.FAILED
+    return ReplayExitCode.OK if ok else ReplayExitCode.FAILED
 
 
 if __name__ == "__main__":

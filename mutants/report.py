@@ -7,7 +7,7 @@ from rich.text import Text
 
 from mutants.mutant import Mutant
 from mutants.suite import UNBROKEN, Trials
-from mutants.trial import Ending, Outcome
+from mutants.trial import Ending, MutantOutcome
 
 
 def listed(mutants: Sequence[Mutant]) -> Iterator[str]:
@@ -25,7 +25,7 @@ def lines(trials: Trials) -> Iterator[str]:
         yield from (f"        {sentence}" for sentence in _sentences(outcome))
 
 
-def _sentences(outcome: Outcome) -> Iterator[str]:
+def _sentences(outcome: MutantOutcome) -> Iterator[str]:
     if outcome.ending is not Ending.PASSED and not outcome.findings:
         yield outcome.last_line
     yield from (f"crashed: {crash}" for crash in outcome.crashes)
@@ -46,7 +46,7 @@ def table(found: Sequence[Trials]) -> Table:
     return result
 
 
-def _cell(outcome: Outcome, trials: Trials) -> Text:
+def _cell(outcome: MutantOutcome, trials: Trials) -> Text:
     right = outcome.caught or (trials.mutant is UNBROKEN and outcome.ending is Ending.PASSED)
     kinds = ", ".join(finding.kind for finding in outcome.findings)
     return Text(f"{outcome.ending}: {kinds}" if kinds else outcome.ending, style="" if right else "bold red")

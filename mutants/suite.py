@@ -9,7 +9,7 @@ from pathlib import Path
 from mutants import trial
 from mutants.mutant import FailingTest, Mutant
 from mutants.tree import ROOT, Tree, copy, copy_compiled
-from mutants.trial import CHECKS, LIMIT_SECONDS, WHOLE_DEMO, Check, Ending, Outcome
+from mutants.trial import CHECKS, LIMIT_SECONDS, WHOLE_DEMO, Ending, MutantCheck, MutantOutcome
 
 UNBROKEN = Mutant(name="unbroken", breaks="The product as it is.", edits=(), violates=())
 
@@ -17,7 +17,7 @@ UNBROKEN = Mutant(name="unbroken", breaks="The product as it is.", edits=(), vio
 @dataclass(frozen=True, slots=True)
 class Trials:
     mutant: Mutant
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[MutantOutcome, ...]
 
     @property
     def ok(self) -> bool:
@@ -40,7 +40,7 @@ class Setting:
     """
 
     logs: Path
-    checks: Sequence[Check] = CHECKS
+    checks: Sequence[MutantCheck] = CHECKS
     jobs: int = 2
     source: Path = ROOT
     limit: float = LIMIT_SECONDS
@@ -86,14 +86,14 @@ class _Suite:
         self._on_result(trials)
         return trials
 
-    def _checks(self, shown_by: Collection[str | FailingTest]) -> list[Check | FailingTest]:
+    def _checks(self, shown_by: Collection[str | FailingTest]) -> list[MutantCheck | FailingTest]:
         """The commands and tests of that name or id, each once."""
         tests = {check.id: check for check in shown_by if isinstance(check, FailingTest)}
         names = {check for check in shown_by if isinstance(check, str)}
         checks = self._setting.checks if names else ()
         return [*(check for check in checks if check.name in names or check is WHOLE_DEMO), *tests.values()]
 
-    async def _outcome(self, mutant: Mutant, check: Check | FailingTest) -> Outcome:
+    async def _outcome(self, mutant: Mutant, check: MutantCheck | FailingTest) -> MutantOutcome:
         log = self._setting.logs / f"{mutant.name}-{check.name}.log"
         async with self._turns:
             # Each command has its own tree, so that the compiled files of one do not count for another.

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 from mutants.mutant import FailingTest, Mutant
 from mutants.tree import Tree
 from simulator.cloud.process import end, leftovers
-from simulator.runner import ExitCode
+from simulator.runner import ReplayExitCode
 from simulator.verdict import Failure
 
 LIMIT_SECONDS = 400.0
@@ -26,7 +26,7 @@ _STOP_SECONDS = 45.0
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class MutantCheck:
     """A command of the simulator that judges the product. With `--json FILE` it writes the judge's findings."""
 
     name: str
@@ -34,11 +34,11 @@ class Check:
 
 
 CHECKS = (
-    Check("demo", ("demo", "--short")),
-    Check("replay", ("replay", "--part", "short")),
-    Check("agreed", ("replay", "--part", "agreed")),
+    MutantCheck("demo", ("demo", "--short")),
+    MutantCheck("replay", ("replay", "--part", "short")),
+    MutantCheck("agreed", ("replay", "--part", "agreed")),
 )
-WHOLE_DEMO = Check("whole-demo", ("demo",))
+WHOLE_DEMO = MutantCheck("whole-demo", ("demo",))
 """The same as `make demo`."""
 
 
@@ -65,7 +65,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MutantFinding:
     """The findings of one kind of failure: the first detail and their number."""
 
     kind: str
@@ -74,7 +74,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class MutantOutcome:
     """The result of a command.
 
     Attributes:
@@ -88,7 +88,7 @@ class Outcome:
 
     check: str
     ending: Ending
-    findings: tuple[Finding, ...]
+    findings: tuple[MutantFinding, ...]
     last_line: str
     seconds: float
     crashes: tuple[str, ...] = ()
@@ -100,8 +100,8 @@ class Outcome:
 
 
 async def run(
-    check: Check | FailingTest, tree: Tree, mutant: Mutant, log: Path, limit: float = LIMIT_SECONDS
-) -> Outcome:
+    check: MutantCheck | FailingTest, tree: Tree, mutant: Mutant, log: Path, limit: float = LIMIT_SECONDS
+) -> MutantOutcome:
     """Run a command on the tree of a mutant and log its output. No process survives it."""
     started = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ async def run(
     ending = _ending(code, judged, mutant)
     if code is not None and not all(tree.imported(file) for file in mutant.files):
         ending = Ending.NOT_IMPORTED
-    return Outcome(
+    return MutantOutcome(
         check=check.name,
         ending=ending,
         findings=judged.findings,
@@ -121,7 +121,7 @@ async def run(
     )
 
 
-def _module(check: Check | FailingTest, result: Path) -> Sequence[str]:
+def _module(check: MutantCheck | FailingTest, result: Path) -> Sequence[str]:
     """Return the module to run, with its arguments. It writes what it has found to `result`."""
     if isinstance(check, FailingTest):
         return ["pytest", "-vv", "-p", "no:cacheprovider", f"--junit-xml={result}", check.id]
@@ -175,7 +175,7 @@ def _sweep(temporary: Path) -> None:
 class _Judged:
     """What a command has written: nothing if it broke off earlier."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[MutantFinding, ...] = ()
     crashes: tuple[str, ...] = ()
 
 
@@ -184,11 +184,11 @@ def _ending(code: int | None, judged: _Judged, mutant: Mutant) -> Ending:
     kinds = {finding.kind for finding in judged.findings}
     if code is None:
         return Ending.HUNG
-    if code == ExitCode.OK:
+    if code == ReplayExitCode.OK:
         return Ending.PASSED
     if judged.crashes:
         return Ending.CRASHED
-    if code != ExitCode.FAILED or not kinds - {Failure.UNFINISHED}:
+    if code != ReplayExitCode.FAILED or not kinds - {Failure.UNFINISHED}:
         return Ending.BROKE_OFF
     return Ending.FAILED if kinds & mutant.symptoms else Ending.OTHER_SYMPTOM
 
@@ -224,7 +224,7 @@ def _message(ended: ET.Element) -> str:
     return " ".join(" ".join(line[1:] for line in lines if line.startswith("E ")).split())
 
 
-def _findings(scenarios: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...]:
+def _findings(scenarios: Sequence[Mapping[str, Any]]) -> tuple[MutantFinding, ...]:
     verdicts = [scenario["verdict"] for scenario in scenarios if scenario["verdict"] is not None]
     details: dict[str, list[str]] = {}
     for failure in (failure for verdict in verdicts for failure in verdict["failures"]):
@@ -232,8 +232,8 @@ def _findings(scenarios: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...]:
     return _firsts(details)
 
 
-def _firsts(details: Mapping[str, Sequence[str]]) -> tuple[Finding, ...]:
-    return tuple(Finding(kind, found[0], len(found)) for kind, found in details.items())
+def _firsts(details: Mapping[str, Sequence[str]]) -> tuple[MutantFinding, ...]:
+    return tuple(MutantFinding(kind, found[0], len(found)) for kind, found in details.items())
 
 
 def _last_line(log: Path) -> str:

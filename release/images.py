@@ -7,8 +7,8 @@ from pathlib import Path
 from release import archive
 from release.checkout import Checkout
 from tests.images import images_bill
-from tests.images.images_building import Image, Images, NotBuilt, build, buildah, registry_answers
-from tests.testkit.packages import CannotBeHad
+from tests.images.images_building import Image, ImageNotBuilt, Images, build, buildah, registry_answers
+from tests.testkit.packages import PackageUnavailable
 
 
 class NoImagesError(Exception):
@@ -33,7 +33,7 @@ def archives(
             paths.append(directory / f"{name}.oci.tar")
             _pack(images, image, paths[-1], checkout.epoch)
             paths.append(images_bill.write(images, image, directory).rename(directory / f"{name}.image.cdx.json"))
-    except (CannotBeHad, NotBuilt) as error:
+    except (PackageUnavailable, ImageNotBuilt) as error:
         raise NoImagesError(str(error)) from error
     return paths
 

@@ -8,7 +8,7 @@ import trustme
 NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-class Authority:
+class SimulatedAuthority:
     """A certificate authority and the supervisor's certificate.
 
     Args:

@@ -5,20 +5,20 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from simulator.events import Event, Kind
-from simulator.truth import Truth
-from simulator.verdict import Bounds, Expectations, Failure, Finding
+from simulator.events import JobEvent, JobEventKind
+from simulator.truth import ReplayTruth
+from simulator.verdict import Expectations, Failure, VerdictBounds, VerdictFinding
 
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-class Demand(Protocol):
-    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
+class JudgeDemand(Protocol):
+    def check(self, event: JobEvent, truth: ReplayTruth) -> Iterator[VerdictFinding]:
         """Check the demand after `event`, which `truth` already includes."""
         ...
 
 
-def demands(expectations: Expectations) -> tuple[Demand, ...]:
+def demands(expectations: Expectations) -> tuple[JudgeDemand, ...]:
     """Return the demands for these expectations. Those on time are included only if there are bounds."""
     bounds = expectations.bounds
     undisturbed = bounds is not None
@@ -48,24 +48,26 @@ class HostReleasedBeforeLoss:
     def __init__(self, *, suspended: bool) -> None:
         self._suspended = suspended
 
-    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        if event.kind is not Kind.NODE_GONE or not event.fields.get("announced") or not truth.is_live():
+    def check(self, event: JobEvent, truth: ReplayTruth) -> Iterator[VerdictFinding]:
+        if event.kind is not JobEventKind.NODE_GONE or not event.fields.get("announced") or not truth.is_live():
             return
         host = event.text("node")
         if host not in truth.ring:
             return
         if truth.is_training():
-            yield Finding(Failure.NOT_EXCLUDED, f"{host} went while the ring of run {truth.run} was using it")
+            yield VerdictFinding(Failure.NOT_EXCLUDED, f"{host} went while the ring of run {truth.run} was using it")
         elif self._suspended:
-            yield Finding(Failure.NOT_SUSPENDED, f"{host} went while run {truth.run}, which was stopped, still ran")
+            yield VerdictFinding(
+                Failure.NOT_SUSPENDED, f"{host} went while run {truth.run}, which was stopped, still ran"
+            )
 
 
 class CheckpointSavedAtStop:
     """A run that was told to STOP has saved a checkpoint when it ends."""
 
-    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        if event.kind is Kind.RUN_ENDED and (run := event.integer("run")) in truth.stopped - truth.saved:
-            yield Finding(Failure.NOT_SAVED, f"run {run} was stopped without a checkpoint")
+    def check(self, event: JobEvent, truth: ReplayTruth) -> Iterator[VerdictFinding]:
+        if event.kind is JobEventKind.RUN_ENDED and (run := event.integer("run")) in truth.stopped - truth.saved:
+            yield VerdictFinding(Failure.NOT_SAVED, f"run {run} was stopped without a checkpoint")
 
 
 class AllRanksSavedOneStep:
@@ -74,15 +76,15 @@ class AllRanksSavedOneStep:
     def __init__(self) -> None:
         self._steps: dict[int, dict[int, int]] = defaultdict(dict)
 
-    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        if event.kind is Kind.CHECKPOINT_SAVED and event.integer("run") in truth.stopped:
+    def check(self, event: JobEvent, truth: ReplayTruth) -> Iterator[VerdictFinding]:
+        if event.kind is JobEventKind.CHECKPOINT_SAVED and event.integer("run") in truth.stopped:
             self._steps[event.integer("run")][event.integer("rank")] = event.integer("step")
-        if event.kind is not Kind.RUN_ENDED or (run := event.integer("run")) not in truth.stopped:
+        if event.kind is not JobEventKind.RUN_ENDED or (run := event.integer("run")) not in truth.stopped:
             return
         steps = self._steps[run]
         if len(set(steps.values())) > 1 or steps.keys() != set(range(len(truth.ring))):
             saved = ", ".join(f"rank {rank} at step {step}" for rank, step in sorted(steps.items())) or "no rank"
-            yield Finding(Failure.NOT_AGREED, f"of the {len(truth.ring)} ranks of run {run}, {saved} saved")
+            yield VerdictFinding(Failure.NOT_AGREED, f"of the {len(truth.ring)} ranks of run {run}, {saved} saved")
 
 
 class RingsAreMultiples:
@@ -91,10 +93,10 @@ class RingsAreMultiples:
     def __init__(self, multiple: int) -> None:
         self._multiple = multiple
 
-    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        if event.kind is Kind.RING_FORMED and len(truth.ring) % self._multiple:
+    def check(self, event: JobEvent, truth: ReplayTruth) -> Iterator[VerdictFinding]:
+        if event.kind is JobEventKind.RING_FORMED and len(truth.ring) % self._multiple:
             detail = f"run {truth.run} formed a ring of {len(truth.ring)} hosts, no multiple of {self._multiple}"
-            yield Finding(Failure.NOT_A_MULTIPLE, detail)
+            yield VerdictFinding(Failure.NOT_A_MULTIPLE, detail)
 
 
 class ExclusionsMatchNotices:
@@ -110,9 +112,9 @@ class ExclusionsMatchNotices:
         self._multiple = multiple
         self._excluded: frozenset[str] = frozenset()
 
-    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
+    def check(self, event: JobEvent, truth: ReplayTruth) -> Iterator[VerdictFinding]:
         """Check each change. Hosts outside the ring may be withheld for other reasons."""
-        if event.kind is not Kind.EXCLUSIONS_CHANGED:
+        if event.kind is not JobEventKind.EXCLUSIONS_CHANGED:
             return
         before, self._excluded = self._excluded, frozenset(event.texts("hosts"))
         if not truth.is_training():
@@ -120,18 +122,22 @@ class ExclusionsMatchNotices:
         unnoticed = {each for each in self._excluded & set(truth.ring) if not truth.justifies_exclusion(each, event.t)}
         if len(unnoticed) >= self._multiple:
             for host in sorted(unnoticed - before):
-                yield Finding(Failure.FALSE_EXCLUSION, f"{host} was excluded in run {truth.run} without a notice")
+                yield VerdictFinding(
+                    Failure.FALSE_EXCLUSION, f"{host} was excluded in run {truth.run} without a notice"
+                )
         for host in sorted(before - self._excluded) if self._lasting else ():
             if truth.notice_of(host) is not None:
-                yield Finding(Failure.NOTICED_HOST_USED, f"run {truth.run} may use {host} again, which has its notice")
+                yield VerdictFinding(
+                    Failure.NOTICED_HOST_USED, f"run {truth.run} may use {host} again, which has its notice"
+                )
 
 
 class OrderlyRingChanges:
     """A training ring never loses a worker: a host leaves by the launcher's list, or the run is stopped."""
 
-    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        if event.kind is Kind.RING_BROKEN and truth.is_training():
-            yield Finding(Failure.RING_BROKEN, f"the worker on {event.text('host')} was lost to run {truth.run}")
+    def check(self, event: JobEvent, truth: ReplayTruth) -> Iterator[VerdictFinding]:
+        if event.kind is JobEventKind.RING_BROKEN and truth.is_training():
+            yield VerdictFinding(Failure.RING_BROKEN, f"the worker on {event.text('host')} was lost to run {truth.run}")
 
 
 class SingleRun:
@@ -145,16 +151,16 @@ class SingleRun:
         self._ended = ended
         self._running: set[int] = set()
 
-    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
+    def check(self, event: JobEvent, truth: ReplayTruth) -> Iterator[VerdictFinding]:
         match event.kind:
-            case Kind.RING_FORMED:
+            case JobEventKind.RING_FORMED:
                 self._running.add(truth.run)
                 for run in sorted(self._running - {truth.run}) if self._ended else ():
-                    yield Finding(Failure.TWO_RUNS, f"run {truth.run} formed a ring beside run {run}")
-            case Kind.RUN_ENDED:
+                    yield VerdictFinding(Failure.TWO_RUNS, f"run {truth.run} formed a ring beside run {run}")
+            case JobEventKind.RUN_ENDED:
                 self._running.discard(event.integer("run"))
-            case Kind.STEP_APPLIED if (run := event.integer("run")) < truth.run:
-                yield Finding(
+            case JobEventKind.STEP_APPLIED if (run := event.integer("run")) < truth.run:
+                yield VerdictFinding(
                     Failure.TWO_RUNS, f"step {event.integer('step')} was applied in run {run} beside {truth.run}"
                 )
             case _:
@@ -167,13 +173,13 @@ class NoNoticedHostUsed:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
-        if event.kind is Kind.RING_FORMED:
+    def check(self, event: JobEvent, truth: ReplayTruth) -> Iterator[VerdictFinding]:
+        if event.kind is JobEventKind.RING_FORMED:
             for host in truth.ring:
                 notice = truth.notice_of(host)
                 if notice is not None and (age := event.t - notice.shown_at) > self._seconds:
                     detail = f"run {truth.run} formed a ring with {host}, which had its notice for {age:.1f} s"
-                    yield Finding(Failure.NOTICED_HOST_USED, detail)
+                    yield VerdictFinding(Failure.NOTICED_HOST_USED, detail)
 
 
 # Demands on time.
@@ -193,7 +199,7 @@ class WithinBound(Generic[_Key]):
         self,
         seconds: float,
         failure: Failure,
-        wrong: Callable[[Truth], Iterable[_Key]],
+        wrong: Callable[[ReplayTruth], Iterable[_Key]],
         detail: Callable[[_Key], str],
     ) -> None:
         self._seconds = seconds
@@ -203,11 +209,11 @@ class WithinBound(Generic[_Key]):
         self._since: dict[_Key, float] = {}
         self._found: set[_Key] = set()
 
-    def check(self, event: Event, truth: Truth) -> Iterator[Finding]:
+    def check(self, event: JobEvent, truth: ReplayTruth) -> Iterator[VerdictFinding]:
         for key, since in self._since.items():
             if key not in self._found and event.t - since > self._seconds:
                 self._found.add(key)
-                yield Finding(self._failure, f"{self._detail(key)} for {event.t - since:.1f} s")
+                yield VerdictFinding(self._failure, f"{self._detail(key)} for {event.t - since:.1f} s")
         wrong = set(self._wrong(truth))
         self._since = {key: self._since.get(key, event.t) for key in wrong}
         self._found &= wrong
@@ -219,7 +225,7 @@ class RunHost:
     host: str
 
 
-def _timely(expectations: Expectations, bounds: Bounds) -> Iterator[Demand]:
+def _timely(expectations: Expectations, bounds: VerdictBounds) -> Iterator[JudgeDemand]:
     yield WithinBound(
         bounds.act,
         Failure.NOT_EXCLUDED,
@@ -258,38 +264,38 @@ def _timely(expectations: Expectations, bounds: Bounds) -> Iterator[Demand]:
     )
 
 
-def _noticed_and_used(truth: Truth) -> Iterator[RunHost]:
+def _noticed_and_used(truth: ReplayTruth) -> Iterator[RunHost]:
     if truth.is_training():
         for host in truth.ring:
             if truth.notice_of(host) is not None and host not in truth.excluded:
                 yield RunHost(truth.run, host)
 
 
-def _below_minimum(truth: Truth, least: int) -> Iterator[int]:
+def _below_minimum(truth: ReplayTruth, least: int) -> Iterator[int]:
     # Count all nodes, not only the ring: a host that is joining may replace one that leaves.
     if truth.is_training() and len(truth.free()) < least:
         yield truth.run
 
 
-def _saved_and_not_ended(truth: Truth) -> Iterator[int]:
+def _saved_and_not_ended(truth: ReplayTruth) -> Iterator[int]:
     if truth.is_live() and truth.run in truth.saved:
         yield truth.run
 
 
-def _still_excluded(truth: Truth, multiple: int) -> Iterator[RunHost]:
+def _still_excluded(truth: ReplayTruth, multiple: int) -> Iterator[RunHost]:
     excluded = truth.free() & truth.excluded
     if truth.is_training() and len(excluded) >= multiple:
         for host in excluded:
             yield RunHost(truth.run, host)
 
 
-def _left_out(truth: Truth, most: int | None, multiple: int) -> Iterator[RunHost]:
+def _left_out(truth: ReplayTruth, most: int | None, multiple: int) -> Iterator[RunHost]:
     outside = truth.free() - set(truth.ring) - truth.blacklisted
     if truth.is_training() and (most is None or len(truth.ring) < most) and len(outside) >= multiple:
         for host in outside:
             yield RunHost(truth.run, host)
 
 
-def _not_running(truth: Truth, least: int) -> Iterator[int]:
+def _not_running(truth: ReplayTruth, least: int) -> Iterator[int]:
     if truth.run and not truth.is_live() and not truth.finished and len(truth.free()) >= least:
         yield truth.run

@@ -13,17 +13,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from simulator.cloud.metadata import Mode
-from simulator.cloud.schedule import Pace, ScheduleError, plan
+from simulator.cloud.metadata import AnswerMode
+from simulator.cloud.schedule import ScheduleError, SchedulePace, plan
 from simulator.cloud.synthetic import BRIEF_MINIMUM, BRIEF_PACE, BRIEF_STEP_SECONDS, brief
 from simulator.cloud.trace import DEFAULT_TRACE, TraceError, cut, load
-from simulator.guarantees import Costs, timed_checkpoint, validate_schedule
-from simulator.job import Fault
+from simulator.guarantees import GuaranteeCosts, timed_checkpoint, validate_schedule
+from simulator.job import JobFault
 from simulator.outcome import write_json
 from simulator.report import report
 from simulator.run_scenario import run_scenario
-from simulator.runner import ExitCode, Scenario, enough_steps, fault_arguments, print_line, run
-from simulator.services import JobPlan
+from simulator.runner import ReplayExitCode, ReplayScenario, enough_steps, fault_arguments, print_line, run
+from simulator.services import ServedJobPlan
 
 # The default cut starts with 24 nodes, loses five, four and one, and gets three back. With a minimum of 15, the last
 # loss means a suspension and the first arrival a resume.
@@ -52,8 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         "--to", type=float, default=DEFAULT_TO_SECONDS, dest="end", metavar="S", help="end of the cut, in trace seconds"
     )
-    option("--lead", type=float, default=Pace().lead, metavar="S", help="lead time before a removal, in trace seconds")
-    option("--speed", type=float, default=Pace().speed, help="trace seconds per second on the clock")
+    option(
+        "--lead",
+        type=float,
+        default=SchedulePace().lead,
+        metavar="S",
+        help="lead time before a removal, in trace seconds",
+    )
+    option("--speed", type=float, default=SchedulePace().speed, help="trace seconds per second on the clock")
     option("--seed", type=int, default=1, help="seed of the scatter of notices, the withdrawal and the training data")
     option("--no-withdrawal", action="store_true", help="do not add the synthetic notice that is withdrawn")
     option("--min", type=int, default=DEFAULT_MIN_WORKERS, help="minimum number of hosts of the job")
@@ -62,12 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--step-seconds", type=_seconds, default=0.1, metavar="S", help="minimum duration of a step")
     option(
         "--mode",
-        type=Mode,
-        choices=list(Mode),
-        default=Mode.PLAIN,
+        type=AnswerMode,
+        choices=list(AnswerMode),
+        default=AnswerMode.PLAIN,
         help="whether the metadata service requires a token",
     )
-    option("--fault", type=Fault, choices=list(Fault), help="damage the training on purpose; the demo must then fail")
+    option(
+        "--fault", type=JobFault, choices=list(JobFault), help="damage the training on purpose; the demo must then fail"
+    )
     option("--short", action="store_true", help="replay half a minute of synthetic reclaims instead of the trace")
     option("--json", type=Path, metavar="FILE", help="write all figures to this file")
     option("--keep", action="store_true", help="keep the work directory even after a success")
@@ -90,25 +98,25 @@ def main(arguments: argparse.Namespace) -> int:
         scenario = _scenario(arguments)
     except (TraceError, ScheduleError) as error:
         Console(stderr=True).print(f"python -m simulator demo: {error}", markup=False, highlight=False, soft_wrap=True)
-        return ExitCode.USAGE
+        return ReplayExitCode.USAGE
     return run(lambda: _demo(scenario, arguments.json, console, keep=arguments.keep))
 
 
-def _scenario(arguments: argparse.Namespace) -> Scenario:
+def _scenario(arguments: argparse.Namespace) -> ReplayScenario:
     if arguments.short:
         arguments.min, arguments.max, arguments.step_seconds = BRIEF_MINIMUM, len(brief().present), BRIEF_STEP_SECONDS
         schedule = plan(brief(), replace(BRIEF_PACE, seed=arguments.seed))
     else:
-        pace = Pace(arguments.speed, arguments.lead, arguments.seed, withdrawal=not arguments.no_withdrawal)
+        pace = SchedulePace(arguments.speed, arguments.lead, arguments.seed, withdrawal=not arguments.no_withdrawal)
         schedule = plan(cut(load(arguments.trace), arguments.start, arguments.end), pace)
     if not 1 <= arguments.min <= arguments.max:
         raise ScheduleError(f"1 <= --min <= --max does not hold for {arguments.min} and {arguments.max}")
     if len(schedule.present) < arguments.min:
         raise ScheduleError(f"{len(schedule.present)} nodes at the start are below the minimum of {arguments.min}")
     with tempfile.TemporaryDirectory(prefix="elastic-demo-") as directory:
-        costs = Costs(arguments.step_seconds, timed_checkpoint(Path(directory)))
+        costs = GuaranteeCosts(arguments.step_seconds, timed_checkpoint(Path(directory)))
     validate_schedule(schedule, arguments.min, costs)
-    job = JobPlan(
+    job = ServedJobPlan(
         min_workers=arguments.min,
         max_workers=arguments.max,
         steps=arguments.steps or enough_steps(schedule, arguments.min, arguments.step_seconds),
@@ -116,13 +124,13 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
         seed=arguments.seed,
         job_arguments=fault_arguments(arguments.fault),
     )
-    return Scenario("demo", schedule, job, arguments.mode, arguments.tls)
+    return ReplayScenario("demo", schedule, job, arguments.mode, arguments.tls)
 
 
-async def _demo(scenario: Scenario, json: Path | None, console: Console, *, keep: bool) -> ExitCode:
+async def _demo(scenario: ReplayScenario, json: Path | None, console: Console, *, keep: bool) -> ReplayExitCode:
     outcome = await run_scenario(scenario, console, "elastic-demo-", keep=keep, invite=True)
     console.print(report(outcome))
     if json is not None:
         write_json(json, [outcome])
     print_line(console, f"The demo took {outcome.seconds:.0f} s.")
-    return ExitCode.OK if outcome.ok else ExitCode.FAILED
+    return ReplayExitCode.OK if outcome.ok else ReplayExitCode.FAILED

@@ -18,7 +18,7 @@ DIRECTORY_VARIABLE = "SIM_EVENTS"
 _T = TypeVar("_T")
 
 
-class Kind(StrEnum):
+class JobEventKind(StrEnum):
     """The kinds of events. Their fields are listed beside them."""
 
     # The cloud: the ground truth.
@@ -47,12 +47,12 @@ class DamagedLogError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class JobEvent:
     """One line of a log. The typed readers raise DamagedLogError if a field is missing or has another type."""
 
     t: float
     """Unix seconds, by the writer's clock."""
-    kind: Kind
+    kind: JobEventKind
     fields: Mapping[str, Any]
 
     def text(self, field: str) -> str:
@@ -94,7 +94,7 @@ class EventLog:
 
     def write(self, event: str, **fields: Any) -> None:
         if self._descriptor is not None:
-            line = json.dumps({"t": time.time(), "event": Kind(event), **fields}) + "\n"
+            line = json.dumps({"t": time.time(), "event": JobEventKind(event), **fields}) + "\n"
             os.write(self._descriptor, line.encode())
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class EventLog:
         self.close()
 
 
-def read(directory: Path) -> list[Event]:
+def read(directory: Path) -> list[JobEvent]:
     """Return all events of a directory, ordered by time, then by file name.
 
     An incomplete last line is skipped, because its writer was killed. Any other invalid line raises DamagedLogError.
@@ -118,15 +118,15 @@ def read(directory: Path) -> list[Event]:
     return sorted(events, key=lambda event: event.t)
 
 
-def _events_of(path: Path) -> Iterator[Event]:
+def _events_of(path: Path) -> Iterator[JobEvent]:
     *lines, _torn = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         yield _parse(line, f"{path.name}:{number}")
 
 
-def _parse(line: bytes, where: str) -> Event:
+def _parse(line: bytes, where: str) -> JobEvent:
     try:
         fields = json.loads(line)
-        return Event(t=float(fields.pop("t")), kind=Kind(fields.pop("event")), fields=fields)
+        return JobEvent(t=float(fields.pop("t")), kind=JobEventKind(fields.pop("event")), fields=fields)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DamagedLogError(f"{where}: {line[:80]!r} is not an event") from error

@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from simulator import checkpoint
-from simulator.cloud.schedule import Schedule, ScheduleError, free_at_end
+from simulator.cloud.schedule import ReclaimSchedule, ScheduleError, free_at_end
 from simulator.cloud.synthetic import leads
-from simulator.events import Event, Kind
+from simulator.events import JobEvent, JobEventKind
 from simulator.model import Task
 
 SPARE_SECONDS = 2.0
@@ -22,7 +22,7 @@ CHECKPOINTS_TIMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class GuaranteeCosts:
     """Duration of one training step and one checkpoint, in seconds."""
 
     step: float
@@ -34,7 +34,7 @@ class Costs:
         return self.step + self.checkpoint + SPARE_SECONDS
 
 
-def validate_schedule(schedule: Schedule, min_workers: int, costs: Costs) -> None:
+def validate_schedule(schedule: ReclaimSchedule, min_workers: int, costs: GuaranteeCosts) -> None:
     """Check that a schedule leaves the product enough time and the job enough hosts to finish.
 
     Raises:
@@ -64,24 +64,27 @@ def _timed_save(path: Path) -> float:
     return time.monotonic() - begun
 
 
-def observed_costs(events: Sequence[Event]) -> Costs:
+def observed_costs(events: Sequence[JobEvent]) -> GuaranteeCosts:
     """Return the observed median step and the longest checkpoint at a STOP; 0 if there was none."""
-    return Costs(_median_step(events), max(_checkpoints(events), default=0.0))
+    return GuaranteeCosts(_median_step(events), max(_checkpoints(events), default=0.0))
 
 
-def _median_step(events: Iterable[Event]) -> float:
+def _median_step(events: Iterable[JobEvent]) -> float:
     applied: dict[tuple[int, int], list[float]] = defaultdict(list)
     for event in events:
-        if event.kind is Kind.STEP_APPLIED and event.integer("rank") == 0:
+        if event.kind is JobEventKind.STEP_APPLIED and event.integer("rank") == 0:
             applied[event.integer("run"), event.integer("epoch")].append(event.t)
     between = [later - sooner for times in applied.values() for sooner, later in pairwise(times)]
     return statistics.median(between) if between else 0.0
 
 
-def _checkpoints(events: Iterable[Event]) -> Iterable[float]:
+def _checkpoints(events: Iterable[JobEvent]) -> Iterable[float]:
     flagged: dict[int, float] = {}
     for event in events:
-        if event.kind is Kind.FLAG_SEEN and event.integer("rank") == 0:
+        if event.kind is JobEventKind.FLAG_SEEN and event.integer("rank") == 0:
             flagged.setdefault(event.integer("run"), event.t)
-        elif event.kind is Kind.CHECKPOINT_SAVED and (begun := flagged.pop(event.integer("run"), None)) is not None:
+        elif (
+            event.kind is JobEventKind.CHECKPOINT_SAVED
+            and (begun := flagged.pop(event.integer("run"), None)) is not None
+        ):
             yield event.t - begun

@@ -25,24 +25,24 @@ from typing import TypeVar
 import aiohttp
 
 from simulator import status as supervisor_status
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from simulator.cloud import process
-from simulator.cloud.dialects import Cloud
-from simulator.cloud.metadata import MetadataServer, Mode
-from simulator.cloud.nodes import Nodes
+from simulator.cloud.dialects import SimulatedCloud
+from simulator.cloud.metadata import AnswerMode, MetadataServer
+from simulator.cloud.nodes import SimulatedNodes
 from simulator.cloud.observer import observe
-from simulator.cloud.paths import WorldPaths
-from simulator.cloud.process import Child, Leftover, TooLate
+from simulator.cloud.paths import CloudPaths
+from simulator.cloud.process import CloudChild, Leftover, TooLate
 from simulator.cloud.provider import Provider
 from simulator.cloud.replay import play, replay
-from simulator.cloud.schedule import Schedule, Step
+from simulator.cloud.schedule import ReclaimSchedule, Step
 from simulator.cloud.trace import Node
-from simulator.events import Event, EventLog, Kind, read
+from simulator.events import EventLog, JobEvent, JobEventKind, read
 from simulator.judge import judge
 from simulator.model import reference
-from simulator.services import JobPlan, JobProcess, SupervisorProcess, agent_command, start_job
-from simulator.status import Status, StatusUnavailable
-from simulator.verdict import Bounds, Expectations, Verdict
+from simulator.services import JobProcess, ServedJobPlan, SupervisorProcess, agent_command, start_job
+from simulator.status import ReadStatus, StatusUnavailable
+from simulator.verdict import Expectations, ReplayVerdict, VerdictBounds
 
 T = TypeVar("T")
 
@@ -66,24 +66,24 @@ class ServiceSettings:
     agents: Mapping[str, str] = field(default_factory=dict)
 
 
-class World:
+class ReplayWorld:
     """The running services of a world, and the operations on them. Created by `world()`."""
 
     def __init__(
         self,
         root: Path,
-        mode: Mode = Mode.PLAIN,
-        cloud: Cloud = Cloud.ALIYUN,
+        mode: AnswerMode = AnswerMode.PLAIN,
+        cloud: SimulatedCloud = SimulatedCloud.ALIYUN,
         *,
         tls: bool = False,
         settings: ServiceSettings | None = None,
     ) -> None:
         settings = settings or ServiceSettings()
-        self.paths = WorldPaths(root)
-        self.authority = Authority(self.paths.tls) if tls else None
+        self.paths = CloudPaths(root)
+        self.authority = SimulatedAuthority(self.paths.tls) if tls else None
         self.supervisor = SupervisorProcess(self.paths, self.authority, settings.supervisor)
         self.metadata = MetadataServer(mode, cloud=cloud)
-        self.nodes = Nodes(
+        self.nodes = SimulatedNodes(
             self.paths,
             lambda node: agent_command(node, self.supervisor, self.metadata.url_of(node), self.paths, cloud),
             settings.agents,
@@ -95,14 +95,14 @@ class World:
         self._http: aiohttp.ClientSession | None = None
         self._viewer = ""
 
-    def start_job(self, plan: JobPlan, variables: Mapping[str, str] | None = None) -> JobProcess:
+    def start_job(self, plan: ServedJobPlan, variables: Mapping[str, str] | None = None) -> JobProcess:
         """Start a job under kubeai-run. `variables` are added to its environment."""
         job = start_job(plan, self.supervisor, self.paths, variables or {})
         self.jobs.append(job)
         self._observers.append(asyncio.create_task(self._observe(job), name=f"observe {plan.name}"))
         return job
 
-    async def status(self) -> Status:
+    async def status(self) -> ReadStatus:
         """Return the supervisor's status.
 
         Raises:
@@ -112,14 +112,14 @@ class World:
         self._viewer = self._viewer or self.supervisor.tokens().viewer()
         return await supervisor_status.fetch(self._http, self.supervisor.endpoints.http, self._viewer)
 
-    async def until(self, condition: Callable[[Status], bool], what: str, seconds: float = 60.0) -> Status:
+    async def until(self, condition: Callable[[ReadStatus], bool], what: str, seconds: float = 60.0) -> ReadStatus:
         """Wait until the supervisor's status fulfils a condition. An unavailable supervisor is waited for as well.
 
         Raises:
             TooLate: It does not within `seconds`.
         """
 
-        async def poll() -> Status | None:
+        async def poll() -> ReadStatus | None:
             with suppress(StatusUnavailable):
                 latest = await self.status()
                 return latest if condition(latest) else None
@@ -128,15 +128,15 @@ class World:
         return await _until(poll, what, seconds)
 
     async def until_event(
-        self, job: JobProcess, condition: Callable[[Sequence[Event]], bool], what: str, seconds: float = 60.0
-    ) -> list[Event]:
+        self, job: JobProcess, condition: Callable[[Sequence[JobEvent]], bool], what: str, seconds: float = 60.0
+    ) -> list[JobEvent]:
         """Wait until the job's events fulfil a condition.
 
         Raises:
             TooLate: They do not within `seconds`.
         """
 
-        async def poll() -> list[Event] | None:
+        async def poll() -> list[JobEvent] | None:
             events = job.events()
             return events if condition(events) else None
 
@@ -150,7 +150,7 @@ class World:
             ProcessEnded: The job ended instead.
         """
 
-        def trains(events: Sequence[Event]) -> bool:
+        def trains(events: Sequence[JobEvent]) -> bool:
             job.child.check()
             return training(events) == workers
 
@@ -160,19 +160,19 @@ class World:
         """Perform the steps, each `at` seconds from now."""
         await play(self.provider, steps)
 
-    async def replay(self, schedule: Schedule) -> None:
+    async def replay(self, schedule: ReclaimSchedule) -> None:
         """Perform a schedule and record that the scenario has ended."""
         await replay(self.provider, schedule, self._truth)
 
     def end_scenario(self) -> None:
         """Record that nothing more will happen to the nodes."""
-        self._truth.write(Kind.SCENARIO_ENDED)
+        self._truth.write(JobEventKind.SCENARIO_ENDED)
 
-    def events(self, job: JobProcess) -> list[Event]:
+    def events(self, job: JobProcess) -> list[JobEvent]:
         """Return the truth and the events of the job's processes, in order."""
         return sorted([*read(self.paths.truth), *job.events()], key=lambda event: event.t)
 
-    def verdict(self, job: JobProcess, bounds: Bounds | None = None) -> Verdict:
+    def verdict(self, job: JobProcess, bounds: VerdictBounds | None = None) -> ReplayVerdict:
         """Judge a job that is over.
 
         `bounds` apply to a job that has the world to itself, if nothing but the cloud disturbs the product.
@@ -189,7 +189,7 @@ class World:
         )
         return judge(self.events(job), expectations)
 
-    def spawn(self, name: str, command: Sequence[str]) -> Child:
+    def spawn(self, name: str, command: Sequence[str]) -> CloudChild:
         """Start another process of this world. The caller must end it."""
         return process.spawn(name, command, process.environment(self.paths.root, {}), self.paths.log(name))
 
@@ -250,12 +250,12 @@ class World:
 async def world(  # noqa: PLR0913 - callers name the few that they set
     root: Path,
     nodes: Sequence[str],
-    mode: Mode = Mode.PLAIN,
-    cloud: Cloud = Cloud.ALIYUN,
+    mode: AnswerMode = AnswerMode.PLAIN,
+    cloud: SimulatedCloud = SimulatedCloud.ALIYUN,
     *,
     tls: bool = False,
     settings: ServiceSettings | None = None,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ReplayWorld]:
     """Create a world with these nodes and a supervisor that all their agents have reached, and end it afterwards.
 
     Args:
@@ -269,7 +269,7 @@ async def world(  # noqa: PLR0913 - callers name the few that they set
     Raises:
         ProcessesLeft: At the end, a process survived its stop.
     """
-    one = World(root, mode, cloud, tls=tls, settings=settings)
+    one = ReplayWorld(root, mode, cloud, tls=tls, settings=settings)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(one.close)
         await one.metadata.start()
@@ -279,9 +279,9 @@ async def world(  # noqa: PLR0913 - callers name the few that they set
         yield one
 
 
-def training(events: Sequence[Event]) -> int:
+def training(events: Sequence[JobEvent]) -> int:
     """Return the size of the last ring once all its members have applied a step; 0 before."""
-    formed = [event for event in events if event.kind is Kind.RING_FORMED]
+    formed = [event for event in events if event.kind is JobEventKind.RING_FORMED]
     if not formed:
         return 0
     last = formed[-1]
@@ -289,7 +289,7 @@ def training(events: Sequence[Event]) -> int:
     ranks = {
         event.integer("rank")
         for event in events
-        if event.kind is Kind.STEP_APPLIED and (event.integer("run"), event.integer("epoch")) == ring
+        if event.kind is JobEventKind.STEP_APPLIED and (event.integer("run"), event.integer("epoch")) == ring
     }
     size = len(last.texts("hosts"))
     return size if len(ranks) == size else 0

@@ -9,39 +9,49 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from simulator.demands import demands
-from simulator.events import Event, Kind
-from simulator.truth import Truth
+from simulator.events import JobEvent, JobEventKind
+from simulator.truth import ReplayTruth
 from simulator.verdict import (
     Expectations,
     Failure,
     Figures,
-    Finding,
-    Group,
     GroupMeaning,
     Latency,
-    Verdict,
+    NoticeGroup,
+    ReplayVerdict,
+    VerdictFinding,
 )
 
-__all__ = ["Expectations", "Failure", "Figures", "Finding", "Group", "GroupMeaning", "Latency", "Verdict", "judge"]
+__all__ = [
+    "Expectations",
+    "Failure",
+    "Figures",
+    "GroupMeaning",
+    "Latency",
+    "NoticeGroup",
+    "ReplayVerdict",
+    "VerdictFinding",
+    "judge",
+]
 
 
-def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
+def judge(events: Sequence[JobEvent], expectations: Expectations) -> ReplayVerdict:
     """Judge one job. Raises DamagedLogError if an event lacks a field."""
     log = _by_kind(events)
     findings = _follow(events, expectations)
     unmet = (*findings.unmet, *_split(expectations, findings.groups))
-    steps = _AppliedSteps.of(log[Kind.STEP_APPLIED])
+    steps = _AppliedSteps.of(log[JobEventKind.STEP_APPLIED])
     after_stop = _steps_after_stop(log)
-    ends = log[Kind.JOB_FINISHED]
+    ends = log[JobEventKind.JOB_FINISHED]
     finished = any(end.integer("step") >= expectations.steps for end in ends)
     wrong_ends = [end for end in ends if end.text("digest") != expectations.digest]
     failures = (
         *unmet,
-        *(Finding(Failure.STEP_LOST, detail) for detail in steps.lost),
-        *(Finding(Failure.STEP_SKIPPED, f"step {step} was never applied") for step in steps.skipped),
-        *(Finding(Failure.FALSE_STOP, detail) for detail in findings.false_stops),
-        *(Finding(Failure.STEP_AFTER_STOP, f"run {run} applied step {step}") for run, step in after_stop),
-        *(Finding(Failure.RANKS_DIFFER, f"step {step} has several digests") for step in steps.differing),
+        *(VerdictFinding(Failure.STEP_LOST, detail) for detail in steps.lost),
+        *(VerdictFinding(Failure.STEP_SKIPPED, f"step {step} was never applied") for step in steps.skipped),
+        *(VerdictFinding(Failure.FALSE_STOP, detail) for detail in findings.false_stops),
+        *(VerdictFinding(Failure.STEP_AFTER_STOP, f"run {run} applied step {step}") for run, step in after_stop),
+        *(VerdictFinding(Failure.RANKS_DIFFER, f"step {step} has several digests") for step in steps.differing),
         *_ending(expectations, finished=finished, wrong_ends=wrong_ends),
     )
     figures = Figures(
@@ -58,11 +68,11 @@ def judge(events: Sequence[Event], expectations: Expectations) -> Verdict:
         unmet=len(unmet),
         suspensions=len(findings.stopped_runs),
         resumes=_resumes(log, findings.stopped_runs),
-        hosts_blacklisted=len(log[Kind.HOST_BLACKLISTED]),
+        hosts_blacklisted=len(log[JobEventKind.HOST_BLACKLISTED]),
         finished=finished,
         parameters_equal=finished and not wrong_ends,
     )
-    return Verdict(figures, failures)
+    return ReplayVerdict(figures, failures)
 
 
 # Findings that depend on the order of events.
@@ -78,9 +88,9 @@ class _GroupDraft:
     excluded_at: dict[str, float] = field(default_factory=dict)
     changes: int = 0
 
-    def group(self) -> Group:
+    def group(self) -> NoticeGroup:
         after = tuple(t - self.first_shown for t in self.excluded_at.values())
-        return Group(self.name, self.meaning, tuple(self.hosts), self.changes, after)
+        return NoticeGroup(self.name, self.meaning, tuple(self.hosts), self.changes, after)
 
 
 @dataclass(slots=True)
@@ -94,32 +104,32 @@ class _Findings:
     flagged_runs: set[int] = field(default_factory=set)
     """Runs whose rank 0 has received the STOP."""
     false_stops: list[str] = field(default_factory=list)
-    unmet: list[Finding] = field(default_factory=list)
+    unmet: list[VerdictFinding] = field(default_factory=list)
     """Violated demands."""
     notice_to_flag: list[float] = field(default_factory=list)
     excluded: frozenset[str] = frozenset()
 
 
-def _follow(events: Iterable[Event], expectations: Expectations) -> _Findings:
-    truth = Truth(expectations.min_workers, expectations.withdrawal_seconds)
+def _follow(events: Iterable[JobEvent], expectations: Expectations) -> _Findings:
+    truth = ReplayTruth(expectations.min_workers, expectations.withdrawal_seconds)
     findings, owed = _Findings(), demands(expectations)
     for event in events:
-        if event.kind is Kind.FLAG_SEEN:
+        if event.kind is JobEventKind.FLAG_SEEN:
             _handle_flag(findings, truth, event)
-        is_news = event.kind is Kind.NOTICE_SHOWN and truth.notice_of(event.text("node")) is None
+        is_news = event.kind is JobEventKind.NOTICE_SHOWN and truth.notice_of(event.text("node")) is None
         truth.apply(event)
         for demand in owed:
             findings.unmet.extend(demand.check(event, truth))
         if is_news:
             _handle_notice(findings, truth, event)
-        elif event.kind is Kind.NOTICE_WITHDRAWN:
+        elif event.kind is JobEventKind.NOTICE_WITHDRAWN:
             _handle_withdrawal(findings, event)
-        elif event.kind is Kind.EXCLUSIONS_CHANGED:
+        elif event.kind is JobEventKind.EXCLUSIONS_CHANGED:
             _handle_exclusions(findings, truth, event)
     return findings
 
 
-def _handle_flag(findings: _Findings, truth: Truth, event: Event) -> None:
+def _handle_flag(findings: _Findings, truth: ReplayTruth, event: JobEvent) -> None:
     run, host = event.integer("run"), event.text("host")
     if (directive := event.text("directive")) != "STOP":
         if directive != "LEAVE" or not truth.justifies_leave(host, event.t):
@@ -132,11 +142,11 @@ def _handle_flag(findings: _Findings, truth: Truth, event: Event) -> None:
     _merge_pending_groups(findings, truth, run)
     if event.integer("rank") == 0 and run not in findings.flagged_runs:
         findings.flagged_runs.add(run)
-        if truth.certain is not None and truth.certain.kind is Kind.NOTICE_SHOWN:
+        if truth.certain is not None and truth.certain.kind is JobEventKind.NOTICE_SHOWN:
             findings.notice_to_flag.append(event.t - truth.certain.t)
 
 
-def _merge_pending_groups(findings: _Findings, truth: Truth, run: int) -> None:
+def _merge_pending_groups(findings: _Findings, truth: ReplayTruth, run: int) -> None:
     """A STOP freezes the host list, so a group that was still being collected becomes part of its reason."""
     for draft in findings.groups:
         waits = draft.meaning is GroupMeaning.SHRINK and draft.run == run and not draft.changes
@@ -144,7 +154,7 @@ def _merge_pending_groups(findings: _Findings, truth: Truth, run: int) -> None:
             draft.meaning = GroupMeaning.STOP
 
 
-def _handle_notice(findings: _Findings, truth: Truth, event: Event) -> None:
+def _handle_notice(findings: _Findings, truth: ReplayTruth, event: JobEvent) -> None:
     name, node = event.text("group"), event.text("node")
     draft = findings.latest.get(name)
     if draft is None or node in draft.hosts:
@@ -159,14 +169,14 @@ def _handle_notice(findings: _Findings, truth: Truth, event: Event) -> None:
         draft.meaning = GroupMeaning.STOP
 
 
-def _handle_withdrawal(findings: _Findings, event: Event) -> None:
+def _handle_withdrawal(findings: _Findings, event: JobEvent) -> None:
     """A group that was withdrawn before the list changed needs no change any more."""
     for draft in findings.groups:
         if draft.meaning is GroupMeaning.SHRINK and not draft.changes and event.text("node") in draft.hosts:
             draft.meaning = GroupMeaning.IDLE
 
 
-def _handle_exclusions(findings: _Findings, truth: Truth, event: Event) -> None:
+def _handle_exclusions(findings: _Findings, truth: ReplayTruth, event: JobEvent) -> None:
     hosts = frozenset(event.texts("hosts"))
     added, findings.excluded = hosts - findings.excluded, hosts
     # Hosts are excluded for other reasons too. Only a host with a live notice belongs to a group.
@@ -177,13 +187,15 @@ def _handle_exclusions(findings: _Findings, truth: Truth, event: Event) -> None:
         findings.latest[name].excluded_at.setdefault(host, event.t)
 
 
-def _split(expectations: Expectations, groups: Iterable[_GroupDraft]) -> Iterator[Finding]:
+def _split(expectations: Expectations, groups: Iterable[_GroupDraft]) -> Iterator[VerdictFinding]:
     """Find groups that caused more than one change of the exclusions, if bounds apply."""
     for draft in groups if expectations.bounds is not None else ():
         if draft.meaning is GroupMeaning.SHRINK and draft.changes != 1:
             failure = Failure.GROUP_SPLIT if draft.changes else Failure.NOT_EXCLUDED
             hosts = ", ".join(draft.hosts)
-            yield Finding(failure, f"{draft.name} ({hosts}) changed the exclusions {draft.changes} times, not once")
+            yield VerdictFinding(
+                failure, f"{draft.name} ({hosts}) changed the exclusions {draft.changes} times, not once"
+            )
 
 
 def _notice_to_host_list(groups: Iterable[_GroupDraft]) -> Iterator[float]:
@@ -203,7 +215,7 @@ class _AppliedSteps:
     differing: tuple[int, ...]
 
     @classmethod
-    def of(cls, applied: Iterable[Event]) -> "_AppliedSteps":
+    def of(cls, applied: Iterable[JobEvent]) -> "_AppliedSteps":
         rings: dict[int, dict[tuple[int, int], None]] = defaultdict(dict)
         digests: dict[int, set[str]] = defaultdict(set)
         for event in applied:
@@ -223,26 +235,28 @@ def _again(step: int, ring: tuple[int, int]) -> str:
     return f"step {step} was repeated in run {ring[0]}, ring {ring[1]}"
 
 
-def _steps_after_stop(log: dict[Kind, list[Event]]) -> list[tuple[int, int]]:
+def _steps_after_stop(log: dict[JobEventKind, list[JobEvent]]) -> list[tuple[int, int]]:
     """Return run and step of every step applied after the checkpoint of a STOP, in that run."""
     stopped_at = {
-        event.integer("run"): event.t for event in reversed(log[Kind.FLAG_SEEN]) if event.text("directive") == "STOP"
+        event.integer("run"): event.t
+        for event in reversed(log[JobEventKind.FLAG_SEEN])
+        if event.text("directive") == "STOP"
     }
     saved = {
         event.integer("run"): event.integer("step")
-        for event in log[Kind.CHECKPOINT_SAVED]
+        for event in log[JobEventKind.CHECKPOINT_SAVED]
         if event.t >= stopped_at.get(event.integer("run"), float("inf"))
     }
-    applied = {(event.integer("run"), event.integer("step")) for event in log[Kind.STEP_APPLIED]}
+    applied = {(event.integer("run"), event.integer("step")) for event in log[JobEventKind.STEP_APPLIED]}
     return sorted((run, step) for run, step in applied if run in saved and step > saved[run])
 
 
-def _notice_to_process(log: dict[Kind, list[Event]]) -> Iterator[float]:
+def _notice_to_process(log: dict[JobEventKind, list[JobEvent]]) -> Iterator[float]:
     shown: dict[str, list[float]] = defaultdict(list)
-    for event in log[Kind.NOTICE_SHOWN]:
+    for event in log[JobEventKind.NOTICE_SHOWN]:
         shown[event.text("node")].append(event.t)
     seen: dict[str, list[float]] = defaultdict(list)
-    for event in log[Kind.NOTICE_SEEN]:
+    for event in log[JobEventKind.NOTICE_SEEN]:
         seen[event.text("subject")].append(event.t)
     for node, times in shown.items():
         for begin, end in zip(times, [*times[1:], float("inf")], strict=True):
@@ -250,21 +264,21 @@ def _notice_to_process(log: dict[Kind, list[Event]]) -> Iterator[float]:
                 yield first - begin
 
 
-def _resumes(log: dict[Kind, list[Event]], stopped_runs: Collection[int]) -> int:
-    trained = sorted({event.integer("run") for event in log[Kind.RING_FORMED]})
+def _resumes(log: dict[JobEventKind, list[JobEvent]], stopped_runs: Collection[int]) -> int:
+    trained = sorted({event.integer("run") for event in log[JobEventKind.RING_FORMED]})
     # A run that follows a failure instead of a STOP is a restart.
     return sum(previous in stopped_runs for previous in trained[:-1])
 
 
-def _ending(expectations: Expectations, *, finished: bool, wrong_ends: Sequence[Event]) -> Iterator[Finding]:
+def _ending(expectations: Expectations, *, finished: bool, wrong_ends: Sequence[JobEvent]) -> Iterator[VerdictFinding]:
     if not finished:
-        yield Finding(Failure.UNFINISHED, f"step {expectations.steps} was never reached")
+        yield VerdictFinding(Failure.UNFINISHED, f"step {expectations.steps} was never reached")
     for digest in sorted({end.text("digest") for end in wrong_ends}):
-        yield Finding(Failure.PARAMETERS_DIFFER, f"{digest} at the end, not {expectations.digest}")
+        yield VerdictFinding(Failure.PARAMETERS_DIFFER, f"{digest} at the end, not {expectations.digest}")
 
 
-def _by_kind(events: Iterable[Event]) -> dict[Kind, list[Event]]:
-    log: dict[Kind, list[Event]] = defaultdict(list)
+def _by_kind(events: Iterable[JobEvent]) -> dict[JobEventKind, list[JobEvent]]:
+    log: dict[JobEventKind, list[JobEvent]] = defaultdict(list)
     for event in events:
         log[event.kind].append(event)
     return log

@@ -12,8 +12,8 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from simulator.guarantees import Costs
-from simulator.verdict import Verdict
+from simulator.guarantees import GuaranteeCosts
+from simulator.verdict import ReplayVerdict
 
 POLL_SECONDS = 0.05
 # With a larger delay the machine has missed a poll, a window or a deadline of the simulation itself.
@@ -48,7 +48,7 @@ async def _watch(found: SchedulingDelay) -> NoReturn:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """The outcome of one scenario. `verdict` is None if it could not start or left processes behind.
 
     Attributes:
@@ -63,9 +63,9 @@ class Outcome:
     """
 
     name: str
-    verdict: Verdict | None
+    verdict: ReplayVerdict | None
     shortcomings: tuple[str, ...]
-    costs: Costs
+    costs: GuaranteeCosts
     shortest_lead: float
     late: float
     seconds: float
@@ -86,14 +86,14 @@ class Outcome:
         return not self.ok and self.overloaded
 
 
-def shortcomings(verdict: Verdict, costs: Costs, shortest_lead: float) -> Iterator[str]:
+def shortcomings(verdict: ReplayVerdict, costs: GuaranteeCosts, shortest_lead: float) -> Iterator[str]:
     """Yield the judge's findings, and a lead that was too short for the guarantees."""
     yield from (f"{finding.failure}: {finding.detail}" for finding in verdict.failures)
     if shortest_lead < costs.minimum_lead:
         yield f"the lead of {shortest_lead:.1f} s was below step + checkpoint + 2 s = {costs.minimum_lead:.1f} s"
 
 
-def table(outcomes: Sequence[Outcome]) -> Table:
+def table(outcomes: Sequence[ReplayOutcome]) -> Table:
     result = Table(title="Replay, judged by the simulated cloud's truth", title_justify="left")
     for column in (
         "scenario",
@@ -115,7 +115,7 @@ def table(outcomes: Sequence[Outcome]) -> Table:
     return result
 
 
-def _cells(verdict: Verdict | None) -> tuple[str, ...]:
+def _cells(verdict: ReplayVerdict | None) -> tuple[str, ...]:
     if verdict is None:
         return ("-",) * 11
     figures = verdict.figures
@@ -135,12 +135,12 @@ def _cells(verdict: Verdict | None) -> tuple[str, ...]:
     )
 
 
-def _end(outcome: Outcome) -> tuple[str, Text]:
+def _end(outcome: ReplayOutcome) -> tuple[str, Text]:
     word = Text("passed", style="bold green") if outcome.ok else Text("FAILED", style="bold red")
     return f"{outcome.seconds:.0f} s", word
 
 
-def lines(outcome: Outcome) -> Iterator[str]:
+def lines(outcome: ReplayOutcome) -> Iterator[str]:
     """Describe what is wrong with a scenario."""
     for shortcoming in outcome.shortcomings:
         yield f"{outcome.name}: {shortcoming}"
@@ -148,10 +148,10 @@ def lines(outcome: Outcome) -> Iterator[str]:
         yield f"{outcome.name}: the machine was overloaded, up to {outcome.late:.1f} s late; repeat it on an idle one"
 
 
-def write_json(path: Path, outcomes: Sequence[Outcome]) -> None:
+def write_json(path: Path, outcomes: Sequence[ReplayOutcome]) -> None:
     plain = {"ok": all(one.ok for one in outcomes), "scenarios": [_plain(one) for one in outcomes]}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n")
 
 
-def _plain(outcome: Outcome) -> dict[str, Any]:
+def _plain(outcome: ReplayOutcome) -> dict[str, Any]:
     return {**msgspec.to_builtins(outcome), "ok": outcome.ok, "overloaded": outcome.overloaded}

@@ -13,12 +13,12 @@ from rich.console import Console
 
 from simulator.cloud.schedule import ScheduleError
 from simulator.cloud.trace import DEFAULT_TRACE, TraceError
-from simulator.guarantees import Costs, timed_checkpoint
-from simulator.job import Fault
-from simulator.outcome import Outcome, lines, table, write_json
+from simulator.guarantees import GuaranteeCosts, timed_checkpoint
+from simulator.job import JobFault
+from simulator.outcome import ReplayOutcome, lines, table, write_json
 from simulator.run_scenario import run_scenario
-from simulator.runner import ExitCode, Scenario, print_line, run
-from simulator.scenarios import STEP_SECONDS, Part, ScenarioOptions, scenarios
+from simulator.runner import ReplayExitCode, ReplayScenario, print_line, run
+from simulator.scenarios import STEP_SECONDS, ScenarioOptions, ScenarioPart, scenarios
 
 LOG_COLUMNS = 160
 
@@ -26,7 +26,13 @@ LOG_COLUMNS = 160
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = ScenarioOptions()
     option = parser.add_argument
-    option("--part", type=Part, choices=list(Part), default=default.part, help="the scenarios to replay (default: all)")
+    option(
+        "--part",
+        type=ScenarioPart,
+        choices=list(ScenarioPart),
+        default=default.part,
+        help="the scenarios to replay (default: all)",
+    )
     option(
         "--trace",
         type=Path,
@@ -52,7 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--gap", type=_positive, metavar="S", help="longest idle stretch, in trace seconds (default: 0.8 leads)")
     option("--speed", type=_positive, help="trace seconds per second on the clock (default: lead / 7.5)")
     option("--step-seconds", type=_positive, default=STEP_SECONDS, metavar="S", help="minimum duration of a step")
-    option("--fault", type=Fault, choices=list(Fault), help="damage the training on purpose; the replay must then fail")
+    option(
+        "--fault",
+        type=JobFault,
+        choices=list(JobFault),
+        help="damage the training on purpose; the replay must then fail",
+    )
     option("--json", type=Path, metavar="FILE", help="write all figures to this file")
     option("--keep", action="store_true", help="keep the work directories after a success")
 
@@ -70,7 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
         chosen = _chosen(arguments)
     except (TraceError, ScheduleError) as error:
         print_line(Console(stderr=True), f"python -m simulator replay: {error}")
-        return ExitCode.USAGE
+        return ReplayExitCode.USAGE
     return run(lambda: _replay(chosen, arguments.json, console, keep=arguments.keep))
 
 
@@ -80,7 +91,7 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=LOG_COLUMNS)
 
 
-def _chosen(arguments: argparse.Namespace) -> list[Scenario]:
+def _chosen(arguments: argparse.Namespace) -> list[ReplayScenario]:
     options = ScenarioOptions(
         part=arguments.part,
         trace=arguments.trace,
@@ -92,12 +103,14 @@ def _chosen(arguments: argparse.Namespace) -> list[Scenario]:
         fault=arguments.fault,
     )
     with tempfile.TemporaryDirectory(prefix="elastic-replay-") as directory:
-        costs = Costs(options.step_seconds, timed_checkpoint(Path(directory)))
+        costs = GuaranteeCosts(options.step_seconds, timed_checkpoint(Path(directory)))
     return scenarios(options, costs)
 
 
-async def _replay(chosen: Sequence[Scenario], json: Path | None, console: Console, *, keep: bool) -> ExitCode:
-    outcomes: list[Outcome] = []
+async def _replay(
+    chosen: Sequence[ReplayScenario], json: Path | None, console: Console, *, keep: bool
+) -> ReplayExitCode:
+    outcomes: list[ReplayOutcome] = []
     for number, scenario in enumerate(chosen, start=1):
         print_line(
             console,
@@ -109,4 +122,4 @@ async def _replay(chosen: Sequence[Scenario], json: Path | None, console: Consol
     console.print(table(outcomes))
     for line in (line for outcome in outcomes for line in lines(outcome)):
         print_line(console, line)
-    return ExitCode.OK if all(outcome.ok for outcome in outcomes) else ExitCode.FAILED
+    return ReplayExitCode.OK if all(outcome.ok for outcome in outcomes) else ReplayExitCode.FAILED

@@ -7,18 +7,18 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.outcome import Outcome
-from simulator.verdict import Figures, Group, GroupMeaning, Latency
+from simulator.outcome import ReplayOutcome
+from simulator.verdict import Figures, GroupMeaning, Latency, NoticeGroup
 
 # A broken run can fail in hundreds of places, and the first few are enough.
 MAX_FINDINGS = 12
 
 
-def report(outcome: Outcome) -> RenderableType:
+def report(outcome: ReplayOutcome) -> RenderableType:
     return Lines(table(outcome), *_shortcomings(outcome))
 
 
-def table(outcome: Outcome) -> Table:
+def table(outcome: ReplayOutcome) -> Table:
     result = Table(title="Verdict, by the simulated cloud's truth", title_justify="left", show_header=False)
     result.add_column()
     result.add_column(justify="right")
@@ -55,13 +55,13 @@ def _latency(latency: Latency) -> str:
     return f"{latency.p50:.2f} s / {latency.p99:.2f} s (n={latency.count})"
 
 
-def _changes(groups: tuple[Group, ...]) -> str:
+def _changes(groups: tuple[NoticeGroup, ...]) -> str:
     shrinks = [str(group.changes) for group in groups if group.meaning is GroupMeaning.SHRINK]
     stops = sum(group.meaning is GroupMeaning.STOP for group in groups)
     return (", ".join(shrinks) or "-") + (f" (and {stops} meant STOP)" if stops else "")
 
 
-def _shortcomings(outcome: Outcome) -> Iterator[Text]:
+def _shortcomings(outcome: ReplayOutcome) -> Iterator[Text]:
     for shortcoming in outcome.shortcomings[:MAX_FINDINGS]:
         yield Text(shortcoming, style="red")
     if (more := len(outcome.shortcomings) - MAX_FINDINGS) > 0:

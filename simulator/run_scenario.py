@@ -4,20 +4,20 @@ import time
 
 from rich.console import Console
 
-from simulator.cloud.paths import WorldPaths
+from simulator.cloud.paths import CloudPaths
 from simulator.cloud.process import ProcessEnded, TooLate
-from simulator.cloud.schedule import Schedule
+from simulator.cloud.schedule import ReclaimSchedule
 from simulator.cloud.synthetic import leads
 from simulator.crashes import crashes
-from simulator.guarantees import Costs, observed_costs
+from simulator.guarantees import GuaranteeCosts, observed_costs
 from simulator.harness import ProcessesLeft
-from simulator.outcome import Outcome, measure_delay, shortcomings
-from simulator.runner import Scenario, play, work_directory
+from simulator.outcome import ReplayOutcome, measure_delay, shortcomings
+from simulator.runner import ReplayScenario, play, work_directory
 
 
 async def run_scenario(
-    scenario: Scenario, console: Console, prefix: str, *, keep: bool, invite: bool = False
-) -> Outcome:
+    scenario: ReplayScenario, console: Console, prefix: str, *, keep: bool, invite: bool = False
+) -> ReplayOutcome:
     """Play a scenario and judge it. Its directory is kept after a failure, or if `keep` is set.
 
     `invite` prints the address of the status page.
@@ -28,16 +28,18 @@ async def run_scenario(
             try:
                 played = await play(scenario, place.root, console, invite=invite)
             except (ProcessEnded, TooLate, ProcessesLeft) as error:
-                took, found = time.monotonic() - started, crashes(WorldPaths(place.root).logs)
-                return Outcome(scenario.name, None, (str(error),), Costs(0.0, 0.0), shortest, late.longest, took, found)
+                took, found = time.monotonic() - started, crashes(CloudPaths(place.root).logs)
+                return ReplayOutcome(
+                    scenario.name, None, (str(error),), GuaranteeCosts(0.0, 0.0), shortest, late.longest, took, found
+                )
         costs = observed_costs(played.events)
         broken = () if played.broken is None else (played.broken,)
-        found = crashes(WorldPaths(place.root).logs)
+        found = crashes(CloudPaths(place.root).logs)
         wrong = (*broken, *shortcomings(played.verdict, costs, shortest), *(f"crashed: {each}" for each in found))
         took = time.monotonic() - started
         place.keep = keep or bool(wrong)
-    return Outcome(scenario.name, played.verdict, wrong, costs, shortest, late.longest, took, found)
+    return ReplayOutcome(scenario.name, played.verdict, wrong, costs, shortest, late.longest, took, found)
 
 
-def _shortest_lead(schedule: Schedule) -> float:
+def _shortest_lead(schedule: ReclaimSchedule) -> float:
     return min(leads(schedule), default=float("inf"))

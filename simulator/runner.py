@@ -13,15 +13,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from simulator.cloud.metadata import Mode
+from simulator.cloud.metadata import AnswerMode
 from simulator.cloud.process import ProcessEnded, TooLate
-from simulator.cloud.schedule import Schedule, training_seconds
-from simulator.events import Event
-from simulator.harness import World, world
-from simulator.job import Fault
-from simulator.services import JobPlan, JobProcess
-from simulator.verdict import Bounds, Verdict
-from simulator.view import Viewer
+from simulator.cloud.schedule import ReclaimSchedule, training_seconds
+from simulator.events import JobEvent
+from simulator.harness import ReplayWorld, world
+from simulator.job import JobFault
+from simulator.services import JobProcess, ServedJobPlan
+from simulator.verdict import ReplayVerdict, VerdictBounds
+from simulator.view import ReplayViewer
 
 # Enough steps to outlast the schedule, because a job that finishes early proves nothing about the rest.
 OUTLIVE_SECONDS = 1.0
@@ -29,7 +29,7 @@ OUTLIVE_SECONDS = 1.0
 PATIENCE_SECONDS = 30.0
 
 
-class ExitCode(IntEnum):
+class ReplayExitCode(IntEnum):
     OK = 0
     FAILED = 1
     USAGE = 64
@@ -37,13 +37,13 @@ class ExitCode(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class ReplayScenario:
     """A schedule and the job that runs through it."""
 
     name: str
-    schedule: Schedule
-    job: JobPlan
-    mode: Mode = Mode.PLAIN
+    schedule: ReclaimSchedule
+    job: ServedJobPlan
+    mode: AnswerMode = AnswerMode.PLAIN
     tls: bool = False
 
 
@@ -57,22 +57,22 @@ class PlayResult:
         broken: Why the job did not finish; None if it did.
     """
 
-    verdict: Verdict
-    events: tuple[Event, ...]
+    verdict: ReplayVerdict
+    events: tuple[JobEvent, ...]
     broken: str | None = None
 
 
-def enough_steps(schedule: Schedule, minimum: int, step_seconds: float) -> int:
+def enough_steps(schedule: ReclaimSchedule, minimum: int, step_seconds: float) -> int:
     """Return a number of steps that a job cannot finish before the schedule ends."""
     return math.ceil((training_seconds(schedule, minimum) + OUTLIVE_SECONDS) / step_seconds)
 
 
-def fault_arguments(fault: Fault | None) -> tuple[str, ...]:
+def fault_arguments(fault: JobFault | None) -> tuple[str, ...]:
     """Return the training script's arguments for a fault."""
     return () if fault is None else ("--fault", fault.value)
 
 
-async def play(scenario: Scenario, root: Path, console: Console, *, invite: bool = False) -> PlayResult:
+async def play(scenario: ReplayScenario, root: Path, console: Console, *, invite: bool = False) -> PlayResult:
     """Play a scenario in an empty directory and judge it. `invite` prints the address of the status page.
 
     Raises:
@@ -95,16 +95,16 @@ async def play(scenario: Scenario, root: Path, console: Console, *, invite: bool
             # Tells the judge how long nothing has happened, because a suspended job writes no events.
             one.end_scenario()
     # Judged after the world has ended: a process that survives its stop fails the scenario first.
-    return PlayResult(one.verdict(job, Bounds()), tuple(one.events(job)), broken)
+    return PlayResult(one.verdict(job, VerdictBounds()), tuple(one.events(job)), broken)
 
 
-def _first_workers(scenario: Scenario) -> int:
+def _first_workers(scenario: ReplayScenario) -> int:
     # With fewer nodes than its minimum the job waits, and the schedule starts at once.
     present = len(scenario.schedule.present)
     return min(present, scenario.job.max_workers) if present >= scenario.job.min_workers else 0
 
 
-async def _replayed(one: World, job: JobProcess, scenario: Scenario) -> None:
+async def _replayed(one: ReplayWorld, job: JobProcess, scenario: ReplayScenario) -> None:
     """Replay the schedule while the job trains, and wait for the job's end."""
     replay = asyncio.create_task(one.replay(scenario.schedule), name="replay")
     working = scenario.job.steps * scenario.job.step_seconds
@@ -121,8 +121,8 @@ async def _replayed(one: World, job: JobProcess, scenario: Scenario) -> None:
 
 
 @asynccontextmanager
-async def _shown(one: World, console: Console) -> AsyncIterator[None]:
-    showing = asyncio.create_task(Viewer(one).show(console), name="view")
+async def _shown(one: ReplayWorld, console: Console) -> AsyncIterator[None]:
+    showing = asyncio.create_task(ReplayViewer(one).show(console), name="view")
     try:
         yield
     finally:
@@ -131,21 +131,21 @@ async def _shown(one: World, console: Console) -> AsyncIterator[None]:
             await showing
 
 
-def run(play_all: Callable[[], Awaitable[ExitCode]]) -> ExitCode:
+def run(play_all: Callable[[], Awaitable[ReplayExitCode]]) -> ReplayExitCode:
     """Run a command to its end. SIGTERM ends its worlds cleanly, as Ctrl-C does."""
     try:
         return asyncio.run(_interruptible(play_all))
     except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
+        return ReplayExitCode.INTERRUPTED
 
 
-async def _interruptible(play_all: Callable[[], Awaitable[ExitCode]]) -> ExitCode:
+async def _interruptible(play_all: Callable[[], Awaitable[ReplayExitCode]]) -> ReplayExitCode:
     this = asyncio.current_task()
     if this is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     with suppress(asyncio.CancelledError):
         return await play_all()
-    return ExitCode.INTERRUPTED
+    return ReplayExitCode.INTERRUPTED
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from simulator.cloud.schedule import Kill, Notice, Pace, Schedule, plan
+from simulator.cloud.schedule import KillNode, ReclaimSchedule, ScheduledNotice, SchedulePace, plan
 from simulator.cloud.shorten import shortened, topped_up
 from simulator.cloud.synthetic import (
     AGREED_MINIMUM,
@@ -21,11 +21,11 @@ from simulator.cloud.synthetic import (
     hard,
     short,
 )
-from simulator.cloud.trace import DEFAULT_TRACE, Cut, Node, cut, load
-from simulator.guarantees import Costs, validate_schedule
-from simulator.job import Fault
-from simulator.runner import Scenario, enough_steps, fault_arguments
-from simulator.services import JobPlan
+from simulator.cloud.trace import DEFAULT_TRACE, Node, TraceCut, cut, load
+from simulator.guarantees import GuaranteeCosts, validate_schedule
+from simulator.job import JobFault
+from simulator.runner import ReplayScenario, enough_steps, fault_arguments
+from simulator.services import ServedJobPlan
 
 # With a lead of 7.5 s on the clock, a group is collected before the margin of 5 s, which would cut its window short:
 # announced times are whole seconds, polls are 1 s apart, and the members of a group come within 0.2 s.
@@ -44,7 +44,7 @@ RATES, RATES_MIN, RATES_MAX = Rates(), 13, 16
 TINY_MIN, TINY_MAX, TINY_LEAD = 2, 3, 8.0
 
 
-class Part(StrEnum):
+class ScenarioPart(StrEnum):
     """The selection of scenarios."""
 
     ALL = "all"
@@ -69,17 +69,17 @@ class Part(StrEnum):
 class ScenarioOptions:
     """Options of a replay. `gap` is in seconds of the trace, `speed` in trace seconds per second on the clock."""
 
-    part: Part = Part.ALL
+    part: ScenarioPart = ScenarioPart.ALL
     trace: Path = DEFAULT_TRACE
     seeds: tuple[int, ...] = (1, 2, 3)
     leads: tuple[float, ...] = LEADS
     gap: float | None = None
     speed: float | None = None
     step_seconds: float = STEP_SECONDS
-    fault: Fault | None = None
+    fault: JobFault | None = None
 
 
-def scenarios(options: ScenarioOptions, costs: Costs) -> list[Scenario]:
+def scenarios(options: ScenarioOptions, costs: GuaranteeCosts) -> list[ReplayScenario]:
     """Return the selected scenarios in order.
 
     Raises:
@@ -92,30 +92,30 @@ def scenarios(options: ScenarioOptions, costs: Costs) -> list[Scenario]:
     return chosen
 
 
-def _scenarios(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
+def _scenarios(options: ScenarioOptions, costs: GuaranteeCosts) -> Iterator[ReplayScenario]:
     match options.part:
-        case Part.ALL:
+        case ScenarioPart.ALL:
             yield _agreed(options)
             yield from _recorded(options, costs)
             yield from _fixed_rate(options, costs)
             yield from _hard(options)
-        case Part.TRACE:
+        case ScenarioPart.TRACE:
             yield from _recorded(options, costs)
-        case Part.RATES:
+        case ScenarioPart.RATES:
             yield from _fixed_rate(options, costs)
-        case Part.HARD:
+        case ScenarioPart.HARD:
             yield from _hard(options)
-        case Part.CI:
+        case ScenarioPart.CI:
             yield from _piece(options, costs)
-        case Part.SHORT:
+        case ScenarioPart.SHORT:
             yield _scenario("short", short(), SHORT_MINIMUM, SHORT_NODES, options)
-        case Part.AGREED:
+        case ScenarioPart.AGREED:
             yield _agreed(options)
-        case Part.TINY:
+        case ScenarioPart.TINY:
             yield _tiny(options)
 
 
-def _recorded(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
+def _recorded(options: ScenarioOptions, costs: GuaranteeCosts) -> Iterator[ReplayScenario]:
     records = load(options.trace)
     whole = cut(records, 0.0, max((record.at for record in records), default=0.0))
     for lead in options.leads:
@@ -123,48 +123,50 @@ def _recorded(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
         yield _scenario(f"whole trace, lead {lead:g} s", schedule, TRACE_MIN, TRACE_MAX, options)
 
 
-def _piece(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
+def _piece(options: ScenarioOptions, costs: GuaranteeCosts) -> Iterator[ReplayScenario]:
     piece = cut(load(options.trace), CI_FROM, CI_TO)
     for lead in options.leads:
         schedule = _paced(piece, CI_MIN, options, _pace(lead, options, costs))
         yield _scenario(f"piece of the trace, lead {lead:g} s", schedule, CI_MIN, CI_MAX, options)
 
 
-def _fixed_rate(options: ScenarioOptions, costs: Costs) -> Iterator[Scenario]:
+def _fixed_rate(options: ScenarioOptions, costs: GuaranteeCosts) -> Iterator[ReplayScenario]:
     for number, seed in enumerate(options.seeds):
         lead = options.leads[number % len(options.leads)]
         schedule = _paced(fixed_rate(RATES, seed), RATES_MIN, options, _pace(lead, options, costs, seed))
         yield _scenario(f"fixed rate, seed {seed}, lead {lead:g} s", schedule, RATES_MIN, RATES_MAX, options)
 
 
-def _hard(options: ScenarioOptions) -> Iterator[Scenario]:
+def _hard(options: ScenarioOptions) -> Iterator[ReplayScenario]:
     for seed in options.seeds:
         yield _scenario(f"hard, seed {seed}", hard(seed), HARD_MINIMUM, HARD_NODES, options)
 
 
-def _agreed(options: ScenarioOptions) -> Scenario:
+def _agreed(options: ScenarioOptions) -> ReplayScenario:
     scenario = _scenario("agreed", agreed(), AGREED_MINIMUM, AGREED_NODES, options)
     return replace(scenario, job=replace(scenario.job, worker_multiple=AGREED_MULTIPLE, agrees=True))
 
 
-def _tiny(options: ScenarioOptions) -> Scenario:
+def _tiny(options: ScenarioOptions) -> ReplayScenario:
     present = tuple(Node(f"node{number}") for number in range(1, TINY_MAX + 1))
-    steps = (Notice(0.1, present[-1], TINY_LEAD, "only"), Kill(0.1 + TINY_LEAD, present[-1]))
-    return _scenario("tiny", Schedule(present, steps, steps[-1].at), TINY_MIN, TINY_MAX, options)
+    steps = (ScheduledNotice(0.1, present[-1], TINY_LEAD, "only"), KillNode(0.1 + TINY_LEAD, present[-1]))
+    return _scenario("tiny", ReclaimSchedule(present, steps, steps[-1].at), TINY_MIN, TINY_MAX, options)
 
 
-def _pace(lead: float, options: ScenarioOptions, costs: Costs, seed: int = 1) -> Pace:
+def _pace(lead: float, options: ScenarioOptions, costs: GuaranteeCosts, seed: int = 1) -> SchedulePace:
     speed = options.speed or lead / CLOCK_LEAD_SECONDS
-    return Pace(speed, lead, seed, withdrawal=False, least=costs.minimum_lead)
+    return SchedulePace(speed, lead, seed, withdrawal=False, least=costs.minimum_lead)
 
 
-def _paced(whole: Cut, minimum: int, options: ScenarioOptions, pace: Pace) -> Schedule:
+def _paced(whole: TraceCut, minimum: int, options: ScenarioOptions, pace: SchedulePace) -> ReclaimSchedule:
     gap = options.gap or GAP_LEADS * pace.lead
     return plan(topped_up(shortened(whole, gap), minimum, gap), pace)
 
 
-def _scenario(name: str, schedule: Schedule, minimum: int, most: int, options: ScenarioOptions) -> Scenario:
-    job = JobPlan(
+def _scenario(
+    name: str, schedule: ReclaimSchedule, minimum: int, most: int, options: ScenarioOptions
+) -> ReplayScenario:
+    job = ServedJobPlan(
         min_workers=minimum,
         max_workers=most,
         steps=enough_steps(schedule, minimum, options.step_seconds),
@@ -172,4 +174,4 @@ def _scenario(name: str, schedule: Schedule, minimum: int, most: int, options: S
         seed=options.seeds[0],
         job_arguments=fault_arguments(options.fault),
     )
-    return Scenario(name, schedule, job)
+    return ReplayScenario(name, schedule, job)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from simulator.certificates import Authority
-from simulator.cloud.dialects import METADATA_URLS, Cloud
+from simulator.certificates import SimulatedAuthority
+from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud
 from simulator.cloud.nodes import AgentCommand
-from simulator.cloud.paths import WorldPaths
-from simulator.cloud.process import Child, TooLate, environment, script, spawn
+from simulator.cloud.paths import CloudPaths
+from simulator.cloud.process import CloudChild, TooLate, environment, script, spawn
 from simulator.cloud.trace import Node
-from simulator.events import Event, EventLog, read
+from simulator.events import EventLog, JobEvent, read
 from supervisor.identity.tokens import Tokens
 
 START_SECONDS = 60.0
@@ -26,7 +26,7 @@ POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoints:
+class ServiceEndpoints:
     """The supervisor's addresses: `grpc` as host:port, `http` as a URL."""
 
     grpc: str
@@ -43,17 +43,17 @@ class SupervisorProcess:
     """
 
     def __init__(
-        self, paths: WorldPaths, authority: Authority | None = None, settings: Mapping[str, str] | None = None
+        self, paths: CloudPaths, authority: SimulatedAuthority | None = None, settings: Mapping[str, str] | None = None
     ) -> None:
         self._places = paths
         self.authority = authority
         self._extra_settings = settings or {}
         self._file = paths.supervisor / "endpoints.json"
-        self._endpoints: Endpoints | None = None
-        self._child: Child | None = None
+        self._endpoints: ServiceEndpoints | None = None
+        self._child: CloudChild | None = None
 
     @property
-    def endpoints(self) -> Endpoints:
+    def endpoints(self) -> ServiceEndpoints:
         """Its addresses.
 
         Raises:
@@ -64,7 +64,7 @@ class SupervisorProcess:
         return self._endpoints
 
     @property
-    def child(self) -> Child:
+    def child(self) -> CloudChild:
         """Its present process.
 
         Raises:
@@ -94,7 +94,7 @@ class SupervisorProcess:
             if time.monotonic() > deadline:
                 raise TooLate(f"the supervisor does not serve after {START_SECONDS:g} s:\n{self._child.tail()}")
             await asyncio.sleep(POLL_SECONDS)
-        self._endpoints = msgspec.json.decode(self._file.read_bytes(), type=Endpoints)
+        self._endpoints = msgspec.json.decode(self._file.read_bytes(), type=ServiceEndpoints)
 
     async def kill(self) -> None:
         await self.child.kill()
@@ -128,7 +128,11 @@ class SupervisorProcess:
 
 
 def agent_command(
-    node: Node, supervisor: SupervisorProcess, metadata_url: str, paths: WorldPaths, cloud: Cloud = Cloud.ALIYUN
+    node: Node,
+    supervisor: SupervisorProcess,
+    metadata_url: str,
+    paths: CloudPaths,
+    cloud: SimulatedCloud = SimulatedCloud.ALIYUN,
 ) -> AgentCommand:
     """Return the command of a node's agent, which has its own token."""
     token = _write_token(paths.token(f"agent-{node}"), supervisor.tokens().agent(node))
@@ -146,7 +150,7 @@ def agent_command(
 
 
 @dataclass(frozen=True, slots=True)
-class JobPlan:
+class ServedJobPlan:
     """A job as its user would describe it.
 
     Attributes:
@@ -175,11 +179,11 @@ class JobPlan:
     launcher_arguments: tuple[str, ...] = ()
     job_arguments: tuple[str, ...] = ()
 
-    def command(self, paths: WorldPaths, supervisor_url: str, token: Path) -> list[str]:
+    def command(self, paths: CloudPaths, supervisor_url: str, token: Path) -> list[str]:
         """Return the whole command line: kubeai-run, the launcher, the training script."""
         return [*self._run(paths, supervisor_url, token), "--", *self._launcher(), "--", *self._script(paths)]
 
-    def _run(self, paths: WorldPaths, supervisor_url: str, token: Path) -> Iterator[str]:
+    def _run(self, paths: CloudPaths, supervisor_url: str, token: Path) -> Iterator[str]:
         yield script("kubeai-run")
         yield from ("--job", self.name, "--framework", "horovod")
         yield from ("--min-workers", str(self.min_workers), "--max-workers", str(self.max_workers))
@@ -198,7 +202,7 @@ class JobPlan:
         yield from ("--discovery", script("kubeai-discover-hosts"), "--discovery-seconds", "1.0")
         yield from self.launcher_arguments
 
-    def _script(self, paths: WorldPaths) -> Iterator[str]:
+    def _script(self, paths: CloudPaths) -> Iterator[str]:
         yield from (sys.executable, "-m", "simulator.job")
         yield from ("--steps", str(self.steps), "--step-seconds", str(self.step_seconds), "--seed", str(self.seed))
         yield from ("--checkpoint", str(paths.job(self.name) / "checkpoint"))
@@ -207,7 +211,7 @@ class JobPlan:
 
 
 class JobProcess:
-    def __init__(self, plan: JobPlan, child: Child, paths: WorldPaths) -> None:
+    def __init__(self, plan: ServedJobPlan, child: CloudChild, paths: CloudPaths) -> None:
         self.plan = plan
         self.child = child
         self._home = paths.job(plan.name)
@@ -221,7 +225,7 @@ class JobProcess:
     def exclusions_now(self) -> tuple[str, ...]:
         return tuple(self.exclusions.read_text(encoding="utf-8").split())
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[JobEvent]:
         return read(self._events)
 
     def log(self, name: str) -> EventLog:
@@ -237,7 +241,7 @@ class JobProcess:
 
 
 def start_job(
-    plan: JobPlan, supervisor: SupervisorProcess, paths: WorldPaths, variables: Mapping[str, str]
+    plan: ServedJobPlan, supervisor: SupervisorProcess, paths: CloudPaths, variables: Mapping[str, str]
 ) -> JobProcess:
     """Start a job as its user would. `variables` are added to its environment."""
     home = paths.job(plan.name)

@@ -14,7 +14,7 @@ class StatusUnavailable(ConnectionError):  # noqa: N818 - the name describes the
 
 
 @dataclass(frozen=True, slots=True)
-class JobStatus:
+class ReadJobStatus:
     job: str
     phase: str
     reason: str = ""
@@ -39,7 +39,7 @@ class NoticeStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceStatus:
+class ReadSourceStatus:
     source: str
     state: str
 
@@ -48,20 +48,20 @@ class SourceStatus:
 class AgentStatus:
     node: str
     connected: bool
-    sources: list[SourceStatus] = field(default_factory=list)
+    sources: list[ReadSourceStatus] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ReadStatus:
     """The whole answer, or a page of it that `next` continues. `now` is in Unix seconds."""
 
     now: float = 0.0
-    jobs: list[JobStatus] = field(default_factory=list)
+    jobs: list[ReadJobStatus] = field(default_factory=list)
     notices: list[NoticeStatus] = field(default_factory=list)
     agents: list[AgentStatus] = field(default_factory=list)
     next: str | None = None
 
-    def job(self, name: str) -> JobStatus | None:
+    def job(self, name: str) -> ReadJobStatus | None:
         return next((job for job in self.jobs if job.job == name), None)
 
     def connected(self) -> frozenset[str]:
@@ -74,7 +74,7 @@ class Status:
         return frozenset(agent.node for agent in known)
 
 
-async def fetch(session: aiohttp.ClientSession, url: str, token: str) -> Status:
+async def fetch(session: aiohttp.ClientSession, url: str, token: str) -> ReadStatus:
     """Request the supervisor's status.
 
     Raises:
@@ -82,25 +82,25 @@ async def fetch(session: aiohttp.ClientSession, url: str, token: str) -> Status:
     """
     headers = {"Authorization": f"Bearer {token}"}
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-    pages: list[Status] = []
+    pages: list[ReadStatus] = []
     try:
         while not pages or pages[-1].next is not None:
             after = {"after": pages[-1].next} if pages and pages[-1].next is not None else {}
             async with session.get(f"{url}/v1/status", headers=headers, timeout=timeout, params=after) as answer:
                 answer.raise_for_status()
-                pages.append(msgspec.json.decode(await answer.read(), type=Status))
+                pages.append(msgspec.json.decode(await answer.read(), type=ReadStatus))
     except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
         raise StatusUnavailable(f"no status from {url}: {error!r}") from error
     return _joined(pages)
 
 
-def _joined(pages: Sequence[Status]) -> Status:
+def _joined(pages: Sequence[ReadStatus]) -> ReadStatus:
     """Join the pages of a status. A large job spans several."""
-    jobs: dict[str, JobStatus] = {}
+    jobs: dict[str, ReadJobStatus] = {}
     for job in (job for page in pages for job in page.jobs):
         known = jobs.get(job.job)
         jobs[job.job] = job if known is None else _extended(known, job)
-    return Status(
+    return ReadStatus(
         now=pages[0].now,
         jobs=list(jobs.values()),
         notices=[notice for page in pages for notice in page.notices],
@@ -108,7 +108,7 @@ def _joined(pages: Sequence[Status]) -> Status:
     )
 
 
-def _extended(job: JobStatus, more: JobStatus) -> JobStatus:
+def _extended(job: ReadJobStatus, more: ReadJobStatus) -> ReadJobStatus:
     return replace(
         job,
         hosts=job.hosts + more.hosts,

@@ -3,9 +3,11 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from simulator.events import Event, Kind
+from simulator.events import JobEvent, JobEventKind
 
-NODE_EVENTS = frozenset({Kind.NODE_ADDED, Kind.NOTICE_SHOWN, Kind.NOTICE_WITHDRAWN, Kind.NODE_GONE})
+NODE_EVENTS = frozenset(
+    {JobEventKind.NODE_ADDED, JobEventKind.NOTICE_SHOWN, JobEventKind.NOTICE_WITHDRAWN, JobEventKind.NODE_GONE}
+)
 """Events that change a node."""
 
 
@@ -17,7 +19,7 @@ class LiveNotice:
     shown_at: float
 
 
-class Truth:
+class ReplayTruth:
     """The state after the events applied so far."""
 
     def __init__(self, min_workers: int, withdrawal_seconds: float) -> None:
@@ -44,10 +46,10 @@ class Truth:
         """Stopped runs whose rank 0 has saved a checkpoint since."""
         self.finished = False
         """Whether a worker has applied the last step."""
-        self.certain: Event | None = None
+        self.certain: JobEvent | None = None
         """The event after which fewer workers than the minimum remained in the ring; None while enough do."""
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: JobEvent) -> None:
         if event.kind in NODE_EVENTS:
             self._apply_node_event(event)
         else:
@@ -84,42 +86,42 @@ class Truth:
         """Whether too few hosts of this run's last ring remain now or did a moment ago."""
         return run == self.run and self._remaining(t, forgiving=True) < self._min_workers
 
-    def _apply_node_event(self, event: Event) -> None:
+    def _apply_node_event(self, event: JobEvent) -> None:
         node = event.text("node")
         self._gone.discard(node)
         self._withdrawn.pop(node, None)
         self.present.add(node)
-        if event.kind is Kind.NOTICE_SHOWN:
+        if event.kind is JobEventKind.NOTICE_SHOWN:
             # A repeated announcement is the same notice with another deadline.
             self._notices.setdefault(node, LiveNotice(event.text("group"), event.t))
-        elif self._notices.pop(node, None) is not None and event.kind is Kind.NOTICE_WITHDRAWN:
+        elif self._notices.pop(node, None) is not None and event.kind is JobEventKind.NOTICE_WITHDRAWN:
             self._withdrawn[node] = event.t
-        if event.kind is Kind.NODE_GONE:
+        if event.kind is JobEventKind.NODE_GONE:
             self._gone.add(node)
             self.present.discard(node)
 
-    def _apply_job_event(self, event: Event) -> None:
+    def _apply_job_event(self, event: JobEvent) -> None:
         match event.kind:
-            case Kind.RING_FORMED:
+            case JobEventKind.RING_FORMED:
                 self._apply_ring(event)
-            case Kind.RING_BROKEN:
+            case JobEventKind.RING_BROKEN:
                 self._broken.add(event.text("host"))
-            case Kind.HOST_BLACKLISTED:
+            case JobEventKind.HOST_BLACKLISTED:
                 self._broken.add(event.text("host"))
                 self.blacklisted.add(event.text("host"))
-            case Kind.EXCLUSIONS_CHANGED:
+            case JobEventKind.EXCLUSIONS_CHANGED:
                 self.excluded = frozenset(event.texts("hosts"))
-            case Kind.RUN_ENDED | Kind.JOB_FINISHED:
+            case JobEventKind.RUN_ENDED | JobEventKind.JOB_FINISHED:
                 self._over.add(event.integer("run"))
-                self.finished = self.finished or event.kind is Kind.JOB_FINISHED
-            case Kind.FLAG_SEEN if event.text("directive") == "STOP":
+                self.finished = self.finished or event.kind is JobEventKind.JOB_FINISHED
+            case JobEventKind.FLAG_SEEN if event.text("directive") == "STOP":
                 self.stopped.add(event.integer("run"))
-            case Kind.CHECKPOINT_SAVED if event.integer("run") in self.stopped and event.integer("rank") == 0:
+            case JobEventKind.CHECKPOINT_SAVED if event.integer("run") in self.stopped and event.integer("rank") == 0:
                 self.saved.add(event.integer("run"))
             case _:
                 pass
 
-    def _apply_ring(self, event: Event) -> None:
+    def _apply_ring(self, event: JobEvent) -> None:
         if event.integer("run") != self.run:
             self.certain = None
             self.blacklisted.clear()

@@ -8,7 +8,7 @@ from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class VerdictBounds:
     """How soon the product must act if nothing but the cloud's reclaims disturbs it, in seconds.
 
     Attributes:
@@ -47,7 +47,7 @@ class Expectations:
     """Whether all ranks of a stopped ring must save, at one step."""
     withdrawal_seconds: float = 4.0
     """How long a withdrawn notice still justifies an action: withdrawal takes three clear polls of 1 s."""
-    bounds: Bounds | None = None
+    bounds: VerdictBounds | None = None
     """None if a test also disturbs the product or other jobs compete for the hosts: then no time is demanded."""
 
 
@@ -75,7 +75,7 @@ class Failure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class VerdictFinding:
     failure: Failure
     detail: str
 
@@ -114,7 +114,7 @@ class GroupMeaning(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NoticeGroup:
     """Hosts whose notices were shown together."""
 
     name: str
@@ -132,7 +132,7 @@ class Figures:
 
     notices: int
     """Announcements. One that was withdrawn and repeated counts twice."""
-    groups: tuple[Group, ...]
+    groups: tuple[NoticeGroup, ...]
     notice_to_process: Latency
     """From a notice to the first process that receives it."""
     notice_to_flag: Latency
@@ -163,9 +163,9 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReplayVerdict:
     figures: Figures
-    failures: tuple[Finding, ...]
+    failures: tuple[VerdictFinding, ...]
 
     @property
     def ok(self) -> bool:

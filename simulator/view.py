@@ -17,9 +17,9 @@ from rich.text import Text
 
 from simulator.cloud.nodes import worker_pids
 from simulator.cloud.trace import Node
-from simulator.events import Event, Kind, read
-from simulator.harness import World
-from simulator.status import JobStatus, Status, StatusUnavailable
+from simulator.events import JobEvent, JobEventKind, read
+from simulator.harness import ReplayWorld
+from simulator.status import ReadJobStatus, ReadStatus, StatusUnavailable
 
 POLL_SECONDS = 0.25
 # Notices of one group are shown within 0.2 s.
@@ -40,39 +40,39 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ViewSnapshot:
     """Everything visible at one moment. `status` is None while the supervisor does not answer."""
 
     seconds: float
     nodes: tuple[NodeView, ...] = ()
-    status: Status | None = None
-    events: tuple[Event, ...] = field(default=())
+    status: ReadStatus | None = None
+    events: tuple[JobEvent, ...] = field(default=())
     started_at: float = 0.0
 
     @property
-    def recent(self) -> Sequence[Event]:
+    def recent(self) -> Sequence[JobEvent]:
         """The events since the start, without the arrival of the initial nodes."""
         return [event for event in self.events if event.t >= self.started_at]
 
     @property
-    def jobs(self) -> Sequence[JobStatus]:
+    def jobs(self) -> Sequence[ReadJobStatus]:
         return self.status.jobs if self.status is not None else ()
 
 
 def nodes_of(
-    events: Sequence[Event], now: float, workers: Callable[[str], int], excluded: frozenset[str]
+    events: Sequence[JobEvent], now: float, workers: Callable[[str], int], excluded: frozenset[str]
 ) -> tuple[NodeView, ...]:
     """Return the nodes that exist after these events, in order of arrival. `now` is in Unix seconds."""
     deadlines: dict[str, tuple[float, bool] | None] = {}
     for event in events:
         match event.kind:
-            case Kind.NODE_ADDED:
+            case JobEventKind.NODE_ADDED:
                 deadlines[event.text("node")] = None
-            case Kind.NOTICE_SHOWN:
+            case JobEventKind.NOTICE_SHOWN:
                 deadlines[event.text("node")] = (float(event.fields["deadline"]), bool(event.fields["synthetic"]))
-            case Kind.NOTICE_WITHDRAWN:
+            case JobEventKind.NOTICE_WITHDRAWN:
                 deadlines[event.text("node")] = None
-            case Kind.NODE_GONE:
+            case JobEventKind.NODE_GONE:
                 deadlines.pop(event.text("node"), None)
             case _:
                 pass
@@ -88,9 +88,9 @@ def nodes_of(
     )
 
 
-def sentences(events: Sequence[Event]) -> Iterator[tuple[float, str]]:
+def sentences(events: Sequence[JobEvent]) -> Iterator[tuple[float, str]]:
     """Yield the events as sentences with their time. Nodes of one group share a sentence."""
-    row: list[Event] = []
+    row: list[JobEvent] = []
     for event in events:
         if row and not _together(row[-1], event):
             yield row[0].t, _sentence(row)
@@ -100,7 +100,7 @@ def sentences(events: Sequence[Event]) -> Iterator[tuple[float, str]]:
         yield row[0].t, _sentence(row)
 
 
-def settled(events: Sequence[Event], now: float) -> Sequence[Event]:
+def settled(events: Sequence[JobEvent], now: float) -> Sequence[JobEvent]:
     """Return the events without the newest, which may still be joined by others of their group."""
     count, later = len(events), now
     while count and later - events[count - 1].t < TOGETHER_SECONDS:
@@ -109,36 +109,36 @@ def settled(events: Sequence[Event], now: float) -> Sequence[Event]:
     return events[:count]
 
 
-def _together(one: Event, two: Event) -> bool:
+def _together(one: JobEvent, two: JobEvent) -> bool:
     return (
         one.kind is two.kind and two.t - one.t < TOGETHER_SECONDS and one.fields.get("group") == two.fields.get("group")
     )
 
 
-def _sentence(events: Sequence[Event]) -> str:
+def _sentence(events: Sequence[JobEvent]) -> str:
     first = events[0]
     nodes = ", ".join(str(event.fields.get("node", "")) for event in events)
     match first.kind:
-        case Kind.NODE_ADDED:
+        case JobEventKind.NODE_ADDED:
             return f"arrived: {nodes}" if len(events) <= COLUMNS else f"arrived: {len(events)} nodes"
-        case Kind.NOTICE_SHOWN:
+        case JobEventKind.NOTICE_SHOWN:
             made_up = " (synthetic)" if first.fields["synthetic"] else ""
             return f"noticed{made_up}: {nodes}, gone in {first.fields['lead']:.0f} s"
-        case Kind.NOTICE_WITHDRAWN:
+        case JobEventKind.NOTICE_WITHDRAWN:
             return f"notice withdrawn: {nodes}"
-        case Kind.NODE_GONE:
+        case JobEventKind.NODE_GONE:
             return f"gone: {nodes}" + ("" if first.fields["announced"] else " (unannounced)")
-        case Kind.SCENARIO_ENDED:
+        case JobEventKind.SCENARIO_ENDED:
             return "scenario ended"
         case _:
             return f"{first.kind}: {nodes}"
 
 
-def screen(snapshot: Snapshot) -> RenderableType:
+def screen(snapshot: ViewSnapshot) -> RenderableType:
     return Group(_headline(snapshot), _node_table(snapshot), *_recent(snapshot))
 
 
-def _headline(snapshot: Snapshot) -> Text:
+def _headline(snapshot: ViewSnapshot) -> Text:
     if snapshot.status is None:
         return Text(f"{snapshot.seconds:5.1f} s  the supervisor does not answer", style="yellow")
     if not snapshot.jobs:
@@ -165,7 +165,7 @@ def _phase_style(phase: str) -> str:
             return "bold red"
 
 
-def _node_table(snapshot: Snapshot) -> Table:
+def _node_table(snapshot: ViewSnapshot) -> Table:
     table = Table.grid(padding=(0, 3))
     cells = [_cell(node) for node in snapshot.nodes]
     for start in range(0, len(cells), COLUMNS):
@@ -184,12 +184,12 @@ def _cell(node: NodeView) -> Text:
     return text
 
 
-def _recent(snapshot: Snapshot) -> Iterator[Text]:
+def _recent(snapshot: ViewSnapshot) -> Iterator[Text]:
     for at, words in list(sentences(snapshot.recent))[-LAST_EVENTS:]:
         yield Text(f"{at - snapshot.started_at:5.1f} s  {words}", style="dim")
 
 
-def changes(before: Snapshot, now: Snapshot) -> Iterator[str]:
+def changes(before: ViewSnapshot, now: ViewSnapshot) -> Iterator[str]:
     """Yield what plain output prints about the change from one snapshot to the next."""
     for at, words in sentences(now.recent[len(before.recent) :]):
         yield f"{at - now.started_at:5.1f} s  {words}"
@@ -201,10 +201,10 @@ def changes(before: Snapshot, now: Snapshot) -> Iterator[str]:
             yield f"{now.seconds:5.1f} s  {job.job}: {job.phase}: {job.reason}"
 
 
-class Viewer:
-    def __init__(self, world: World) -> None:
+class ReplayViewer:
+    def __init__(self, world: ReplayWorld) -> None:
         self._world = world
-        self._latest = Snapshot(0.0, started_at=time.time())
+        self._latest = ViewSnapshot(0.0, started_at=time.time())
 
     async def show(self, console: Console) -> NoReturn:
         """Show the world until cancelled. The last snapshot stays on the screen."""
@@ -216,7 +216,7 @@ class Viewer:
                 live.update(screen(snapshot), refresh=True)
                 await asyncio.sleep(POLL_SECONDS)
 
-    async def refresh(self) -> tuple[Snapshot, Snapshot]:
+    async def refresh(self) -> tuple[ViewSnapshot, ViewSnapshot]:
         """Return the previous and the present snapshot."""
         status = None
         with suppress(StatusUnavailable):
@@ -230,13 +230,13 @@ class Viewer:
                 console.print(line, soft_wrap=True, markup=False, highlight=False)
             await asyncio.sleep(POLL_SECONDS)
 
-    def _snapshot(self, status: Status | None) -> Snapshot:
+    def _snapshot(self, status: ReadStatus | None) -> ViewSnapshot:
         now = time.time()
         events = tuple(settled(read(self._world.paths.truth), now))
         jobs = status.jobs if status is not None else []
         excluded = frozenset(host for job in jobs for host in job.exclusions)
         nodes = nodes_of(events, now, self._workers, excluded)
-        return Snapshot(now - self._latest.started_at, nodes, status, events, self._latest.started_at)
+        return ViewSnapshot(now - self._latest.started_at, nodes, status, events, self._latest.started_at)
 
     def _workers(self, node: str) -> int:
         return len(worker_pids(self._world.paths, Node(node)))

@@ -21,21 +21,21 @@ from node_agent.channel import OPTIONS
 _HEARTBEAT_SECONDS = 300.0
 
 
-class Node(msgspec.Struct, frozen=True):
+class LoadNode(msgspec.Struct, frozen=True):
     name: str
     token: str
 
 
-class Setup(msgspec.Struct, frozen=True, tag=True):
+class AgentsSetup(msgspec.Struct, frozen=True, tag=True):
     """The address to call, the agents, and the number of parallel calls."""
 
     target: str
     ca: str | None
-    nodes: list[Node]
+    nodes: list[LoadNode]
     at_once: int = 20
 
 
-class Notice(msgspec.Struct, frozen=True, tag=True):
+class SendNotice(msgspec.Struct, frozen=True, tag=True):
     """Send a notice for each of these nodes, evenly over `over` seconds. Answered when all are acknowledged."""
 
     nodes: list[str]
@@ -43,7 +43,7 @@ class Notice(msgspec.Struct, frozen=True, tag=True):
     seconds_left: float
 
 
-class Sent(msgspec.Struct, frozen=True):
+class NoticeSent(msgspec.Struct, frozen=True):
     """When a notice was sent and when it was acknowledged (CLOCK_MONOTONIC)."""
 
     node: str
@@ -51,12 +51,12 @@ class Sent(msgspec.Struct, frozen=True):
     acknowledged_at: float
 
 
-class Answer(msgspec.Struct, frozen=True):
+class NoticeAnswer(msgspec.Struct, frozen=True):
     """The result of a command. `reconnected` counts streams that were reopened since the start."""
 
     connected: int
     reconnected: int = 0
-    sent: list[Sent] = []
+    sent: list[NoticeSent] = []
 
 
 class _Agent:
@@ -67,7 +67,7 @@ class _Agent:
         open_channel: Opens a connection. As for an agent, each stream has a new one, without gRPC's own backoff.
     """
 
-    def __init__(self, node: Node, open_channel: Callable[[], grpc.aio.Channel]) -> None:
+    def __init__(self, node: LoadNode, open_channel: Callable[[], grpc.aio.Channel]) -> None:
         self.reconnected = 0
         self._node = node
         self._open_channel = open_channel
@@ -96,7 +96,7 @@ class _Agent:
         """Return once there is a stream."""
         await self._welcomed.wait()
 
-    async def notice(self, seconds_left: float) -> Sent:
+    async def notice(self, seconds_left: float) -> NoticeSent:
         """Report that the node will be gone, and wait until that is durable."""
         name = self._node.name
         self._report = wire.NoticeReport(
@@ -110,7 +110,7 @@ class _Agent:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             if self._welcomed.is_set():
                 await self._write(wire.AgentMessage(notice=self._report))
-        return Sent(name, at, await self._acknowledged)
+        return NoticeSent(name, at, await self._acknowledged)
 
     async def _hold(self, channel: grpc.aio.Channel) -> None:
         metadata = (("authorization", f"Bearer {self._node.token}"),)
@@ -165,22 +165,22 @@ class _Agents:
         self._agents: dict[str, _Agent] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def handle(self, command: Setup | Notice) -> Answer:
+    async def handle(self, command: AgentsSetup | SendNotice) -> NoticeAnswer:
         match command:
-            case Setup():
+            case AgentsSetup():
                 await self._start(command)
                 return self._answer([])
-            case Notice():
+            case SendNotice():
                 return self._answer(await self._notice(command))
 
-    def _answer(self, sent: Sequence[Sent]) -> Answer:
-        return Answer(len(self._agents), sum(agent.reconnected for agent in self._agents.values()), list(sent))
+    def _answer(self, sent: Sequence[NoticeSent]) -> NoticeAnswer:
+        return NoticeAnswer(len(self._agents), sum(agent.reconnected for agent in self._agents.values()), list(sent))
 
-    async def _start(self, setup: Setup) -> None:
+    async def _start(self, setup: AgentsSetup) -> None:
         gate = asyncio.Semaphore(setup.at_once)
         open_channel = partial(_channel, setup.target, _credentials(setup.ca))
 
-        async def enter(node: Node) -> None:
+        async def enter(node: LoadNode) -> None:
             async with gate:
                 agent = self._agents[node.name] = _Agent(node, open_channel)
                 self._tasks.append(asyncio.create_task(agent.run()))
@@ -188,11 +188,11 @@ class _Agents:
 
         await asyncio.gather(*(enter(node) for node in setup.nodes))
 
-    async def _notice(self, command: Notice) -> Sequence[Sent]:
+    async def _notice(self, command: SendNotice) -> Sequence[NoticeSent]:
         began = time.monotonic()
         pause = command.over / len(command.nodes)
 
-        async def one(turn: int, node: str) -> Sent:
+        async def one(turn: int, node: str) -> NoticeSent:
             await asyncio.sleep(began + turn * pause - time.monotonic())
             return await self._agents[node].notice(command.seconds_left)
 
@@ -210,4 +210,4 @@ def _channel(target: str, credentials: grpc.ChannelCredentials | None) -> grpc.a
 
 
 if __name__ == "__main__":
-    serve(msgspec.json.Decoder(Setup | Notice), _Agents().handle)
+    serve(msgspec.json.Decoder(AgentsSetup | SendNotice), _Agents().handle)

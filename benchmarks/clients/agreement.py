@@ -9,18 +9,18 @@ from collections.abc import Iterator
 import msgspec
 
 from benchmarks.clients.jsonlines import serve
-from benchmarks.clients.ranks import Rank, Run
-from benchmarks.clients.speech import Alone, Pod, Service, Speaker
+from benchmarks.clients.ranks import LoadRank, RanksRun
+from benchmarks.clients.speech import Alone, Speaker, SpeakingPod, SpokenService
 
 
-class Join(msgspec.Struct, frozen=True, tag=True):
+class JoinAgreement(msgspec.Struct, frozen=True, tag=True):
     """Open the streams of the ranks `first` to `first + count - 1` of a run: a relay's for each host, or one for each.
 
     The answers of the first `late` ranks are sent `late_seconds` late.
     """
 
-    service: Service
-    run: Run
+    service: SpokenService
+    run: RanksRun
     first: int
     count: int
     relays: bool
@@ -47,22 +47,22 @@ class Agreed(msgspec.Struct, frozen=True, tag=True):
     unsettled: int = 0
 
 
-class _Ranks:
+class _AgreeingRanks:
     def __init__(self) -> None:
-        self._ranks: list[Rank] = []
+        self._ranks: list[LoadRank] = []
 
-    async def handle(self, command: Join | Agree) -> Agreed:
+    async def handle(self, command: JoinAgreement | Agree) -> Agreed:
         match command:
-            case Join():
+            case JoinAgreement():
                 await self._join(command)
                 return Agreed()
             case Agree(seconds):
                 await asyncio.wait([rank.committed for rank in self._ranks], timeout=seconds)
                 return self._agreed()
 
-    async def _join(self, join: Join) -> None:
+    async def _join(self, join: JoinAgreement) -> None:
         numbers = range(join.first, join.first + join.count)
-        self._ranks = [Rank(join.run, each, join.late_seconds if each < join.late else 0.0) for each in numbers]
+        self._ranks = [LoadRank(join.run, each, join.late_seconds if each < join.late else 0.0) for each in numbers]
         for speaker in _speakers(join, self._ranks):
             await speaker.open()
         await asyncio.gather(*(rank.ready for rank in self._ranks))
@@ -78,14 +78,14 @@ class _Ranks:
         )
 
 
-def _speakers(join: Join, ranks: list[Rank]) -> Iterator[Speaker]:
+def _speakers(join: JoinAgreement, ranks: list[LoadRank]) -> Iterator[Speaker]:
     if not join.relays:
         yield from (Alone(join.service, rank) for rank in ranks)
         return
     size = join.run.ranks_per_host
     for start in range(0, len(ranks), size):
-        yield Pod(join.service, f"pod-{join.first + start}", ranks[start : start + size])
+        yield SpeakingPod(join.service, f"pod-{join.first + start}", ranks[start : start + size])
 
 
 if __name__ == "__main__":
-    serve(msgspec.json.Decoder(Join | Agree), _Ranks().handle)
+    serve(msgspec.json.Decoder(JoinAgreement | Agree), _AgreeingRanks().handle)

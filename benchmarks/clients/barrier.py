@@ -36,7 +36,7 @@ class Listening(msgspec.Struct, frozen=True, tag=True):
     announced_at: float = 0.0
 
 
-class Join(msgspec.Struct, frozen=True, tag=True):
+class JoinBarrier(msgspec.Struct, frozen=True, tag=True):
     """Connect so many ranks to the store. The first `late` learn of the reclaim `late_seconds` after the others."""
 
     port: int
@@ -58,7 +58,7 @@ class Met(msgspec.Struct, frozen=True, tag=True):
     steps: list[int] = []
 
 
-class _Store:
+class _BarrierStore:
     def __init__(self) -> None:
         self._ranks: list[asyncio.Transport] = []
         self._published: list[int] = []
@@ -97,7 +97,7 @@ class _Store:
 class _Peer(asyncio.Protocol):
     """The store's side of one connection."""
 
-    def __init__(self, store: _Store) -> None:
+    def __init__(self, store: _BarrierStore) -> None:
         self._store = store
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -133,20 +133,20 @@ class _Rank(asyncio.Protocol):
         self.met.set_result((now, blocked, step))
 
 
-class _Ranks:
+class _MeetingRanks:
     def __init__(self) -> None:
         self._ranks: list[_Rank] = []
 
-    async def handle(self, command: Join | Meet) -> Met:
+    async def handle(self, command: JoinBarrier | Meet) -> Met:
         match command:
-            case Join():
+            case JoinBarrier():
                 await self._join(command)
                 return Met()
             case Meet():
                 met = await asyncio.gather(*(rank.met for rank in self._ranks))
                 return Met(*(list(column) for column in zip(*met, strict=True)))
 
-    async def _join(self, join: Join) -> None:
+    async def _join(self, join: JoinBarrier) -> None:
         loop = asyncio.get_running_loop()
         for number in range(join.count):
             rank = _Rank(join.clock, join.late_seconds if number < join.late else 0.0)
@@ -158,9 +158,9 @@ def main(arguments: list[str]) -> None:
     """Run one of the two until the harness closes stdin."""
     match arguments:
         case ["store"]:
-            serve(msgspec.json.Decoder(Listen | Announce), _Store().handle)
+            serve(msgspec.json.Decoder(Listen | Announce), _BarrierStore().handle)
         case _:
-            serve(msgspec.json.Decoder(Join | Meet), _Ranks().handle)
+            serve(msgspec.json.Decoder(JoinBarrier | Meet), _MeetingRanks().handle)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ POLL_SECONDS = 2.0
 _TIMEOUT_SECONDS = 1.0
 
 
-class Training(msgspec.Struct, frozen=True, tag=True):
+class BaselineTraining(msgspec.Struct, frozen=True, tag=True):
     """The signal handler is installed."""
 
 
-class Signalled(msgspec.Struct, frozen=True, tag=True):
+class BaselineSignalled(msgspec.Struct, frozen=True, tag=True):
     """SIGTERM was handled at `at` (CLOCK_MONOTONIC)."""
 
     at: float
@@ -56,8 +56,8 @@ def _noticed(url: str) -> bool:
 
 
 def _train() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: send(Signalled(time.monotonic())))
-    send(Training())
+    signal.signal(signal.SIGTERM, lambda *_: send(BaselineSignalled(time.monotonic())))
+    send(BaselineTraining())
     while True:
         signal.pause()
 

@@ -8,7 +8,7 @@ PAYLOAD = b"{"
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class BrokerDialect:
     """How clients of one broker speak.
 
     Attributes:
@@ -31,7 +31,7 @@ def _redis(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
-REDIS = Dialect(
+REDIS = BrokerDialect(
     greets=False,
     subscribe=lambda channel: _redis(b"SUBSCRIBE", channel.encode()),
     subscribed=b":",
@@ -39,7 +39,7 @@ REDIS = Dialect(
 )
 # The pong to a ping of our own says that the broker has taken what was sent before it.
 _NATS_HELLO = b'CONNECT {"verbose": false, "tls_required": true}\r\n'
-NATS = Dialect(
+NATS = BrokerDialect(
     greets=True,
     subscribe=lambda channel: _NATS_HELLO + b"SUB %s 1\r\nPING\r\n" % channel.encode(),
     subscribed=b"PONG",

@@ -24,7 +24,7 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
     urls: Sequence[str]
 
 
-class Collect(msgspec.Struct, frozen=True, tag=True):
+class CollectPolls(msgspec.Struct, frozen=True, tag=True):
     """Wait until all processes have ended."""
 
 
@@ -34,7 +34,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     at: Sequence[float] = ()
 
 
-Command = Watch | Collect
+Command = Watch | CollectPolls
 
 
 class _Pollers:
@@ -45,7 +45,7 @@ class _Pollers:
         match command:
             case Watch(urls=urls):
                 self._watching = asyncio.create_task(_watch(urls, await _processes(len(urls))))
-            case Collect() if self._watching is not None:
+            case CollectPolls() if self._watching is not None:
                 async with asyncio.timeout(_LAST_SECONDS):
                     return Ended(await self._watching)
         return Ended()

@@ -11,7 +11,7 @@ from kubeai.elastic.agreement import Answer, Held, Position, Purpose, parse, rec
 from benchmarks.clients.lockstep import Lockstep
 
 
-class Run(msgspec.Struct, frozen=True):
+class RanksRun(msgspec.Struct, frozen=True):
     """What the ranks of a run have in common."""
 
     job: str
@@ -24,7 +24,7 @@ class Run(msgspec.Struct, frozen=True):
         return self.world_size // len(self.hosts)
 
 
-class Rank:
+class LoadRank:
     """What a rank knows, and when it learnt it (CLOCK_MONOTONIC; 0: never).
 
     Attributes:
@@ -34,7 +34,7 @@ class Rank:
         committed: The step that it has committed itself to.
     """
 
-    def __init__(self, run: Run, number: int, late_seconds: float) -> None:
+    def __init__(self, run: RanksRun, number: int, late_seconds: float) -> None:
         self.process = f"{run.job}-{number}"
         self.late_seconds = late_seconds
         loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 import msgspec
 from kubeai.elastic.framing import ChunkDecoder, LineSplitter
 
-from benchmarks.clients.ranks import Rank
+from benchmarks.clients.ranks import LoadRank
 
 _HEAD_END = b"\r\n\r\n"
 _MAX_MESSAGES = 32
@@ -18,7 +18,7 @@ OnLine = Callable[[Mapping[str, Any], float], None]
 """Called with a line of a stream, and when it was received."""
 
 
-class Service(msgspec.Struct, frozen=True):
+class SpokenService(msgspec.Struct, frozen=True):
     """The supervisor's address, and the job's token."""
 
     host: str
@@ -52,7 +52,7 @@ class Speaker(Protocol):
 class Alone:
     """A rank with a stream of its own, and a new connection for each report."""
 
-    def __init__(self, service: Service, rank: Rank) -> None:
+    def __init__(self, service: SpokenService, rank: LoadRank) -> None:
         self._service = service
         self._rank = rank
         self._tasks: set[asyncio.Task[None]] = set()
@@ -60,7 +60,7 @@ class Alone:
     async def open(self) -> None:
         """Open the stream."""
         await self._service.connect(
-            _Stream(
+            _SpokenStream(
                 self._service.request("/v1/processes/stream", self._rank.hello()),
                 lambda line, now: _hear(self, self._rank, line, now),
             )
@@ -79,10 +79,10 @@ class Alone:
         writer.close()
 
 
-class Pod:
+class SpeakingPod:
     """The ranks of a pod, of which one relays for all. It has one stream and one connection for messages."""
 
-    def __init__(self, service: Service, name: str, ranks: Collection[Rank]) -> None:
+    def __init__(self, service: SpokenService, name: str, ranks: Collection[LoadRank]) -> None:
         self._service = service
         self._name = name
         self._ranks = {rank.process: rank for rank in ranks}
@@ -90,7 +90,7 @@ class Pod:
 
     async def open(self) -> None:
         """Open both and announce the ranks."""
-        stream = _Stream(self._service.request("/v1/relays/stream", {"relay": self._name}), self._hear)
+        stream = _SpokenStream(self._service.request("/v1/relays/stream", {"relay": self._name}), self._hear)
         await self._service.connect(stream)
         await self._service.connect(self._messages)
         await stream.opened
@@ -107,7 +107,7 @@ class Pod:
                 _hear(self, self._ranks[process], line["line"], now)
 
 
-def _hear(speaker: Speaker, rank: Rank, line: Mapping[str, Any], now: float) -> None:
+def _hear(speaker: Speaker, rank: LoadRank, line: Mapping[str, Any], now: float) -> None:
     position = rank.receive(line, now)
     if position is None:
         return
@@ -121,7 +121,7 @@ def _hear(speaker: Speaker, rank: Rank, line: Mapping[str, Any], now: float) -> 
         answer()
 
 
-class _Stream(asyncio.Protocol):
+class _SpokenStream(asyncio.Protocol):
     """Sends a hello and parses the lines. `opened` is done once it is accepted."""
 
     def __init__(self, hello: bytes, on_line: OnLine) -> None:
@@ -153,7 +153,7 @@ class _Messages(asyncio.Protocol):
     The first answer of a pod does not wait for the others, as in the SDK, whose processes answer on their own.
     """
 
-    def __init__(self, service: Service, relay: str) -> None:
+    def __init__(self, service: SpokenService, relay: str) -> None:
         self._service = service
         self._relay = relay
         self._transport: asyncio.Transport | None = None

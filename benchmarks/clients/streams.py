@@ -25,7 +25,7 @@ _DIRECTIVE = b'"directive"'
 _HEAD_END = b"\r\n\r\n"
 
 
-class Group(msgspec.Struct, frozen=True):
+class StreamGroup(msgspec.Struct, frozen=True):
     """The processes of one job: the host of each, in the order of their ranks. Each `shared` of them share a stream."""
 
     job: str
@@ -34,21 +34,21 @@ class Group(msgspec.Struct, frozen=True):
     shared: int = 1
 
 
-class Setup(msgspec.Struct, frozen=True, tag=True):
+class StreamsSetup(msgspec.Struct, frozen=True, tag=True):
     """The address to call, the processes, and the number of parallel calls at the start."""
 
     host: str
     port: int
     ca: str | None
-    groups: list[Group]
+    groups: list[StreamGroup]
     at_once: int = 50
 
 
-class Drain(msgspec.Struct, frozen=True, tag=True):
+class DrainStreams(msgspec.Struct, frozen=True, tag=True):
     """Return everything received since the last call."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class StreamsReady(msgspec.Struct, frozen=True, tag=True):
     """Wait until every stream has received a line, at most `seconds`."""
 
     seconds: float
@@ -72,8 +72,8 @@ class Arrivals(msgspec.Struct, frozen=True):
     waiting: int = 0
 
 
-class _Stream(asyncio.Protocol):
-    def __init__(self, owner: "_Process") -> None:
+class _LoadStream(asyncio.Protocol):
+    def __init__(self, owner: "_StreamedProcess") -> None:
         self._owner = owner
         self._received: list[tuple[float, bytes]] = []
         self._is_past_head = False
@@ -109,7 +109,7 @@ class _Stream(asyncio.Protocol):
                 yield at, json.loads(line)
 
 
-class _Process:
+class _StreamedProcess:
     """Plays a training process, and keeps its stream open as the SDK does."""
 
     def __init__(self, index: int, clients: "_Clients", request: bytes) -> None:
@@ -117,7 +117,7 @@ class _Process:
         self._index = index
         self._clients = clients
         self._backoff = Backoff()
-        self._streams: list[_Stream] = []
+        self._streams: list[_LoadStream] = []
 
     @property
     def ready(self) -> bool:
@@ -126,7 +126,7 @@ class _Process:
     async def connect(self) -> None:
         """Connect until it succeeds."""
         while True:
-            stream = _Stream(self)
+            stream = _LoadStream(self)
             self._streams.append(stream)
             try:
                 await self._clients.connect(stream)
@@ -158,10 +158,10 @@ class _Process:
             yield _parse_directive(at, self._index, message)
 
 
-class _Relay(_Process):
+class _Relay(_StreamedProcess):
     """Plays the relay of a host: its processes join its stream, and each line names those that it is for."""
 
-    def __init__(self, first: int, clients: "_Clients", group: Group, ranks: Sequence[int]) -> None:
+    def __init__(self, first: int, clients: "_Clients", group: StreamGroup, ranks: Sequence[int]) -> None:
         super().__init__(first, clients, b"")
         self._names = (f"{group.job}-{ranks[0]}-{number}" for number in itertools.count())
         self._token = group.token
@@ -196,22 +196,22 @@ class _Relay(_Process):
 class _Clients:
     def __init__(self) -> None:
         self.opened: list[float] = []
-        self._setup: Setup | None = None
+        self._setup: StreamsSetup | None = None
         self._tls: ssl.SSLContext | None = None
-        self._processes: list[_Process] = []
+        self._processes: list[_StreamedProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def handle(self, command: Setup | Drain | Ready) -> Arrivals:
+    async def handle(self, command: StreamsSetup | DrainStreams | StreamsReady) -> Arrivals:
         match command:
-            case Setup():
+            case StreamsSetup():
                 await self._start(command)
-            case Ready():
+            case StreamsReady():
                 await self._until_ready(command.seconds)
-            case Drain():
+            case DrainStreams():
                 pass
         return self._arrivals()
 
-    async def connect(self, stream: _Stream) -> None:
+    async def connect(self, stream: _LoadStream) -> None:
         if self._setup is None:
             raise AssertionError("set up first")
         host = self._setup.host if self._tls is not None else None
@@ -244,7 +244,7 @@ class _Clients:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _start(self, setup: Setup) -> None:
+    async def _start(self, setup: StreamsSetup) -> None:
         self._setup = setup
         self._tls = ssl.create_default_context(cafile=setup.ca) if setup.ca is not None else None
         number = 0
@@ -254,16 +254,16 @@ class _Clients:
             number += len(group.hosts)
         gate = asyncio.Semaphore(setup.at_once)
 
-        async def enter(process: _Process) -> None:
+        async def enter(process: _StreamedProcess) -> None:
             async with gate:
                 await process.connect()
 
         await asyncio.gather(*(enter(process) for process in self._processes))
 
-    def _process(self, number: int, group: Group, rank: int) -> _Process:
+    def _process(self, number: int, group: StreamGroup, rank: int) -> _StreamedProcess:
         if group.shared > 1:
             return _Relay(number, self, group, range(rank, rank + group.shared))
-        return _Process(number, self, _request(_STREAM, group.token, _hello(group, rank)))
+        return _StreamedProcess(number, self, _request(_STREAM, group.token, _hello(group, rank)))
 
     async def _until_ready(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -279,11 +279,11 @@ class _Clients:
         return Arrivals(received, opened, self._waiting())
 
 
-def _name(group: Group, rank: int) -> str:
+def _name(group: StreamGroup, rank: int) -> str:
     return f"{group.job}-{rank}"
 
 
-def _hello(group: Group, rank: int) -> dict[str, Any]:
+def _hello(group: StreamGroup, rank: int) -> dict[str, Any]:
     host = group.hosts[rank]
     return {"process": _name(group, rank), "host": host, "rank": rank, "pid": 1, "step": None, "sdk": "benchmark"}
 
@@ -313,4 +313,4 @@ def _parse_directive(at: float, index: int, message: dict[str, Any]) -> Directiv
 
 
 if __name__ == "__main__":
-    serve(msgspec.json.Decoder(Setup | Drain | Ready), _Clients().handle)
+    serve(msgspec.json.Decoder(StreamsSetup | DrainStreams | StreamsReady), _Clients().handle)

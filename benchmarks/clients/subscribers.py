@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from benchmarks.clients.broker_dialect import DIALECTS, PAYLOAD, Dialect
+from benchmarks.clients.broker_dialect import DIALECTS, PAYLOAD, BrokerDialect
 from benchmarks.clients.jsonlines import serve
 
 _AT_ONCE = 50
@@ -22,7 +22,7 @@ class Subscribe(msgspec.Struct, frozen=True, tag=True):
     channels: Sequence[str]
 
 
-class Cut(msgspec.Struct, frozen=True, tag=True):
+class CutSubscribers(msgspec.Struct, frozen=True, tag=True):
     """After so many seconds, break the first `count` connections, and open them again `away` seconds later."""
 
     count: int
@@ -30,7 +30,7 @@ class Cut(msgspec.Struct, frozen=True, tag=True):
     away: float
 
 
-class Collect(msgspec.Struct, frozen=True, tag=True):
+class CollectMessages(msgspec.Struct, frozen=True, tag=True):
     """Say what was received since the subscription."""
 
 
@@ -40,19 +40,19 @@ class Received(msgspec.Struct, frozen=True, tag=True):
     delays: Sequence[float] = ()
 
 
-class Message(msgspec.Struct, frozen=True):
+class BrokerMessage(msgspec.Struct, frozen=True):
     """What is published. `at` is an instant of CLOCK_MONOTONIC; `text` makes it as long as a line of the supervisor."""
 
     at: float
     text: str
 
 
-Command = Subscribe | Cut | Collect
-_MESSAGES = msgspec.json.Decoder(Message)
+Command = Subscribe | CutSubscribers | CollectMessages
+_MESSAGES = msgspec.json.Decoder(BrokerMessage)
 
 
 async def connect(
-    dialect: Dialect, port: int, trusted: ssl.SSLContext
+    dialect: BrokerDialect, port: int, trusted: ssl.SSLContext
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Open a connection over TLS."""
     if not dialect.greets:
@@ -106,10 +106,10 @@ class _Subscribers:
                 trusted = ssl.create_default_context(cadata=command.ca)
                 self._all = [_Subscriber(command, channel, trusted) for channel in command.channels]
                 await self._open(self._all)
-            case Cut():
+            case CutSubscribers():
                 await asyncio.sleep(command.after)
                 await self._cut(self._all[: command.count], command.away)
-            case Collect():
+            case CollectMessages():
                 return Received([delay for each in self._all for delay in each.delays])
         return Received()
 

@@ -13,7 +13,7 @@ _AT_ONCE = 4
 _ACCEPTED = 200
 
 
-class Setup(msgspec.Struct, frozen=True, tag=True):
+class TenantSetup(msgspec.Struct, frozen=True, tag=True):
     """The supervisor, the token, and the number and size of the jobs. `running` jobs report that they run."""
 
     url: str
@@ -24,19 +24,19 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
     running: bool
 
 
-class Answer(msgspec.Struct, frozen=True):
+class TenantAnswer(msgspec.Struct, frozen=True):
     """The number of accepted jobs."""
 
     accepted: int
 
 
-class _Tenant:
+class _LoadTenant:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._streams: list[aiohttp.ClientResponse] = []
         self._readers: list[asyncio.Task[None]] = []
 
-    async def handle(self, command: Setup) -> Answer:
+    async def handle(self, command: TenantSetup) -> TenantAnswer:
         trust: Any = True if command.ca is None else ssl.create_default_context(cafile=command.ca)
         connector = aiohttp.TCPConnector(limit=0, ssl=trust)
         self._session = session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
@@ -54,7 +54,7 @@ class _Tenant:
                     answer.release()
 
         await asyncio.gather(*(register(number) for number in range(command.jobs)))
-        return Answer(len(self._streams))
+        return TenantAnswer(len(self._streams))
 
 
 async def _read(answer: aiohttp.ClientResponse) -> None:
@@ -62,7 +62,7 @@ async def _read(answer: aiohttp.ClientResponse) -> None:
         pass
 
 
-def _hello(number: int, command: Setup) -> dict[str, Any]:
+def _hello(number: int, command: TenantSetup) -> dict[str, Any]:
     hosts = [f"nowhere-{number}-{host}-{'x' * 70}" for host in range(command.hosts)]
     run = 1 if command.running else 0
     report = {"revision": 1, "hosts": hosts, "run": run, "running": command.running, "exit_code": None, "restarts": 0}
@@ -78,4 +78,4 @@ def _hello(number: int, command: Setup) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve(msgspec.json.Decoder(Setup), _Tenant().handle)
+    serve(msgspec.json.Decoder(TenantSetup), _LoadTenant().handle)

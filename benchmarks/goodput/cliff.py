@@ -2,9 +2,9 @@
 
 from itertools import product
 
-from benchmarks.goodput.model import Case, Costs, Score
+from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score
 from benchmarks.goodput.supervised import supervised
-from simulator.cloud.schedule import Add, Kill, Notice, Schedule
+from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule, ScheduledNotice
 from simulator.cloud.trace import Node
 
 LEADS = (5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
@@ -15,35 +15,36 @@ _FIRST, _SECOND, _END = 300.0, 900.0, 1500.0
 _AWAY_SECONDS = 60.0
 
 
-def all_costs() -> list[tuple[float, Costs]]:
+def all_costs() -> list[tuple[float, GoodputCosts]]:
     """Every lead with the costs of every job."""
     return [
-        (lead, Costs(step=step, checkpoint=checkpoint)) for lead, checkpoint, step in product(LEADS, CHECKPOINTS, STEPS)
+        (lead, GoodputCosts(step=step, checkpoint=checkpoint))
+        for lead, checkpoint, step in product(LEADS, CHECKPOINTS, STEPS)
     ]
 
 
-def slack(lead: float, costs: Costs) -> float:
+def slack(lead: float, costs: GoodputCosts) -> float:
     """The seconds that a notice leaves beyond the present step and a checkpoint."""
     return lead - costs.step - costs.checkpoint
 
 
-def at_once(lead: float, costs: Costs, seed: int) -> Score:
+def at_once(lead: float, costs: GoodputCosts, seed: int) -> Score:
     """The first stop of a job, none of whose checkpoints was timed."""
     return supervised(_case(lead, reclaims=1), costs, seed)
 
 
-def just_in_time(lead: float, costs: Costs, seed: int) -> Score:
+def just_in_time(lead: float, costs: GoodputCosts, seed: int) -> Score:
     """The second stop of that job; its first notice left time for everything."""
     return supervised(_case(lead, reclaims=2), costs, seed)
 
 
-def _case(lead: float, reclaims: int) -> Case:
+def _case(lead: float, reclaims: int) -> GoodputCase:
     first = _reclaim(_FIRST, lead if reclaims == 1 else max(LEADS))
-    back = Add(_FIRST + max(LEADS) + _AWAY_SECONDS, _NODES[0])
+    back = AddNode(_FIRST + max(LEADS) + _AWAY_SECONDS, _NODES[0])
     steps = first if reclaims == 1 else (*first, back, *_reclaim(_SECOND, lead))
-    schedule = Schedule(_NODES, steps, _END)
-    return Case(name="cliff", schedule=schedule, least=len(_NODES), most=len(_NODES))
+    schedule = ReclaimSchedule(_NODES, steps, _END)
+    return GoodputCase(name="cliff", schedule=schedule, least=len(_NODES), most=len(_NODES))
 
 
-def _reclaim(at: float, lead: float) -> tuple[Notice, Kill]:
-    return Notice(at=at, node=_NODES[0], lead=lead, group="group"), Kill(at + lead, _NODES[0])
+def _reclaim(at: float, lead: float) -> tuple[ScheduledNotice, KillNode]:
+    return ScheduledNotice(at=at, node=_NODES[0], lead=lead, group="group"), KillNode(at + lead, _NODES[0])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from benchmarks.goodput.model import Case
+from benchmarks.goodput.model import GoodputCase
 from supervisor.decide.directives import JobDirectives, order_for
 from supervisor.decide.grant import grants
 from supervisor.decide.notices import apply_report
@@ -32,7 +32,7 @@ class RestlessError(AssertionError):
 class Decider:
     """One job and its notices, which only functions of the product change. `hosts` are there from the start."""
 
-    def __init__(self, case: Case, hosts: Iterable[Host], now: float) -> None:
+    def __init__(self, case: GoodputCase, hosts: Iterable[Host], now: float) -> None:
         spec = Spec(
             framework=Framework.HOROVOD,
             min_workers=case.least,

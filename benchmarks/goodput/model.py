@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from simulator.cloud.schedule import Add, Kill, Schedule
+from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
+class GoodputCosts:
     """The durations of a job's training, in seconds; no worker finishes a step during the last three.
 
     Attributes:
@@ -28,11 +28,11 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class GoodputCase:
     """Capacity over time, and the job that uses it: `least` to `most` nodes with one worker each."""
 
     name: str
-    schedule: Schedule
+    schedule: ReclaimSchedule
     least: int
     most: int
 
@@ -77,23 +77,23 @@ class Score:
     unused: Unused = Unused()
 
 
-def possible_steps(case: Case, costs: Costs) -> float:
+def possible_steps(case: GoodputCase, costs: GoodputCosts) -> float:
     """The worker-steps that the capacity allows, if every node trains from its arrival until it is gone."""
     moments = [(0.0, len(case.schedule.present)), *_sizes(case.schedule)]
     spans = pairwise([*moments, (case.schedule.seconds, 0)])
     return sum(case.possible(nodes) * (until - at) for (at, nodes), (until, _) in spans) / costs.step
 
 
-def groups(schedule: Schedule) -> int:
+def groups(schedule: ReclaimSchedule) -> int:
     """The number of groups of nodes that are gone at the same instant."""
-    return len({step.at for step in schedule.steps if isinstance(step, Kill)})
+    return len({step.at for step in schedule.steps if isinstance(step, KillNode)})
 
 
-def _sizes(schedule: Schedule) -> Iterator[tuple[float, int]]:
+def _sizes(schedule: ReclaimSchedule) -> Iterator[tuple[float, int]]:
     """The instants at which the number of nodes changes, and that number afterwards."""
     changes: Counter[float] = Counter()
     for step in schedule.steps:
-        changes[step.at] += isinstance(step, Add) - isinstance(step, Kill)
+        changes[step.at] += isinstance(step, AddNode) - isinstance(step, KillNode)
     nodes = len(schedule.present)
     for at in sorted(changes):
         nodes += changes[at]

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.goodput.model import Case, Costs
-from simulator.cloud.schedule import Add, Kill, Schedule
+from benchmarks.goodput.model import GoodputCase, GoodputCosts
+from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule
 from simulator.cloud.trace import Node
 
 
@@ -51,7 +51,7 @@ class _Moments:
             nodes -= sum(born <= first for born in self._leaving[until])
 
 
-def best_worker_steps(case: Case, costs: Costs) -> float:
+def best_worker_steps(case: GoodputCase, costs: GoodputCosts) -> float:
     """The most worker-steps that can be useful."""
     moments = _moments(case.schedule)
     best = [_Best() for _ in moments.at]
@@ -66,7 +66,7 @@ def best_worker_steps(case: Case, costs: Costs) -> float:
     return best[-1].most / costs.step
 
 
-def _extend(before: _Best, after: _Best, workers: int, seconds: float, costs: Costs) -> None:
+def _extend(before: _Best, after: _Best, workers: int, seconds: float, costs: GoodputCosts) -> None:
     """Takes a span with so many workers into account."""
     starts = (
         (before.unstarted, 0.0),
@@ -78,14 +78,16 @@ def _extend(before: _Best, after: _Best, workers: int, seconds: float, costs: Co
         after.suspended = max(after.suspended, gained + workers * max(0.0, seconds - cost - costs.checkpoint))
 
 
-def _moments(schedule: Schedule) -> _Moments:
-    changes = (step.at for step in schedule.steps if isinstance(step, Add | Kill) and step.at < schedule.seconds)
+def _moments(schedule: ReclaimSchedule) -> _Moments:
+    changes = (
+        step.at for step in schedule.steps if isinstance(step, AddNode | KillNode) and step.at < schedule.seconds
+    )
     at = sorted({0.0, *changes, schedule.seconds})
     position = {instant: number for number, instant in enumerate(at)}
     born, gone = dict.fromkeys(schedule.present, 0), dict[Node, int]()
     for step in schedule.steps:
-        if step.at < schedule.seconds and isinstance(step, Add):
+        if step.at < schedule.seconds and isinstance(step, AddNode):
             born[step.node] = position[step.at]
-        elif step.at < schedule.seconds and isinstance(step, Kill):
+        elif step.at < schedule.seconds and isinstance(step, KillNode):
             gone[step.node] = position[step.at]
     return _Moments(at, born, gone)

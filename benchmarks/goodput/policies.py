@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from benchmarks.goodput.model import Case, Costs, Score
+from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score
 from benchmarks.goodput.restarting import Habits, restarting
 from benchmarks.goodput.supervised import supervised
 
@@ -18,7 +18,7 @@ HABITS: Mapping[str, Habits] = {
 }
 
 
-def scores(case: Case, costs: Costs, seed: int) -> Mapping[str, Score]:
+def scores(case: GoodputCase, costs: GoodputCosts, seed: int) -> Mapping[str, Score]:
     """What each policy achieves. The seed decides at which moment of an interval somebody polls."""
     return {
         **{name: restarting(case, costs, habits, seed) for name, habits in HABITS.items()},
@@ -27,6 +27,6 @@ def scores(case: Case, costs: Costs, seed: int) -> Mapping[str, Score]:
     }
 
 
-def with_restarts(costs: Costs) -> Costs:
+def with_restarts(costs: GoodputCosts) -> GoodputCosts:
     """The costs of a job whose every change of hosts is a checkpoint and a restart of all processes."""
     return replace(costs, change=costs.checkpoint + costs.restart, in_process=False)

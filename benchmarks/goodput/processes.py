@@ -10,9 +10,9 @@ from collections.abc import Set as AbstractSet
 from enum import Enum, auto
 
 from benchmarks.goodput.delays import Delays
-from benchmarks.goodput.model import Case, Costs
-from benchmarks.goodput.timeline import Timeline
-from benchmarks.goodput.training import Training
+from benchmarks.goodput.model import GoodputCase, GoodputCosts
+from benchmarks.goodput.timeline import CapacityTimeline
+from benchmarks.goodput.training import GoodputTraining
 from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
 from supervisor.decide.situation import RankZero
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
@@ -24,7 +24,7 @@ COMMIT_STEPS = 10
 """How often the processes keep their state in memory. Those that remain return to it if a host of the ring is lost."""
 
 
-class State(Enum):
+class ProcessesState(Enum):
     DOWN = auto()
     STARTING = auto()
     TRAINING = auto()
@@ -34,17 +34,19 @@ class State(Enum):
     ENDING = auto()
 
 
-_CONNECTED = (State.TRAINING, State.CHANGING, State.SAVING, State.HELD)
+_CONNECTED = (ProcessesState.TRAINING, ProcessesState.CHANGING, ProcessesState.SAVING, ProcessesState.HELD)
 
 
 class RingOfProcesses:
     """The processes of one run after another. `present` are the hosts that exist, which the simulation changes."""
 
-    def __init__(self, case: Case, costs: Costs, delays: Delays, line: Timeline, present: AbstractSet[Host]) -> None:
+    def __init__(
+        self, case: GoodputCase, costs: GoodputCosts, delays: Delays, line: CapacityTimeline, present: AbstractSet[Host]
+    ) -> None:
         self._least, self._costs, self._delays = case.least, costs, delays
         self._line, self._present = line, present
-        self.training = Training(costs.step)
-        self.state = State.DOWN
+        self.training = GoodputTraining(costs.step)
+        self.state = ProcessesState.DOWN
         self.hosts: AbstractSet[Host] = frozenset()
         self.changes = 0
         self.lost = 0.0
@@ -62,36 +64,36 @@ class RingOfProcesses:
 
     @property
     def is_running(self) -> bool:
-        return self.state is not State.DOWN
+        return self.state is not ProcessesState.DOWN
 
     def start(self, run: int, listed: AbstractSet[Host]) -> None:
         """Starts all processes. The first start is the same for all policies, so it costs nothing."""
         seconds = self._costs.restart if self._run else 0.0
         self._run, self._listed = run, listed
         self.acknowledgement, self._answer, self._acknowledged = None, None, 0
-        self._enter(State.STARTING)
+        self._enter(ProcessesState.STARTING)
         self._enter_after(seconds, self._form)
 
     def follow(self, listed: AbstractSet[Host]) -> None:
         """Changes the ring if the launcher lists other hosts."""
         self._listed = listed
-        if self.state is State.TRAINING and self._listed & self._present != self.hosts:
+        if self.state is ProcessesState.TRAINING and self._listed & self._present != self.hosts:
             self._change()
 
     def end(self) -> None:
         """Ends all processes."""
-        if self.state not in (State.DOWN, State.ENDING):
-            self._enter(State.ENDING)
+        if self.state not in (ProcessesState.DOWN, ProcessesState.ENDING):
+            self._enter(ProcessesState.ENDING)
             self._enter_after(self._delays.end, self._fail)
 
     def lose(self, host: Host) -> None:
         """A host is gone, with its process."""
         if host not in self.hosts:
             return
-        if self.state in (State.TRAINING, State.CHANGING):
+        if self.state in (ProcessesState.TRAINING, ProcessesState.CHANGING):
             self.lost += self.training.roll_back(COMMIT_STEPS)
             self._change()
-        elif self.state is State.SAVING:
+        elif self.state is ProcessesState.SAVING:
             self._fail()
 
     # What the supervisor learns and says.
@@ -126,7 +128,7 @@ class RingOfProcesses:
         agreement = directive.agreement
         if agreement is not None and not agreement.committed:
             self._line.after(2 * self._delays.wire, lambda: self._say(agreement))
-        if directive.kind is DirectiveKind.STOP and self.state is State.TRAINING:
+        if directive.kind is DirectiveKind.STOP and self.state is ProcessesState.TRAINING:
             self._stop_at(decision.agreed_stop, directive.generation)
 
     def _say(self, agreement: Agreement) -> None:
@@ -150,20 +152,20 @@ class RingOfProcesses:
         """The ring changes. Hosts that leave it are free to go at once."""
         self.changes += 1
         self.hosts = self._listed & self._present
-        self._enter(State.CHANGING)
+        self._enter(ProcessesState.CHANGING)
         self._enter_after(self._costs.change, self._form)
 
     def _form(self) -> None:
         self.hosts = self._listed & self._present
-        self._enter(State.TRAINING)
+        self._enter(ProcessesState.TRAINING)
 
     def _save(self, generation: int) -> None:
-        self._enter(State.SAVING)
+        self._enter(ProcessesState.SAVING)
         self._enter_after(self._costs.checkpoint, lambda: self._saved(generation))
 
     def _saved(self, generation: int) -> None:
         self.training.keep()
-        self._enter(State.HELD)
+        self._enter(ProcessesState.HELD)
         self._checkpoint_seconds, self._acknowledged = self._costs.checkpoint, generation
         self.acknowledgement = Acknowledgement(
             run=self._run,
@@ -177,10 +179,10 @@ class RingOfProcesses:
         """No process is left, so the next run continues from the last checkpoint."""
         self.lost += self.training.roll_back()
         self.hosts = frozenset()
-        self._enter(State.DOWN)
+        self._enter(ProcessesState.DOWN)
 
-    def _enter(self, state: State) -> None:
-        trains = state is State.TRAINING and len(self.hosts) >= self._least
+    def _enter(self, state: ProcessesState) -> None:
+        trains = state is ProcessesState.TRAINING and len(self.hosts) >= self._least
         self.training.workers = len(self.hosts) if trains else 0
         if (state in _CONNECTED) != (self.state in _CONNECTED):
             self._connection_since = self._line.now

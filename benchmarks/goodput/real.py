@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.goodput.model import Case, Costs, Score
+from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score
 from benchmarks.goodput.supervised import supervised
 from simulator.cloud.process import ProcessEnded
-from simulator.cloud.schedule import Notice
-from simulator.events import Event, Kind
+from simulator.cloud.schedule import ScheduledNotice
+from simulator.events import JobEvent, JobEventKind
 from simulator.guarantees import observed_costs
-from simulator.runner import PlayResult, Scenario, play
+from simulator.runner import PlayResult, ReplayScenario, play
 
 RESTART_SECONDS = 2.5
 """From the order to start all processes to their first step, and for the agent of a new node to start."""
@@ -23,13 +23,13 @@ RESTART_SECONDS = 2.5
 class Compared:
     """A case with the costs that were measured in its real run, and both scores."""
 
-    case: Case
-    costs: Costs
+    case: GoodputCase
+    costs: GoodputCosts
     real: Score
     simulated: Score
 
 
-async def compared(scenario: Scenario, root: Path, seed: int) -> Compared:
+async def compared(scenario: ReplayScenario, root: Path, seed: int) -> Compared:
     """Plays a scenario with real processes, and simulates it.
 
     Raises:
@@ -39,15 +39,15 @@ async def compared(scenario: Scenario, root: Path, seed: int) -> Compared:
     if played.broken is not None:
         raise ProcessEnded(played.broken)
     least, most = scenario.job.min_workers, scenario.job.max_workers
-    case = Case(name=scenario.name, schedule=scenario.schedule, least=least, most=most)
+    case = GoodputCase(name=scenario.name, schedule=scenario.schedule, least=least, most=most)
     measured = observed_costs(played.events)
-    costs = Costs(step=measured.step, checkpoint=measured.checkpoint, change=0.0, restart=RESTART_SECONDS)
+    costs = GoodputCosts(step=measured.step, checkpoint=measured.checkpoint, change=0.0, restart=RESTART_SECONDS)
     return Compared(case=case, costs=costs, real=_real(case, played), simulated=supervised(case, costs, seed))
 
 
-def _real(case: Case, played: PlayResult) -> Score:
+def _real(case: GoodputCase, played: PlayResult) -> Score:
     begin = _begin(case, played.events)
-    runs = {event.integer("run") for event in played.events if event.kind is Kind.RUN_ENDED}
+    runs = {event.integer("run") for event in played.events if event.kind is JobEventKind.RUN_ENDED}
     return Score(
         useful=useful_steps(played.events, begin, begin + case.schedule.seconds),
         steps_lost=played.verdict.figures.steps_lost,
@@ -55,17 +55,17 @@ def _real(case: Case, played: PlayResult) -> Score:
     )
 
 
-def _begin(case: Case, events: Iterable[Event]) -> float:
+def _begin(case: GoodputCase, events: Iterable[JobEvent]) -> float:
     """When the schedule began, by its first notice."""
-    shown = min(event.t for event in events if event.kind is Kind.NOTICE_SHOWN)
-    return shown - min(step.at for step in case.schedule.steps if isinstance(step, Notice))
+    shown = min(event.t for event in events if event.kind is JobEventKind.NOTICE_SHOWN)
+    return shown - min(step.at for step in case.schedule.steps if isinstance(step, ScheduledNotice))
 
 
-def useful_steps(events: Iterable[Event], begin: float, end: float) -> int:
+def useful_steps(events: Iterable[JobEvent], begin: float, end: float) -> int:
     """The worker-steps between two instants; of a repeated step, those of the last ring that made it."""
     rings: dict[int, dict[tuple[int, int], int]] = defaultdict(lambda: defaultdict(int))
     for event in events:
-        if event.kind is Kind.STEP_APPLIED and begin <= event.t < end:
+        if event.kind is JobEventKind.STEP_APPLIED and begin <= event.t < end:
             rings[event.integer("step")][event.integer("run"), event.integer("epoch")] += 1
     return sum(_last(workers) for workers in rings.values())
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from benchmarks.goodput.model import Case, Costs, Score
-from benchmarks.goodput.timeline import Timeline
-from benchmarks.goodput.training import Training
-from simulator.cloud.schedule import Add, Kill, Notice, Step
+from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score
+from benchmarks.goodput.timeline import CapacityTimeline
+from benchmarks.goodput.training import GoodputTraining
+from simulator.cloud.schedule import AddNode, KillNode, ScheduledNotice, Step
 from simulator.cloud.trace import Node
 
 
@@ -30,7 +30,7 @@ class Habits:
 _ROUNDING = 1e-6
 
 
-class _State(Enum):
+class _RestartingState(Enum):
     WAITING = auto()
     STARTING = auto()
     TRAINING = auto()
@@ -38,22 +38,22 @@ class _State(Enum):
     BROKEN = auto()
 
 
-def restarting(case: Case, costs: Costs, habits: Habits, seed: int) -> Score:
+def restarting(case: GoodputCase, costs: GoodputCosts, habits: Habits, seed: int) -> Score:
     """Simulates such a job."""
     job = _RestartingJob(case, costs, habits, seed)
     return job.run()
 
 
 class _RestartingJob:
-    def __init__(self, case: Case, costs: Costs, habits: Habits, seed: int) -> None:
+    def __init__(self, case: GoodputCase, costs: GoodputCosts, habits: Habits, seed: int) -> None:
         self._case, self._costs, self._habits = case, costs, habits
         self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
-        self._line = Timeline()
-        self._training = Training(costs.step)
+        self._line = CapacityTimeline()
+        self._training = GoodputTraining(costs.step)
         self._present: set[Node] = set(case.schedule.present)
         self._told: set[Node] = set()
         self._ring: frozenset[Node] = frozenset()
-        self._state = _State.WAITING
+        self._state = _RestartingState.WAITING
         self._entered = 0
         self._starts = 0
         self._joining = _Joining()
@@ -75,11 +75,11 @@ class _RestartingJob:
 
     def _happens(self, step: Step) -> None:
         match step:
-            case Add(node=node):
+            case AddNode(node=node):
                 self._present.add(node)
-            case Notice(node=node) if self._habits.poll is not None:
+            case ScheduledNotice(node=node) if self._habits.poll is not None:
                 self._line.after(self._chance.uniform(0.0, self._habits.poll), _call(self._tell, node))
-            case Kill(node=node):
+            case KillNode(node=node):
                 self._present.discard(node)
                 self._told.discard(node)
             case _:
@@ -93,17 +93,19 @@ class _RestartingJob:
         """Does what follows from the present hosts."""
         usable = self._present - self._told
         spare = min(len(usable), self._case.most) - len(self._ring)
-        self._joining.nodes = max(0, spare) if self._state is _State.TRAINING else 0
+        self._joining.nodes = max(0, spare) if self._state is _RestartingState.TRAINING else 0
         match self._state:
-            case _State.WAITING if len(usable) >= self._case.least:
+            case _RestartingState.WAITING if len(usable) >= self._case.least:
                 self._start()
-            case _State.STARTING | _State.TRAINING | _State.SAVING if self._ring - self._present:
+            case _RestartingState.STARTING | _RestartingState.TRAINING | _RestartingState.SAVING if (
+                self._ring - self._present
+            ):
                 self._break()
-            case _State.STARTING if self._ring & self._told:
+            case _RestartingState.STARTING if self._ring & self._told:
                 self._start()
-            case _State.TRAINING if self._ring & self._told:
+            case _RestartingState.TRAINING if self._ring & self._told:
                 self._save()
-            case _State.TRAINING if self._joining.nodes and self._habits.checkpoint_every is None:
+            case _RestartingState.TRAINING if self._joining.nodes and self._habits.checkpoint_every is None:
                 due = self._joining.due(self._line.now, self._cost_of_restart)
                 self._enter_at(due, self._join)
             case _:
@@ -113,8 +115,8 @@ class _RestartingJob:
     def _cost_of_restart(self) -> float:
         return len(self._ring) * self._costs.restart
 
-    def _enter(self, state: _State) -> None:
-        self._training.workers = len(self._ring) if state is _State.TRAINING else 0
+    def _enter(self, state: _RestartingState) -> None:
+        self._training.workers = len(self._ring) if state is _RestartingState.TRAINING else 0
         self._state = state
         self._entered += 1
 
@@ -127,10 +129,10 @@ class _RestartingJob:
         usable = sorted(self._present - self._told)
         if len(usable) < self._case.least:
             self._ring = frozenset()
-            self._enter(_State.WAITING)
+            self._enter(_RestartingState.WAITING)
             return
         self._ring = frozenset(usable[: self._case.most])
-        self._enter(_State.STARTING)
+        self._enter(_RestartingState.STARTING)
         self._starts += 1
         # The first start is the same for all, so it costs nothing.
         self._enter_at(self._line.now + (self._costs.restart if self._starts > 1 else 0.0), self._train)
@@ -140,17 +142,17 @@ class _RestartingJob:
         self._train_on()
 
     def _train_on(self) -> None:
-        self._enter(_State.TRAINING)
+        self._enter(_RestartingState.TRAINING)
         if self._habits.checkpoint_every is not None:
             self._enter_at(self._line.now + self._habits.checkpoint_every, self._save)
 
     def _break(self) -> None:
-        self._enter(_State.BROKEN)
+        self._enter(_RestartingState.BROKEN)
         self._training.roll_back()
         self._enter_at(self._line.now + self._habits.detect, self._start)
 
     def _save(self) -> None:
-        self._enter(_State.SAVING)
+        self._enter(_RestartingState.SAVING)
         self._enter_at(self._line.now + self._costs.checkpoint, self._saved)
 
     def _saved(self) -> None:

@@ -6,28 +6,28 @@ from collections.abc import Callable
 
 from benchmarks.goodput.decider import Decider
 from benchmarks.goodput.delays import Delays
-from benchmarks.goodput.model import Case, Costs, Score, Unused
-from benchmarks.goodput.processes import RingOfProcesses, State
-from benchmarks.goodput.timeline import BEGIN, Timeline
-from simulator.cloud.schedule import Add, Kill, Notice, Step, Withdraw
+from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score, Unused
+from benchmarks.goodput.processes import ProcessesState, RingOfProcesses
+from benchmarks.goodput.timeline import BEGIN, CapacityTimeline
+from simulator.cloud.schedule import AddNode, KillNode, ScheduledNotice, Step, Withdraw
 from supervisor.decide.registration import LauncherReport
 from supervisor.domain.ids import Host
 from supervisor.domain.order import Order, OrderKind
 
-_REASONS = {State.TRAINING: "joining", State.CHANGING: "changing"}
+_REASONS = {ProcessesState.TRAINING: "joining", ProcessesState.CHANGING: "changing"}
 
 
-def supervised(case: Case, costs: Costs, seed: int, delays: Delays | None = None) -> Score:
+def supervised(case: GoodputCase, costs: GoodputCosts, seed: int, delays: Delays | None = None) -> Score:
     """Simulates such a job."""
     job = _SupervisedJob(case, costs, seed, delays or Delays())
     return job.run()
 
 
 class _SupervisedJob:
-    def __init__(self, case: Case, costs: Costs, seed: int, delays: Delays) -> None:
+    def __init__(self, case: GoodputCase, costs: GoodputCosts, seed: int, delays: Delays) -> None:
         self._case, self._costs, self._delays = case, costs, delays
         self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
-        self._line = Timeline()
+        self._line = CapacityTimeline()
         self._present = {Host(node) for node in case.schedule.present}
         self._decider = Decider(case, self._present, self._line.now)
         self._ring = RingOfProcesses(case, costs, delays, self._line, self._present)
@@ -52,12 +52,12 @@ class _SupervisedJob:
     def _happens(self, step: Step) -> None:
         host = Host(step.node)
         match step:
-            case Add():
+            case AddNode():
                 self._present.add(host)
                 self._within_a_poll(self._see, host, None)
-            case Notice(at=at, lead=lead):
+            case ScheduledNotice(at=at, lead=lead):
                 self._within_a_poll(self._see, host, BEGIN + at + lead)
-            case Kill():
+            case KillNode():
                 self._present.discard(host)
                 self._ring.lose(host)
                 self._decider.remove(host)
@@ -101,7 +101,7 @@ class _SupervisedJob:
 class _Launcher:
     """Obeys the supervisor's orders, as `kubeai-run` does."""
 
-    def __init__(self, ring: RingOfProcesses, line: Timeline, delays: Delays, chance: random.Random) -> None:
+    def __init__(self, ring: RingOfProcesses, line: CapacityTimeline, delays: Delays, chance: random.Random) -> None:
         self._ring, self._line, self._delays, self._chance = ring, line, delays, chance
         self.run = 0
         self._applied = 0

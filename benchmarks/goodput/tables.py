@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
-from benchmarks.goodput.model import Case, Costs, Score, Unused, groups, possible_steps
+from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score, Unused, groups, possible_steps
 from benchmarks.goodput.oracle import best_worker_steps
 from benchmarks.goodput.policies import RESTARTED, SUPERVISOR, scores, with_restarts
 from benchmarks.goodput.real import Compared
-from benchmarks.results import Figure, Row, Target, Unit
+from benchmarks.results import Figure, ResultTarget, Row, Unit
 
 AT_MOST_BEHIND = 0.01
 
@@ -24,7 +24,7 @@ _LABELS: Mapping[str, str] = {
 class Simulated:
     """What came out of one case: each policy's score, and the most that an oracle could make useful."""
 
-    case: Case
+    case: GoodputCase
     groups: int
     possible: float
     scores: Mapping[str, Score]
@@ -36,7 +36,7 @@ class Simulated:
         return worker_steps / self.possible
 
 
-def simulated(case: Case, costs: Costs, seed: int) -> Simulated:
+def simulated(case: GoodputCase, costs: GoodputCosts, seed: int) -> Simulated:
     """Simulates every policy in one case."""
     return Simulated(
         case=case,
@@ -52,7 +52,7 @@ def goodput(found: Simulated) -> Row:
     """The goodput of every policy beside the oracle's."""
     behind = found.share(found.oracle - found.scores[SUPERVISOR].useful)
     by_restarts = found.share(found.restarting_oracle - found.scores[RESTARTED].useful)
-    target = Target(at_most=AT_MOST_BEHIND, why=_reasons(found))
+    target = ResultTarget(at_most=AT_MOST_BEHIND, why=_reasons(found))
     figures = (
         Figure(label="groups", value=found.groups, unit=Unit.COUNT),
         *_for_each(found, lambda score: found.share(score.useful), Unit.SHARE),

@@ -8,7 +8,7 @@ BEGIN = 1_000_000.0
 """Unix seconds. Not 0, because no clock shows that."""
 
 
-class Timeline:
+class CapacityTimeline:
     """Calls in the order of their instants; those of one instant in the order in which they were added."""
 
     def __init__(self) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from benchmarks.goodput.model import Case
-from simulator.cloud.schedule import Pace, plan
+from benchmarks.goodput.model import GoodputCase
+from simulator.cloud.schedule import SchedulePace, plan
 from simulator.cloud.synthetic import Rates, fixed_rate
-from simulator.cloud.trace import DEFAULT_TRACE, Cut, cut, load
+from simulator.cloud.trace import DEFAULT_TRACE, TraceCut, cut, load
 
 LEADS = (30.0, 120.0)
 RECORDED_LEAST, RECORDED_MOST = 10, 24
@@ -18,7 +18,7 @@ LEAST_SHARE = 13 / 16
 """As in `make replay`, where a job needs 13 of 16 nodes."""
 
 
-def cases(seed: int, *, short: bool) -> Iterator[Case]:
+def cases(seed: int, *, short: bool) -> Iterator[GoodputCase]:
     """The recorded trace with each lead, then each size with each mean time until a node is reclaimed."""
     records = load(DEFAULT_TRACE)
     whole = cut(records, 0.0, max(record.at for record in records))
@@ -29,7 +29,7 @@ def cases(seed: int, *, short: bool) -> Iterator[Case]:
             yield synthetic(nodes, node_hours, seed)
 
 
-def synthetic(nodes: int, node_hours: float, seed: int, lead: float = LEADS[-1]) -> Case:
+def synthetic(nodes: int, node_hours: float, seed: int, lead: float = LEADS[-1]) -> GoodputCase:
     """A job that has `nodes` nodes, each of which is reclaimed after so many hours on average, and later replaced."""
     rates = Rates(nodes=nodes, node_hours=node_hours)
     size = sum(rates.sizes) / len(rates.sizes)
@@ -39,7 +39,7 @@ def synthetic(nodes: int, node_hours: float, seed: int, lead: float = LEADS[-1])
     return _case(name, found, int(nodes * LEAST_SHARE), nodes, lead)
 
 
-def _case(name: str, found: Cut, least: int, most: int, lead: float) -> Case:
+def _case(name: str, found: TraceCut, least: int, most: int, lead: float) -> GoodputCase:
     # Nothing is withdrawn, and the seed only scatters the notices of a group over 0.2 s.
-    schedule = plan(found, Pace(speed=1.0, lead=lead, seed=1, withdrawal=False))
-    return Case(name=name, schedule=schedule, least=least, most=most)
+    schedule = plan(found, SchedulePace(speed=1.0, lead=lead, seed=1, withdrawal=False))
+    return GoodputCase(name=name, schedule=schedule, least=least, most=most)

@@ -3,7 +3,7 @@
 import math
 
 
-class Training:
+class GoodputTraining:
     """Counts the worker-steps of a job while `workers` of them train. Time is in seconds, steps may be fractions."""
 
     def __init__(self, step_seconds: float) -> None:

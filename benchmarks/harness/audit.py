@@ -21,12 +21,12 @@ _POLICY: Mapping[str, Any] = {
 }
 
 
-class _Object(msgspec.Struct, frozen=True):
+class _AuditedObject(msgspec.Struct, frozen=True):
     resource: str = ""
     subresource: str = ""
 
 
-class _Line(msgspec.Struct, frozen=True, rename="camel"):
+class _AuditLine(msgspec.Struct, frozen=True, rename="camel"):
     """The used fields of a log line."""
 
     stage: str
@@ -34,11 +34,11 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
     request_received_timestamp: datetime
     stage_timestamp: datetime
     request_uri: str = msgspec.field(default="", name="requestURI")
-    object_ref: _Object = _Object()
+    object_ref: _AuditedObject = _AuditedObject()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AuditedRequest:
     """A request at `at` (Unix seconds). `what` is its verb and resource: "patch supervisedjobs/status".
 
     `seconds` is how long the API server processed it.
@@ -66,32 +66,32 @@ def log_in(directory: Path) -> Path:
     return directory / "audit.log"
 
 
-def requests(log: Path) -> list[Request]:
+def requests(log: Path) -> list[AuditedRequest]:
     """Return all requests, each once: a watch when it starts, everything else when it is answered."""
-    decoder = msgspec.json.Decoder(_Line)
+    decoder = msgspec.json.Decoder(_AuditLine)
     lines = (decoder.decode(line) for line in log.read_bytes().splitlines())
     return [_request(line) for line in lines if _counts(line)]
 
 
-def within(sent: Iterable[Request], since: float, until: float) -> list[Request]:
+def within(sent: Iterable[AuditedRequest], since: float, until: float) -> list[AuditedRequest]:
     """Return the requests between two instants in Unix seconds."""
     return [request for request in sent if since <= request.at < until]
 
 
-def kinds(sent: Iterable[Request]) -> Counter[str]:
+def kinds(sent: Iterable[AuditedRequest]) -> Counter[str]:
     return Counter(request.what for request in sent)
 
 
-def _request(line: _Line) -> Request:
+def _request(line: _AuditLine) -> AuditedRequest:
     begun, ended = line.request_received_timestamp, line.stage_timestamp
-    return Request(begun.timestamp(), _what(line), (ended - begun).total_seconds())
+    return AuditedRequest(begun.timestamp(), _what(line), (ended - begun).total_seconds())
 
 
-def _counts(line: _Line) -> bool:
+def _counts(line: _AuditLine) -> bool:
     return line.stage == (_BEGUN if line.verb == "watch" else _ANSWERED)
 
 
-def _what(line: _Line) -> str:
+def _what(line: _AuditLine) -> str:
     whom = line.object_ref
     name = f"{whom.resource}/{whom.subresource}".rstrip("/") or line.request_uri.partition("?")[0]
     return f"{line.verb} {name}"

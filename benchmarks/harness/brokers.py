@@ -11,13 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.machine import Usage, usage
-from simulator.certificates import Authority
-from simulator.cloud.process import Child, TooLate, environment, spawn
+from simulator.certificates import SimulatedAuthority
+from simulator.cloud.process import CloudChild, TooLate, environment, spawn
 
 _START_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
 
-_Arguments = Callable[[int, Authority], Sequence[str]]
+_Arguments = Callable[[int, SimulatedAuthority], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Product:
     arguments: _Arguments
 
 
-def _redis(port: int, authority: Authority) -> Sequence[str]:
+def _redis(port: int, authority: SimulatedAuthority) -> Sequence[str]:
     return (
         *("--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1", "--tls-auth-clients", "no"),
         *("--tls-cert-file", str(authority.cert_file), "--tls-key-file", str(authority.key_file)),
@@ -37,7 +37,7 @@ def _redis(port: int, authority: Authority) -> Sequence[str]:
     )
 
 
-def _nats(port: int, authority: Authority) -> Sequence[str]:
+def _nats(port: int, authority: SimulatedAuthority) -> Sequence[str]:
     files = ("--tlscert", str(authority.cert_file), "--tlskey", str(authority.key_file))
     return ("--addr", "127.0.0.1", "--port", str(port), "--tls", *files)
 
@@ -54,7 +54,7 @@ class Broker:
     name: str
     port: int
     ca: bytes
-    child: Child
+    child: CloudChild
 
     def usage(self) -> Usage:
         """What its process has used."""
@@ -74,7 +74,7 @@ async def broker(name: str, root: Path) -> AsyncIterator[Broker]:
         ProcessEnded: It ended at once.
         TooLate: It does not listen.
     """
-    authority, port = Authority(root / "certificates"), _free_port()
+    authority, port = SimulatedAuthority(root / "certificates"), _free_port()
     command = [program(name) or PRODUCTS[name].program, *PRODUCTS[name].arguments(port, authority)]
     child = spawn(name, command, environment(root, {}), root / f"{name}.log")
     try:
@@ -90,7 +90,7 @@ def _free_port() -> int:
     return port
 
 
-async def _listens(child: Child, port: int) -> None:
+async def _listens(child: CloudChild, port: int) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         child.check()

@@ -19,7 +19,7 @@ class ClientEndedError(RuntimeError):
     """The client exited instead of answering. Its traceback is on stderr."""
 
 
-class Client(Generic[A]):
+class ClientProcess(Generic[A]):
     """A running module of `benchmarks.clients` with answers of type `A`."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, answers: type[A]) -> None:

@@ -15,16 +15,16 @@ import aiohttp
 
 from benchmarks.clients import agents, streams
 from benchmarks.harness import audit
-from benchmarks.harness.client import Client
-from benchmarks.harness.server import Server
+from benchmarks.harness.client import ClientProcess
+from benchmarks.harness.server import BenchmarkServer
 from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.process import environment, spawn
 from simulator.et_operator.crds import create_crds
 from supervisor.domain.ids import JobName, cluster_job
 from tests.testkit.controlplane.api import Api  # noqa: TC001
-from tests.testkit.controlplane.binaries import Program, binaries
+from tests.testkit.controlplane.binaries import BinaryProgram, binaries
 from tests.testkit.controlplane.commands import KWOK_LABEL
-from tests.testkit.controlplane.installed import Place, place
+from tests.testkit.controlplane.installed import InstalledPlace, place
 from tests.testkit.controlplane.kwok import EXEC_VERSION
 from tests.testkit.controlplane.namespace import GPU
 from tests.testkit.controlplane.running import running
@@ -40,15 +40,19 @@ _REQUEST_SECONDS = 10.0
 
 # kwok's 500 nodes must not use the cores that are measured. The scheduler's default limit is 50 pods per second.
 _MANY_A_SECOND = {"kube-api-qps": 1000, "kube-api-burst": 2000}
-_PACE: Mapping[Program, Mapping[str, object]] = {
-    Program.SCHEDULER: _MANY_A_SECOND,
-    Program.CONTROLLER_MANAGER: {**_MANY_A_SECOND, "node-monitor-grace-period": "300s", "node-monitor-period": "10s"},
-    Program.KWOK: {"node-lease-duration-seconds": 160},
+_PACE: Mapping[BinaryProgram, Mapping[str, object]] = {
+    BinaryProgram.SCHEDULER: _MANY_A_SECOND,
+    BinaryProgram.CONTROLLER_MANAGER: {
+        **_MANY_A_SECOND,
+        "node-monitor-grace-period": "300s",
+        "node-monitor-period": "10s",
+    },
+    BinaryProgram.KWOK: {"node-lease-duration-seconds": 160},
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class BenchmarkJob:
     """A TrainingJob on nodes of its own. With fewer than `least` workers it is stopped."""
 
     name: str
@@ -65,14 +69,14 @@ class Job:
         return f"{self.name}-worker-{number}"
 
 
-class Cluster:
+class BenchmarkCluster:
     """The steps that a scenario takes. Created by `cluster()`."""
 
-    def __init__(self, root: Path, here: Place, jobs: Sequence[Job], gpus: int) -> None:
+    def __init__(self, root: Path, here: InstalledPlace, jobs: Sequence[BenchmarkJob], gpus: int) -> None:
         self.root = root
         self.api: Api = here.api
         self.jobs = jobs
-        self.server = Server(
+        self.server = BenchmarkServer(
             root / "server",
             tls=False,
             settings={"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(here.kubeconfig)},
@@ -80,7 +84,7 @@ class Cluster:
         self._here = here
         self._gpus = gpus
         self._stack = AsyncExitStack()
-        self._agents: Client[agents.Answer] | None = None
+        self._agents: ClientProcess[agents.NoticeAnswer] | None = None
 
     async def start_jobs(self) -> None:
         """Create nodes and jobs and return once all pods run."""
@@ -98,33 +102,33 @@ class Cluster:
 
     async def start_agents(self) -> None:
         """Connect an agent for every node."""
-        client = self._agents = await Client.start("agents", agents.Answer)
+        client = self._agents = await ClientProcess.start("agents", agents.NoticeAnswer)
         self._stack.push_async_callback(client.end)
-        nodes = [agents.Node(node, self.server.tokens.agent(node)) for job in self.jobs for node in job.nodes]
-        await client.request(agents.Setup(self.server.endpoints.grpc, None, nodes))
+        nodes = [agents.LoadNode(node, self.server.tokens.agent(node)) for job in self.jobs for node in job.nodes]
+        await client.request(agents.AgentsSetup(self.server.endpoints.grpc, None, nodes))
 
-    async def start_processes(self, uids: Mapping[str, str], each_job: int) -> Client[streams.Arrivals]:
+    async def start_processes(self, uids: Mapping[str, str], each_job: int) -> ClientProcess[streams.Arrivals]:
         """Open streams for the first processes of every job and return once each has a line."""
-        client = await Client.start("streams", streams.Arrivals)
+        client = await ClientProcess.start("streams", streams.Arrivals)
         self._stack.push_async_callback(client.end)
         address = self.server.endpoints.http_address
         groups = [
-            streams.Group(
+            streams.StreamGroup(
                 job.known_as, self.token(job, uids[job.known_as]), [job.worker(rank) for rank in range(each_job)]
             )
             for job in self.jobs
         ]
-        await client.request(streams.Setup(address.host, address.port, None, groups))
-        arrivals = await client.request(streams.Ready(_READY_SECONDS))
+        await client.request(streams.StreamsSetup(address.host, address.port, None, groups))
+        arrivals = await client.request(streams.StreamsReady(_READY_SECONDS))
         if arrivals.waiting:
             raise AssertionError(f"{arrivals.waiting} streams have received no line")
         return client
 
-    def token(self, job: Job, uid: str) -> str:
+    def token(self, job: BenchmarkJob, uid: str) -> str:
         """Return the token of the processes of a job's first run."""
         return self.server.tokens.process(job.known_as, uid, 1)
 
-    async def acknowledge(self, job: Job, uid: str, generation: int) -> None:
+    async def acknowledge(self, job: BenchmarkJob, uid: str, generation: int) -> None:
         """Report that its rank 0 has saved and left."""
         report = {
             "process": f"{job.known_as}-0",
@@ -140,7 +144,7 @@ class Cluster:
         async with aiohttp.request("POST", url, json=report, headers=headers) as answer:
             answer.raise_for_status()
 
-    async def start_second(self) -> Server:
+    async def start_second(self) -> BenchmarkServer:
         """Start another supervisor that stands by."""
         second = self.server.second(self.root / "second")
         self._stack.push_async_callback(second.stop)
@@ -150,9 +154,9 @@ class Cluster:
 
     def notice(self, nodes: Sequence[str], over: float, seconds_left: float) -> None:
         """Send notices for these nodes, evenly over `over` seconds."""
-        self._client.send(agents.Notice(list(nodes), over, seconds_left))
+        self._client.send(agents.SendNotice(list(nodes), over, seconds_left))
 
-    async def until_durable(self) -> list[agents.Sent]:
+    async def until_durable(self) -> list[agents.NoticeSent]:
         """Return when all notices of the last call are durable."""
         return (await self._client.receive()).sent
 
@@ -160,7 +164,7 @@ class Cluster:
         await self._stack.aclose()
 
     @property
-    def _client(self) -> Client[agents.Answer]:
+    def _client(self) -> ClientProcess[agents.NoticeAnswer]:
         if self._agents is None:
             raise AssertionError("start the agents first")
         return self._agents
@@ -172,7 +176,7 @@ class Cluster:
         status = {"capacity": capacity, "allocatable": capacity}
         await self.api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, "status": status})
 
-    async def _make_job(self, job: Job) -> None:
+    async def _make_job(self, job: BenchmarkJob) -> None:
         files = self.root / "launchers" / job.name
         files.mkdir(parents=True)
         execs = {"execs": [{"local": {"envs": [{"name": "EDL", "value": str(files)}]}}]}
@@ -193,7 +197,7 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(root: Path, jobs: Sequence[Job], gpus: int) -> AsyncIterator[Cluster]:
+async def cluster(root: Path, jobs: Sequence[BenchmarkJob], gpus: int) -> AsyncIterator[BenchmarkCluster]:
     """Start a control plane with nodes, and prepare a supervisor that is not started yet.
 
     Raises:
@@ -202,9 +206,11 @@ async def cluster(root: Path, jobs: Sequence[Job], gpus: int) -> AsyncIterator[C
     """
     programs = binaries()
     # Its programs end with this thread, so start it before anything else.
-    with running(programs, root / "controlplane", {**_PACE, Program.API_SERVER: audit.flags(root / "audit")}) as plane:
+    with running(
+        programs, root / "controlplane", {**_PACE, BinaryProgram.API_SERVER: audit.flags(root / "audit")}
+    ) as plane:
         async with AsyncExitStack() as stack:
-            one = Cluster(root, await stack.enter_async_context(place(plane)), jobs, gpus)
+            one = BenchmarkCluster(root, await stack.enter_async_context(place(plane)), jobs, gpus)
             stack.push_async_callback(one.server.stop)
             stack.push_async_callback(one.close)
             yield one
@@ -231,7 +237,7 @@ async def run_for_each(items: Iterable[Any], do: Callable[[Any], Awaitable[None]
             group.create_task(one(item))
 
 
-def _manifest(job: Job) -> Mapping[str, Any]:
+def _manifest(job: BenchmarkJob) -> Mapping[str, Any]:
     numbers = {"gpus": 1, "maxWorkers": job.workers, "minWorkers": job.least, "workers": job.workers}
     env = [{"name": name, "value": str(value)} for name, value in numbers.items()]
     command = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _DecisionLine(msgspec.Struct, frozen=True):
     """The used fields of a log line."""
 
     event: str
@@ -20,7 +20,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class LoggedDecision:
     """A durable decision. `at` is CLOCK_MONOTONIC."""
 
     at: float
@@ -29,18 +29,18 @@ class Decision:
     generation: int
 
 
-def decisions(log: Path) -> list[Decision]:
+def decisions(log: Path) -> list[LoggedDecision]:
     """Return all decisions of a JSON log, in order."""
     offset = time.time() - time.monotonic()
     return [
-        Decision(line.timestamp.timestamp() - offset, line.job, line.phase, line.generation)
+        LoggedDecision(line.timestamp.timestamp() - offset, line.job, line.phase, line.generation)
         for line in _lines(log)
         if line.event == "job.decided"
     ]
 
 
-def _lines(log: Path) -> Iterator[_Line]:
-    decoder = msgspec.json.Decoder(_Line)
+def _lines(log: Path) -> Iterator[_DecisionLine]:
+    decoder = msgspec.json.Decoder(_DecisionLine)
     for text in log.read_bytes().splitlines():
         try:
             yield decoder.decode(text)

@@ -7,10 +7,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.clients import agents, streams
-from benchmarks.delays import Peer
-from benchmarks.harness.client import Client
-from benchmarks.harness.launchers import JobShape, LaunchedJob, Launchers
-from benchmarks.harness.server import Server
+from benchmarks.delays import DelayedPeer
+from benchmarks.harness.client import ClientProcess
+from benchmarks.harness.launchers import JobShape, LaunchedJob, LoadLaunchers
+from benchmarks.harness.server import BenchmarkServer
 from simulator.cloud.process import TooLate
 
 _READY_SECONDS = 300.0
@@ -49,18 +49,18 @@ class FleetSize:
         ]
 
 
-class Fleet:
-    def __init__(self, size: FleetSize, server: Server) -> None:
+class AgentFleet:
+    def __init__(self, size: FleetSize, server: BenchmarkServer) -> None:
         self.size = size
         self.server = server
         self.jobs: list[LaunchedJob] = []
-        self._agents: list[Client[agents.Answer]] = []
-        self._streams: list[Client[streams.Arrivals]] = []
-        self._agents_of: dict[str, Client[agents.Answer]] = {}
-        self.peers: list[Peer] = []
+        self._agents: list[ClientProcess[agents.NoticeAnswer]] = []
+        self._streams: list[ClientProcess[streams.Arrivals]] = []
+        self._agents_of: dict[str, ClientProcess[agents.NoticeAnswer]] = {}
+        self.peers: list[DelayedPeer] = []
         self.reconnected = 0
         self._stack = AsyncExitStack()
-        self._launchers: Launchers | None = None
+        self._launchers: LoadLaunchers | None = None
         self._offsets: list[int] = []
 
     async def start_agents(self) -> None:
@@ -69,16 +69,16 @@ class Fleet:
         every = self.size.node_names()
         for start in range(0, len(every), _MAX_AGENTS):
             names = every[start : start + _MAX_AGENTS]
-            client = await Client.start("agents", agents.Answer)
+            client = await ClientProcess.start("agents", agents.NoticeAnswer)
             self._stack.push_async_callback(client.end)
             self._agents.append(client)
-            nodes = [agents.Node(name, tokens.agent(name)) for name in names]
-            await client.request(agents.Setup(self.server.endpoints.grpc, _text(self.server.ca), nodes))
+            nodes = [agents.LoadNode(name, tokens.agent(name)) for name in names]
+            await client.request(agents.AgentsSetup(self.server.endpoints.grpc, _text(self.server.ca), nodes))
             self._agents_of.update(dict.fromkeys(names, client))
 
     async def start_jobs(self) -> None:
         """Register all jobs and wait until they run."""
-        launchers = Launchers(self.server.endpoints.http, self.server.tokens, self.server.ca)
+        launchers = LoadLaunchers(self.server.endpoints.http, self.server.tokens, self.server.ca)
         self._launchers = await self._stack.enter_async_context(launchers)
         self.jobs = self._launchers.launch(self.size.job_shapes())
         await self._launchers.until_running(self.jobs, _READY_SECONDS)
@@ -88,12 +88,12 @@ class Fleet:
         groups = self._groups()
         address = self.server.endpoints.http_address
         for batch in _by_size(groups, _MAX_STREAMS):
-            client = await Client.start("streams", streams.Arrivals)
+            client = await ClientProcess.start("streams", streams.Arrivals)
             self._stack.push_async_callback(client.end)
             self._streams.append(client)
             self._offsets.append(len(self.peers))
-            self.peers += [Peer(g.job, host, rank) for g in batch for rank, host in enumerate(g.hosts)]
-            await client.request(streams.Setup(address.host, address.port, _text(self.server.ca), batch))
+            self.peers += [DelayedPeer(g.job, host, rank) for g in batch for rank, host in enumerate(g.hosts)]
+            await client.request(streams.StreamsSetup(address.host, address.port, _text(self.server.ca), batch))
         await self.until_ready(_READY_SECONDS)
 
     async def until_ready(self, seconds: float) -> list[float]:
@@ -104,20 +104,20 @@ class Fleet:
         """
         opened: list[float] = []
         for client in self._streams:
-            arrivals = await client.request(streams.Ready(seconds))
+            arrivals = await client.request(streams.StreamsReady(seconds))
             opened += arrivals.opened
             if arrivals.waiting:
                 raise TooLate(f"{arrivals.waiting} streams have received no line")
         return opened
 
-    async def notice(self, nodes: Sequence[str], over: float, seconds_left: float = 3600.0) -> list[agents.Sent]:
+    async def notice(self, nodes: Sequence[str], over: float, seconds_left: float = 3600.0) -> list[agents.NoticeSent]:
         """Send notices for these nodes, evenly over `over` seconds. Returns when all are durable."""
-        by_client: dict[Client[agents.Answer], list[str]] = {}
+        by_client: dict[ClientProcess[agents.NoticeAnswer], list[str]] = {}
         for node in nodes:
             by_client.setdefault(self._agents_of[node], []).append(node)
-        sent: list[agents.Sent] = []
+        sent: list[agents.NoticeSent] = []
         for client, names in by_client.items():
-            client.send(agents.Notice(names, over, seconds_left))
+            client.send(agents.SendNotice(names, over, seconds_left))
         for client in by_client:
             answer = await client.receive()
             sent += answer.sent
@@ -128,7 +128,7 @@ class Fleet:
         """Return the directives received since the last call, with `stream` counted over all clients."""
         received: list[streams.DirectiveReceived] = []
         for offset, client in zip(self._offsets, self._streams, strict=True):
-            arrivals = await client.request(streams.Drain())
+            arrivals = await client.request(streams.DrainStreams())
             received += [
                 streams.DirectiveReceived(one.at, one.stream + offset, *_rest(one)) for one in arrivals.received
             ]
@@ -138,10 +138,10 @@ class Fleet:
         """End everything but the server."""
         await self._stack.aclose()
 
-    def _groups(self) -> list[streams.Group]:
+    def _groups(self) -> list[streams.StreamGroup]:
         each = self.size.streams // self.size.nodes
         return [
-            streams.Group(
+            streams.StreamGroup(
                 job.shape.name,
                 job.token,
                 [host for host in job.shape.hosts for _ in range(each)],
@@ -154,21 +154,21 @@ class Fleet:
 @asynccontextmanager
 async def fleet(
     root: Path, size: FleetSize, *, tls: bool, settings: Mapping[str, str] = MappingProxyType({})
-) -> AsyncIterator[Fleet]:
+) -> AsyncIterator[AgentFleet]:
     """Start a supervisor and its agents. The scenario starts jobs and streams."""
-    server = Server(root, tls=tls, settings=settings)
+    server = BenchmarkServer(root, tls=tls, settings=settings)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
         await server.start()
-        one = Fleet(size, server)
+        one = AgentFleet(size, server)
         stack.push_async_callback(one.close)
         await one.start_agents()
         yield one
 
 
-def _by_size(groups: Iterable[streams.Group], maximum: int) -> list[list[streams.Group]]:
+def _by_size(groups: Iterable[streams.StreamGroup], maximum: int) -> list[list[streams.StreamGroup]]:
     """Batch groups with at most `maximum` streams together. A larger group stays whole."""
-    batches: list[list[streams.Group]] = [[]]
+    batches: list[list[streams.StreamGroup]] = [[]]
     size = 0
     for group in groups:
         opened = len(group.hosts) // group.shared

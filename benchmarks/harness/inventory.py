@@ -8,11 +8,11 @@ from typing import Any
 
 from benchmarks.harness import audit
 from benchmarks.harness.cluster import run_for_each
-from benchmarks.harness.server import Server
+from benchmarks.harness.server import BenchmarkServer
 from supervisor.cluster.annotations import MANAGED, MIN_WORKERS
 from supervisor.domain.ids import JobName, cluster_job
-from tests.testkit.controlplane.binaries import Program, binaries
-from tests.testkit.controlplane.installed import Place, api_server, clear, place
+from tests.testkit.controlplane.binaries import BinaryProgram, binaries
+from tests.testkit.controlplane.installed import InstalledPlace, api_server, clear, place
 from tests.testkit.controlplane.namespace import GPU
 
 _NAMESPACE = "training"
@@ -27,7 +27,7 @@ _LIMITS = {"cpu": "12", "memory": "96Gi", GPU: "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class InventoryShape:
     """How many pods a node has, and how many nodes a job."""
 
     pods_a_node: int = 8
@@ -41,10 +41,10 @@ class Shape:
 class Inventory:
     """The objects, created in steps, and a supervisor that is not started yet. Created by `inventory()`."""
 
-    def __init__(self, root: Path, here: Place, shape: Shape) -> None:
+    def __init__(self, root: Path, here: InstalledPlace, shape: InventoryShape) -> None:
         self.api = here.api
         self.audit = audit.log_in(root / "audit")
-        self.server = Server(
+        self.server = BenchmarkServer(
             root / "server",
             tls=False,
             settings={"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(here.kubeconfig)},
@@ -102,7 +102,7 @@ class Inventory:
 
 
 @asynccontextmanager
-async def inventory(root: Path, shape: Shape) -> AsyncIterator[Inventory]:
+async def inventory(root: Path, shape: InventoryShape) -> AsyncIterator[Inventory]:
     """Start etcd and an API server, and prepare a supervisor that is not started yet.
 
     Raises:
@@ -111,7 +111,7 @@ async def inventory(root: Path, shape: Shape) -> AsyncIterator[Inventory]:
     """
     programs = binaries()
     # Its programs end with this thread, so start it before anything else.
-    with api_server(programs, root / "controlplane", {Program.API_SERVER: audit.flags(root / "audit")}) as plane:
+    with api_server(programs, root / "controlplane", {BinaryProgram.API_SERVER: audit.flags(root / "audit")}) as plane:
         async with place(plane) as here:
             one = Inventory(root, here, shape)
             await one.prepare()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from benchmarks.job_history import JobSnapshot
+from benchmarks.job_history import RecordedJob
 from simulator.cloud.process import TooLate
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import JOBS
@@ -18,8 +18,8 @@ class JobWatch:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._changed = asyncio.Event()
-        self.snapshots: list[JobSnapshot] = []
-        self.present: dict[str, JobSnapshot] = {}
+        self.snapshots: list[RecordedJob] = []
+        self.present: dict[str, RecordedJob] = {}
         self.uids: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -59,7 +59,7 @@ class JobWatch:
         status = job["status"]
         decision = status["decision"]
         hosts = status["hosts"]
-        snapshot = JobSnapshot(
+        snapshot = RecordedJob(
             at=time.monotonic(),
             job=f"{job['metadata']['namespace']}/{job['metadata']['name']}",
             generation=decision["generation"],

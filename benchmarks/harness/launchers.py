@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.01
 _STOPPED = 3
 
 
-class Order(msgspec.Struct, frozen=True):
+class LauncherOrder(msgspec.Struct, frozen=True):
     """A line of a launcher's stream, received at `at`."""
 
     type: str
@@ -50,7 +50,7 @@ class LaunchedJob:
 
     shape: JobShape
     report: dict[str, Any]
-    orders: list[Order] = field(default_factory=list)
+    orders: list[LauncherOrder] = field(default_factory=list)
 
     @property
     def token(self) -> str:
@@ -63,7 +63,7 @@ class LaunchedJob:
         return bool(self.report["running"])
 
 
-class Launchers:
+class LoadLaunchers:
     """Registers jobs and answers their orders. A context manager.
 
     Args:
@@ -131,11 +131,11 @@ class Launchers:
         ) as answer:
             answer.raise_for_status()
             async for line in answer.content:
-                order = msgspec.json.decode(line, type=Order)
+                order = msgspec.json.decode(line, type=LauncherOrder)
                 if order.type == "order":
                     await self._follow(job, msgspec.structs.replace(order, at=time.monotonic()))
 
-    async def _follow(self, job: LaunchedJob, order: Order) -> None:
+    async def _follow(self, job: LaunchedJob, order: LauncherOrder) -> None:
         job.orders.append(order)
         if order.phase == "Stopping" and self._acknowledges:
             await self._acknowledge(job, order)
@@ -144,7 +144,7 @@ class Launchers:
         elif job.running:
             await self._report(job, running=False, exit_code=_STOPPED)
 
-    async def _acknowledge(self, job: LaunchedJob, order: Order) -> None:
+    async def _acknowledge(self, job: LaunchedJob, order: LauncherOrder) -> None:
         report = {"process": f"{job.shape.name}-0", "host": job.shape.hosts[0], "rank": 0, "step": 1}
         answer = {**report, "run": order.run, "generation": order.generation, "kind": "left"}
         await self._post("/v1/processes/report", answer, {"Authorization": f"Bearer {job.token}"})

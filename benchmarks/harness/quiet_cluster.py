@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 
 _PODS = 30
 _LOOPBACK = "127.0.0.1"
@@ -23,7 +23,7 @@ async def quiet_cluster(root: Path, node: str) -> AsyncIterator[Mapping[str, str
         root: A directory that does not exist yet; it becomes that of the agent's service account.
         node: The name of the only node.
     """
-    authority = Authority(root)
+    authority = SimulatedAuthority(root)
     (root / "token").write_text("token", encoding="ascii")
     (root / "namespace").write_text("default", encoding="ascii")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -12,8 +12,8 @@ import msgspec
 
 from benchmarks.machine import Usage, usage
 from servicekit.address import Address, parse
-from simulator.certificates import Authority
-from simulator.cloud.process import Child, TooLate, environment, script, spawn
+from simulator.certificates import SimulatedAuthority
+from simulator.cloud.process import CloudChild, TooLate, environment, script, spawn
 from supervisor.identity.tokens import SECRET_FILE, Tokens
 
 _START_SECONDS = 30.0
@@ -22,7 +22,7 @@ _STANDS_BY = b"supervisor.standing_by"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoints:
+class BenchmarkEndpoints:
     grpc: str
     http: str
 
@@ -31,7 +31,7 @@ class Endpoints:
         return parse(self.http.partition("://")[2])
 
 
-class Server:
+class BenchmarkServer:
     """Runs `elastic-job-supervisor serve` with a data directory of its own. A restart uses the same ports.
 
     Args:
@@ -48,23 +48,23 @@ class Server:
         *,
         tls: bool,
         settings: Mapping[str, str] = MappingProxyType({}),
-        endpoints: Endpoints | None = None,
+        endpoints: BenchmarkEndpoints | None = None,
         start_seconds: float = _START_SECONDS,
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        self._authority = Authority(root / "certificates") if tls else None
+        self._authority = SimulatedAuthority(root / "certificates") if tls else None
         self._data = root / "supervisor"
         self._file = self._data / "endpoints.json"
         self._root = root
         self._more = settings
         self._endpoints = endpoints
         self._start_seconds = start_seconds
-        self._child: Child | None = None
+        self._child: CloudChild | None = None
         self._log_begins = 0
         self.log = root / "logs" / "supervisor.log"
 
     @property
-    def endpoints(self) -> Endpoints:
+    def endpoints(self) -> BenchmarkEndpoints:
         """Its addresses, once it was started."""
         if self._endpoints is None:
             raise AssertionError("start it first")
@@ -100,18 +100,18 @@ class Server:
     async def until_serving(self) -> None:
         """Return once it serves. Raises as `start` does."""
         await self._until(self._file.exists, "serve")
-        self._endpoints = msgspec.json.decode(self._file.read_bytes(), type=Endpoints)
+        self._endpoints = msgspec.json.decode(self._file.read_bytes(), type=BenchmarkEndpoints)
 
     async def until_standby(self) -> None:
         """Return once it has read everything and stands by. Raises as `start` does."""
         await self._until(lambda: _STANDS_BY in self.log.read_bytes()[self._log_begins :], "stand by")
 
-    def second(self, root: Path) -> "Server":
+    def second(self, root: Path) -> "BenchmarkServer":
         """Return another supervisor with the same settings, addresses and secret, for a failover."""
         data = root / "supervisor"
         data.mkdir(mode=0o700, parents=True)
         shutil.copy(self._data / SECRET_FILE, data)
-        return Server(root, tls=False, settings=self._more, endpoints=self.endpoints)
+        return BenchmarkServer(root, tls=False, settings=self._more, endpoints=self.endpoints)
 
     def usage(self) -> Usage:
         """Return its usage since its start."""
@@ -132,7 +132,7 @@ class Server:
                 raise TooLate(f"the supervisor does not {what}:\n{child.tail()}")
             await asyncio.sleep(_POLL_SECONDS)
 
-    def _running(self) -> Child:
+    def _running(self) -> CloudChild:
         if self._child is None:
             raise AssertionError("start it first")
         return self._child

@@ -9,13 +9,13 @@ from pathlib import Path
 from kubeai.elastic import identity
 
 from benchmarks.clients.process import Connected, FlagLowered
-from benchmarks.harness.client import Client
+from benchmarks.harness.client import ClientProcess
 
 _Answers = Connected | FlagLowered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainingRun:
     address: str
     token: str
     job: str
@@ -26,7 +26,7 @@ class Run:
 class TrainingProcesses:
     """The processes, all of them connected."""
 
-    def __init__(self, clients: Sequence[Client[_Answers]]) -> None:
+    def __init__(self, clients: Sequence[ClientProcess[_Answers]]) -> None:
         self._clients = clients
 
     async def lowered_at(self, which: slice = slice(None)) -> list[float]:
@@ -37,15 +37,15 @@ class TrainingProcesses:
 
 @asynccontextmanager
 async def training_processes(
-    directory: Path, run: Run, hosts: Sequence[str], first_rank: int = 0
+    directory: Path, run: TrainingRun, hosts: Sequence[str], first_rank: int = 0
 ) -> AsyncIterator[TrainingProcesses]:
     """Start one process per host, with ranks from `first_rank`, and wait until all are connected."""
     _identify(directory, run)
     async with AsyncExitStack() as stack:
-        clients: list[Client[_Answers]] = []
+        clients: list[ClientProcess[_Answers]] = []
         for rank, host in enumerate(hosts, first_rank):
             env = {"KUBEAI_DIR": str(directory), "KUBEAI_HOST": host, "RANK": str(rank)}
-            client = await Client[_Answers].start("process", Connected | FlagLowered, env=env, quiet=True)  # type: ignore[arg-type]
+            client = await ClientProcess[_Answers].start("process", Connected | FlagLowered, env=env, quiet=True)  # type: ignore[arg-type]
             stack.push_async_callback(client.end)
             clients.append(client)
         for client in clients:
@@ -53,6 +53,6 @@ async def training_processes(
         yield TrainingProcesses(clients)
 
 
-def _identify(directory: Path, run: Run) -> None:
+def _identify(directory: Path, run: TrainingRun) -> None:
     directory.mkdir(parents=True, mode=0o700)
     identity.write(identity.Identity(directory, run.address, run.token, run.job, run.number, run.ca))

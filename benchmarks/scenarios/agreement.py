@@ -10,11 +10,11 @@ import msgspec
 
 from benchmarks.clients import agreement, barrier
 from benchmarks.clients.lockstep import Lockstep
-from benchmarks.clients.ranks import Run
-from benchmarks.clients.speech import Service
-from benchmarks.harness.client import A, Client
-from benchmarks.harness.fleet import Fleet, FleetSize, fleet
-from benchmarks.results import Figure, Outcome, Row, Target, Unit
+from benchmarks.clients.ranks import RanksRun
+from benchmarks.clients.speech import SpokenService
+from benchmarks.harness.client import A, ClientProcess
+from benchmarks.harness.fleet import AgentFleet, FleetSize, fleet
+from benchmarks.results import Figure, ResultTarget, Row, ScenarioOutcome, Unit
 from benchmarks.summary import summarize
 
 _STEP_SECONDS = 0.25
@@ -39,7 +39,7 @@ trains on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class AgreementCase:
     """So many ranks, and how late the messages of one of them are."""
 
     name: str
@@ -48,7 +48,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
+class _MeasuredAgreement:
     """For each rank, in seconds; `committed` is None for the barrier."""
 
     known: Sequence[float]
@@ -60,27 +60,27 @@ class SplitError(AssertionError):
     """The ranks do not all know the same step."""
 
 
-def cases(*, short: bool) -> list[Case]:
+def cases(*, short: bool) -> list[AgreementCase]:
     ranks = 64 if short else 1024
     return [
-        Case(name=f"{ranks:,} ranks", ranks=ranks),
-        Case(name=f"{ranks:,} ranks, one late", ranks=ranks, late_seconds=_LATE_SECONDS),
+        AgreementCase(name=f"{ranks:,} ranks", ranks=ranks),
+        AgreementCase(name=f"{ranks:,} ranks, one late", ranks=ranks, late_seconds=_LATE_SECONDS),
     ]
 
 
-async def run(root: Path, *, short: bool) -> Outcome:
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:
     """Measure every way in each case."""
     rows: list[Row] = []
     for number, case in enumerate(cases(short=short)):
         rows += await measure(root / str(number), case)
-    return Outcome(scenario="agreement", title="An agreed step", method=METHOD, rows=tuple(rows))
+    return ScenarioOutcome(scenario="agreement", title="An agreed step", method=METHOD, rows=tuple(rows))
 
 
-async def measure(root: Path, case: Case) -> list[Row]:
+async def measure(root: Path, case: AgreementCase) -> list[Row]:
     """Measure one case: with the supervisor and a relay in each pod, without relays, and with a barrier."""
     relayed = await _supervisor(root / "relays", case, relays=True)
     alone = await _supervisor(root / "alone", case, relays=False)
-    target = None if case.late_seconds else Target(at_most=_STEP_SECONDS + _PROMPT_SECONDS)
+    target = None if case.late_seconds else ResultTarget(at_most=_STEP_SECONDS + _PROMPT_SECONDS)
     return [
         _row(f"{case.name}: supervisor", relayed, target),
         _row(f"{case.name}: supervisor, no relays", alone),
@@ -88,7 +88,7 @@ async def measure(root: Path, case: Case) -> list[Row]:
     ]
 
 
-async def _supervisor(root: Path, case: Case, *, relays: bool) -> _Measured:
+async def _supervisor(root: Path, case: AgreementCase, *, relays: bool) -> _MeasuredAgreement:
     nodes = case.ranks // _RANKS_PER_HOST
     size = FleetSize(nodes=nodes, streams=case.ranks, jobs=1, framework="torchrun")
     async with fleet(root, size, tls=False) as peers, _started("agreement", agreement.Agreed) as clients:
@@ -102,11 +102,11 @@ async def _supervisor(root: Path, case: Case, *, relays: bool) -> _Measured:
         return _agreed([await client.receive() for client in clients], clock)
 
 
-def _joins(peers: Fleet, case: Case, clock: Lockstep, *, relays: bool) -> list[agreement.Join]:
+def _joins(peers: AgentFleet, case: AgreementCase, clock: Lockstep, *, relays: bool) -> list[agreement.JoinAgreement]:
     job, address, each = peers.jobs[0], peers.server.endpoints.http_address, case.ranks // _CLIENTS
-    first = agreement.Join(
-        service=Service(address.host, address.port, job.token),
-        run=Run(job.shape.name, list(job.shape.hosts), case.ranks, clock),
+    first = agreement.JoinAgreement(
+        service=SpokenService(address.host, address.port, job.token),
+        run=RanksRun(job.shape.name, list(job.shape.hosts), case.ranks, clock),
         first=0,
         count=each,
         relays=relays,
@@ -116,7 +116,7 @@ def _joins(peers: Fleet, case: Case, clock: Lockstep, *, relays: bool) -> list[a
     return [msgspec.structs.replace(first, first=number * each) for number in range(_CLIENTS)]
 
 
-def _agreed(answers: Sequence[agreement.Agreed], clock: Lockstep) -> _Measured:
+def _agreed(answers: Sequence[agreement.Agreed], clock: Lockstep) -> _MeasuredAgreement:
     steps = {step for answer in answers for step in answer.steps}
     if len(steps) != 1 or any(answer.unsettled for answer in answers):
         raise SplitError(f"steps {sorted(steps)}, and {sum(answer.unsettled for answer in answers)} ranks without one")
@@ -124,14 +124,14 @@ def _agreed(answers: Sequence[agreement.Agreed], clock: Lockstep) -> _Measured:
     asked = min(at for answer in answers for at in answer.asked_at)
     proposed = min(at for answer in answers for at in answer.proposed_at)
     committed = [at for answer in answers for at in answer.committed_at]
-    return _Measured(
+    return _MeasuredAgreement(
         known=[at - asked for at in committed],
         committed=[at - proposed for at in committed],
         blocked=[max(0.0, at - due) for at in committed],
     )
 
 
-async def _barrier(case: Case) -> _Measured:
+async def _barrier(case: AgreementCase) -> _MeasuredAgreement:
     clock = Lockstep(time.monotonic(), _STEP_SECONDS)
     async with (
         _started("barrier", barrier.Listening, "store", count=1) as (store,),
@@ -140,14 +140,14 @@ async def _barrier(case: Case) -> _Measured:
         port = (await store.request(barrier.Listen(case.ranks))).port
         for number, client in enumerate(clients):
             late = 1 if case.late_seconds and number == 0 else 0
-            await client.request(barrier.Join(port, case.ranks // _CLIENTS, clock, late, case.late_seconds))
+            await client.request(barrier.JoinBarrier(port, case.ranks // _CLIENTS, clock, late, case.late_seconds))
         for client in clients:
             client.send(barrier.Meet())
         announced_at = (await store.request(barrier.Announce())).announced_at
         met = [await client.receive() for client in clients]
     if len({step for each in met for step in each.steps}) != 1:
         raise SplitError("the barrier has told several steps")
-    return _Measured(
+    return _MeasuredAgreement(
         known=[at - announced_at for each in met for at in each.known_at],
         blocked=[seconds for each in met for seconds in each.blocked],
     )
@@ -156,8 +156,8 @@ async def _barrier(case: Case) -> _Measured:
 @asynccontextmanager
 async def _started(
     name: str, answers: type[A], *arguments: str, count: int = _CLIENTS
-) -> AsyncIterator[list[Client[A]]]:
-    clients = [await Client.start(name, answers, arguments) for _ in range(count)]
+) -> AsyncIterator[list[ClientProcess[A]]]:
+    clients = [await ClientProcess.start(name, answers, arguments) for _ in range(count)]
     try:
         yield clients
     finally:
@@ -165,7 +165,7 @@ async def _started(
             await client.end()
 
 
-def _row(name: str, measured: _Measured, prompt: Target | None = None) -> Row:
+def _row(name: str, measured: _MeasuredAgreement, prompt: ResultTarget | None = None) -> Row:
     known, blocked = summarize(measured.known), summarize(measured.blocked)
     figures = [
         Figure(label="asked → all know p50", value=known.p50, unit=Unit.SECONDS),
@@ -173,7 +173,7 @@ def _row(name: str, measured: _Measured, prompt: Target | None = None) -> Row:
     ]
     unblocked = None
     if measured.committed is not None:
-        committed, unblocked = summarize(measured.committed), Target(at_most=0.0)
+        committed, unblocked = summarize(measured.committed), ResultTarget(at_most=0.0)
         figures += [
             Figure(label="proposal → all committed p50", value=committed.p50, unit=Unit.SECONDS),
             Figure(label="proposal → all committed max", value=committed.maximum, unit=Unit.SECONDS, target=prompt),

@@ -12,9 +12,9 @@ import msgspec
 
 from benchmarks.clients import subscribers
 from benchmarks.clients.broker_dialect import DIALECTS
-from benchmarks.clients.subscribers import Message, connect
+from benchmarks.clients.subscribers import BrokerMessage, connect
 from benchmarks.harness.brokers import PRODUCTS, Broker, broker, program
-from benchmarks.harness.client import Client
+from benchmarks.harness.client import ClientProcess
 from benchmarks.harness.fleet import FleetSize
 from benchmarks.results import Figure, Row, Unit, figures
 from benchmarks.summary import summarize
@@ -47,7 +47,7 @@ async def rows(root: Path, size: FleetSize, notices: int, over: float) -> Sequen
 
 async def _measure(running: Broker, size: FleetSize, notices: int, over: float) -> Row:
     channels = [f"job-{number % size.jobs}" for number in range(size.nodes)]
-    clients = [await Client.start("subscribers", subscribers.Received) for _ in range(_CLIENTS)]
+    clients = [await ClientProcess.start("subscribers", subscribers.Received) for _ in range(_CLIENTS)]
     try:
         for number, client in enumerate(clients):
             await client.request(
@@ -56,13 +56,13 @@ async def _measure(running: Broker, size: FleetSize, notices: int, over: float) 
         before, began = running.usage(), time.monotonic()
         away = size.nodes // 20
         noticed = [channels[number] for number in range(notices)]
-        clients[0].send(subscribers.Cut(away, over / 2, _AWAY_SECONDS))
+        clients[0].send(subscribers.CutSubscribers(away, over / 2, _AWAY_SECONDS))
         await _publish(running, noticed, over)
         await clients[0].receive()
         passed = time.monotonic() - began
         await asyncio.sleep(_SETTLE_SECONDS)
         after = running.usage()
-        received = [await client.request(subscribers.Collect()) for client in clients]
+        received = [await client.request(subscribers.CollectMessages()) for client in clients]
     finally:
         for client in clients:
             await client.end()
@@ -88,7 +88,7 @@ async def _publish(running: Broker, channels: Sequence[str], over: float) -> Non
     began = time.monotonic()
     for number, channel in enumerate(channels):
         await asyncio.sleep(began + over * number / len(channels) - time.monotonic())
-        message = msgspec.json.encode(Message(time.monotonic(), _TEXT))
+        message = msgspec.json.encode(BrokerMessage(time.monotonic(), _TEXT))
         writer.write(dialect.publish(channel, message))
         await writer.drain()
     await asyncio.sleep(_SETTLE_SECONDS)

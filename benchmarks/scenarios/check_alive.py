@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.clients import calls
 from benchmarks.harness.original_kubeai import DISTRIBUTION, interpreter
-from benchmarks.results import Figure, Outcome, Row, Target, Unit
+from benchmarks.results import Figure, ResultTarget, Row, ScenarioOutcome, Unit
 
 AT_MOST_MORE_NANOSECONDS = 20.0
 AT_MOST_MORE_FOR_A_STEP_NANOSECONDS = 60.0
@@ -31,11 +31,16 @@ class _Costs(msgspec.Struct, frozen=True):
     should_checkpoint: float = 0.0
 
 
-async def run(root: Path, *, short: bool) -> Outcome:  # noqa: ARG001 - a full run takes only a second
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:  # noqa: ARG001 - a full run takes only a second
     ours = await _measure(Path(sys.executable), "ours", root)
-    per_step = Target(at_most=AT_MOST_MORE_FOR_A_STEP_NANOSECONDS)
+    per_step = ResultTarget(at_most=AT_MOST_MORE_FOR_A_STEP_NANOSECONDS)
     rows = [
-        _row("kubeai.elastic: check_alive()", ours.empty, ours.check_alive, Target(at_most=AT_MOST_MORE_NANOSECONDS)),
+        _row(
+            "kubeai.elastic: check_alive()",
+            ours.empty,
+            ours.check_alive,
+            ResultTarget(at_most=AT_MOST_MORE_NANOSECONDS),
+        ),
         _row("kubeai.elastic: should_stop(step)", ours.empty_with_step, ours.should_stop, per_step),
         _row("kubeai.elastic: should_checkpoint(step)", ours.empty_with_step, ours.should_checkpoint, per_step),
     ]
@@ -45,7 +50,9 @@ async def run(root: Path, *, short: bool) -> Outcome:  # noqa: ARG001 - a full r
     else:
         costs = await _measure(original, "original", root)
         rows.append(_row(f"PyPI's {DISTRIBUTION}: check_alive()", costs.empty, costs.check_alive, None))
-    return Outcome(scenario="calls", title="`check_alive()` and `should_stop(step)`", method=METHOD, rows=tuple(rows))
+    return ScenarioOutcome(
+        scenario="calls", title="`check_alive()` and `should_stop(step)`", method=METHOD, rows=tuple(rows)
+    )
 
 
 async def _measure(python: Path, which: str, directory: Path) -> _Costs:
@@ -59,7 +66,7 @@ async def _measure(python: Path, which: str, directory: Path) -> _Costs:
     return msgspec.json.decode(out, type=_Costs)
 
 
-def _row(case: str, empty: float, call: float, target: Target | None) -> Row:
+def _row(case: str, empty: float, call: float, target: ResultTarget | None) -> Row:
     return Row(
         case=case,
         figures=(

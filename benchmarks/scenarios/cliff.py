@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.goodput.cliff import all_costs, at_once, just_in_time, slack
-from benchmarks.goodput.model import Costs
-from benchmarks.results import Figure, Outcome, Row, Target, Unit
+from benchmarks.goodput.model import GoodputCosts
+from benchmarks.results import Figure, ResultTarget, Row, ScenarioOutcome, Unit
 
 METHOD = """\
 The simulation of `goodput`, with one job of four nodes that must stop when one of them goes. Every lead of 5 to 120 s
@@ -22,20 +22,20 @@ _BOUNDS = (-math.inf, 0.0, _LIMIT, 10.0, math.inf)
 _SEEDS = 8
 _WHY = """agents ask once a second, and a step of which most was trained already is not waited for twice."""
 
-_Job = tuple[float, Costs]
+_Job = tuple[float, GoodputCosts]
 
 
-async def run(root: Path, *, short: bool) -> Outcome:  # noqa: ARG001 - every scenario has a directory
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:  # noqa: ARG001 - every scenario has a directory
     """Measure the share that is saved, by slack."""
     jobs, seeds = all_costs()[:: 5 if short else 1], range(1 if short else _SEEDS)
     rows = [_row(least, most, jobs, seeds) for least, most in pairwise(_BOUNDS)]
-    return Outcome(scenario="cliff", title="Saved in time, by lead", method=METHOD, rows=tuple(rows))
+    return ScenarioOutcome(scenario="cliff", title="Saved in time, by lead", method=METHOD, rows=tuple(rows))
 
 
 def _row(least: float, most: float, jobs: Sequence[_Job], seeds: range) -> Row:
     cases = [(lead, costs, seed) for lead, costs in jobs if least <= slack(lead, costs) < most for seed in seeds]
     lost = [(bool(at_once(*case).steps_lost), bool(just_in_time(*case).steps_lost)) for case in cases]
-    target = Target(at_most=0.0, why=_WHY) if least >= _LIMIT else None
+    target = ResultTarget(at_most=0.0, why=_WHY) if least >= _LIMIT else None
     first, second = (sum(each) / len(cases) for each in zip(*lost, strict=True))
     return Row(
         case=f"slack {_bounds(least, most)}",

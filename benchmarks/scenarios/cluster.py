@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.clients.agents import Sent
+from benchmarks.clients.agents import NoticeSent
 from benchmarks.harness import audit
-from benchmarks.harness.cluster import Cluster, Job, cluster
+from benchmarks.harness.cluster import BenchmarkCluster, BenchmarkJob, cluster
 from benchmarks.harness.job_watch import JobWatch, watching
 from benchmarks.job_history import decisions, exclusion_changes, first_delay, has_exclusions, is_stopping
 from benchmarks.machine import Usage
-from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
+from benchmarks.results import Figure, ResultTarget, Row, ScenarioOutcome, Unit, figures
 from benchmarks.summary import summarize
-from tests.testkit.controlplane.binaries import NoGo, NotBuilt
+from tests.testkit.controlplane.binaries import BinaryNotBuilt, NoGo
 
 _WINDOW_SECONDS = 1.25
 _PATIENCE_SECONDS = 30.0
@@ -47,7 +47,7 @@ In the same run, from the API server's audit log. A watch counts once, when it s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class ClusterSize:
     """The size of the scenario.
 
     The big job and `hit` small ones lose nodes; `stopped` of the small ones must stop. `gpus` is the number of GPUs and
@@ -72,7 +72,7 @@ class Size:
         nodes = self.big + self.small * self.small_nodes
         return f"On a cluster: {nodes:,} nodes, {self.small + 1} jobs with {nodes * self.gpus:,} workers"
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[BenchmarkJob]:
         """Return the big job, then those that stop, those that shrink, and the rest."""
         return [
             self._job("big", self.big, self.big_lost, stops=False),
@@ -87,24 +87,24 @@ class Size:
             ),
         ]
 
-    def reclaimed(self, jobs: Sequence[Job]) -> list[tuple[Job, tuple[str, ...]]]:
+    def reclaimed(self, jobs: Sequence[BenchmarkJob]) -> list[tuple[BenchmarkJob, tuple[str, ...]]]:
         """Return the jobs that lose nodes, with these nodes."""
         small = [(job, job.nodes[: self.small_lost]) for job in jobs[1 : 1 + self.hit]]
         return [(jobs[0], jobs[0].nodes[: self.big_lost]), *small]
 
-    def stopping(self, jobs: Sequence[Job]) -> Sequence[Job]:
+    def stopping(self, jobs: Sequence[BenchmarkJob]) -> Sequence[BenchmarkJob]:
         """Return the jobs that must stop."""
         return jobs[1 : 1 + self.stopped]
 
-    def _job(self, name: str, nodes: int, lost: int, *, stops: bool) -> Job:
+    def _job(self, name: str, nodes: int, lost: int, *, stops: bool) -> BenchmarkJob:
         workers = nodes * self.gpus
         least = workers if stops else workers - lost * self.gpus
-        return Job(
+        return BenchmarkJob(
             name=name, nodes=tuple(f"{name}-node-{number}" for number in range(nodes)), workers=workers, least=least
         )
 
 
-FULL = Size(
+FULL = ClusterSize(
     gpus=8,
     big=50,
     big_lost=20,
@@ -117,20 +117,20 @@ FULL = Size(
     over=10.0,
     idle=60.0,
 )
-SHORT = Size(
+SHORT = ClusterSize(
     gpus=2, big=4, big_lost=2, small=4, small_nodes=9, small_lost=4, hit=3, stopped=1, streams=2, over=2.0, idle=2.0
 )
 
 
-async def run(root: Path, *, short: bool) -> tuple[Outcome, ...]:
+async def run(root: Path, *, short: bool) -> tuple[ScenarioOutcome, ...]:
     """Measure everything on one control plane, or nothing if there is none."""
     try:
         return await measure(root, SHORT if short else FULL)
-    except (NoGo, NotBuilt) as reason:
-        return (Outcome(scenario="cluster", title="On a cluster", method=f"Not measured: {reason}.", rows=()),)
+    except (NoGo, BinaryNotBuilt) as reason:
+        return (ScenarioOutcome(scenario="cluster", title="On a cluster", method=f"Not measured: {reason}.", rows=()),)
 
 
-async def measure(root: Path, size: Size) -> tuple[Outcome, ...]:
+async def measure(root: Path, size: ClusterSize) -> tuple[ScenarioOutcome, ...]:
     """Measure everything at this size.
 
     Raises:
@@ -143,9 +143,9 @@ async def measure(root: Path, size: Size) -> tuple[Outcome, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    world: Cluster
+    world: BenchmarkCluster
     job_watch: JobWatch
-    size: Size
+    size: ClusterSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +177,10 @@ class _Wave:
     began: float
     ended: float
     span: _Span
-    sent: Sequence[Sent]
+    sent: Sequence[NoticeSent]
 
 
-async def _measured(setup: _Setup) -> tuple[Outcome, ...]:
+async def _measured(setup: _Setup) -> tuple[ScenarioOutcome, ...]:
     await setup.world.start_jobs()
     async with watching(setup.job_watch):
         starts = await _measure_starts(setup)
@@ -194,9 +194,13 @@ async def _measured(setup: _Setup) -> tuple[Outcome, ...]:
     load = (_idle_row(idle, at_rest), _wave_row(setup, wave, asked_then))
     asked = tuple(_request_rows(idle, at_rest, busy, len(wave.sent)))
     return (
-        Outcome(scenario="cluster", title=setup.size.title, method=METHOD, rows=load),
-        Outcome(scenario="cluster starts", title="Start and failover there", method=STARTS, rows=(*starts, killed)),
-        Outcome(scenario="cluster requests", title="What is asked of its API server", method=REQUESTS, rows=asked),
+        ScenarioOutcome(scenario="cluster", title=setup.size.title, method=METHOD, rows=load),
+        ScenarioOutcome(
+            scenario="cluster starts", title="Start and failover there", method=STARTS, rows=(*starts, killed)
+        ),
+        ScenarioOutcome(
+            scenario="cluster requests", title="What is asked of its API server", method=REQUESTS, rows=asked
+        ),
     )
 
 
@@ -244,7 +248,7 @@ async def _measure_span(setup: _Setup, doing: Awaitable[object]) -> _Span:
 async def _measure_wave(setup: _Setup) -> _Wave:
     world, size = setup.world, setup.size
     began = time.monotonic()
-    sent: list[Sent] = []
+    sent: list[NoticeSent] = []
 
     async def reclaim() -> None:
         nodes = [node for _, lost in size.reclaimed(world.jobs) for node in lost]
@@ -260,7 +264,7 @@ async def _measure_wave(setup: _Setup) -> _Wave:
     return _Wave(began, time.monotonic(), span, sent)
 
 
-async def _leave(setup: _Setup, job: Job) -> None:
+async def _leave(setup: _Setup, job: BenchmarkJob) -> None:
     """Rank 0 obeys at once, like one whose checkpoint takes no time."""
     await setup.job_watch.until({job.known_as: "Stopping"}, _PATIENCE_SECONDS + setup.size.over)
     decided = setup.job_watch.present[job.known_as]
@@ -282,8 +286,8 @@ async def _measure_failover(setup: _Setup) -> Row:
     return Row(
         case="its leader is killed",
         figures=(
-            Figure(label="serves after", value=serving - began, unit=Unit.SECONDS, target=Target(at_most=5.0)),
-            Figure(label="decided after", value=decided, unit=Unit.SECONDS, target=Target(at_most=5.0)),
+            Figure(label="serves after", value=serving - began, unit=Unit.SECONDS, target=ResultTarget(at_most=5.0)),
+            Figure(label="decided after", value=decided, unit=Unit.SECONDS, target=ResultTarget(at_most=5.0)),
             Figure(label="server RSS", value=second.usage().resident_bytes, unit=Unit.BYTES),
         ),
     )
@@ -294,7 +298,7 @@ def _idle_row(span: _Span, sent: Counter[str]) -> Row:
     return Row(case="idle", figures=(*span.figures, rate))
 
 
-def _wave_row(setup: _Setup, wave: _Wave, asked: Sequence[audit.Request]) -> Row:
+def _wave_row(setup: _Setup, wave: _Wave, asked: Sequence[audit.AuditedRequest]) -> Row:
     size, jobs, snapshots = setup.size, setup.world.jobs, setup.job_watch.snapshots
     at = {each.node: each.at for each in wave.sent}
     first = {job.known_as: min(at[node] for node in lost) for job, lost in size.reclaimed(jobs)}
@@ -314,16 +318,19 @@ def _wave_row(setup: _Setup, wave: _Wave, asked: Sequence[audit.Request]) -> Row
             *figures("write", summarize(each.seconds for each in asked if each.writes)),
             *figures("durable", summarize(each.acknowledged_at - each.at for each in wave.sent)),
             *figures("STOP", summarize(stops)),
-            *figures("exclusions", summarize(shrinks), p99=Target(at_most=_WINDOW_SECONDS + 0.1, why=_WHY_LATE)),
+            *figures("exclusions", summarize(shrinks), p99=ResultTarget(at_most=_WINDOW_SECONDS + 0.1, why=_WHY_LATE)),
             Figure(label="decisions a job, max", value=max(decided), unit=Unit.COUNT),
             Figure(
-                label="changes of exclusions a job, max", value=max(changes), unit=Unit.COUNT, target=Target(at_most=1)
+                label="changes of exclusions a job, max",
+                value=max(changes),
+                unit=Unit.COUNT,
+                target=ResultTarget(at_most=1),
             ),
             Figure(
                 label="decisions about others",
                 value=sum(decisions(snapshots, job, wave.began, wave.ended) for job in others),
                 unit=Unit.COUNT,
-                target=Target(at_most=0),
+                target=ResultTarget(at_most=0),
             ),
         ),
     )
@@ -341,5 +348,5 @@ def _request_rows(idle: _Span, at_rest: Counter[str], busy: Counter[str], notice
         )
 
 
-def _about_notices(asked: Iterable[audit.Request]) -> int:
+def _about_notices(asked: Iterable[audit.AuditedRequest]) -> int:
     return sum(each.writes and "reclaimnotices" in each.what for each in asked)

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.deciding import granting, planning
-from benchmarks.results import Figure, Outcome, Row, Target, Unit
+from benchmarks.results import Figure, ResultTarget, Row, ScenarioOutcome, Unit
 
 METHOD = """\
 Only the pure functions of `supervisor/decide`, in this process, without a store or a stream. *One job* plans a running
@@ -21,7 +21,7 @@ _MOST = 2.2
 _WHY = """something in it is worse than proportional."""
 
 
-async def run(root: Path, *, short: bool) -> Outcome:  # noqa: ARG001 - every scenario has a directory
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:  # noqa: ARG001 - every scenario has a directory
     """Measure each case at its size and at half of it."""
     turns = _SHORT_TURNS if short else _TURNS
     workers, jobs = (400, 50) if short else (4000, 500)
@@ -29,7 +29,7 @@ async def run(root: Path, *, short: bool) -> Outcome:  # noqa: ARG001 - every sc
         _row(f"one job of {workers:,} workers, {workers // 2:,} noticed", planning, workers, turns),
         _row(f"{jobs:,} small jobs, {jobs * 5:,} notices", granting, jobs, turns),
     )
-    return Outcome(scenario="deciding", title="Decisions", method=METHOD, rows=rows)
+    return ScenarioOutcome(scenario="deciding", title="Decisions", method=METHOD, rows=rows)
 
 
 def _row(case: str, make: Callable[[int], Callable[[], object]], size: int, turns: int) -> Row:
@@ -41,7 +41,7 @@ def _row(case: str, make: Callable[[int], Callable[[], object]], size: int, turn
         figures=(
             Figure(label="half", value=median(before for before, _ in seconds), unit=Unit.SECONDS),
             Figure(label="whole", value=median(after for _, after in seconds), unit=Unit.SECONDS),
-            Figure(label="whole ÷ half", value=ratio, unit=Unit.RATIO, target=Target(at_most=_MOST, why=_WHY)),
+            Figure(label="whole ÷ half", value=ratio, unit=Unit.RATIO, target=ResultTarget(at_most=_MOST, why=_WHY)),
         ),
     )
 

@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.clients.agents import Sent
+from benchmarks.clients.agents import NoticeSent
 from benchmarks.clients.streams import DirectiveReceived
-from benchmarks.delays import Peer, fanout_delays, job_stopped_at, noticed_delays, rank_zero_delays
-from benchmarks.harness.decisions import Decision, decisions
-from benchmarks.harness.fleet import Fleet, FleetSize, fleet
+from benchmarks.delays import DelayedPeer, fanout_delays, job_stopped_at, noticed_delays, rank_zero_delays
+from benchmarks.harness.decisions import LoggedDecision, decisions
+from benchmarks.harness.fleet import AgentFleet, FleetSize, fleet
 from benchmarks.harness.launchers import LaunchedJob
-from benchmarks.harness.training import Run, training_processes
+from benchmarks.harness.training import TrainingRun, training_processes
 from benchmarks.harness.viewers import viewers
 from benchmarks.machine import Usage
-from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
+from benchmarks.results import Figure, ResultTarget, Row, ScenarioOutcome, Unit, figures
 from benchmarks.summary import summarize
 
 FANOUT_P99_SECONDS = 0.15
@@ -35,7 +35,7 @@ job being stopped by its first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class FanoutLoad:
     """A case has a size, a number of notices, open status pages, and settings."""
 
     case: str
@@ -48,10 +48,10 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    sent: Sequence[Sent]
+class _MeasuredFanout:
+    sent: Sequence[NoticeSent]
     received: Sequence[DirectiveReceived]
-    decided: Sequence[Decision]
+    decided: Sequence[LoggedDecision]
     flags_lowered_at: Sequence[float]
     before: Usage
     streams: Usage
@@ -59,7 +59,7 @@ class _Measured:
     after: Usage
 
 
-def loads(*, short: bool) -> list[Load]:
+def loads(*, short: bool) -> list[FanoutLoad]:
     if short:
         alone = FleetSize(nodes=20, streams=200, jobs=1, spare=1, framework="torchrun")
         return [_alone(alone, tls=False), _storm(FleetSize(nodes=20, streams=200, jobs=5), 10, tls=True)]
@@ -72,40 +72,40 @@ def loads(*, short: bool) -> list[Load]:
     ]
 
 
-def _alone(size: FleetSize, *, tls: bool) -> Load:
-    return Load(case=f"alone, 1 job{_suffix(tls)}", size=size, notices=size.spare + 1, storm=False, tls=tls)
+def _alone(size: FleetSize, *, tls: bool) -> FanoutLoad:
+    return FanoutLoad(case=f"alone, 1 job{_suffix(tls)}", size=size, notices=size.spare + 1, storm=False, tls=tls)
 
 
-def _storm(size: FleetSize, notices: int, *, tls: bool) -> Load:
+def _storm(size: FleetSize, notices: int, *, tls: bool) -> FanoutLoad:
     case = f"storm, {size.jobs} job{'s' if size.jobs > 1 else ''}{_suffix(tls)}"
-    return Load(case=case, size=size, notices=notices, storm=True, tls=tls)
+    return FanoutLoad(case=case, size=size, notices=notices, storm=True, tls=tls)
 
 
 def _suffix(tls: bool) -> str:  # noqa: FBT001 - a keyword of the callers
     return ", TLS" if tls else ""
 
 
-async def run(root: Path, *, short: bool) -> Outcome:
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:
     """Measure all cases."""
     rows = [await measure(root / str(number), load) for number, load in enumerate(loads(short=short))]
     size = loads(short=short)[0].size
     title = f"Notice → flag, {size.nodes} agents, {size.streams:,} streams"
-    return Outcome(scenario="fanout", title=title, method=METHOD, rows=tuple(rows))
+    return ScenarioOutcome(scenario="fanout", title=title, method=METHOD, rows=tuple(rows))
 
 
-async def measure(root: Path, load: Load) -> Row:
+async def measure(root: Path, load: FanoutLoad) -> Row:
     """Measure one case."""
     async with fleet(root, load.size, tls=load.tls, settings=load.settings) as peers:
         return _row(load, peers.peers, await _measure(root, load, peers))
 
 
-async def _measure(root: Path, load: Load, peers: Fleet) -> _Measured:
+async def _measure(root: Path, load: FanoutLoad, peers: AgentFleet) -> _MeasuredFanout:
     await peers.start_jobs()
     before = peers.server.usage()
     await peers.start_streams()
     after_streams = peers.server.usage()
     job = peers.jobs[0]
-    run = Run(address=peers.server.endpoints.http, token=job.token, job=job.shape.name, ca=peers.server.ca)
+    run = TrainingRun(address=peers.server.endpoints.http, token=job.token, job=job.shape.name, ca=peers.server.ca)
     hosts = [job.shape.hosts[0]] * _REAL_PROCESSES
     async with training_processes(root / "identity", run, hosts, first_rank=load.size.streams) as real:
         await peers.received()
@@ -113,7 +113,7 @@ async def _measure(root: Path, load: Load, peers: Fleet) -> _Measured:
             quiet = peers.server.usage()
             sent = await _notices(load, peers)
         flags_lowered_at = await real.lowered_at()
-        return _Measured(
+        return _MeasuredFanout(
             sent=sent,
             received=await peers.received(),
             decided=decisions(peers.server.log),
@@ -125,7 +125,7 @@ async def _measure(root: Path, load: Load, peers: Fleet) -> _Measured:
         )
 
 
-async def _notices(load: Load, peers: Fleet) -> list[Sent]:
+async def _notices(load: FanoutLoad, peers: AgentFleet) -> list[NoticeSent]:
     nodes = _victims(peers.jobs, load.notices)
     if load.storm:
         sent = await peers.notice(nodes, _STORM_SECONDS)
@@ -144,8 +144,8 @@ def _victims(jobs: Sequence[LaunchedJob], count: int) -> list[str]:
     return [hosts[turn % len(hosts)].pop() for turn in range(count)]
 
 
-def _row(load: Load, peers: Sequence[Peer], measured: _Measured) -> Row:
-    aim = Target(at_most=FANOUT_P99_SECONDS)
+def _row(load: FanoutLoad, peers: Sequence[DelayedPeer], measured: _MeasuredFanout) -> Row:
+    aim = ResultTarget(at_most=FANOUT_P99_SECONDS)
     everyone = job_stopped_at(measured.decided, peers[0].job)
     spare = load.size.spare
     return Row(
@@ -160,7 +160,7 @@ def _row(load: Load, peers: Sequence[Peer], measured: _Measured) -> Row:
     )
 
 
-def _costs(load: Load, measured: _Measured) -> Iterator[Figure]:
+def _costs(load: FanoutLoad, measured: _MeasuredFanout) -> Iterator[Figure]:
     spent = measured.after.cpu_seconds - measured.quiet.cpu_seconds
     grown = measured.streams.resident_bytes - measured.before.resident_bytes
     yield Figure(label="server CPU", value=spent, unit=Unit.SECONDS)

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from benchmarks.harness.quiet_cluster import quiet_cluster
 from benchmarks.machine import Usage, usage, wake_ups
-from benchmarks.results import Figure, Outcome, Row, Target, Unit
+from benchmarks.results import Figure, ResultTarget, Row, ScenarioOutcome, Unit
 from simulator.cloud.trace import Node
-from simulator.harness import ServiceSettings, World, world
+from simulator.harness import ReplayWorld, ServiceSettings, world
 
-_AGENT_MEMORY = Target(
+_AGENT_MEMORY = ResultTarget(
     at_most=48 * 1024 * 1024,
     why="gRPC's C library takes 11 MiB of it, which a client in Python would save, and most of the wake-ups. "
     "See docs/adr/0057-the-agent-keeps-grpcs-c-library.md.",
 )
-_AGENT_CPU = Target(at_most=0.003)
+_AGENT_CPU = ResultTarget(at_most=0.003)
 _ALONE, _CLUSTERED = Node("node-1"), Node("node-2")
 _SETTLE_SECONDS = 3.0
 
@@ -84,7 +84,7 @@ class _Sample:
         )
 
 
-async def run(root: Path, *, short: bool) -> Outcome:
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:
     """Measure all three, and Python without them."""
     rounds, seconds = (3, 3.0) if short else (15, 30.0)
     env = _compiled(root)
@@ -105,7 +105,7 @@ async def run(root: Path, *, short: bool) -> Outcome:
         ),
         Row(case="Python alone", figures=(_resident(await _script_bytes(_BARE, root, env)),)),
     )
-    return Outcome(scenario="footprint", title="At rest", method=METHOD, rows=rows)
+    return ScenarioOutcome(scenario="footprint", title="At rest", method=METHOD, rows=rows)
 
 
 def _compiled(root: Path) -> Mapping[str, str]:
@@ -146,14 +146,14 @@ def _with_servers(cluster: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-async def _restart(w: World, node: Node, settings: Mapping[str, str]) -> None:
+async def _restart(w: ReplayWorld, node: Node, settings: Mapping[str, str]) -> None:
     await w.nodes.agent(node).stop()
     await w.until(lambda status: node not in status.connected(), f"the agent of {node} to be gone")
     w.nodes.start_agent(node, settings)
     await w.until(lambda status: node in status.connected(), f"the agent of {node} to be connected")
 
 
-def _idle(idle: _Idle, memory: Target | None = None, cpu: Target | None = None) -> tuple[Figure, ...]:
+def _idle(idle: _Idle, memory: ResultTarget | None = None, cpu: ResultTarget | None = None) -> tuple[Figure, ...]:
     return (
         _resident(idle.resident_bytes, memory),
         Figure(label="idle CPU", value=idle.cores, unit=Unit.CORES, target=cpu),
@@ -161,7 +161,7 @@ def _idle(idle: _Idle, memory: Target | None = None, cpu: Target | None = None) 
     )
 
 
-def _resident(value: float, target: Target | None = None) -> Figure:
+def _resident(value: float, target: ResultTarget | None = None) -> Figure:
     return Figure(label="resident", value=value, unit=Unit.BYTES, target=target)
 
 

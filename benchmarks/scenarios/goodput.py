@@ -5,14 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.goodput import tables
-from benchmarks.goodput.model import Costs
+from benchmarks.goodput.model import GoodputCosts
 from benchmarks.goodput.real import compared
 from benchmarks.goodput.tables import Simulated, simulated
 from benchmarks.goodput.traces import cases
-from benchmarks.results import Outcome, Row
+from benchmarks.results import Row, ScenarioOutcome
 from simulator import guarantees
-from simulator.runner import Scenario
-from simulator.scenarios import Part, ScenarioOptions, scenarios
+from simulator.runner import ReplayScenario
+from simulator.scenarios import ScenarioOptions, ScenarioPart, scenarios
 
 SEED = 1
 
@@ -67,13 +67,13 @@ of it costs about two points, and goodput is low because capacity lasts hardly l
 _REAL_SEED, _REAL_LEAD = 2, 120.0
 
 
-async def run(root: Path, *, short: bool) -> tuple[Outcome, ...]:
+async def run(root: Path, *, short: bool) -> tuple[ScenarioOutcome, ...]:
     """Simulate all policies in all cases, and play one case with real processes."""
-    found = [simulated(case, Costs(), SEED) for case in cases(SEED, short=short)]
+    found = [simulated(case, GoodputCosts(), SEED) for case in cases(SEED, short=short)]
 
-    def outcome(title: str, method: str, row: Callable[[Simulated], Row]) -> Outcome:
+    def outcome(title: str, method: str, row: Callable[[Simulated], Row]) -> ScenarioOutcome:
         rows = tuple(row(each) for each in found)
-        return Outcome(scenario="goodput", title=title, method=method, rows=rows)
+        return ScenarioOutcome(scenario="goodput", title=title, method=method, rows=rows)
 
     return (
         outcome("Goodput of replayed reclaims", METHOD, tables.goodput),
@@ -84,15 +84,17 @@ async def run(root: Path, *, short: bool) -> tuple[Outcome, ...]:
     )
 
 
-async def _validation(root: Path, *, short: bool) -> Outcome:
+async def _validation(root: Path, *, short: bool) -> ScenarioOutcome:
     scenario = _real_scenario(root, short=short)
     rows = tables.validation(await compared(scenario, root / "world", SEED))
-    return Outcome(scenario="goodput", title="The simulation beside real processes", method=VALIDATION, rows=rows)
+    return ScenarioOutcome(
+        scenario="goodput", title="The simulation beside real processes", method=VALIDATION, rows=rows
+    )
 
 
-def _real_scenario(root: Path, *, short: bool) -> Scenario:
+def _real_scenario(root: Path, *, short: bool) -> ReplayScenario:
     """Sixteen nodes that are reclaimed at a fixed rate; in short, one of three nodes."""
-    part = Part.TINY if short else Part.RATES
+    part = ScenarioPart.TINY if short else ScenarioPart.RATES
     options = ScenarioOptions(part=part, seeds=(_REAL_SEED,), leads=(_REAL_LEAD,))
-    [scenario] = scenarios(options, guarantees.Costs(options.step_seconds, guarantees.timed_checkpoint(root)))
+    [scenario] = scenarios(options, guarantees.GuaranteeCosts(options.step_seconds, guarantees.timed_checkpoint(root)))
     return replace(scenario, job=replace(scenario.job, job_arguments=("--agree",)))

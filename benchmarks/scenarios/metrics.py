@@ -11,9 +11,9 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks.harness.fleet import FleetSize
-from benchmarks.results import Figure, Outcome, Row, Unit
+from benchmarks.results import Figure, Row, ScenarioOutcome, Unit
 from benchmarks.scenarios import fanout
-from benchmarks.scenarios.fanout import Load
+from benchmarks.scenarios.fanout import FanoutLoad
 
 _READ_SECONDS = 1.0
 """Fifteen times as often as Prometheus does by default."""
@@ -26,22 +26,22 @@ moment of the machine affects both. With metrics, `/metrics` is read every secon
 median of three."""
 
 
-async def run(root: Path, *, short: bool) -> Outcome:
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:
     without: list[Row] = []
     measured: list[Row] = []
     for turn in range(1 if short else 3):
         without.append(await fanout.measure(root / f"without-{turn}", _load(short=short)))
         measured.append(await measure(root / f"with-{turn}", _load(short=short)))
     rows = tuple(compared(label, without, measured) for label in _LABELS)
-    return Outcome(scenario="measuring", title="What it costs to be measured", method=METHOD, rows=rows)
+    return ScenarioOutcome(scenario="measuring", title="What it costs to be measured", method=METHOD, rows=rows)
 
 
-def _load(*, short: bool) -> Load:
+def _load(*, short: bool) -> FanoutLoad:
     size = FleetSize(nodes=20, streams=200, jobs=5) if short else FleetSize(nodes=200, streams=2000, jobs=10)
-    return Load(case="storm", size=size, notices=10 if short else 100, storm=True, tls=False)
+    return FanoutLoad(case="storm", size=size, notices=10 if short else 100, storm=True, tls=False)
 
 
-async def measure(root: Path, load: Load) -> Row:
+async def measure(root: Path, load: FanoutLoad) -> Row:
     """Measure one case while its metrics are read."""
     address = f"127.0.0.1:{_free_port()}"
     async with _reading(f"http://{address}/metrics") as answers:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.harness.fleet import FleetSize
-from benchmarks.results import Figure, Outcome, Row, Unit
-from benchmarks.scenarios.fanout import Load, measure
+from benchmarks.results import Figure, Row, ScenarioOutcome, Unit
+from benchmarks.scenarios.fanout import FanoutLoad, measure
 
 METHOD = """\
 The storm of *Notice → flag*, first without viewers, then with viewers who have the page open and read everything that
@@ -15,17 +15,17 @@ _VIEWERS = 100
 _COMPARED = ("fan-out p50", "fan-out p99", "to rank 0 p99", "server CPU")
 
 
-async def run(root: Path, *, short: bool) -> Outcome:
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:
     size = FleetSize(nodes=4, streams=8, jobs=2) if short else FleetSize(nodes=200, streams=2000, jobs=10)
     looking = (0, 3) if short else (0, _VIEWERS)
     rows = [await measure(root / str(count), _load(size, count)) for count in looking]
     title = f"The status page, {size.nodes} agents, {size.streams:,} streams"
-    return Outcome(scenario="page", title=title, method=METHOD, rows=_compared(rows))
+    return ScenarioOutcome(scenario="page", title=title, method=METHOD, rows=_compared(rows))
 
 
-def _load(size: FleetSize, viewers: int) -> Load:
+def _load(size: FleetSize, viewers: int) -> FanoutLoad:
     case = f"{viewers} look" if viewers else "nobody looks"
-    return Load(case=case, size=size, notices=size.nodes // 2, storm=True, tls=True, viewers=viewers)
+    return FanoutLoad(case=case, size=size, notices=size.nodes // 2, storm=True, tls=True, viewers=viewers)
 
 
 def _compared(rows: Sequence[Row]) -> tuple[Row, ...]:

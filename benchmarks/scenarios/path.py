@@ -10,16 +10,16 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.clients.baseline import POLL_SECONDS, Signalled, Training
-from benchmarks.harness.client import Client
-from benchmarks.harness.launchers import JobShape, Launchers
-from benchmarks.harness.training import Run, training_processes
-from benchmarks.results import Outcome, Row, Target, figures
+from benchmarks.clients.baseline import POLL_SECONDS, BaselineSignalled, BaselineTraining
+from benchmarks.harness.client import ClientProcess
+from benchmarks.harness.launchers import JobShape, LoadLaunchers
+from benchmarks.harness.training import TrainingRun, training_processes
+from benchmarks.results import ResultTarget, Row, ScenarioOutcome, figures
 from benchmarks.summary import summarize
 from simulator.cloud.trace import Node
-from simulator.events import Event, Kind
-from simulator.harness import World, world
-from simulator.services import JobPlan
+from simulator.events import JobEvent, JobEventKind
+from simulator.harness import ReplayWorld, world
+from simulator.services import ServedJobPlan
 from supervisor.decide.policy import Policy
 
 _HOSTS = [Node(f"node-{number}") for number in range(8)]
@@ -41,7 +41,7 @@ that Horovod's discovery reads, with a real `kubeai-run`. The alternative is wha
 asks the same metadata every 2 s and sends SIGTERM to a real process; it reaches the processes of its own node only."""
 
 
-async def run(root: Path, *, short: bool) -> Outcome:
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:
     """Measure the flag, the alternative, and the host list."""
     rounds, window = 1 if short else 8, Policy().window_seconds
     stops, terminated = await _flags(root / "flags", rounds)
@@ -53,7 +53,9 @@ async def run(root: Path, *, short: bool) -> Outcome:
                 *figures("whole path", summarize(wait + last for wait, _, last in stops)),
                 *figures("poll wait", summarize(wait for wait, _, _ in stops)),
                 *figures("to rank 0", summarize(zero for _, zero, _ in stops)),
-                *figures("to the last", summarize(last for _, _, last in stops), p99=Target(at_most=_ABOVE_SECONDS)),
+                *figures(
+                    "to the last", summarize(last for _, _, last in stops), p99=ResultTarget(at_most=_ABOVE_SECONDS)
+                ),
             ),
         ),
         Row(
@@ -63,11 +65,11 @@ async def run(root: Path, *, short: bool) -> Outcome:
         Row(
             case=f"supervisor: group of three, window {window:g} s",
             figures=tuple(
-                figures("to the list", summarize(changed), p99=Target(at_most=window + _ABOVE_SECONDS)),
+                figures("to the list", summarize(changed), p99=ResultTarget(at_most=window + _ABOVE_SECONDS)),
             ),
         ),
     )
-    return Outcome(scenario="path", title="The whole path, everything real", method=METHOD, rows=rows)
+    return ScenarioOutcome(scenario="path", title="The whole path, everything real", method=METHOD, rows=rows)
 
 
 async def _flags(root: Path, rounds: int) -> tuple[list[tuple[float, float, float]], list[float]]:
@@ -82,11 +84,11 @@ async def _flags(root: Path, rounds: int) -> tuple[list[tuple[float, float, floa
 
 
 async def _stop(
-    w: World, launchers: Launchers, directory: Path, number: int, moment: float
+    w: ReplayWorld, launchers: LoadLaunchers, directory: Path, number: int, moment: float
 ) -> tuple[float, float, float]:
     [job] = launchers.launch([JobShape(name=f"round-{number}", hosts=_HOSTS, min_workers=len(_HOSTS))])
     await launchers.until_running([job], _PATIENCE_SECONDS)
-    run = Run(address=w.supervisor.endpoints.http, token=job.token, job=job.shape.name)
+    run = TrainingRun(address=w.supervisor.endpoints.http, token=job.token, job=job.shape.name)
     async with training_processes(directory / str(number), run, _HOSTS) as real:
         await asyncio.sleep(moment)
         victim = _HOSTS[-1]
@@ -103,20 +105,20 @@ async def _stop(
 
 
 @asynccontextmanager
-async def _launchers(w: World) -> AsyncIterator[Launchers]:
-    async with Launchers(w.supervisor.endpoints.http, w.supervisor.tokens(), acknowledges=False) as launchers:
+async def _launchers(w: ReplayWorld) -> AsyncIterator[LoadLaunchers]:
+    async with LoadLaunchers(w.supervisor.endpoints.http, w.supervisor.tokens(), acknowledges=False) as launchers:
         yield launchers
 
 
-_Signals = Client[Training | Signalled]
+_Signals = ClientProcess[BaselineTraining | BaselineSignalled]
 
 
 @asynccontextmanager
-async def _alternative(w: World) -> AsyncIterator[_Signals]:
+async def _alternative(w: ReplayWorld) -> AsyncIterator[_Signals]:
     """Start a training process and the loop that polls a node of its own for it."""
     w.metadata.add(_ALTERNATIVE)
     url = f"{w.metadata.url_of(_ALTERNATIVE)}/latest/meta-data/instance/spot/termination-time"
-    training = await _Signals.start("baseline", Training | Signalled, ["train"])  # type: ignore[arg-type]
+    training = await _Signals.start("baseline", BaselineTraining | BaselineSignalled, ["train"])  # type: ignore[arg-type]
     loop = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.clients.baseline", "poll", url, str(training.pid))
     )
@@ -129,13 +131,13 @@ async def _alternative(w: World) -> AsyncIterator[_Signals]:
         await training.kill()
 
 
-async def _signal(w: World, training: _Signals) -> float:
+async def _signal(w: ReplayWorld, training: _Signals) -> float:
     await asyncio.sleep(POLL_SECONDS)  # Let the loop see that there is no notice.
     began = time.monotonic()
     w.metadata.notice(_ALTERNATIVE, time.time() + _LEAD_SECONDS)
     answer = await training.receive()
     w.metadata.withdraw(_ALTERNATIVE)
-    if not isinstance(answer, Signalled):
+    if not isinstance(answer, BaselineSignalled):
         raise AssertionError("expected a signal")  # noqa: TRY004 - not a wrong argument type
     return answer.at - began
 
@@ -143,7 +145,7 @@ async def _signal(w: World, training: _Signals) -> float:
 async def _host_list(root: Path) -> float:
     """Return the seconds from the first stored notice of a group to the single change of the list."""
     async with world(root, _HOSTS) as w:
-        job = w.start_job(JobPlan(min_workers=4, max_workers=8, steps=100_000))
+        job = w.start_job(ServedJobPlan(min_workers=4, max_workers=8, steps=100_000))
         await w.until_training(job, workers=len(_HOSTS))
         for node in _HOSTS[:3]:
             w.provider.notice(node, time.time() + _LEAD_SECONDS, "group")
@@ -154,8 +156,8 @@ async def _host_list(root: Path) -> float:
     return changed.t - stored
 
 
-def _changes(events: Sequence[Event]) -> list[Event]:
-    return [event for event in events if event.kind is Kind.EXCLUSIONS_CHANGED]
+def _changes(events: Sequence[JobEvent]) -> list[JobEvent]:
+    return [event for event in events if event.kind is JobEventKind.EXCLUSIONS_CHANGED]
 
 
 def _first_stored(log: Path) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from benchmarks.clients import pollers
 from benchmarks.clients.baseline import POLL_SECONDS
-from benchmarks.harness.client import Client
+from benchmarks.harness.client import ClientProcess
 from benchmarks.results import Row, figures
 from benchmarks.summary import summarize
 from simulator.cloud.metadata import MetadataServer
@@ -26,14 +26,14 @@ async def row(nodes: int, over: float) -> Row:
     """Measure loops on so many nodes, which are all noticed within so many seconds."""
     metadata, names = MetadataServer(), [Node(f"node-{number}") for number in range(nodes)]
     await metadata.start()
-    clients = [await Client.start("pollers", pollers.Ended) for _ in range(_CLIENTS)]
+    clients = [await ClientProcess.start("pollers", pollers.Ended) for _ in range(_CLIENTS)]
     try:
         for node in names:
             metadata.add(node)
         for number, client in enumerate(clients):
             await client.request(pollers.Watch([_url(metadata, node) for node in names[number::_CLIENTS]]))
         noticed = await _notice(metadata, names, over)
-        ended = [await client.request(pollers.Collect()) for client in clients]
+        ended = [await client.request(pollers.CollectPolls()) for client in clients]
     finally:
         for client in clients:
             await client.end()

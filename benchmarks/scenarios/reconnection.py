@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from benchmarks.harness.fleet import FleetSize, fleet
-from benchmarks.results import Figure, Outcome, Row, Unit, figures
+from benchmarks.results import Figure, Row, ScenarioOutcome, Unit, figures
 from benchmarks.summary import summarize
 
 _READY_SECONDS = 60.0
@@ -17,13 +17,15 @@ absence. *Back* is from the moment the supervisor serves again to the first line
 time from its start until the last stream is back."""
 
 
-async def run(root: Path, *, short: bool) -> Outcome:
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:
     """Measure with and without TLS, after a short and a long absence."""
     streams = 200 if short else 2000
     absences = (0.0,) if short else (0.0, 10.0)
     cases = [(tls, absence) for tls in (False, True) for absence in absences]
     rows = [await _measure(root / str(turn), streams, absence, tls=tls) for turn, (tls, absence) in enumerate(cases)]
-    return Outcome(scenario="storm", title=f"Reconnection of {streams:,} streams", method=METHOD, rows=tuple(rows))
+    return ScenarioOutcome(
+        scenario="storm", title=f"Reconnection of {streams:,} streams", method=METHOD, rows=tuple(rows)
+    )
 
 
 async def _measure(root: Path, streams: int, absence: float, *, tls: bool) -> Row:

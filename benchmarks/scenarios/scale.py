@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.clients.agents import Sent
+from benchmarks.clients.agents import NoticeSent
 from benchmarks.clients.streams import DirectiveReceived
 from benchmarks.delays import MissingLineError, fanout_delays, noticed_delays
 from benchmarks.harness.decisions import decisions
-from benchmarks.harness.fleet import Fleet, FleetSize, fleet
-from benchmarks.results import Figure, Outcome, Row, Target, Unit, figures
+from benchmarks.harness.fleet import AgentFleet, FleetSize, fleet
+from benchmarks.results import Figure, ResultTarget, Row, ScenarioOutcome, Unit, figures
 from benchmarks.scenarios import brokers, polling
 from benchmarks.summary import summarize
 
@@ -40,7 +40,7 @@ that is not told fails the run. An agent whose stream is lost, as on starved cor
 *shared streams*, eight processes of each node share one, as those of a pod do."""
 
 
-async def run(root: Path, *, short: bool) -> Outcome:
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:
     """Measure idle and in a wave, with a fleet that has a stream for each process, and with one that shares them."""
     alone = (
         FleetSize(nodes=100, streams=200, jobs=5, spare=8)
@@ -52,7 +52,7 @@ async def run(root: Path, *, short: bool) -> Outcome:
     notices, over = alone.nodes // 2, _wave_seconds(short=short)
     rows += [*await brokers.rows(root / "brokers", alone, notices, over), await polling.row(notices, over)]
     method = f"{METHOD}\n\n{brokers.METHOD}\n\n{polling.METHOD}"
-    return Outcome(scenario="scale", title=f"{alone.nodes:,} agents, TLS", method=method, rows=tuple(rows))
+    return ScenarioOutcome(scenario="scale", title=f"{alone.nodes:,} agents, TLS", method=method, rows=tuple(rows))
 
 
 def _wave_seconds(*, short: bool) -> float:
@@ -72,7 +72,7 @@ def _case(size: FleetSize, what: str) -> str:
     return f"{size.streams:,} {'processes, shared streams' if size.shared else 'streams'}: {what}"
 
 
-async def _measure_idle(peers: Fleet, seconds: float) -> Row:
+async def _measure_idle(peers: AgentFleet, seconds: float) -> Row:
     before, began = peers.server.usage(), time.monotonic()
     await asyncio.sleep(seconds)
     after, passed = peers.server.usage(), time.monotonic() - began
@@ -81,19 +81,22 @@ async def _measure_idle(peers: Fleet, seconds: float) -> Row:
         case=_case(peers.size, "idle"),
         figures=(
             Figure(
-                label="server CPU", value=cores, unit=Unit.CORES, target=Target(at_most=_IDLE_CORES, why=_WHY_CORES)
+                label="server CPU",
+                value=cores,
+                unit=Unit.CORES,
+                target=ResultTarget(at_most=_IDLE_CORES, why=_WHY_CORES),
             ),
             Figure(
                 label="server RSS",
                 value=after.resident_bytes,
                 unit=Unit.BYTES,
-                target=Target(at_most=_IDLE_BYTES, why=_WHY_BYTES),
+                target=ResultTarget(at_most=_IDLE_BYTES, why=_WHY_BYTES),
             ),
         ),
     )
 
 
-async def _measure_wave(peers: Fleet, over: float) -> Row:
+async def _measure_wave(peers: AgentFleet, over: float) -> Row:
     nodes = [job.shape.hosts[turn] for turn in range(_half(peers.size)) for job in peers.jobs]
     await peers.received()
     before, began = peers.server.usage(), time.monotonic()
@@ -102,7 +105,7 @@ async def _measure_wave(peers: Fleet, over: float) -> Row:
     await asyncio.sleep(_SETTLE_SECONDS)
     after = peers.server.usage()
     noticed, told = await _all_told(peers, sent)
-    aim = Target(at_most=_WAVE_P99_SECONDS)
+    aim = ResultTarget(at_most=_WAVE_P99_SECONDS)
     return Row(
         case=_case(peers.size, f"{len(nodes):,} notices in {over:g} s"),
         figures=(
@@ -110,9 +113,14 @@ async def _measure_wave(peers: Fleet, over: float) -> Row:
                 label="server CPU",
                 value=(after.cpu_seconds - before.cpu_seconds) / passed,
                 unit=Unit.CORES,
-                target=Target(at_most=_WAVE_CORES),
+                target=ResultTarget(at_most=_WAVE_CORES),
             ),
-            Figure(label="server RSS", value=after.resident_bytes, unit=Unit.BYTES, target=Target(at_most=_WAVE_BYTES)),
+            Figure(
+                label="server RSS",
+                value=after.resident_bytes,
+                unit=Unit.BYTES,
+                target=ResultTarget(at_most=_WAVE_BYTES),
+            ),
             Figure(label="agents that reconnected", value=peers.reconnected, unit=Unit.COUNT),
             *figures("durable", summarize(each.acknowledged_at - each.at for each in sent), p99=aim),
             *figures("to the noticed", summarize(noticed), p99=aim),
@@ -121,7 +129,7 @@ async def _measure_wave(peers: Fleet, over: float) -> Row:
     )
 
 
-async def _all_told(peers: Fleet, sent: Sequence[Sent]) -> tuple[list[float], list[float]]:
+async def _all_told(peers: AgentFleet, sent: Sequence[NoticeSent]) -> tuple[list[float], list[float]]:
     """Return the delays to the noticed processes, and those of the fan-out, once no process is missing.
 
     Raises:

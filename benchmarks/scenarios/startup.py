@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import audit
-from benchmarks.harness.inventory import Inventory, Shape, inventory
+from benchmarks.harness.inventory import Inventory, InventoryShape, inventory
 from benchmarks.harness.job_watch import JobWatch, watching
 from benchmarks.job_history import first_delay, is_stopping
-from benchmarks.results import Figure, Outcome, Row, Unit
+from benchmarks.results import Figure, Row, ScenarioOutcome, Unit
 from supervisor.domain.ids import JobName
-from tests.testkit.controlplane.binaries import NoGo, NotBuilt
+from tests.testkit.controlplane.binaries import BinaryNotBuilt, NoGo
 
 _TITLE = "Start with many nodes and pods"
 _PATIENCE_SECONDS = 300.0
@@ -35,15 +35,15 @@ Decided = Callable[[JobWatch, float], Coroutine[Any, Any, float]]
 """Waits for what a start has to decide, and returns the seconds from an instant until then."""
 
 
-async def run(root: Path, *, short: bool) -> Outcome:
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:
     """Measure everything on one control plane, or nothing if there is none."""
     try:
         return await measure(root, SHORT if short else FULL)
-    except (NoGo, NotBuilt) as reason:
-        return Outcome(scenario="startup", title=_TITLE, method=f"Not measured: {reason}.", rows=())
+    except (NoGo, BinaryNotBuilt) as reason:
+        return ScenarioOutcome(scenario="startup", title=_TITLE, method=f"Not measured: {reason}.", rows=())
 
 
-async def measure(root: Path, sizes: Sequence[int], settle: float = _SETTLE_SECONDS) -> Outcome:
+async def measure(root: Path, sizes: Sequence[int], settle: float = _SETTLE_SECONDS) -> ScenarioOutcome:
     """Measure both starts with each number of nodes.
 
     Raises:
@@ -51,7 +51,7 @@ async def measure(root: Path, sizes: Sequence[int], settle: float = _SETTLE_SECO
         NotBuilt: It is not built yet.
     """
     rows: list[Row] = []
-    shape = Shape()
+    shape = InventoryShape()
     async with inventory(root, shape) as world:
         for job, nodes in enumerate(sizes):
             await world.grow(nodes)
@@ -59,7 +59,7 @@ async def measure(root: Path, sizes: Sequence[int], settle: float = _SETTLE_SECO
             rows.append(await _measure_start(world, f"{case}: first start", settle, _known(world.jobs)))
             noticed = await world.announce(job)
             rows.append(await _measure_start(world, f"{case}: started again", settle, _stopped(noticed)))
-    return Outcome(scenario="startup", title=_TITLE, method=METHOD, rows=tuple(rows))
+    return ScenarioOutcome(scenario="startup", title=_TITLE, method=METHOD, rows=tuple(rows))
 
 
 async def _measure_start(world: Inventory, case: str, settle: float, until_decided: Decided) -> Row:

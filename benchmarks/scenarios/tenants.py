@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.clients import tenant
-from benchmarks.harness.client import Client
-from benchmarks.harness.fleet import Fleet, FleetSize, fleet
-from benchmarks.results import Figure, Outcome, Row, Target, Unit
+from benchmarks.harness.client import ClientProcess
+from benchmarks.harness.fleet import AgentFleet, FleetSize, fleet
+from benchmarks.results import Figure, ResultTarget, Row, ScenarioOutcome, Unit
 from benchmarks.summary import Summary, summarize
 
 _MAX_RATIO = 1.2
@@ -24,7 +24,7 @@ many jobs and hosts as the supervisor accepts. Ratios are to the first half of t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class TenantsLoad:
     """The jobs that the other token registers."""
 
     case: str
@@ -33,33 +33,33 @@ class Load:
     running: bool
 
 
-def loads(*, short: bool) -> list[Load]:
+def loads(*, short: bool) -> list[TenantsLoad]:
     """Return many small jobs, few large ones, and large ones that report that they run."""
     large = 1000 if short else 10_000
     return [
-        Load(case="many jobs that wait", jobs=100 if short else 1001, hosts=20, running=False),
-        Load(case="large jobs that wait", jobs=5 if short else 175, hosts=large, running=False),
-        Load(case="large jobs that run", jobs=2 if short else 20, hosts=large, running=True),
+        TenantsLoad(case="many jobs that wait", jobs=100 if short else 1001, hosts=20, running=False),
+        TenantsLoad(case="large jobs that wait", jobs=5 if short else 175, hosts=large, running=False),
+        TenantsLoad(case="large jobs that run", jobs=2 if short else 20, hosts=large, running=True),
     ]
 
 
-async def run(root: Path, *, short: bool) -> Outcome:
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:
     rounds = 2 if short else 10
     rows = [await _measure(root / str(number), load, rounds) for number, load in enumerate(loads(short=short))]
     title = "Another token that holds all it may"
-    return Outcome(scenario="tenants", title=title, method=METHOD, rows=tuple(rows))
+    return ScenarioOutcome(scenario="tenants", title=title, method=METHOD, rows=tuple(rows))
 
 
-async def _measure(root: Path, load: Load, rounds: int) -> Row:
+async def _measure(root: Path, load: TenantsLoad, rounds: int) -> Row:
     size = FleetSize(nodes=2 * rounds + 1, streams=0, jobs=1, spare=2 * rounds)
     async with fleet(root, size, tls=False) as peers:
         await peers.start_jobs()
         nodes = size.node_names()
         alone = summarize(await _orders(peers, nodes[:rounds]))
-        other = await Client.start("tenant", tenant.Answer)
+        other = await ClientProcess.start("tenant", tenant.TenantAnswer)
         try:
             token, url = peers.server.tokens.launcher(_TOKEN), peers.server.endpoints.http
-            setup = tenant.Setup(url, None, token, load.jobs, load.hosts, load.running)
+            setup = tenant.TenantSetup(url, None, token, load.jobs, load.hosts, load.running)
             taken = (await other.request(setup)).accepted
             beside = summarize(await _orders(peers, nodes[rounds : 2 * rounds]))
             resident = peers.server.usage().resident_bytes
@@ -75,17 +75,17 @@ def _figures(alone: Summary, beside: Summary, taken: int, resident: int) -> tupl
         Figure(label="order p50, alone", value=alone.p50, unit=Unit.SECONDS),
         Figure(label="order p50", value=beside.p50, unit=Unit.SECONDS),
         Figure(label="order max", value=beside.maximum, unit=Unit.SECONDS),
-        Figure(label="order p50 ratio", value=ratio, unit=Unit.RATIO, target=Target(at_most=_MAX_RATIO)),
+        Figure(label="order p50 ratio", value=ratio, unit=Unit.RATIO, target=ResultTarget(at_most=_MAX_RATIO)),
         Figure(label="server resident", value=resident, unit=Unit.BYTES),
     )
 
 
-async def _orders(peers: Fleet, nodes: Sequence[str]) -> list[float]:
+async def _orders(peers: AgentFleet, nodes: Sequence[str]) -> list[float]:
     """Return the seconds from each node's notice to the order that excludes it."""
     return [await _order(peers, node) for node in nodes]
 
 
-async def _order(peers: Fleet, node: str) -> float:
+async def _order(peers: AgentFleet, node: str) -> float:
     [job] = peers.jobs
     [sent] = await peers.notice([node], 0.0)
     deadline = time.monotonic() + 60.0

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.results import Outcome, Row, Unit, figures
+from benchmarks.results import Row, ScenarioOutcome, Unit, figures
 from benchmarks.summary import summarize
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.tls import Files, ServerCertificate
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from supervisor.refusals import Refusals
 from supervisor.webhook.affinity import MAX_NODES, AvoidedNodes
 from supervisor.webhook.mutation import PodInjection
@@ -35,8 +35,8 @@ _OPTED_IN = {"job-supervisor.kube-ai.io/managed-by-job-supervisor": "true"}
 Manifest = Mapping[str, object]
 
 
-async def run(root: Path, *, short: bool) -> Outcome:
-    authority = Authority(root / "tls")
+async def run(root: Path, *, short: bool) -> ScenarioOutcome:
+    authority = SimulatedAuthority(root / "tls")
     ca = authority.ca_pem.decode()
     calm = PodInjection(address="https://supervisor.test:8471", ca=ca, audience="job-supervisor.kube-ai.io")
     storm = replace(calm, avoid=AvoidedNodes([f"ecs-gpu-node-{number:05}" for number in range(MAX_NODES)]))
@@ -47,10 +47,10 @@ async def run(root: Path, *, short: bool) -> Outcome:
     )
     pods = _SHORT_PODS if short else _PODS
     rows = [await _row(case, _review(made), injection, authority, pods) for case, made, injection in cases]
-    return Outcome(scenario="webhook", title="New pods", method=METHOD, rows=tuple(rows))
+    return ScenarioOutcome(scenario="webhook", title="New pods", method=METHOD, rows=tuple(rows))
 
 
-async def _row(case: str, review: bytes, injection: PodInjection, authority: Authority, pods: int) -> Row:
+async def _row(case: str, review: bytes, injection: PodInjection, authority: SimulatedAuthority, pods: int) -> Row:
     alone = [_timed(lambda: _answered(review, injection)) for _ in range(pods)]
     asked = await _asked(review, injection, authority, pods)
     return Row(
@@ -73,7 +73,7 @@ def _answered(review: bytes, injection: PodInjection) -> bytes:
     return answer(read.request.uid, review_mutation(read.request, injection))
 
 
-async def _asked(review: bytes, injection: PodInjection, authority: Authority, pods: int) -> Iterable[float]:
+async def _asked(review: bytes, injection: PodInjection, authority: SimulatedAuthority, pods: int) -> Iterable[float]:
     webhook = Webhook(
         bulkhead=Bulkhead(Clock()),
         address=Address("127.0.0.1", 0),

@@ -27,7 +27,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DashboardPage:
     """One dashboard.
 
     Attributes:

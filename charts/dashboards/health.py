@@ -1,6 +1,6 @@
 """The dashboard for coverage and for the health of the supervisor and its agents."""
 
-from charts.dashboards.frame import Page, Section
+from charts.dashboards.frame import DashboardPage, Section
 from charts.dashboards.panels import PanelText, Query, areas, bars, lines, number, rows, states
 from charts.dashboards.queries import each, rate, rate_quantile, total
 
@@ -8,9 +8,9 @@ _UNCOVERED = "job_supervisor_uncovered_workers"
 _REFUSED = "job_supervisor_refused_total"
 
 
-def page() -> Page:
+def page() -> DashboardPage:
     about = "Coverage of the workers, age of the data about nodes, refusals, the store and the leader."
-    return Page(
+    return DashboardPage(
         "health", "Elastic jobs: health", about, (_now(), _coverage(), _agents(), _supervisor(), _on_a_cluster())
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from grafana_foundation_sdk.builders.dashboard import QueryVariable
 
-from charts.dashboards.frame import Page, Section, label_variable
+from charts.dashboards.frame import DashboardPage, Section, label_variable
 from charts.dashboards.panels import PanelText, Query, areas, bars, lines, number, rows
 from charts.dashboards.queries import each, each_quantile, rate, time_share, total
 
@@ -18,10 +18,10 @@ _GPU = "job_supervisor_released_gpu_seconds_total"
 _WORKER = "job_supervisor_released_worker_seconds_total"
 
 
-def page() -> Page:
+def page() -> DashboardPage:
     about = "Jobs by phase, suspensions and released resources, and the time margin of checkpoints."
     sections = (_now(), _value(), _phases(), _named(), _checkpoints(), _agreements(), _suspensions())
-    return Page("jobs", "Elastic jobs: jobs", about, sections, _variables())
+    return DashboardPage("jobs", "Elastic jobs: jobs", about, sections, _variables())
 
 
 def _variables() -> Sequence[QueryVariable]:

@@ -1,6 +1,6 @@
 """The dashboard for reclaims, lead times and losses."""
 
-from charts.dashboards.frame import Page, Section
+from charts.dashboards.frame import DashboardPage, Section
 from charts.dashboards.panels import PanelText, Query, bars, lines, number, rows
 from charts.dashboards.queries import each, each_quantile, total, total_quantile
 
@@ -14,9 +14,9 @@ _IN_TIME_EACH = f"{each(f'{_MARGIN}_count')} - {each(_TOO_LATE)}"
 _DRILL = "The source `simulated` is a drill."
 
 
-def page() -> Page:
+def page() -> DashboardPage:
     about = "Reclaims by source, zone and instance type, their lead times, and saved and lost work."
-    return Page("reclaims", "Elastic jobs: reclaim events", about, (_now(), _timeline(), _decided(), _costs()))
+    return DashboardPage("reclaims", "Elastic jobs: reclaim events", about, (_now(), _timeline(), _decided(), _costs()))
 
 
 def _now() -> Section:

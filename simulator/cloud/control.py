@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from simulator.cloud.dialects import METADATA_URLS, Cloud
+from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud
 from simulator.cloud.faults import MetadataFault
-from simulator.cloud.metadata import MetadataServer, Mode, UnknownNode
+from simulator.cloud.metadata import AnswerMode, MetadataServer, UnknownNode
 from simulator.cloud.trace import Node
 
 DEFAULT_LEAD_SECONDS = 300.0
@@ -32,14 +32,14 @@ MAX_LEAD_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class CloudAddress:
     """A loopback address, and a port or 0 for any."""
 
     host: str
     port: int
 
 
-class Control:
+class CloudControl:
     """Takes commands over HTTP and applies them to a metadata server."""
 
     def __init__(self, metadata: MetadataServer) -> None:
@@ -113,7 +113,7 @@ def _text(*lines: str) -> web.Response:
     return web.Response(text="".join(f"{line}\n" for line in lines))
 
 
-def loopback(text: str) -> Address:
+def loopback(text: str) -> CloudAddress:
     """Parse HOST:PORT. Only loopback addresses are allowed, because the metadata are simulated.
 
     Raises:
@@ -122,7 +122,7 @@ def loopback(text: str) -> Address:
     host, _, port = text.rpartition(":")
     try:
         if ipaddress.ip_address(host).is_loopback and 0 <= int(port) <= 65535:  # noqa: PLR2004  # The last port there is.
-            return Address(host, int(port))
+            return CloudAddress(host, int(port))
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"{text!r} is not LOOPBACK-ADDRESS:PORT")
@@ -146,15 +146,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--control", type=loopback, default="127.0.0.1:0", help="address for commands")
     parser.add_argument(
         "--mode",
-        type=Mode,
-        choices=list(Mode),
-        default=Mode.PLAIN,
+        type=AnswerMode,
+        choices=list(AnswerMode),
+        default=AnswerMode.PLAIN,
         help="whether the metadata service requires a token",
     )
-    parser.add_argument("--cloud", type=Cloud, choices=list(Cloud), default=Cloud.ALIYUN, help="the simulated cloud")
+    parser.add_argument(
+        "--cloud",
+        type=SimulatedCloud,
+        choices=list(SimulatedCloud),
+        default=SimulatedCloud.ALIYUN,
+        help="the simulated cloud",
+    )
 
 
-async def serve(nodes: Sequence[Node], listen: Address, control: Address, mode: Mode, cloud: Cloud) -> None:
+async def serve(
+    nodes: Sequence[Node], listen: CloudAddress, control: CloudAddress, mode: AnswerMode, cloud: SimulatedCloud
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -165,7 +173,7 @@ async def serve(nodes: Sequence[Node], listen: Address, control: Address, mode: 
         stack.push_async_callback(metadata.stop)
         for node in nodes:
             metadata.add(node)
-        runner = web.AppRunner(Control(metadata).app(), access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(CloudControl(metadata).app(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, control.host, control.port).start()

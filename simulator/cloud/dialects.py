@@ -10,7 +10,7 @@ from enum import StrEnum
 from http import HTTPStatus
 
 
-class Cloud(StrEnum):
+class SimulatedCloud(StrEnum):
     """The simulated cloud, named like the agent's source."""
 
     ALIYUN = "aliyun"
@@ -21,19 +21,19 @@ class Cloud(StrEnum):
     VOLCENGINE = "volcengine"
 
 
-METADATA_URLS: Mapping[Cloud, str] = {
-    Cloud.ALIYUN: "NODE_AGENT_METADATA_URL",
-    Cloud.AWS: "NODE_AGENT_AWS_METADATA_URL",
-    Cloud.AZURE: "NODE_AGENT_AZURE_METADATA_URL",
-    Cloud.GCP: "NODE_AGENT_GCP_METADATA_URL",
-    Cloud.TENCENT: "NODE_AGENT_TENCENT_METADATA_URL",
-    Cloud.VOLCENGINE: "NODE_AGENT_VOLCENGINE_METADATA_URL",
+METADATA_URLS: Mapping[SimulatedCloud, str] = {
+    SimulatedCloud.ALIYUN: "NODE_AGENT_METADATA_URL",
+    SimulatedCloud.AWS: "NODE_AGENT_AWS_METADATA_URL",
+    SimulatedCloud.AZURE: "NODE_AGENT_AZURE_METADATA_URL",
+    SimulatedCloud.GCP: "NODE_AGENT_GCP_METADATA_URL",
+    SimulatedCloud.TENCENT: "NODE_AGENT_TENCENT_METADATA_URL",
+    SimulatedCloud.VOLCENGINE: "NODE_AGENT_VOLCENGINE_METADATA_URL",
 }
 """The agent's setting for the address of each metadata service."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class InstanceFacts:
     """What a service knows of one instance: `number` is a part of its id; instants are in Unix seconds."""
 
     node: str
@@ -44,7 +44,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class MetadataDialect:
     """Names and formats of one cloud.
 
     Attributes:
@@ -61,7 +61,7 @@ class Dialect:
         answered: Headers of each answer.
     """
 
-    items: Callable[[Facts], Mapping[str, str]]
+    items: Callable[[InstanceFacts], Mapping[str, str]]
     announcement: str
     root: str = "/latest/meta-data"
     token_header: str = ""
@@ -97,7 +97,7 @@ def _only(item: str, write: Callable[[float], str], at: float | None) -> dict[st
     return {} if at is None else {item: write(at)}
 
 
-def _aliyun(facts: Facts) -> Mapping[str, str]:
+def _aliyun(facts: InstanceFacts) -> Mapping[str, str]:
     return {
         "instance-id": f"i-{facts.number}",
         "region-id": "cn-simulated",
@@ -107,7 +107,7 @@ def _aliyun(facts: Facts) -> Mapping[str, str]:
     }
 
 
-def _aws(facts: Facts) -> Mapping[str, str]:
+def _aws(facts: InstanceFacts) -> Mapping[str, str]:
     return {
         "instance-id": f"i-{facts.number}",
         "services/domain": "amazonaws.com",
@@ -120,7 +120,7 @@ def _aws(facts: Facts) -> Mapping[str, str]:
     }
 
 
-def _azure(facts: Facts) -> Mapping[str, str]:
+def _azure(facts: InstanceFacts) -> Mapping[str, str]:
     compute = {
         "vmId": f"{facts.number[:8]}-0000-4000-8000-{facts.number[:12]:0<12}",
         "name": facts.node,
@@ -134,7 +134,7 @@ def _azure(facts: Facts) -> Mapping[str, str]:
     return {**items, "scheduledevents": json.dumps({"DocumentIncarnation": 1, "Events": _azure_events(facts)})}
 
 
-def _azure_events(facts: Facts) -> list[dict[str, object]]:
+def _azure_events(facts: InstanceFacts) -> list[dict[str, object]]:
     """The events of a whole scale set: each VM sees those of its neighbours."""
     events = [_azure_event("Preempt", f"not-{facts.node}", "Scheduled", 0.0)]
     if facts.deadline is not None:
@@ -157,7 +157,7 @@ def _azure_event(kind: str, vm: str, status: str, not_before: float) -> dict[str
     }
 
 
-def _gcp(facts: Facts) -> Mapping[str, str]:
+def _gcp(facts: InstanceFacts) -> Mapping[str, str]:
     return {
         "instance/id": str(int(facts.number, 16)),
         "instance/zone": "projects/1/zones/simulated1-a",
@@ -169,7 +169,7 @@ def _gcp(facts: Facts) -> Mapping[str, str]:
     }
 
 
-def _tencent(facts: Facts) -> Mapping[str, str]:
+def _tencent(facts: InstanceFacts) -> Mapping[str, str]:
     return {
         "instance-id": f"ins-{facts.number[:8]}",
         "placement/region": "ap-simulated",
@@ -180,7 +180,7 @@ def _tencent(facts: Facts) -> Mapping[str, str]:
     }
 
 
-def _volcengine(facts: Facts) -> Mapping[str, str]:
+def _volcengine(facts: InstanceFacts) -> Mapping[str, str]:
     return {
         "instance_id": f"i-{facts.number}",
         "region_id": "cn-simulated",
@@ -190,14 +190,14 @@ def _volcengine(facts: Facts) -> Mapping[str, str]:
     }
 
 
-DIALECTS: Mapping[Cloud, Dialect] = {
-    Cloud.ALIYUN: Dialect(
+DIALECTS: Mapping[SimulatedCloud, MetadataDialect] = {
+    SimulatedCloud.ALIYUN: MetadataDialect(
         items=_aliyun,
         announcement="instance/spot/termination-time",
         token_header="X-aliyun-ecs-metadata-token",  # noqa: S106  # A header's name.
         ttl_header="X-aliyun-ecs-metadata-token-ttl-seconds",
     ),
-    Cloud.AWS: Dialect(
+    SimulatedCloud.AWS: MetadataDialect(
         items=_aws,
         announcement="spot/instance-action",
         token_header="X-aws-ec2-metadata-token",  # noqa: S106  # A header's name.
@@ -206,22 +206,22 @@ DIALECTS: Mapping[Cloud, Dialect] = {
         always_token=True,
         warning="events/recommendations/rebalance",
     ),
-    Cloud.AZURE: Dialect(
+    SimulatedCloud.AZURE: MetadataDialect(
         items=_azure,
         announcement="scheduledevents",
         root="/metadata",
         required={"Metadata": "true"},
         version=True,
     ),
-    Cloud.GCP: Dialect(
+    SimulatedCloud.GCP: MetadataDialect(
         items=_gcp,
         announcement="instance/preempted",
         root="/computeMetadata/v1",
         required={"Metadata-Flavor": "Google"},
         answered={"Metadata-Flavor": "Google"},
     ),
-    Cloud.TENCENT: Dialect(items=_tencent, announcement="spot/termination-time"),
-    Cloud.VOLCENGINE: Dialect(
+    SimulatedCloud.TENCENT: MetadataDialect(items=_tencent, announcement="spot/termination-time"),
+    SimulatedCloud.VOLCENGINE: MetadataDialect(
         items=_volcengine,
         announcement="spot_instance_termination_time",
         root="/latest",

@@ -16,14 +16,14 @@ from typing import Any
 from aiohttp import web
 
 from simulator.cloud import faults
-from simulator.cloud.dialects import DIALECTS, Cloud, Dialect, Facts
+from simulator.cloud.dialects import DIALECTS, InstanceFacts, MetadataDialect, SimulatedCloud
 from simulator.cloud.faults import Handler, MetadataFault
 from simulator.cloud.trace import Node
 
 MAX_TTL_SECONDS = 21600
 
 
-class Mode(StrEnum):
+class AnswerMode(StrEnum):
     """Whether the metadata service requires a token."""
 
     PLAIN = "plain"
@@ -38,8 +38,8 @@ class UnknownNode(LookupError):  # noqa: N818 - the name describes the state
 class _Instance:
     """One life of a node. `tokens` maps each token to its monotonic expiry."""
 
-    facts: Facts
-    dialect: Dialect
+    facts: InstanceFacts
+    dialect: MetadataDialect
     tokens: dict[str, float] = field(default_factory=dict)
     poll_count: int = 0
 
@@ -54,11 +54,11 @@ class MetadataServer:
 
     def __init__(
         self,
-        mode: Mode = Mode.PLAIN,
+        mode: AnswerMode = AnswerMode.PLAIN,
         host: str = "127.0.0.1",
         port: int = 0,
         monotonic: Callable[[], float] = time.monotonic,
-        cloud: Cloud = Cloud.ALIYUN,
+        cloud: SimulatedCloud = SimulatedCloud.ALIYUN,
     ) -> None:
         self._mode = mode
         self._cloud = cloud
@@ -119,9 +119,9 @@ class MetadataServer:
             await self._runner.cleanup()
             self._runner = self._site = None
 
-    def add(self, node: Node, cloud: Cloud | None = None) -> None:
+    def add(self, node: Node, cloud: SimulatedCloud | None = None) -> None:
         """Create an instance under this name, without a notice, by default in the server's cloud."""
-        self._instances[node] = _Instance(Facts(node, secrets.token_hex(8)), DIALECTS[cloud or self._cloud])
+        self._instances[node] = _Instance(InstanceFacts(node, secrets.token_hex(8)), DIALECTS[cloud or self._cloud])
 
     def notice(self, node: Node, deadline: float) -> None:
         """Announce that the node will be gone at `deadline`, in Unix seconds.
@@ -234,7 +234,7 @@ class MetadataServer:
         instance = self._instance(request)
         _check(instance.dialect, request)
         asked = {each["EventId"] for each in (await request.json())["StartRequests"]}
-        if instance.dialect is not DIALECTS[Cloud.AZURE] or asked != {f"Preempt-{instance.facts.node}"}:
+        if instance.dialect is not DIALECTS[SimulatedCloud.AZURE] or asked != {f"Preempt-{instance.facts.node}"}:
             raise web.HTTPBadRequest(text="no such event\n")
         instance.facts = replace(instance.facts, acknowledged=True)
         return web.Response()
@@ -242,19 +242,19 @@ class MetadataServer:
     def _authorize(self, instance: _Instance, token: str | None) -> None:
         dialect = instance.dialect
         if token is None:
-            if self._mode is Mode.HARDENED or dialect.always_token:
+            if self._mode is AnswerMode.HARDENED or dialect.always_token:
                 raise _refusal(dialect)
             return
         if self._monotonic() >= instance.tokens.get(token, -math.inf):
             raise web.HTTPUnauthorized(text="unknown or expired token\n")
 
 
-def _refusal(dialect: Dialect) -> web.HTTPException:
+def _refusal(dialect: MetadataDialect) -> web.HTTPException:
     refusal = web.HTTPForbidden if dialect.tokenless == web.HTTPForbidden.status_code else web.HTTPUnauthorized
     return refusal(text=f"{dialect.token_header} is required\n")
 
 
-def _check(dialect: Dialect, request: web.Request) -> None:
+def _check(dialect: MetadataDialect, request: web.Request) -> None:
     """Refuse a request that a browser or a careless program could have been made to send."""
     missing = [name for name, value in dialect.required.items() if request.headers.get(name) != value]
     if missing:

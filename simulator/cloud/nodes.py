@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.cloud.paths import WorldPaths
-from simulator.cloud.process import Child, end, environment, spawn, stop_all
+from simulator.cloud.paths import CloudPaths
+from simulator.cloud.process import CloudChild, end, environment, spawn, stop_all
 from simulator.cloud.trace import Node
 
 # An operator takes about half a second to notice that a node is gone and to rewrite its list.
@@ -54,7 +54,7 @@ class HostsFile:
         Path(name).replace(self._path)
 
 
-class Nodes:
+class SimulatedNodes:
     """All running nodes. Close it when done.
 
     Args:
@@ -64,13 +64,13 @@ class Nodes:
     """
 
     def __init__(
-        self, paths: WorldPaths, agent: Callable[[Node], AgentCommand], settings: Mapping[str, str] | None = None
+        self, paths: CloudPaths, agent: Callable[[Node], AgentCommand], settings: Mapping[str, str] | None = None
     ) -> None:
         self._places = paths
         self._agent = agent
         self._settings = settings or {}
-        self._agents: dict[Node, Child] = {}
-        self._killed: list[Child] = []
+        self._agents: dict[Node, CloudChild] = {}
+        self._killed: list[CloudChild] = []
         self._vanishing: dict[Node, asyncio.Task[None]] = {}
         self.hosts = HostsFile(paths.hosts)
 
@@ -81,7 +81,7 @@ class Nodes:
         self.start_agent(node)
         self.hosts.put(node)
 
-    def start_agent(self, node: Node, settings: Mapping[str, str] | None = None) -> Child:
+    def start_agent(self, node: Node, settings: Mapping[str, str] | None = None) -> CloudChild:
         """Start or restart the agent of a node. `settings` are variables for this start only."""
         how = self._agent(node)
         env = environment(self._places.root, {**self._settings, **how.env, **(settings or {})})
@@ -89,7 +89,7 @@ class Nodes:
         self._agents[node] = child
         return child
 
-    def agent(self, node: Node) -> Child:
+    def agent(self, node: Node) -> CloudChild:
         return self._agents[node]
 
     def kill(self, node: Node) -> None:
@@ -128,7 +128,7 @@ class Nodes:
             end(pid, self._places.root)
 
 
-def worker_pids(paths: WorldPaths, node: Node) -> list[int]:
+def worker_pids(paths: CloudPaths, node: Node) -> list[int]:
     """Return the worker processes that the launcher has started on this node."""
     with suppress(FileNotFoundError):
         return [int(entry.name) for entry in paths.pids(node).iterdir() if entry.name.isdecimal()]

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import NoReturn
 
-from simulator.events import EventLog, Kind
+from simulator.events import EventLog, JobEventKind
 
 # Far below the measured window of 1.25 s, and reading a small file is cheap.
 POLL_SECONDS = 0.02
@@ -16,7 +16,7 @@ async def observe(exclusions: Path, log: EventLog) -> NoReturn:
     while True:
         hosts = _read(exclusions)
         if hosts != known:
-            log.write(Kind.EXCLUSIONS_CHANGED, hosts=sorted(hosts))
+            log.write(JobEventKind.EXCLUSIONS_CHANGED, hosts=sorted(hosts))
             known = hosts
         await asyncio.sleep(POLL_SECONDS)
 

@@ -7,7 +7,7 @@ from simulator.cloud.trace import Node
 
 
 @dataclass(frozen=True, slots=True)
-class WorldPaths:
+class CloudPaths:
     """A directory with everything: logs, tokens, events, the operator's host list."""
 
     root: Path

@@ -35,7 +35,7 @@ class Leftover:
     command: str
 
 
-class Child:
+class CloudChild:
     """A process that we started, with its output in a log file."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -112,7 +112,7 @@ def environment(mark: Path, extra: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "PATH": path, MARK: str(mark), **extra}
 
 
-def spawn(name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> Child:
+def spawn(name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> CloudChild:
     """Start a process in a session of its own, so that Ctrl-C in the terminal does not reach it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
@@ -124,10 +124,10 @@ def spawn(name: str, command: Sequence[str], env: Mapping[str, str], log: Path) 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    return Child(name, process, log)
+    return CloudChild(name, process, log)
 
 
-async def stop_all(children: Iterable[Child], grace: float) -> None:
+async def stop_all(children: Iterable[CloudChild], grace: float) -> None:
     """Send SIGTERM to all processes at once, and SIGKILL to those that still run after `grace` seconds."""
     children = list(children)
     for child in children:

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from simulator.cloud.metadata import MetadataServer
-from simulator.cloud.nodes import Nodes
+from simulator.cloud.nodes import SimulatedNodes
 from simulator.cloud.process import TooLate
 from simulator.cloud.trace import Node
-from simulator.events import EventLog, Kind
+from simulator.events import EventLog, JobEventKind
 
 # 24 agents start in 25 s one by one, 8.6 s by fours, 6.4 s by eights and 5.2 s all at once, on two busy cores. But all
 # at once, each takes so long that its first poll may time out.
@@ -24,7 +24,7 @@ POLL_SECONDS = 0.02
 class Provider:
     """The cloud: its nodes, their metadata, and the record of what was done to them."""
 
-    def __init__(self, metadata: MetadataServer, nodes: Nodes, truth: EventLog) -> None:
+    def __init__(self, metadata: MetadataServer, nodes: SimulatedNodes, truth: EventLog) -> None:
         self._metadata = metadata
         self._nodes = nodes
         self._truth = truth
@@ -62,7 +62,7 @@ class Provider:
             await asyncio.sleep(POLL_SECONDS)
 
     def add(self, node: Node) -> None:
-        self._truth.write(Kind.NODE_ADDED, node=node)
+        self._truth.write(JobEventKind.NODE_ADDED, node=node)
         self._metadata.add(node)
         self._nodes.start(node)
 
@@ -77,19 +77,19 @@ class Provider:
         """
         lead = deadline - time.time()
         self._truth.write(
-            Kind.NOTICE_SHOWN, node=node, group=group or node, lead=lead, deadline=deadline, synthetic=synthetic
+            JobEventKind.NOTICE_SHOWN, node=node, group=group or node, lead=lead, deadline=deadline, synthetic=synthetic
         )
         self._noticed.add(node)
         self._metadata.notice(node, deadline)
 
     def withdraw(self, node: Node) -> None:
-        self._truth.write(Kind.NOTICE_WITHDRAWN, node=node)
+        self._truth.write(JobEventKind.NOTICE_WITHDRAWN, node=node)
         self._noticed.discard(node)
         self._metadata.withdraw(node)
 
     def kill(self, node: Node) -> None:
         """Kill the node with everything on it, announced or not."""
-        self._truth.write(Kind.NODE_GONE, node=node, announced=node in self._noticed)
+        self._truth.write(JobEventKind.NODE_GONE, node=node, announced=node in self._noticed)
         self._noticed.discard(node)
         self._nodes.kill(node)
         self._metadata.remove(node)

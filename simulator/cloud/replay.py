@@ -5,16 +5,16 @@ import time
 from collections.abc import Callable, Sequence
 
 from simulator.cloud.provider import Provider
-from simulator.cloud.schedule import Add, Kill, Notice, Schedule, Step, Withdraw
-from simulator.events import EventLog, Kind
+from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule, ScheduledNotice, Step, Withdraw
+from simulator.events import EventLog, JobEventKind
 
 
-async def replay(provider: Provider, schedule: Schedule, truth: EventLog) -> None:
+async def replay(provider: Provider, schedule: ReclaimSchedule, truth: EventLog) -> None:
     """Perform all steps of a schedule and record that the scenario has ended. The initial nodes must exist."""
     elapsed = _stopwatch()
     await play(provider, schedule.steps, elapsed)
     await asyncio.sleep(max(0.0, schedule.seconds - elapsed()))
-    truth.write(Kind.SCENARIO_ENDED)
+    truth.write(JobEventKind.SCENARIO_ENDED)
 
 
 async def play(provider: Provider, steps: Sequence[Step], elapsed: Callable[[], float] | None = None) -> None:
@@ -34,12 +34,12 @@ def _stopwatch() -> Callable[[], float]:
 
 def _perform(provider: Provider, step: Step, started_at: float) -> None:
     match step:
-        case Notice():
+        case ScheduledNotice():
             deadline = started_at + step.at + step.lead
             provider.notice(step.node, deadline, step.group, synthetic=step.synthetic)
         case Withdraw():
             provider.withdraw(step.node)
-        case Kill():
+        case KillNode():
             provider.kill(step.node)
-        case Add():
+        case AddNode():
             provider.add(step.node)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 
-from simulator.cloud.trace import Cut, Node
+from simulator.cloud.trace import Node, TraceCut
 
 # An agent polls every second and a shrink waits 1.25 s for the rest of the group, so less than 5 s is impossible.
 LEAST_LEAD_SECONDS = 5.0
@@ -31,7 +31,7 @@ class ScheduleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class ScheduledNotice:
     """At `at`, the node's metadata announce that it will be gone `lead` seconds later."""
 
     at: float
@@ -50,7 +50,7 @@ class Withdraw:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillNode:
     """The node is gone, with everything on it."""
 
     at: float
@@ -58,18 +58,18 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class AddNode:
     """A node arrives."""
 
     at: float
     node: Node
 
 
-Step = Notice | Withdraw | Kill | Add
+Step = ScheduledNotice | Withdraw | KillNode | AddNode
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class ReclaimSchedule:
     """The initial nodes and all later steps in order. `at` counts seconds on the clock."""
 
     present: tuple[Node, ...]
@@ -78,7 +78,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SchedulePace:
     """How a cut is replayed.
 
     Attributes:
@@ -106,7 +106,7 @@ class Pace:
         return max(self.least, GROUP_LEAD_SECONDS)
 
 
-def plan(cut: Cut, pace: Pace) -> Schedule:
+def plan(cut: TraceCut, pace: SchedulePace) -> ReclaimSchedule:
     """Lay out the steps of a replay on the clock.
 
     If the first notice would precede the start, the whole cut is delayed, so that every removal keeps its lead. A node
@@ -127,17 +127,17 @@ def plan(cut: Cut, pace: Pace) -> Schedule:
         group = f"group-{next(groups)}" if moment.removed else ""
         for node in moment.removed:
             shown = max(arrivals[node], at - pace.lead_on_clock + _scatter(pace, chance))
-            steps += [_notice(node, shown, at, group, pace.least), Kill(at, node)]
+            steps += [_notice(node, shown, at, group, pace.least), KillNode(at, node)]
         for node in moment.added:
             arrivals[node] = at
-            steps.append(Add(at, node))
+            steps.append(AddNode(at, node))
     seconds = shift + cut.seconds / pace.speed
     if pace.withdrawal:
         steps += _synthetic_withdrawal(cut, steps, seconds, pace, chance)
-    return Schedule(cut.present, tuple(sorted(steps, key=lambda step: step.at)), seconds)
+    return ReclaimSchedule(cut.present, tuple(sorted(steps, key=lambda step: step.at)), seconds)
 
 
-def _refuse_short_lead(pace: Pace) -> None:
+def _refuse_short_lead(pace: SchedulePace) -> None:
     if pace.speed <= 0 or pace.lead <= 0:
         raise ScheduleError("speed and lead must be above 0")
     if pace.lead_on_clock < pace.least_for_group:
@@ -148,35 +148,35 @@ def _refuse_short_lead(pace: Pace) -> None:
         )
 
 
-def _shift(cut: Cut, pace: Pace) -> float:
+def _shift(cut: TraceCut, pace: SchedulePace) -> float:
     removals = [moment.at / pace.speed for moment in cut.moments if moment.removed]
     if not removals:
         return OPENING_SECONDS
     return max(OPENING_SECONDS, OPENING_SECONDS + pace.lead_on_clock - removals[0])
 
 
-def _scatter(pace: Pace, chance: random.Random) -> float:
+def _scatter(pace: SchedulePace, chance: random.Random) -> float:
     # The shortest lead applies to the last of a scattered group as well.
     return min(SCATTER_SECONDS, pace.lead_on_clock - pace.least_for_group) * chance.random()
 
 
-def _notice(node: Node, shown: float, deadline: float, group: str, least: float) -> Notice:
+def _notice(node: Node, shown: float, deadline: float, group: str, least: float) -> ScheduledNotice:
     lead = deadline - shown
     if lead < least:
         raise ScheduleError(
             f"{node} is removed {lead:.1f} s after its arrival, on the clock: too soon for a notice of"
             f" {least:.2g} s; lower the speed or choose another cut"
         )
-    return Notice(shown, node, lead, group)
+    return ScheduledNotice(shown, node, lead, group)
 
 
 def _synthetic_withdrawal(
-    cut: Cut, steps: Sequence[Step], seconds: float, pace: Pace, chance: random.Random
+    cut: TraceCut, steps: Sequence[Step], seconds: float, pace: SchedulePace, chance: random.Random
 ) -> Iterator[Step]:
     """Add a notice that is withdrawn, for a node that nothing else happens to, when most nodes are free."""
     hold = min(HOLD_SECONDS, pace.lead_on_clock - 1.0)
     need = QUIET_SECONDS + hold + SETTLE_SECONDS
-    noticed = sorted(step.at for step in steps if isinstance(step, Notice))
+    noticed = sorted(step.at for step in steps if isinstance(step, ScheduledNotice))
     gaps = [(start, end) for start, end in pairwise([*noticed, seconds]) if end - start >= need]
     if not noticed and seconds >= need:
         gaps = [(0.0, seconds)]
@@ -189,30 +189,30 @@ def _synthetic_withdrawal(
         )
     start, _ = max(gaps, key=lambda gap: _free(cut, steps, gap[0]))
     node, at = chance.choice(nodes), start + QUIET_SECONDS
-    yield Notice(at, node, pace.lead_on_clock, "withdrawn", synthetic=True)
+    yield ScheduledNotice(at, node, pace.lead_on_clock, "withdrawn", synthetic=True)
     yield Withdraw(at + hold, node)
 
 
-def _free(cut: Cut, steps: Sequence[Step], at: float) -> int:
+def _free(cut: TraceCut, steps: Sequence[Step], at: float) -> int:
     """Count the nodes without a notice at `at`."""
     past = [step for step in steps if step.at <= at]
-    came = sum(isinstance(step, Add) for step in past)
-    noticed = sum(isinstance(step, Notice) for step in past)
+    came = sum(isinstance(step, AddNode) for step in past)
+    noticed = sum(isinstance(step, ScheduledNotice) for step in past)
     return len(cut.present) + came - noticed
 
 
-def free_at_end(schedule: Schedule) -> int:
+def free_at_end(schedule: ReclaimSchedule) -> int:
     """Count the nodes without a notice at the end."""
     free = set(schedule.present)
     for step in schedule.steps:
-        if isinstance(step, Add | Withdraw):
+        if isinstance(step, AddNode | Withdraw):
             free.add(step.node)
         else:
             free.discard(step.node)
     return len(free)
 
 
-def training_seconds(schedule: Schedule, minimum: int) -> float:
+def training_seconds(schedule: ReclaimSchedule, minimum: int) -> float:
     """Return how long at least `minimum` nodes have no notice. A job cannot train longer than that."""
     free, total, since = len(schedule.present), 0.0, 0.0
     noticed: set[Node] = set()
@@ -220,15 +220,15 @@ def training_seconds(schedule: Schedule, minimum: int) -> float:
         total += step.at - since if free >= minimum else 0.0
         since = step.at
         match step:
-            case Notice(node=node):
+            case ScheduledNotice(node=node):
                 noticed.add(node)
                 free -= 1
-            case Kill(node=node):
+            case KillNode(node=node):
                 free -= node not in noticed
                 noticed.discard(node)
             case Withdraw(node=node):
                 noticed.discard(node)
                 free += 1
-            case Add():
+            case AddNode():
                 free += 1
     return total + (schedule.seconds - since if free >= minimum else 0.0)

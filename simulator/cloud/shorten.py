@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from simulator.cloud.trace import Cut, Moment, Node, TraceError
+from simulator.cloud.trace import Moment, Node, TraceCut, TraceError
 
 
-def shortened(cut: Cut, longest: float) -> Cut:
+def shortened(cut: TraceCut, longest: float) -> TraceCut:
     """Cut every stretch of more than `longest` seconds without a change to `longest` seconds.
 
     Order and groups stay the same, and so does every shorter stretch.
@@ -21,10 +21,10 @@ def shortened(cut: Cut, longest: float) -> Cut:
         at += min(moment.at - before, longest)
         before = moment.at
         moments.append(replace(moment, at=at))
-    return Cut(cut.present, tuple(moments), at + min(cut.seconds - before, longest))
+    return TraceCut(cut.present, tuple(moments), at + min(cut.seconds - before, longest))
 
 
-def topped_up(cut: Cut, count: int, after: float) -> Cut:
+def topped_up(cut: TraceCut, count: int, after: float) -> TraceCut:
     """If fewer than `count` nodes exist at the end, add the missing ones `after` seconds later.
 
     Their names say that they are made up. A recording may end with fewer nodes than a job needs to continue.
@@ -34,4 +34,4 @@ def topped_up(cut: Cut, count: int, after: float) -> Cut:
         return cut
     added = tuple(Node(f"made-up{number}") for number in range(1, count - there + 1))
     at = cut.seconds + after
-    return Cut(cut.present, (*cut.moments, Moment(at, added, ())), at + after)
+    return TraceCut(cut.present, (*cut.moments, Moment(at, added, ())), at + after)

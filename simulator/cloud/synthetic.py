@@ -8,8 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from simulator.cloud.schedule import HOLD_SECONDS, Add, Kill, Notice, Pace, Schedule, Step, Withdraw
-from simulator.cloud.trace import Cut, Moment, Node
+from simulator.cloud.schedule import (
+    HOLD_SECONDS,
+    AddNode,
+    KillNode,
+    ReclaimSchedule,
+    ScheduledNotice,
+    SchedulePace,
+    Step,
+    Withdraw,
+)
+from simulator.cloud.trace import Moment, Node, TraceCut
 
 HOUR = 3600.0
 # Recorded changes are at whole minutes, so closer changes are one change.
@@ -37,7 +46,7 @@ class Rates:
     replaced_after: float = 300.0
 
 
-def fixed_rate(rates: Rates, seed: int) -> Cut:
+def fixed_rate(rates: Rates, seed: int) -> TraceCut:
     """Generate removals in groups at a fixed rate (a Poisson process), with a replacement for each node."""
     chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
     numbers = count(rates.nodes + 1)
@@ -56,7 +65,7 @@ def fixed_rate(rates: Rates, seed: int) -> Cut:
             arrived[following := Node(f"node{next(numbers)}")] = back
             changes.setdefault(back, ([], []))[0].append(following)
     moments = tuple(Moment(when, tuple(added), tuple(removed)) for when, (added, removed) in sorted(changes.items()))
-    return Cut(present, moments, max(changes, default=at) + GRAIN_SECONDS)
+    return TraceCut(present, moments, max(changes, default=at) + GRAIN_SECONDS)
 
 
 def _grain(seconds: float) -> float:
@@ -86,13 +95,13 @@ class _ScheduleBuilder:
         for node in self.chance.sample(among or self.left, size):
             self.left.remove(node)
             gone = at + HARD_LEAD_SECONDS
-            self.steps += [Notice(at, node, HARD_LEAD_SECONDS, name), Kill(gone, node)]
+            self.steps += [ScheduledNotice(at, node, HARD_LEAD_SECONDS, name), KillNode(gone, node)]
 
     def arrivals(self, at: float, size: int) -> list[Node]:
         """Add nodes together at about `at`."""
         at, nodes = self._about(at), self._named(size)
         self.left += nodes
-        self.steps += [Add(at, node) for node in nodes]
+        self.steps += [AddNode(at, node) for node in nodes]
         return nodes
 
     def flapping(self, at: float, times: int) -> None:
@@ -101,7 +110,7 @@ class _ScheduleBuilder:
         for turn in range(times):
             shown = at + turn * 2.4
             self.steps += [
-                Notice(shown, node, HARD_LEAD_SECONDS, f"flapping-{turn + 1}", synthetic=True),
+                ScheduledNotice(shown, node, HARD_LEAD_SECONDS, f"flapping-{turn + 1}", synthetic=True),
                 Withdraw(shown + 1.2, node),
             ]
 
@@ -112,7 +121,7 @@ class _ScheduleBuilder:
         return [Node(f"node{next(self._numbers)}") for _ in range(size)]
 
 
-def hard(seed: int) -> Schedule:
+def hard(seed: int) -> ReclaimSchedule:
     """Return a schedule with events at the worst moments, for a job that needs five of eight nodes.
 
     Consecutive groups, a flapping notice, groups and an arrival while the job is stopping, suspended and resuming, and
@@ -122,7 +131,7 @@ def hard(seed: int) -> Schedule:
     for chapter in (_back_to_back, _stopped_and_resumed, _all_at_once):
         chapter(builder)
     steps = tuple(sorted(builder.steps, key=lambda step: step.at))
-    return Schedule(builder.present, steps, steps[-1].at + 12.0)
+    return ReclaimSchedule(builder.present, steps, steps[-1].at + 12.0)
 
 
 def _back_to_back(builder: _ScheduleBuilder) -> None:
@@ -148,11 +157,11 @@ def _all_at_once(builder: _ScheduleBuilder) -> None:
 
 
 BRIEF_MINIMUM = 4
-BRIEF_PACE = Pace(speed=1.0, lead=7.5)
+BRIEF_PACE = SchedulePace(speed=1.0, lead=7.5)
 BRIEF_STEP_SECONDS = 0.2
 
 
-def brief() -> Cut:
+def brief() -> TraceCut:
     """Return the shortest cut that shows everything, for a job that needs four of seven nodes.
 
     A group that shrinks the job, time for a withdrawn notice and the return of its host, a group that stops the job,
@@ -166,7 +175,7 @@ def brief() -> Cut:
         Moment(31.5, (node[8],), ()),
     )
     # Long enough that a job which trains on instead of stopping has not finished when that group goes.
-    return Cut(tuple(node[:7]), moments, 40.0)
+    return TraceCut(tuple(node[:7]), moments, 40.0)
 
 
 SHORT_NODES = 8
@@ -174,7 +183,7 @@ SHORT_MINIMUM = 5
 SHORT_LEAD_SECONDS = 7.5
 
 
-def short() -> Schedule:
+def short() -> ReclaimSchedule:
     """Return a schedule with one of each event, for a job that needs five of eight nodes.
 
     A group that shrinks the job, a withdrawn notice, an arrival, a group that stops the job, and capacity for its
@@ -186,19 +195,19 @@ def short() -> Schedule:
     lead, shrink, back, stopping = SHORT_LEAD_SECONDS, 1.0, 4.0, 24.5
     beside = lead + 5.0
     steps: tuple[Step, ...] = (
-        *(Notice(shrink, gone, lead, "shrink") for gone in node[1:3]),
-        Notice(back, node[3], lead, "withdrawn", synthetic=True),
+        *(ScheduledNotice(shrink, gone, lead, "shrink") for gone in node[1:3]),
+        ScheduledNotice(back, node[3], lead, "withdrawn", synthetic=True),
         Withdraw(back + HOLD_SECONDS, node[3]),
-        *(Kill(shrink + lead, gone) for gone in node[1:3]),
-        Add(9.0, node[8]),
-        *(Notice(stopping, gone, lead, "stop") for gone in node[4:7]),
-        Add(stopping + 1.0, node[9]),
-        Notice(stopping + 1.5, node[9], beside, "beside-the-resume"),
-        *(Kill(stopping + lead, gone) for gone in node[4:7]),
-        *(Add(stopping + lead + 0.5, new) for new in node[10:12]),
-        Kill(stopping + 1.5 + beside, node[9]),
+        *(KillNode(shrink + lead, gone) for gone in node[1:3]),
+        AddNode(9.0, node[8]),
+        *(ScheduledNotice(stopping, gone, lead, "stop") for gone in node[4:7]),
+        AddNode(stopping + 1.0, node[9]),
+        ScheduledNotice(stopping + 1.5, node[9], beside, "beside-the-resume"),
+        *(KillNode(stopping + lead, gone) for gone in node[4:7]),
+        *(AddNode(stopping + lead + 0.5, new) for new in node[10:12]),
+        KillNode(stopping + 1.5 + beside, node[9]),
     )
-    return Schedule(tuple(node[:SHORT_NODES]), steps, stopping + 1.5 + beside + 1.0)
+    return ReclaimSchedule(tuple(node[:SHORT_NODES]), steps, stopping + 1.5 + beside + 1.0)
 
 
 AGREED_NODES = 6
@@ -206,7 +215,7 @@ AGREED_MINIMUM = 4
 AGREED_MULTIPLE = 2
 
 
-def agreed() -> Schedule:
+def agreed() -> ReclaimSchedule:
     """Return a schedule for a job whose ranks stop at one step, and which trains with four or six of its hosts.
 
     One of six hosts is reclaimed, so that the job continues with four of five. One arrives. A group of three stops the
@@ -215,16 +224,16 @@ def agreed() -> Schedule:
     node = [Node(f"node{number}") for number in range(1, 10)]
     lead, shrink, stopping = SHORT_LEAD_SECONDS, 1.0, 24.5
     steps: tuple[Step, ...] = (
-        Notice(shrink, node[1], lead, "shrink"),
-        Kill(shrink + lead, node[1]),
-        Add(9.5, node[6]),
-        *(Notice(stopping, gone, lead, "stop") for gone in node[3:6]),
-        *(Kill(stopping + lead, gone) for gone in node[3:6]),
-        *(Add(stopping + lead + 0.5, new) for new in node[7:9]),
+        ScheduledNotice(shrink, node[1], lead, "shrink"),
+        KillNode(shrink + lead, node[1]),
+        AddNode(9.5, node[6]),
+        *(ScheduledNotice(stopping, gone, lead, "stop") for gone in node[3:6]),
+        *(KillNode(stopping + lead, gone) for gone in node[3:6]),
+        *(AddNode(stopping + lead + 0.5, new) for new in node[7:9]),
     )
-    return Schedule(tuple(node[:AGREED_NODES]), steps, stopping + lead + 8.0)
+    return ReclaimSchedule(tuple(node[:AGREED_NODES]), steps, stopping + lead + 8.0)
 
 
-def leads(schedule: Schedule) -> Iterator[float]:
+def leads(schedule: ReclaimSchedule) -> Iterator[float]:
     """Return the leads of a schedule's real notices, in seconds on the clock."""
-    return (step.lead for step in schedule.steps if isinstance(step, Notice) and not step.synthetic)
+    return (step.lead for step in schedule.steps if isinstance(step, ScheduledNotice) and not step.synthetic)

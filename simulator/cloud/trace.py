@@ -27,7 +27,7 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TraceRecord:
     """One line of a trace. `at` is in seconds since the start of the recording."""
 
     at: float
@@ -45,7 +45,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TraceCut:
     """A piece of a trace with its own time, starting at 0 s.
 
     Attributes:
@@ -59,7 +59,7 @@ class Cut:
     seconds: float
 
 
-def load(path: Path) -> list[Record]:
+def load(path: Path) -> list[TraceRecord]:
     """Read a trace file.
 
     Raises:
@@ -72,13 +72,13 @@ def load(path: Path) -> list[Record]:
     return parse(text.splitlines())
 
 
-def parse(lines: Iterable[str]) -> list[Record]:
+def parse(lines: Iterable[str]) -> list[TraceRecord]:
     """Parse the lines of a trace. Time must not go back, and nodes must arrive before they are removed.
 
     Raises:
         TraceError: Names the first invalid line by its number.
     """
-    records: list[Record] = []
+    records: list[TraceRecord] = []
     alive: set[Node] = set()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -92,7 +92,7 @@ def parse(lines: Iterable[str]) -> list[Record]:
     return records
 
 
-def _record(line: str) -> Record:
+def _record(line: str) -> TraceRecord:
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != FIELDS:
         raise TraceError(f"expected `milliseconds,add|remove,node`, got {line.strip()!r}")
@@ -103,10 +103,10 @@ def _record(line: str) -> Record:
         raise TraceError(f"expected `add` or `remove`, got {change!r}")
     if not node or "/" in node:
         raise TraceError(f"{node!r} is not a valid node name")
-    return Record(int(milliseconds) / MILLISECONDS, Change(change), Node(node))
+    return TraceRecord(int(milliseconds) / MILLISECONDS, Change(change), Node(node))
 
 
-def _follow(alive: set[Node], previous: Record | None, record: Record) -> None:
+def _follow(alive: set[Node], previous: TraceRecord | None, record: TraceRecord) -> None:
     if previous is not None and record.at < previous.at:
         raise TraceError("time goes back")
     if record.change is Change.ADD:
@@ -119,7 +119,7 @@ def _follow(alive: set[Node], previous: Record | None, record: Record) -> None:
     alive.remove(record.node)
 
 
-def cut(records: Sequence[Record], start_s: float, end_s: float) -> Cut:
+def cut(records: Sequence[TraceRecord], start_s: float, end_s: float) -> TraceCut:
     """Return the piece after `start_s` up to and including `end_s`. Nodes that exist at `start_s` exist at time 0.
 
     Raises:
@@ -135,17 +135,17 @@ def cut(records: Sequence[Record], start_s: float, end_s: float) -> Cut:
     moments = tuple(_moment(at - start_s, list(group)) for at, group in groupby(inside, key=lambda r: r.at))
     if not present and not moments:
         raise TraceError(f"the trace has no node between {start_s:g} s and {end_s:g} s")
-    return Cut(tuple(present), moments, end_s - start_s)
+    return TraceCut(tuple(present), moments, end_s - start_s)
 
 
-def _apply(present: dict[Node, None], record: Record) -> None:
+def _apply(present: dict[Node, None], record: TraceRecord) -> None:
     if record.change is Change.ADD:
         present[record.node] = None
     else:
         del present[record.node]
 
 
-def _moment(at: float, records: Sequence[Record]) -> Moment:
+def _moment(at: float, records: Sequence[TraceRecord]) -> Moment:
     return Moment(
         at,
         tuple(record.node for record in records if record.change is Change.ADD),

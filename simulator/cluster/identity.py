@@ -12,7 +12,7 @@ _TOKEN_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class PodIdentity:
     """The values that are equal for all pods: the supervisor's URL, its CA, and the audience of the tokens."""
 
     address: str
@@ -24,11 +24,11 @@ class _TokenStatus(msgspec.Struct, frozen=True):
     token: str
 
 
-class _Token(msgspec.Struct, frozen=True):
+class _PodToken(msgspec.Struct, frozen=True):
     status: _TokenStatus
 
 
-async def write_identity(server: ApiServer, pod: RunPod, home: PodPaths, identity: Identity) -> None:
+async def write_identity(server: ApiServer, pod: RunPod, home: PodPaths, identity: PodIdentity) -> None:
     """Write the files. The token is valid as long as this pod exists.
 
     Raises:
@@ -53,4 +53,4 @@ async def _token(server: ApiServer, pod: RunPod, audience: str) -> str:
     path = f"/api/v1/namespaces/{pod.metadata.namespace}/serviceaccounts/{account}/token"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
     answer = await server.request(Call(method="POST", path=path, body=msgspec.json.encode(body)))
-    return msgspec.json.decode(answer, type=_Token).status.token
+    return msgspec.json.decode(answer, type=_PodToken).status.token

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from simulator.cloud.process import Child, environment, spawn
-from simulator.cluster.objects import ConfigMap, RunPod
-from simulator.cluster.paths import PodPaths, WorldPaths, write
+from simulator.cloud.process import CloudChild, environment, spawn
+from simulator.cluster.objects import ManifestConfigMap, RunPod
+from simulator.cluster.paths import ClusterPaths, PodPaths, write
 from simulator.cluster.ssh import HOSTS
 from simulator.et_operator.names import EDL
 
@@ -14,7 +14,7 @@ PORT = "EDL_PORT"
 """Variable with the port that a discovery script probes; 0 = no probe, because all hosts are this machine."""
 
 
-def initialise(home: PodPaths, config: ConfigMap) -> None:
+def initialise(home: PodPaths, config: ManifestConfigMap) -> None:
     """Do the work of the pod's init container: copy host list and script from the ConfigMap."""
     write(home.edl / "hostfile", config.data.get("hostfile", ""))
     write(home.edl / "discover_hosts.sh", _localized(home, config.data.get("discover_hosts.sh", "")))
@@ -26,7 +26,7 @@ def variables(home: PodPaths) -> dict[str, str]:
     return {"EDL": str(home.edl), "KUBEAI_DIR": str(home.kubeai), PORT: "0"}
 
 
-def start(pod: RunPod, paths: WorldPaths, run: int) -> Child:
+def start(pod: RunPod, paths: ClusterPaths, run: int) -> CloudChild:
     """Run the container's command. `run` counts the launchers of the job."""
     home, job = paths.home(pod), paths.job(pod.metadata.namespace, pod.job)
     container = pod.spec.containers[0]

@@ -44,7 +44,7 @@ class PodPaths:
 
 
 @dataclass(frozen=True, slots=True)
-class WorldPaths:
+class ClusterPaths:
     """All files, in one directory, which is also the mark of all processes."""
 
     root: Path

@@ -24,15 +24,15 @@ from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.observer import observe
-from simulator.cloud.process import Child, end
+from simulator.cloud.process import CloudChild, end
 from simulator.cluster import launchers
-from simulator.cluster.identity import Identity, show_annotations, write_identity
-from simulator.cluster.objects import EXECS, ConfigMap, Exec, RunPod
-from simulator.cluster.paths import WorldPaths
+from simulator.cluster.identity import PodIdentity, show_annotations, write_identity
+from simulator.cluster.objects import EXECS, Exec, ManifestConfigMap, RunPod
+from simulator.cluster.paths import ClusterPaths
 from simulator.cluster.truth import TruthLog
 from simulator.et_operator.names import GROUP, GROUP_LABEL
 from simulator.et_operator.objects import CONFIG_MAPS, PODS
-from simulator.events import Kind
+from simulator.events import JobEventKind
 
 log = structlog.get_logger()
 
@@ -52,7 +52,7 @@ class _RunningPod:
 
     pod: RunPod
     task: "asyncio.Task[None]"
-    child: Child | None = None
+    child: CloudChild | None = None
     lost: bool = False
 
 
@@ -66,14 +66,16 @@ class NodeRuntime:
         namespace: The jobs' namespace; empty for all.
     """
 
-    def __init__(self, server: ApiServer, root: Path, identity: Identity | None = None, namespace: str = "") -> None:
-        self.paths = WorldPaths(root)
+    def __init__(self, server: ApiServer, root: Path, identity: PodIdentity | None = None, namespace: str = "") -> None:
+        self.paths = ClusterPaths(root)
         self.truth = TruthLog(self.paths)
         self._server = server
         self._identity = identity
         selection = Selection(namespace=namespace, labels=f"{GROUP_LABEL}={GROUP}")
         self._pods = ResourceClient(server, PODS, lambda data: msgspec.json.decode(data, type=RunPod), selection)
-        self._configs = ResourceClient(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
+        self._configs = ResourceClient(
+            server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ManifestConfigMap)
+        )
         self._execs = ResourceClient(server, EXECS, lambda data: msgspec.json.decode(data, type=Exec))
         clock = Clock()
         self._cache: Cache[RunPod] = Cache(PODS.plural, self._changed, Bulkhead(clock))
@@ -82,7 +84,7 @@ class NodeRuntime:
         self._served: dict[str, Exec] = {}
         self._runs: Counter[ObjectKey] = Counter()
         self._dead: set[str] = set()
-        self._children: set[Child] = set()
+        self._children: set[CloudChild] = set()
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
@@ -193,11 +195,11 @@ class NodeRuntime:
         if not begun.lost:
             await self._report_exit(pod, code)
 
-    async def _watched(self, pod: RunPod, child: Child) -> int:
+    async def _watched(self, pod: RunPod, child: CloudChild) -> int:
         """Return the exit code. Meanwhile, changes of the exclusions are recorded."""
         observer = asyncio.create_task(observe(self.paths.home(pod).edl / EXCLUSIONS, self.truth.log(pod)))
         # The list of a new launcher excludes no host.
-        self.truth.log(pod).write(Kind.EXCLUSIONS_CHANGED, hosts=[])
+        self.truth.log(pod).write(JobEventKind.EXCLUSIONS_CHANGED, hosts=[])
         try:
             while (code := child.exit_code) is None:  # noqa: ASYNC110 - there is no event for a process's exit
                 await asyncio.sleep(_POLL_SECONDS)

@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass, field
 
 from simulator.cluster.objects import RunPod
-from simulator.cluster.paths import WorldPaths
-from simulator.events import EventLog, Kind
+from simulator.cluster.paths import ClusterPaths
+from simulator.events import EventLog, JobEventKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class _Announced:
 class TruthLog:
     """Writes the events that the judge takes as the truth, each before its consequences."""
 
-    paths: WorldPaths
+    paths: ClusterPaths
     _logs: dict[tuple[str, str], EventLog] = field(default_factory=dict)
     _on: dict[str, dict[str, RunPod]] = field(default_factory=dict)
     _announced: dict[str, _Announced] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class TruthLog:
             return
         node = pod.spec.node_name
         self._on.setdefault(node, {})[pod.metadata.uid] = pod
-        self.log(pod).write(Kind.NODE_ADDED, node=pod.name)
+        self.log(pod).write(JobEventKind.NODE_ADDED, node=pod.name)
         if node in self._announced:
             self._show(pod, self._announced[node])
 
@@ -37,7 +37,7 @@ class TruthLog:
         """Record that a worker is gone, for any reason."""
         node = pod.spec.node_name
         if self._on.get(node, {}).pop(pod.metadata.uid, None) is not None:
-            self.log(pod).write(Kind.NODE_GONE, node=pod.name, announced=node in self._announced)
+            self.log(pod).write(JobEventKind.NODE_GONE, node=pod.name, announced=node in self._announced)
 
     def notice(self, node: str, deadline: float, group: str) -> None:
         """Record that the cloud announces a node's reclaim at that instant, in Unix seconds."""
@@ -49,7 +49,7 @@ class TruthLog:
         """Record that the cloud withdraws the announcement."""
         self._announced.pop(node, None)
         for pod in self._on.get(node, {}).values():
-            self.log(pod).write(Kind.NOTICE_WITHDRAWN, node=pod.name)
+            self.log(pod).write(JobEventKind.NOTICE_WITHDRAWN, node=pod.name)
 
     def node_gone(self, node: str) -> None:
         """Record that a node is gone, with everything on it."""
@@ -70,7 +70,7 @@ class TruthLog:
 
     def _show(self, pod: RunPod, announced: _Announced) -> None:
         self.log(pod).write(
-            Kind.NOTICE_SHOWN,
+            JobEventKind.NOTICE_SHOWN,
             node=pod.name,
             group=announced.group,
             lead=announced.deadline - time.time(),

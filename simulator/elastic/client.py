@@ -16,18 +16,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.elastic.connection import Connection
+from simulator.elastic.connection import WorkerConnection
 from simulator.elastic.control import (
     RENDEZVOUS_VARIABLE,
     WORKER_VARIABLE,
-    Broken,
-    Hello,
     Leave,
     Message,
-    Place,
-    Ready,
     Synced,
     Update,
+    WorkerBroken,
+    WorkerHello,
+    WorkerPlace,
+    WorkerReady,
 )
 from simulator.elastic.ring import Ring, RingBrokenError
 
@@ -42,10 +42,10 @@ class HostsUpdatedError(Exception):
     """The hosts have changed and all ranks know it. ``run`` handles it: it keeps the state and waits for a new ring."""
 
 
-class Worker:
+class ElasticWorker:
     """This process's connection to the launcher and its place in the present ring."""
 
-    def __init__(self, line: Connection | None, listener: socket.socket | None, ring: Ring) -> None:
+    def __init__(self, line: WorkerConnection | None, listener: socket.socket | None, ring: Ring) -> None:
         self._connection = line
         self._listener = listener
         self.ring = ring
@@ -55,13 +55,13 @@ class Worker:
         """Messages of the launcher since this process got its place in the present ring."""
 
     @classmethod
-    def start(cls, rendezvous: str | None, number: int) -> "Worker":
+    def start(cls, rendezvous: str | None, number: int) -> "ElasticWorker":
         """Register with the launcher and wait for the first ring. Without a launcher it is alone."""
         if rendezvous is None:
             return cls(None, None, Ring.alone())
         listener = socket.create_server(("127.0.0.1", 0), backlog=16)
-        worker = cls(Connection(rendezvous), listener, Ring.alone())
-        worker._send(Hello(number, listener.getsockname()[1]))
+        worker = cls(WorkerConnection(rendezvous), listener, Ring.alone())
+        worker._send(WorkerHello(number, listener.getsockname()[1]))
         worker._join()
         return worker
 
@@ -69,7 +69,7 @@ class Worker:
         """Leave the present ring and wait for the next. Does not return in a worker that is dismissed."""
         self.ring.close()
         self.update_agreed = False
-        self._send(Ready(self.ring.epoch))
+        self._send(WorkerReady(self.ring.epoch))
         self._join()
 
     def allreduce(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -82,7 +82,7 @@ class Worker:
         """Tell the launcher that this process has the job's state."""
         self._send(Synced(self.ring.epoch))
 
-    def _send(self, message: Hello | Ready | Synced) -> None:
+    def _send(self, message: WorkerHello | WorkerReady | Synced) -> None:
         if self._connection is not None:
             self._connection.send(message)
 
@@ -93,14 +93,14 @@ class Worker:
             try:
                 self.ring = Ring.close_up(place, self._listener, called_off)
             except RingBrokenError:
-                self._send(Ready(place.epoch))
+                self._send(WorkerReady(place.epoch))
             else:
                 return
 
-    def _next_place(self, line: Connection) -> Place:
+    def _next_place(self, line: WorkerConnection) -> WorkerPlace:
         while True:
             message = line.next()
-            if isinstance(message, Place):
+            if isinstance(message, WorkerPlace):
                 self._messages.clear()
                 return message
             if isinstance(message, Leave):
@@ -109,7 +109,7 @@ class Worker:
     def _called_off(self, epoch: int, seconds: float) -> bool:
         ends = [end.fileno() for end in (self._connection, self._listener) if end is not None]
         select.select(ends, [], [], seconds)
-        return self._has_received(Broken(epoch))
+        return self._has_received(WorkerBroken(epoch))
 
     def _update_announced(self) -> bool:
         return self._has_received(Update(self.ring.epoch))
@@ -120,7 +120,7 @@ class Worker:
         return message in self._messages
 
 
-class State:
+class ElasticState:
     """The state that survives a change of the ring: the parameters and the number of applied steps."""
 
     def __init__(self, params: NDArray[np.float64], step: int = 0) -> None:
@@ -159,10 +159,10 @@ class State:
 class _Session:
     """The worker of this process, because training scripts call module functions as with Horovod."""
 
-    worker: Worker | None = None
+    worker: ElasticWorker | None = None
 
 
-def _worker() -> Worker:
+def _worker() -> ElasticWorker:
     if _Session.worker is None:
         raise NotInitialisedError("call init() first")
     return _Session.worker
@@ -172,7 +172,7 @@ def init() -> None:
     """Join the job and wait for the first ring. Raises LauncherLostError. A second call has no effect."""
     if _Session.worker is None:
         rendezvous = os.environ.get(RENDEZVOUS_VARIABLE)
-        _Session.worker = Worker.start(rendezvous, int(os.environ.get(WORKER_VARIABLE, "0")))
+        _Session.worker = ElasticWorker.start(rendezvous, int(os.environ.get(WORKER_VARIABLE, "0")))
 
 
 def rank() -> int:
@@ -195,7 +195,7 @@ def allreduce(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return _worker().allreduce(values)
 
 
-def run(state: State, train: Callable[[State], _T]) -> _T:
+def run(state: ElasticState, train: Callable[[ElasticState], _T]) -> _T:
     """Call ``train`` with the shared state, again after every change of the ring, until it returns.
 
     A change of hosts happens between two steps and loses nothing. After a broken ring, all steps since the last commit

@@ -14,7 +14,7 @@ class LauncherLostError(Exception):
     """The launcher is gone and nobody will form another ring: exit."""
 
 
-class Connection:
+class WorkerConnection:
     """Messages to and from the launcher. Not thread-safe."""
 
     def __init__(self, address: str) -> None:

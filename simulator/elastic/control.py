@@ -14,7 +14,7 @@ class MalformedMessageError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class WorkerHello:
     """Worker: I have started, wait for a place in a ring, and my neighbour reaches me at this port."""
 
     worker: int
@@ -22,7 +22,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class WorkerReady:
     """Worker: I have left the ring of this epoch and wait for a place in the next."""
 
     epoch: int
@@ -36,7 +36,7 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlace:
     """Launcher: your rank in the ring of this epoch, and the port of every rank."""
 
     epoch: int
@@ -52,7 +52,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class WorkerBroken:
     """Launcher: a member of the ring of this epoch is dead; do not wait for it during setup."""
 
     epoch: int
@@ -63,9 +63,11 @@ class Leave:
     """Launcher: your host is no longer on the list; the others continue without you."""
 
 
-Message = Hello | Ready | Synced | Place | Update | Broken | Leave
+Message = WorkerHello | WorkerReady | Synced | WorkerPlace | Update | WorkerBroken | Leave
 
-_TYPES: dict[str, type[Message]] = {cls.__name__: cls for cls in (Hello, Ready, Synced, Place, Update, Broken, Leave)}
+_TYPES: dict[str, type[Message]] = {
+    cls.__name__: cls for cls in (WorkerHello, WorkerReady, Synced, WorkerPlace, Update, WorkerBroken, Leave)
+}
 
 
 def encode(message: Message) -> bytes:
@@ -79,4 +81,6 @@ def decode(line: bytes) -> Message:
         message = _TYPES[fields.pop("type")](**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MalformedMessageError(f"{line[:80]!r} is not a message") from error
-    return Place(message.epoch, message.rank, tuple(message.ports)) if isinstance(message, Place) else message
+    return (
+        WorkerPlace(message.epoch, message.rank, tuple(message.ports)) if isinstance(message, WorkerPlace) else message
+    )

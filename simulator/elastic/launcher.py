@@ -18,15 +18,15 @@ from pathlib import Path
 from simulator.elastic.control import (
     RENDEZVOUS_VARIABLE,
     WORKER_VARIABLE,
-    Broken,
-    Hello,
     Leave,
     MalformedMessageError,
     Message,
-    Place,
-    Ready,
     Synced,
     Update,
+    WorkerBroken,
+    WorkerHello,
+    WorkerPlace,
+    WorkerReady,
     decode,
     encode,
 )
@@ -35,10 +35,10 @@ from simulator.elastic.membership import (
     Action,
     CallOff,
     Dismiss,
-    Form,
-    Member,
-    Phase,
-    Situation,
+    ElasticMember,
+    ElasticSituation,
+    FormRing,
+    MemberPhase,
     Spawn,
     WorkerId,
     chosen_hosts,
@@ -46,9 +46,9 @@ from simulator.elastic.membership import (
     formed,
     state_is_lost,
 )
-from simulator.elastic.processes import Child, output_of, start_worker
-from simulator.elastic.settings import Settings, parse_arguments, parse_hosts
-from simulator.events import EventLog, Kind
+from simulator.elastic.processes import WorkerChild, output_of, start_worker
+from simulator.elastic.settings import ElasticSettings, parse_arguments, parse_hosts
+from simulator.events import EventLog, JobEventKind
 
 _DISCOVERY_LIMIT = 10.0
 """Seconds for one call of the discovery script. It takes milliseconds; a hanging one must not look healthy."""
@@ -64,10 +64,10 @@ _STOP_GRACE = 1.0
 """Seconds from SIGTERM to SIGKILL for the workers, which have nothing to save."""
 
 
-class Launcher:
+class ElasticLauncher:
     """Holds the state, the processes and the connections. ``membership`` decides what to do."""
 
-    def __init__(self, settings: Settings, run: int, events: EventLog, nodes: Path | None) -> None:
+    def __init__(self, settings: ElasticSettings, run: int, events: EventLog, nodes: Path | None) -> None:
         """Start nothing yet.
 
         Args:
@@ -80,9 +80,9 @@ class Launcher:
         self._run = run
         self._events = events
         self._nodes = nodes
-        self._situation = Situation()
+        self._situation = ElasticSituation()
         self._queue: asyncio.Queue[LauncherEvent] = asyncio.Queue()
-        self._children: dict[WorkerId, Child] = {}
+        self._children: dict[WorkerId, WorkerChild] = {}
         self._watches: set[asyncio.Task[None]] = set()
         self._writers: dict[WorkerId, asyncio.StreamWriter] = {}
         self._spawned = 0
@@ -142,16 +142,16 @@ class Launcher:
 
     def _handle_message(self, worker: WorkerId, message: Message) -> None:
         member = self._situation.member(worker)
-        if member is None or member.phase is Phase.LEAVING:
+        if member is None or member.phase is MemberPhase.LEAVING:
             return
         match message:
-            case Hello(port=port):
-                self._situation = self._situation.changed(replace(member, phase=Phase.READY, port=port))
-            case Ready():
-                self._situation = self._situation.changed(replace(member, phase=Phase.READY))
+            case WorkerHello(port=port):
+                self._situation = self._situation.changed(replace(member, phase=MemberPhase.READY, port=port))
+            case WorkerReady():
+                self._situation = self._situation.changed(replace(member, phase=MemberPhase.READY))
                 if not self._situation.called_off:
                     # It found the ring broken before we saw a process exit.
-                    self._call_off(Broken(self._situation.epoch))
+                    self._call_off(WorkerBroken(self._situation.epoch))
             case Synced():
                 self._situation = self._situation.changed(replace(member, has_state=True))
 
@@ -160,24 +160,24 @@ class Launcher:
         self._children.pop(worker, None)
         self._writers.pop(worker, None)
         self._situation = self._situation.without(worker)
-        if member is None or member.phase is Phase.LEAVING:
+        if member is None or member.phase is MemberPhase.LEAVING:
             return None
         if code == 0:
             return JobEnded(0, f"the worker on {member.host} has finished")
         self._record_failure(member, code)
         return JobEnded(1, "no worker with the job's state is left") if state_is_lost(self._situation) else None
 
-    def _record_failure(self, member: Member, code: int) -> None:
+    def _record_failure(self, member: ElasticMember, code: int) -> None:
         _log(f"the worker on {member.host} exited with {code}; its host is blacklisted")
-        if member.phase is Phase.IN_RING:
+        if member.phase is MemberPhase.IN_RING:
             epoch = self._situation.epoch
-            self._events.write(Kind.RING_BROKEN, run=self._run, epoch=epoch, host=member.host)
-            self._call_off(Broken(epoch))
-        self._events.write(Kind.HOST_BLACKLISTED, run=self._run, host=member.host)
+            self._events.write(JobEventKind.RING_BROKEN, run=self._run, epoch=epoch, host=member.host)
+            self._call_off(WorkerBroken(epoch))
+        self._events.write(JobEventKind.HOST_BLACKLISTED, run=self._run, host=member.host)
         self._situation = replace(self._situation, blacklist=self._situation.blacklist | {member.host})
 
     def _overdue(self, now: float) -> JobEnded | None:
-        ring = self._situation.in_phase(Phase.IN_RING)
+        ring = self._situation.in_phase(MemberPhase.IN_RING)
         limits = self._settings.limits
         if ring or len(chosen_hosts(self._situation, limits)) >= limits.min_workers:
             self._enough_at = now
@@ -198,7 +198,7 @@ class Launcher:
                 self._dismiss(worker)
             case CallOff():
                 self._call_off(Update(self._situation.epoch))
-            case Form(order):
+            case FormRing(order):
                 self._form(order)
 
     def _spawn(self, host: str) -> None:
@@ -210,7 +210,7 @@ class Launcher:
             None if self._nodes is None else self._nodes / host,
         )
         self._children[worker] = child
-        members = (*self._situation.members, Member(worker, host))
+        members = (*self._situation.members, ElasticMember(worker, host))
         self._situation = replace(self._situation, members=members)
         watch = asyncio.create_task(self._watch(worker, child), name=f"worker {worker}")
         self._watches.add(watch)
@@ -219,7 +219,7 @@ class Launcher:
 
     def _end_if_starting(self, worker: WorkerId) -> None:
         member = self._situation.member(worker)
-        if member is not None and member.phase is Phase.STARTING:
+        if member is not None and member.phase is MemberPhase.STARTING:
             self._children[worker].signal(signal.SIGKILL)
 
     def _environment(self, host: str, worker: WorkerId) -> dict[str, str]:
@@ -236,10 +236,10 @@ class Launcher:
             self._send(worker, Leave())
         else:
             self._children[worker].signal(signal.SIGKILL)
-        self._situation = self._situation.changed(replace(member, phase=Phase.LEAVING))
+        self._situation = self._situation.changed(replace(member, phase=MemberPhase.LEAVING))
 
-    def _call_off(self, message: Update | Broken) -> None:
-        for member in self._situation.in_phase(Phase.IN_RING):
+    def _call_off(self, message: Update | WorkerBroken) -> None:
+        for member in self._situation.in_phase(MemberPhase.IN_RING):
             self._send(member.worker, message)
         self._situation = replace(self._situation, called_off=True)
         self._called_off_at = time.monotonic()
@@ -250,10 +250,10 @@ class Launcher:
         members = [member for worker in order if (member := self._situation.member(worker)) is not None]
         hosts = [member.host for member in members]
         # Written before any of them can apply a step.
-        self._events.write(Kind.RING_FORMED, run=self._run, epoch=epoch, hosts=hosts)
+        self._events.write(JobEventKind.RING_FORMED, run=self._run, epoch=epoch, hosts=hosts)
         ports = tuple(member.port for member in members)
         for rank, member in enumerate(members):
-            self._send(member.worker, Place(epoch, rank, ports))
+            self._send(member.worker, WorkerPlace(epoch, rank, ports))
         _log(f"ring {epoch}: {len(members)} workers, rank 0 on {hosts[0]}")
 
     def _send(self, worker: WorkerId, message: Message) -> None:
@@ -285,13 +285,13 @@ class Launcher:
             self._queue.put_nowait(Discovered(parse_hosts(answer)))
             await asyncio.sleep(self._settings.discovery_seconds - (time.monotonic() - begun))
 
-    async def _watch(self, worker: WorkerId, child: Child) -> None:
+    async def _watch(self, worker: WorkerId, child: WorkerChild) -> None:
         self._queue.put_nowait(Exited(worker, await child.ended()))
 
     async def _serve_worker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, MalformedMessageError, ValueError):
             hello = decode(await reader.readline())
-            if isinstance(hello, Hello):
+            if isinstance(hello, WorkerHello):
                 worker = WorkerId(hello.worker)
                 self._writers[worker] = writer
                 self._queue.put_nowait(MessageReceived(worker, hello))
@@ -300,16 +300,16 @@ class Launcher:
         writer.close()
 
 
-async def _main(settings: Settings) -> int:
+async def _main(settings: ElasticSettings) -> int:
     state = os.environ.get("SIM_STATE")
     nodes = Path(state) / "nodes" if state else None
     run = int(os.environ.get("KUBEAI_RUN", "1"))
     with EventLog.from_environment("launcher") as events:
-        launcher = Launcher(settings, run, events, nodes)
+        launcher = ElasticLauncher(settings, run, events, nodes)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, launcher.interrupt, number)
         code = await launcher.supervise()
-        events.write(Kind.RUN_ENDED, run=run, code=code)
+        events.write(JobEventKind.RUN_ENDED, run=run, code=code)
         return code
 
 

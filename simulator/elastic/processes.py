@@ -15,7 +15,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class WorkerChild:
     """A running process and its pid file."""
 
     process: "subprocess.Popen[bytes]"
@@ -41,7 +41,7 @@ class Child:
         return self.process.wait()
 
 
-def start_worker(command: Sequence[str], environ: Mapping[str, str], node: Path | None) -> Child:
+def start_worker(command: Sequence[str], environ: Mapping[str, str], node: Path | None) -> WorkerChild:
     """Start a worker.
 
     Args:
@@ -61,7 +61,7 @@ def start_worker(command: Sequence[str], environ: Mapping[str, str], node: Path 
         # launcher would take its exit for a failure.
         start_new_session=True,
     )
-    return Child(process, node / str(process.pid) if node is not None else None)
+    return WorkerChild(process, node / str(process.pid) if node is not None else None)
 
 
 async def output_of(command: Sequence[str], seconds: float) -> str:

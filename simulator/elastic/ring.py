@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.elastic.control import Place
+from simulator.elastic.control import WorkerPlace
 
 SETUP_SECONDS = 10.0
 """Limit for closing a ring. Connecting on loopback takes under a millisecond; the rest is for a busy machine."""
@@ -33,7 +33,7 @@ class RingBrokenError(Exception):
 class Ring:
     """This process's place in a closed ring. Not thread-safe."""
 
-    def __init__(self, place: Place, incoming: socket.socket | None, outgoing: socket.socket | None) -> None:
+    def __init__(self, place: WorkerPlace, incoming: socket.socket | None, outgoing: socket.socket | None) -> None:
         self.epoch = place.epoch
         self.rank = place.rank
         self.size = len(place.ports)
@@ -45,10 +45,10 @@ class Ring:
     @classmethod
     def alone(cls) -> Self:
         """Return a ring of one, without a launcher."""
-        return cls(Place(epoch=0, rank=0, ports=(0,)), None, None)
+        return cls(WorkerPlace(epoch=0, rank=0, ports=(0,)), None, None)
 
     @classmethod
-    def close_up(cls, place: Place, listener: socket.socket, interrupted: Callable[[float], bool]) -> Self:
+    def close_up(cls, place: WorkerPlace, listener: socket.socket, interrupted: Callable[[float], bool]) -> Self:
         """Connect to the next rank and wait for the previous one.
 
         Args:
@@ -133,7 +133,7 @@ def _present(connection: socket.socket | None) -> socket.socket:
     return connection
 
 
-def _connect(place: Place) -> socket.socket:
+def _connect(place: WorkerPlace) -> socket.socket:
     port = place.ports[(place.rank + 1) % len(place.ports)]
     try:
         connection = socket.create_connection((_LOOPBACK, port), timeout=SETUP_SECONDS)

@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.elastic.membership import Limits
+from simulator.elastic.membership import ElasticLimits
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    limits: Limits
+class ElasticSettings:
+    limits: ElasticLimits
     discovery: tuple[str, ...]
     discovery_seconds: float
     """Seconds between two calls of the discovery command."""
@@ -25,7 +25,7 @@ def parse_hosts(answer: str) -> frozenset[str]:
     return frozenset(line.split(":")[0].strip() for line in answer.splitlines() if line.strip())
 
 
-def parse_arguments(arguments: Sequence[str]) -> Settings:
+def parse_arguments(arguments: Sequence[str]) -> ElasticSettings:
     """Parse the command line. Exits the process with a message if it is invalid."""
     parser = argparse.ArgumentParser(prog="python -m simulator.elastic.launcher", description="An elastic launcher.")
     parser.add_argument(
@@ -45,8 +45,8 @@ def parse_arguments(arguments: Sequence[str]) -> Settings:
         parser.error("needs 1 <= min-workers <= start-workers <= max-workers")
     if shutil.which(parsed.command[0]) is None:
         parser.error(f"command {parsed.command[0]!r} was not found")
-    return Settings(
-        limits=Limits(parsed.min_workers, parsed.max_workers, start),
+    return ElasticSettings(
+        limits=ElasticLimits(parsed.min_workers, parsed.max_workers, start),
         discovery=tuple(shlex.split(parsed.discovery)),
         discovery_seconds=parsed.discovery_seconds,
         below_min_timeout=parsed.below_min_timeout,

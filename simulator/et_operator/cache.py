@@ -13,7 +13,15 @@ from servicekit.kubernetes.objects import Object, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from simulator.et_operator.names import GROUP, GROUP_LABEL
-from simulator.et_operator.objects import PODS, SCALE_INS, SCALE_OUTS, TRAINING_JOBS, Pod, Scale, TrainingJob
+from simulator.et_operator.objects import (
+    PODS,
+    SCALE_INS,
+    SCALE_OUTS,
+    TRAINING_JOBS,
+    OperatedTrainingJob,
+    OperatorPod,
+    Scale,
+)
 
 R = TypeVar("R", bound=Object)
 
@@ -52,7 +60,7 @@ class ObjectCaches:
         self,
         server: ApiServer,
         on_change: Callable[[ObjectKey], None],
-        on_pod_deleted: Callable[[Pod], None],
+        on_pod_deleted: Callable[[OperatorPod], None],
         *,
         across: bool,
         namespace: str = "",
@@ -60,17 +68,17 @@ class ObjectCaches:
         self._across = across
         self._on_change = on_change
         self._on_pod_deleted = on_pod_deleted
-        self._by_job: dict[ObjectKey, dict[ObjectKey, Pod]] = {}
+        self._by_job: dict[ObjectKey, dict[ObjectKey, OperatorPod]] = {}
         home = Selection(namespace=namespace)
         # In all namespaces, because a flaw of the operator is to confuse pods of other namespaces with its own.
         pods = Selection(labels=f"{GROUP_LABEL}={GROUP}")
-        self.jobs = WatchedKind(server, TRAINING_JOBS, TrainingJob, self._job_changed, home)
+        self.jobs = WatchedKind(server, TRAINING_JOBS, OperatedTrainingJob, self._job_changed, home)
         self.scale_ins = WatchedKind(server, SCALE_INS, Scale, self._scale_changed, home)
         self.scale_outs = WatchedKind(server, SCALE_OUTS, Scale, self._scale_changed, home)
-        self.pods = WatchedKind(server, PODS, Pod, self._pod_changed, pods)
+        self.pods = WatchedKind(server, PODS, OperatorPod, self._pod_changed, pods)
 
     @property
-    def reflectors(self) -> tuple[Reflector[TrainingJob] | Reflector[Scale] | Reflector[Pod], ...]:
+    def reflectors(self) -> tuple[Reflector[OperatedTrainingJob] | Reflector[Scale] | Reflector[OperatorPod], ...]:
         return (
             self.jobs.reflector,
             self.scale_ins.reflector,
@@ -78,13 +86,13 @@ class ObjectCaches:
             self.pods.reflector,
         )
 
-    def pods_of(self, job: ObjectKey) -> Iterable[Pod]:
+    def pods_of(self, job: ObjectKey) -> Iterable[OperatorPod]:
         return self._by_job.get(self._home(job), {}).values()
 
     def _home(self, job: ObjectKey) -> ObjectKey:
         return ObjectKey("", job.name) if self._across else job
 
-    def _job_changed(self, before: TrainingJob | None, after: TrainingJob | None) -> None:
+    def _job_changed(self, before: OperatedTrainingJob | None, after: OperatedTrainingJob | None) -> None:
         if (one := after or before) is not None:
             self._on_change(one.metadata.key)
 
@@ -92,7 +100,7 @@ class ObjectCaches:
         if (one := after or before) is not None:
             self._on_change(one.job)
 
-    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+    def _pod_changed(self, before: OperatorPod | None, after: OperatorPod | None) -> None:
         for pod in (before, after):
             if pod is not None:
                 self._by_job.setdefault(self._home(pod.job), {}).pop(pod.metadata.key, None)
@@ -104,7 +112,7 @@ class ObjectCaches:
             for job in self._jobs_of(one):
                 self._on_change(job)
 
-    def _jobs_of(self, pod: Pod) -> Iterable[ObjectKey]:
+    def _jobs_of(self, pod: OperatorPod) -> Iterable[ObjectKey]:
         if not self._across:
             return [pod.job]
         return [job for job in self.jobs.cache.objects if job.name == pod.job.name]

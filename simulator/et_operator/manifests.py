@@ -13,10 +13,10 @@ from simulator.et_operator.names import (
     JOB_LABEL,
     ROLE_LABEL,
     SCALE_OUT_LABEL,
-    Role,
+    TrainingJobRole,
     index_of,
 )
-from simulator.et_operator.objects import TrainingJob, owner
+from simulator.et_operator.objects import OperatedTrainingJob, owner
 
 _MOUNTED = "/etc/mpi"
 _HOSTS_VOLUME = "training-job-hostfile"
@@ -31,48 +31,48 @@ _INIT_RESOURCES = {"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"}
 Manifest = Mapping[str, Any]
 
 
-def launcher_name(job: TrainingJob) -> str:
+def launcher_name(job: OperatedTrainingJob) -> str:
     return f"{job.metadata.name}-launcher"
 
 
-def config_name(job: TrainingJob) -> str:
+def config_name(job: OperatedTrainingJob) -> str:
     """Return the name of the ConfigMap with the launcher's initial host list and script."""
     return f"{job.metadata.name}-config"
 
 
-def host_list(job: TrainingJob, workers: Iterable[str]) -> str:
+def host_list(job: OperatedTrainingJob, workers: Iterable[str]) -> str:
     """Return the host list: `host:slots` per line, in the order of the workers' numbers."""
     slots = job.spec.slots_per_worker
     return "".join(f"{worker}:{slots}\n" for worker in sorted(workers, key=index_of))
 
 
-def config_data(job: TrainingJob, workers: Iterable[str]) -> Manifest:
+def config_data(job: OperatedTrainingJob, workers: Iterable[str]) -> Manifest:
     return {"hostfile": host_list(job, workers), "discover_hosts.sh": _DISCOVERY}
 
 
-def config_metadata(job: TrainingJob) -> Manifest:
+def config_metadata(job: OperatedTrainingJob) -> Manifest:
     return {"labels": {"app": job.metadata.name}, "ownerReferences": [owner(job)]}
 
 
-def worker_metadata(job: TrainingJob, worker: str, scale_out: str = "") -> Manifest:
+def worker_metadata(job: OperatedTrainingJob, worker: str, scale_out: str = "") -> Manifest:
     made_for = {SCALE_OUT_LABEL: scale_out} if scale_out else {}
-    return _metadata(job, Role.WORKER, {INDEX_LABEL: str(index_of(worker)), **made_for})
+    return _metadata(job, TrainingJobRole.WORKER, {INDEX_LABEL: str(index_of(worker)), **made_for})
 
 
-def launcher_metadata(job: TrainingJob) -> Manifest:
-    return _metadata(job, Role.LAUNCHER, {})
+def launcher_metadata(job: OperatedTrainingJob) -> Manifest:
+    return _metadata(job, TrainingJobRole.LAUNCHER, {})
 
 
-def worker_spec(job: TrainingJob) -> Manifest:
+def worker_spec(job: OperatedTrainingJob) -> Manifest:
     """Return the spec of a worker, which waits for ssh unless its template has a command. It is never restarted."""
-    spec = _spec(job, Role.WORKER)
+    spec = _spec(job, TrainingJobRole.WORKER)
     spec["containers"][0].setdefault("command", ["sh", "-c", "/usr/sbin/sshd && sleep 365d"])
     return spec
 
 
-def launcher_spec(job: TrainingJob) -> Manifest:
+def launcher_spec(job: OperatedTrainingJob) -> Manifest:
     """Return the spec of the launcher, whose init container copies host list and script from the ConfigMap."""
-    spec = _spec(job, Role.LAUNCHER)
+    spec = _spec(job, TrainingJobRole.LAUNCHER)
     container = spec["containers"][0]
     hosts, config = {"mountPath": EDL, "name": _HOSTS_VOLUME}, {"mountPath": _MOUNTED, "name": _CONFIG_VOLUME}
     container["volumeMounts"] = [*container.get("volumeMounts", []), hosts, config]
@@ -93,14 +93,14 @@ def launcher_spec(job: TrainingJob) -> Manifest:
     return spec
 
 
-def _spec(job: TrainingJob, role: Role) -> dict[str, Any]:
+def _spec(job: OperatedTrainingJob, role: TrainingJobRole) -> dict[str, Any]:
     spec: dict[str, Any] = deepcopy(_replicas(job, role)["spec"])
     spec["restartPolicy"] = "Never"
     spec["containers"][0]["name"] = spec["containers"][0].get("name", CONTAINER)
     return spec
 
 
-def _metadata(job: TrainingJob, role: Role, labels: Mapping[str, str]) -> Manifest:
+def _metadata(job: OperatedTrainingJob, role: TrainingJobRole, labels: Mapping[str, str]) -> Manifest:
     template = _replicas(job, role).get("metadata", {})
     ours = {GROUP_LABEL: GROUP, JOB_LABEL: job.metadata.name, ROLE_LABEL: role.value, **labels}
     return {
@@ -110,6 +110,6 @@ def _metadata(job: TrainingJob, role: Role, labels: Mapping[str, str]) -> Manife
     }
 
 
-def _replicas(job: TrainingJob, role: Role) -> dict[str, Any]:
+def _replicas(job: OperatedTrainingJob, role: TrainingJobRole) -> dict[str, Any]:
     specs = job.spec.et_replica_specs
-    return (specs.launcher if role is Role.LAUNCHER else specs.worker).template
+    return (specs.launcher if role is TrainingJobRole.LAUNCHER else specs.worker).template

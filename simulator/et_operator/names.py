@@ -17,12 +17,12 @@ EDL = "/etc/edl"
 CONTAINER = "et"
 
 
-class Role(StrEnum):
+class TrainingJobRole(StrEnum):
     LAUNCHER = "launcher"
     WORKER = "worker"
 
 
-class Phase(StrEnum):
+class TrainingJobPhase(StrEnum):
     NEW = ""
     CREATED = "Created"
     RUNNING = "Running"
@@ -39,7 +39,7 @@ class ScalePhase(StrEnum):
     FAILED = "ScaleFailed"
 
 
-class Step(StrEnum):
+class ReconcileStep(StrEnum):
     """Steps of a start, recorded as conditions of the job and not repeated."""
 
     WORKERS_CREATED = "WorkersCreated"

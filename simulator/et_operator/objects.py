@@ -16,9 +16,9 @@ from simulator.et_operator.names import (
     SCALE_OUT_LABEL,
     SUSPEND_ANNOTATION,
     VERSION,
-    Role,
+    ReconcileStep,
     ScalePhase,
-    Step,
+    TrainingJobRole,
 )
 
 _DEFAULT_BACKOFF_LIMIT = 6
@@ -38,7 +38,7 @@ class Meta(Metadata, frozen=True, rename="camel"):
     owner_references: tuple[dict[str, Any], ...] = ()
 
 
-class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class TrainingJobCondition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     type: str
     status: str
     reason: str = ""
@@ -47,11 +47,11 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     last_update_time: str | None = None
 
 
-class Status(msgspec.Struct, frozen=True, rename="camel"):
+class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel"):
     """The status of a TrainingJob. None means that a field is missing."""
 
     phase: str = ""
-    conditions: list[Condition] | None = None
+    conditions: list[TrainingJobCondition] | None = None
     target_workers: list[str] | None = None
     current_workers: list[str] | None = None
     restart_count: int | None = None
@@ -60,12 +60,12 @@ class Status(msgspec.Struct, frozen=True, rename="camel"):
     current_scaler: str | None = None
     """The ScaleOut in progress, as `ScaleOut:namespace/name`. A suspension leaves it there."""
 
-    def has(self, step: Step) -> bool:
+    def has(self, step: ReconcileStep) -> bool:
         """Whether a step was done."""
         return any(one.type == step and one.status == "True" for one in self.conditions or ())
 
 
-class Replicas(msgspec.Struct, frozen=True, rename="camel"):
+class TrainingJobReplicas(msgspec.Struct, frozen=True, rename="camel"):
     """One of a job's two kinds of pods. The operator never reads minReplicas and maxReplicas."""
 
     replicas: int = 1
@@ -76,8 +76,8 @@ class Replicas(msgspec.Struct, frozen=True, rename="camel"):
 class ReplicaSpecs(msgspec.Struct, frozen=True):
     """Both kinds. The keys are in lower case."""
 
-    launcher: Replicas
-    worker: Replicas
+    launcher: TrainingJobReplicas
+    worker: TrainingJobReplicas
 
 
 class JobSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -88,10 +88,10 @@ class JobSpec(msgspec.Struct, frozen=True, rename="camel"):
     slots_per_worker: int = 1
 
 
-class TrainingJob(msgspec.Struct, frozen=True):
+class OperatedTrainingJob(msgspec.Struct, frozen=True):
     metadata: Meta
     spec: JobSpec
-    status: Status = Status()
+    status: TrainingJobStatus = TrainingJobStatus()
 
     @property
     def suspension_asked(self) -> bool:
@@ -151,7 +151,7 @@ class Scale(msgspec.Struct, frozen=True):
         """Whether it has succeeded or failed."""
         return self.status.phase in (ScalePhase.SUCCEEDED, ScalePhase.FAILED)
 
-    def is_for(self, job: TrainingJob) -> bool:
+    def is_for(self, job: OperatedTrainingJob) -> bool:
         """Whether it is for this job, by its owner; without an owner, by the job's name."""
         owners = self.metadata.owner_references
         return any(one.get("uid") == job.metadata.uid for one in owners) if owners else self.job == job.metadata.key
@@ -161,7 +161,7 @@ class PodStatus(msgspec.Struct, frozen=True):
     phase: str = ""
 
 
-class Pod(msgspec.Struct, frozen=True):
+class OperatorPod(msgspec.Struct, frozen=True):
     metadata: Meta
     status: PodStatus = PodStatus()
 
@@ -176,7 +176,7 @@ class Pod(msgspec.Struct, frozen=True):
 
     @property
     def is_launcher(self) -> bool:
-        return self.metadata.labels.get(ROLE_LABEL) == Role.LAUNCHER
+        return self.metadata.labels.get(ROLE_LABEL) == TrainingJobRole.LAUNCHER
 
     @property
     def scale_out(self) -> str:
@@ -197,11 +197,11 @@ class Pod(msgspec.Struct, frozen=True):
         return self.status.phase in ("Succeeded", "Failed")
 
 
-class ConfigMap(msgspec.Struct, frozen=True):
+class OperatorConfigMap(msgspec.Struct, frozen=True):
     metadata: Metadata
 
 
-def owner(job: TrainingJob) -> Mapping[str, object]:
+def owner(job: OperatedTrainingJob) -> Mapping[str, object]:
     """Return the owner reference of the job's objects."""
     return {
         "apiVersion": TRAINING_JOBS.api_version,

@@ -18,15 +18,22 @@ from servicekit.kubernetes.server import ApiServer, Call
 from servicekit.wakeup import Wakeup
 from simulator.et_operator import manifests
 from simulator.et_operator.cache import ObjectCaches, WatchedKind
-from simulator.et_operator.names import CONTAINER, EDL, Phase, index_of, worker_name
-from simulator.et_operator.objects import CONFIG_MAPS, ConfigMap, Pod, Scale, Status, TrainingJob
+from simulator.et_operator.names import CONTAINER, EDL, TrainingJobPhase, index_of, worker_name
+from simulator.et_operator.objects import (
+    CONFIG_MAPS,
+    OperatedTrainingJob,
+    OperatorConfigMap,
+    OperatorPod,
+    Scale,
+    TrainingJobStatus,
+)
 from simulator.et_operator.reconcile import (
     Action,
-    JobSnapshot,
     MakeConfig,
     MakeLauncher,
     MakeWorker,
-    Outcome,
+    OperatedJob,
+    ReconcileOutcome,
     Remove,
     WriteHosts,
     reconcile,
@@ -40,12 +47,12 @@ from simulator.et_operator.scaling import (
     scale_out,
     unscaled,
 )
-from simulator.et_operator.settings import AS_OBSERVED, Flaw, Settings
+from simulator.et_operator.settings import AS_OBSERVED, Flaw, OperatorSettings
 
 log = structlog.get_logger()
 
 
-class Operator:
+class EtOperator:
     """Runs the TrainingJobs of a cluster like et-operator.
 
     Args:
@@ -53,7 +60,7 @@ class Operator:
         settings: Speed and flaws.
     """
 
-    def __init__(self, server: ApiServer, settings: Settings = AS_OBSERVED) -> None:
+    def __init__(self, server: ApiServer, settings: OperatorSettings = AS_OBSERVED) -> None:
         self._server = server
         self._settings = settings
         self._cache = ObjectCaches(
@@ -63,7 +70,9 @@ class Operator:
             across=Flaw.ALL_NAMESPACES in settings.flaws,
             namespace=settings.namespace,
         )
-        self._configs = ResourceClient(server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=ConfigMap))
+        self._configs = ResourceClient(
+            server, CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=OperatorConfigMap)
+        )
         self._wakeups: dict[ObjectKey, Wakeup] = {}
         self._hosts: dict[str, frozenset[str]] = {}
         """Hosts in the host list, by the launcher's uid."""
@@ -94,9 +103,9 @@ class Operator:
 
     # Events.
 
-    def _on_start(self, job: TrainingJob) -> None:
+    def _on_start(self, job: OperatedTrainingJob) -> None:
         self._wake(job.metadata.key)
-        if Flaw.EXTRA_WORKER_AT_START in self._settings.flaws and job.status.phase == Phase.RUNNING:
+        if Flaw.EXTRA_WORKER_AT_START in self._settings.flaws and job.status.phase == TrainingJobPhase.RUNNING:
             last = max(map(index_of, job.status.target_workers or ()), default=-1)
             self._start(self._make_worker(job, worker_name(job.metadata.name, last + 1)))
 
@@ -110,7 +119,7 @@ class Operator:
         elif job in self._wakeups:
             self._wakeups[job].set()
 
-    def _on_pod_deleted(self, pod: Pod) -> None:
+    def _on_pod_deleted(self, pod: OperatorPod) -> None:
         if not pod.is_launcher:
             self._deleted.setdefault(pod.job, {})[pod.name] = time.monotonic()
             asyncio.get_running_loop().call_later(self._settings.pace.forget, self._wake, pod.job)
@@ -148,12 +157,12 @@ class Operator:
         del self._wakeups[key]
         self._deleted.pop(key, None)
 
-    def _snapshot(self, job: TrainingJob) -> JobSnapshot:
+    def _snapshot(self, job: OperatedTrainingJob) -> OperatedJob:
         pods = list(self._cache.pods_of(job.metadata.key))
         launcher = next((pod for pod in pods if pod.is_launcher), None)
         oldest = time.monotonic() - self._settings.pace.forget
         deleted = self._deleted.get(job.metadata.key, {})
-        return JobSnapshot(
+        return OperatedJob(
             job=job,
             workers=tuple(pod for pod in pods if not pod.is_launcher),
             launcher=launcher,
@@ -161,7 +170,7 @@ class Operator:
             deleted=frozenset(name for name, when in deleted.items() if when > oldest),
         )
 
-    async def _do(self, snapshot: JobSnapshot, outcome: Outcome) -> None:
+    async def _do(self, snapshot: OperatedJob, outcome: ReconcileOutcome) -> None:
         log.info("et-operator.step", job=snapshot.job.metadata.key, reason=outcome.reason, actions=len(outcome.actions))
         for action in outcome.actions:
             await self._carry_out(snapshot, action)
@@ -169,14 +178,14 @@ class Operator:
         await asyncio.sleep(self._settings.pace.write)
         await self._write_status(snapshot.job, outcome.status)
 
-    async def _write_status(self, job: TrainingJob, status: Status) -> None:
+    async def _write_status(self, job: OperatedTrainingJob, status: TrainingJobStatus) -> None:
         if status != job.status:
             content = {"status": msgspec.to_builtins(status)}
             self._cache.jobs.cache.record_write(await self._cache.jobs.client.merge(job, content, "status"))
 
     # Actions.
 
-    async def _carry_out(self, snapshot: JobSnapshot, action: Action) -> None:
+    async def _carry_out(self, snapshot: OperatedJob, action: Action) -> None:
         job = snapshot.job
         match action:
             case MakeConfig(hosts):
@@ -193,7 +202,7 @@ class Operator:
                 await self._run(launcher, _writing(manifests.host_list(job, hosts)))
                 self._hosts[launcher.metadata.uid] = hosts
 
-    async def _make_config(self, job: TrainingJob, hosts: tuple[str, ...]) -> None:
+    async def _make_config(self, job: OperatedTrainingJob, hosts: tuple[str, ...]) -> None:
         key = ObjectKey(job.metadata.namespace, manifests.config_name(job))
         content = {"data": manifests.config_data(job, hosts)}
         try:
@@ -201,19 +210,19 @@ class Operator:
         except ConflictError:
             log.info("et-operator.config-kept", config=key)
 
-    async def _make_worker(self, job: TrainingJob, name: str, for_scale_out: str = "") -> None:
+    async def _make_worker(self, job: OperatedTrainingJob, name: str, for_scale_out: str = "") -> None:
         metadata = manifests.worker_metadata(job, name, for_scale_out)
         await self._make_pod(job, name, manifests.worker_spec(job), metadata)
 
     async def _make_pod(
-        self, job: TrainingJob, name: str, spec: manifests.Manifest, metadata: manifests.Manifest
-    ) -> Pod:
+        self, job: OperatedTrainingJob, name: str, spec: manifests.Manifest, metadata: manifests.Manifest
+    ) -> OperatorPod:
         key = ObjectKey(job.metadata.namespace, name)
         pod = await self._cache.pods.client.create(key, {"spec": spec}, **metadata)
         self._cache.pods.cache.record_write(pod)
         return pod
 
-    async def _remove(self, pod: Pod) -> None:
+    async def _remove(self, pod: OperatorPod) -> None:
         path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.name}"
         body = msgspec.json.encode({"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}})
         try:
@@ -222,30 +231,30 @@ class Operator:
             log.info("et-operator.pod-gone-already", pod=pod.name)
         self._cache.pods.cache.record_deletion(pod)
 
-    async def _run(self, launcher: Pod, script: str) -> None:
+    async def _run(self, launcher: OperatorPod, script: str) -> None:
         ran = await execute(self._server, launcher.metadata.key, CONTAINER, ["sh", "-c", script])
         if ran.code:
             raise UnreadableError(f"a command in {launcher.name} ended with {ran.code}: {ran.output}")
 
     # Scaling.
 
-    async def _scale(self, snapshot: JobSnapshot) -> bool:
+    async def _scale(self, snapshot: OperatedJob) -> bool:
         """Make one step of one of the job's scalings. Returns whether there was one."""
         job = snapshot.job.status
-        if job.phase not in (Phase.RUNNING, Phase.SCALING):
+        if job.phase not in (TrainingJobPhase.RUNNING, TrainingJobPhase.SCALING):
             return False
-        if job.phase == Phase.RUNNING or not job.current_scaler:
+        if job.phase == TrainingJobPhase.RUNNING or not job.current_scaler:
             for scale in list(self._cache.scale_ins.cache.objects.values()):
                 if scale.job == snapshot.job.metadata.key and (scaling := scale_in(snapshot, scale)) is not None:
                     await self._do_scaling(snapshot, self._cache.scale_ins, scale, scaling)
                     return True
         return await self._scale_out(snapshot)
 
-    async def _scale_out(self, snapshot: JobSnapshot) -> bool:
+    async def _scale_out(self, snapshot: OperatedJob) -> bool:
         kind, job = self._cache.scale_outs, snapshot.job.status
         scale = next_scale_out(snapshot, kind.cache.objects.values())
         if scale is None:
-            if job.phase != Phase.SCALING or not job.current_scaler:
+            if job.phase != TrainingJobPhase.SCALING or not job.current_scaler:
                 return False
             # It was deleted, or its end was not recorded: its workers stay, but are no targets.
             await self._write_status(snapshot.job, unscaled(job))
@@ -256,7 +265,7 @@ class Operator:
         await self._do_scaling(snapshot, kind, scale, await self._tried(snapshot, scale, scaling))
         return True
 
-    async def _tried(self, snapshot: JobSnapshot, scale: Scale, scaling: Scaling) -> Scaling:
+    async def _tried(self, snapshot: OperatedJob, scale: Scale, scaling: Scaling) -> Scaling:
         if not scaling.listed:
             return scaling
         script = scaling.script or _writing(manifests.host_list(snapshot.job, scaling.listed))
@@ -269,7 +278,7 @@ class Operator:
         return scaling
 
     async def _do_scaling(
-        self, snapshot: JobSnapshot, kind: WatchedKind[Scale], scale: Scale, scaling: Scaling
+        self, snapshot: OperatedJob, kind: WatchedKind[Scale], scale: Scale, scaling: Scaling
     ) -> None:
         log.info(
             "et-operator.scale", job=snapshot.job.metadata.key, scale=scale.metadata.name, phase=scaling.status.phase

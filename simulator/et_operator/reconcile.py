@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from simulator.et_operator.names import Phase, Step, index_of, worker_name
-from simulator.et_operator.objects import Condition, Pod, Status, TrainingJob
-from simulator.et_operator.settings import Flaw, Settings
+from simulator.et_operator.names import ReconcileStep, TrainingJobPhase, index_of, worker_name
+from simulator.et_operator.objects import OperatedTrainingJob, OperatorPod, TrainingJobCondition, TrainingJobStatus
+from simulator.et_operator.settings import Flaw, OperatorSettings
 
 
 @dataclass(frozen=True, slots=True)
-class JobSnapshot:
+class OperatedJob:
     """A job as the operator's cache shows it."""
 
-    job: TrainingJob
-    workers: tuple[Pod, ...]
-    launcher: Pod | None
+    job: OperatedTrainingJob
+    workers: tuple[OperatorPod, ...]
+    launcher: OperatorPod | None
     hosts: frozenset[str] | None
     """The hosts that it believes to be on the launcher's list; None = it has never written it."""
     deleted: frozenset[str] = frozenset()
@@ -31,7 +31,7 @@ class JobSnapshot:
         return frozenset(pod.name for pod in self.workers if pod.runs)
 
     @property
-    def pods(self) -> tuple[Pod, ...]:
+    def pods(self) -> tuple[OperatorPod, ...]:
         return (*self.workers, *([self.launcher] if self.launcher else []))
 
 
@@ -61,14 +61,14 @@ class MakeLauncher:
 class Remove:
     """Delete a pod without a grace period."""
 
-    pod: Pod
+    pod: OperatorPod
 
 
 @dataclass(frozen=True, slots=True)
 class WriteHosts:
     """Rewrite the host list in the launcher with a command."""
 
-    launcher: Pod
+    launcher: OperatorPod
     hosts: frozenset[str]
 
 
@@ -76,16 +76,16 @@ Action = MakeConfig | MakeWorker | MakeLauncher | Remove | WriteHosts
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReconcileOutcome:
     """The actions to take after `delay` seconds, if they are still needed, and the status to write after them."""
 
     reason: str
     delay: float
-    status: Status
+    status: TrainingJobStatus
     actions: tuple[Action, ...] = ()
 
 
-def reconcile(snapshot: JobSnapshot, settings: Settings, now: str) -> Outcome | None:
+def reconcile(snapshot: OperatedJob, settings: OperatorSettings, now: str) -> ReconcileOutcome | None:
     """Return the next step, or None if there is nothing to do.
 
     Args:
@@ -95,49 +95,53 @@ def reconcile(snapshot: JobSnapshot, settings: Settings, now: str) -> Outcome | 
     """
     outcome = _step(snapshot, settings)
     status = _stamped(_counted(snapshot, outcome.status if outcome else snapshot.job.status), now)
-    if outcome is None and (status == snapshot.job.status or snapshot.job.status.phase in (Phase.NEW, Phase.SUSPENDED)):
+    if outcome is None and (
+        status == snapshot.job.status or snapshot.job.status.phase in (TrainingJobPhase.NEW, TrainingJobPhase.SUSPENDED)
+    ):
         return None
     if outcome is None:
-        return Outcome("status", settings.pace.status, status)
-    return Outcome(outcome.reason, outcome.delay, status, outcome.actions)
+        return ReconcileOutcome("status", settings.pace.status, status)
+    return ReconcileOutcome(outcome.reason, outcome.delay, status, outcome.actions)
 
 
-def _step(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
+def _step(snapshot: OperatedJob, settings: OperatorSettings) -> ReconcileOutcome | None:
     status, pace = snapshot.job.status, settings.pace
     if snapshot.job.suspension_asked:
         return _suspend(snapshot, pace.suspend)
     match status.phase:
-        case Phase.NEW | Phase.CREATED:
+        case TrainingJobPhase.NEW | TrainingJobPhase.CREATED:
             return _start(snapshot, settings)
-        case Phase.RUNNING | Phase.SCALING:
+        case TrainingJobPhase.RUNNING | TrainingJobPhase.SCALING:
             return _end_of_launcher(snapshot, pace.launcher_end) or _keep(snapshot, settings)
-        case Phase.FAILED if snapshot.job.restarts_left:
+        case TrainingJobPhase.FAILED if snapshot.job.restarts_left:
             return _restart(snapshot, pace.restart)
-        case Phase.FAILED | Phase.SUCCEEDED:
+        case TrainingJobPhase.FAILED | TrainingJobPhase.SUCCEEDED:
             return _clean(snapshot)
         case _:  # Suspended: the operator cannot leave it.
             return None
 
 
-def _suspend(snapshot: JobSnapshot, delay: float) -> Outcome | None:
+def _suspend(snapshot: OperatedJob, delay: float) -> ReconcileOutcome | None:
     # Also jobs that have finished long ago.
-    if snapshot.job.status.phase == Phase.SUSPENDED and not snapshot.pods:
+    if snapshot.job.status.phase == TrainingJobPhase.SUSPENDED and not snapshot.pods:
         return None
-    return Outcome("suspend", delay, _in_phase(snapshot.job.status, Phase.SUSPENDED), _removed(snapshot.pods))
+    return ReconcileOutcome(
+        "suspend", delay, _in_phase(snapshot.job.status, TrainingJobPhase.SUSPENDED), _removed(snapshot.pods)
+    )
 
 
-def _start(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
+def _start(snapshot: OperatedJob, settings: OperatorSettings) -> ReconcileOutcome | None:
     status = snapshot.job.status
-    if not status.has(Step.WORKERS_CREATED):
+    if not status.has(ReconcileStep.WORKERS_CREATED):
         return _make_workers(snapshot, settings)
-    if not status.has(Step.LAUNCHER_CREATED):
+    if not status.has(ReconcileStep.LAUNCHER_CREATED):
         return _make_launcher(snapshot) or _replace(snapshot, settings)
     if snapshot.launcher is not None and snapshot.launcher.runs:
-        return Outcome("running", 0.0, _in_phase(status, Phase.RUNNING))
+        return ReconcileOutcome("running", 0.0, _in_phase(status, TrainingJobPhase.RUNNING))
     return _end_of_launcher(snapshot, settings.pace.launcher_end)
 
 
-def _make_workers(snapshot: JobSnapshot, settings: Settings) -> Outcome:
+def _make_workers(snapshot: OperatedJob, settings: OperatorSettings) -> ReconcileOutcome:
     job = snapshot.job
     wanted = [worker_name(job.metadata.name, index) for index in range(job.spec.et_replica_specs.worker.replicas)]
     # The target of an earlier start stays unless it was removed, whatever the spec wants now.
@@ -146,45 +150,45 @@ def _make_workers(snapshot: JobSnapshot, settings: Settings) -> Outcome:
     if Flaw.EXTRA_WORKER in settings.flaws and not job.status.restart_count:
         made.append(worker_name(job.metadata.name, 1 + max(map(index_of, target))))
     there = {pod.name for pod in snapshot.workers}
-    status = replace(_in_phase(job.status, Phase.CREATED), target_workers=[*target])
-    return Outcome(
+    status = replace(_in_phase(job.status, TrainingJobPhase.CREATED), target_workers=[*target])
+    return ReconcileOutcome(
         "start",
         0.0,
-        _done(status, Step.WORKERS_CREATED),
+        _done(status, ReconcileStep.WORKERS_CREATED),
         (MakeConfig(tuple(target)), *(MakeWorker(name) for name in made if name not in there)),
     )
 
 
-def _make_launcher(snapshot: JobSnapshot) -> Outcome | None:
+def _make_launcher(snapshot: OperatedJob) -> ReconcileOutcome | None:
     if not snapshot.running >= {*(snapshot.job.status.target_workers or ())}:
         return None
-    status = _done(_done(snapshot.job.status, Step.WORKERS_READY), Step.LAUNCHER_CREATED)
+    status = _done(_done(snapshot.job.status, ReconcileStep.WORKERS_READY), ReconcileStep.LAUNCHER_CREATED)
     actions = () if snapshot.launcher else (MakeLauncher(snapshot.running),)
-    return Outcome("launch", 0.0, status, actions)
+    return ReconcileOutcome("launch", 0.0, status, actions)
 
 
-def _end_of_launcher(snapshot: JobSnapshot, delay: float) -> Outcome | None:
+def _end_of_launcher(snapshot: OperatedJob, delay: float) -> ReconcileOutcome | None:
     """Handle a launcher that has ended. For a launcher that is gone, the real operator waits forever, as Running."""
     status = snapshot.job.status
-    if not status.has(Step.LAUNCHER_CREATED) or snapshot.launcher is None:
+    if not status.has(ReconcileStep.LAUNCHER_CREATED) or snapshot.launcher is None:
         return None
     if snapshot.launcher.status.phase == "Failed":
-        return Outcome("failed", delay, _in_phase(status, Phase.FAILED))
+        return ReconcileOutcome("failed", delay, _in_phase(status, TrainingJobPhase.FAILED))
     if snapshot.launcher.status.phase == "Succeeded":
-        return Outcome("succeeded", delay, _in_phase(status, Phase.SUCCEEDED))
+        return ReconcileOutcome("succeeded", delay, _in_phase(status, TrainingJobPhase.SUCCEEDED))
     return None
 
 
-def _keep(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
+def _keep(snapshot: OperatedJob, settings: OperatorSettings) -> ReconcileOutcome | None:
     if _scales_out(snapshot.job.status):
         return None
     if settings.commands and snapshot.launcher and snapshot.launcher.runs and snapshot.hosts != snapshot.running:
         action = WriteHosts(snapshot.launcher, snapshot.running)
-        return Outcome("hosts", settings.pace.hosts, snapshot.job.status, (action,))
+        return ReconcileOutcome("hosts", settings.pace.hosts, snapshot.job.status, (action,))
     return _replace(snapshot, settings)
 
 
-def _replace(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
+def _replace(snapshot: OperatedJob, settings: OperatorSettings) -> ReconcileOutcome | None:
     """Replace lost workers, if the job asks for it, with numbers that were never used."""
     job, target = snapshot.job, snapshot.job.status.target_workers or []
     alive = {pod.name for pod in snapshot.workers if not pod.ended}
@@ -196,40 +200,44 @@ def _replace(snapshot: JobSnapshot, settings: Settings) -> Outcome | None:
     status = replace(job.status, target_workers=[*(name for name in target if name in alive), *new])
     ended = _removed(pod for pod in snapshot.workers if pod.ended)
     made = (MakeWorker(name) for name in new)
-    return Outcome("replace", settings.pace.replacement, status, (*ended, *made))
+    return ReconcileOutcome("replace", settings.pace.replacement, status, (*ended, *made))
 
 
-def _restart(snapshot: JobSnapshot, delay: float) -> Outcome:
+def _restart(snapshot: OperatedJob, delay: float) -> ReconcileOutcome:
     before = snapshot.job.status
-    again = Status(Phase.CREATED.value, restart_count=(before.restart_count or 0) + 1, start_time=before.start_time)
-    return Outcome("restart", delay, again, _removed(snapshot.pods))
+    again = TrainingJobStatus(
+        TrainingJobPhase.CREATED.value, restart_count=(before.restart_count or 0) + 1, start_time=before.start_time
+    )
+    return ReconcileOutcome("restart", delay, again, _removed(snapshot.pods))
 
 
-def _clean(snapshot: JobSnapshot) -> Outcome | None:
+def _clean(snapshot: OperatedJob) -> ReconcileOutcome | None:
     policy = snapshot.job.spec.clean_pod_policy
     pods = [pod for pod in snapshot.pods if policy == "All" or (policy == "Running" and not pod.ended)]
-    return Outcome("clean", 0.0, snapshot.job.status, _removed(pods)) if pods else None
+    return ReconcileOutcome("clean", 0.0, snapshot.job.status, _removed(pods)) if pods else None
 
 
-def _removed(pods: Iterable[Pod]) -> tuple[Remove, ...]:
+def _removed(pods: Iterable[OperatorPod]) -> tuple[Remove, ...]:
     return tuple(Remove(pod) for pod in pods)
 
 
-def _in_phase(status: Status, phase: Phase) -> Status:
+def _in_phase(status: TrainingJobStatus, phase: TrainingJobPhase) -> TrainingJobStatus:
     status = replace(status, phase=phase.value)
     return _done(status, phase.value)
 
 
-def _done(status: Status, what: str) -> Status:
+def _done(status: TrainingJobStatus, what: str) -> TrainingJobStatus:
     others = [one for one in status.conditions or () if one.type != what]
-    return replace(status, conditions=[*others, Condition(what, "True", reason=f"TrainingJob{what}")])
+    return replace(status, conditions=[*others, TrainingJobCondition(what, "True", reason=f"TrainingJob{what}")])
 
 
-def _counted(snapshot: JobSnapshot, status: Status) -> Status:
+def _counted(snapshot: OperatedJob, status: TrainingJobStatus) -> TrainingJobStatus:
     """Return the status with the workers that the operator believes in, including recently deleted ones."""
     if _scales_out(status):
         return status
-    if status.phase in (Phase.NEW, Phase.CREATED) and not status.has(Step.WORKERS_CREATED):
+    if status.phase in (TrainingJobPhase.NEW, TrainingJobPhase.CREATED) and not status.has(
+        ReconcileStep.WORKERS_CREATED
+    ):
         return status
     names = {*snapshot.running, *(snapshot.deleted & {*(status.current_workers or ())})}
     launcher = 1 if snapshot.launcher is not None and snapshot.launcher.runs else 0
@@ -240,12 +248,12 @@ def _counted(snapshot: JobSnapshot, status: Status) -> Status:
     )
 
 
-def _scales_out(status: Status) -> bool:
+def _scales_out(status: TrainingJobStatus) -> bool:
     """Whether a ScaleOut is in progress, during which the operator ignores the present workers."""
-    return status.phase == Phase.SCALING and bool(status.current_scaler)
+    return status.phase == TrainingJobPhase.SCALING and bool(status.current_scaler)
 
 
-def _stamped(status: Status, now: str) -> Status:
+def _stamped(status: TrainingJobStatus, now: str) -> TrainingJobStatus:
     conditions = [
         one if one.last_transition_time else replace(one, last_transition_time=now, last_update_time=now)
         for one in status.conditions or ()

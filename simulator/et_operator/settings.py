@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class OperatorPace:
     """Observed seconds between a cause and the operator's reaction."""
 
     suspend: float = 0.3
@@ -30,7 +30,7 @@ class Pace:
     """Between two checks of whether the workers of a ScaleOut run."""
 
 
-QUICK = Pace(
+QUICK = OperatorPace(
     suspend=0.05,
     launcher_end=0.1,
     restart=0.1,
@@ -57,8 +57,8 @@ class Flaw(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    pace: Pace = Pace()
+class OperatorSettings:
+    pace: OperatorPace = OperatorPace()
     flaws: frozenset[Flaw] = frozenset()
     namespace: str = ""
     """The jobs' namespace; empty = all."""
@@ -66,4 +66,4 @@ class Settings:
     """Whether commands can run in launchers. Otherwise the host list is not rewritten."""
 
 
-AS_OBSERVED = Settings()
+AS_OBSERVED = OperatorSettings()

@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.goodput.cliff import at_once, just_in_time, slack
-from benchmarks.goodput.model import Costs
+from benchmarks.goodput.model import GoodputCosts
 
 _SEEDS = range(3)
 
@@ -12,7 +12,7 @@ _SEEDS = range(3)
 def test_a_notice_that_leaves_two_seconds_beyond_a_step_and_a_checkpoint_loses_nothing(
     lead: float, step: float, checkpoint: float
 ) -> None:
-    costs = Costs(step=step, checkpoint=checkpoint)
+    costs = GoodputCosts(step=step, checkpoint=checkpoint)
     assert slack(lead, costs) >= 2.0
     for seed in _SEEDS:
         assert not at_once(lead, costs, seed).steps_lost
@@ -21,5 +21,5 @@ def test_a_notice_that_leaves_two_seconds_beyond_a_step_and_a_checkpoint_loses_n
 
 def test_a_checkpoint_longer_than_the_lead_is_lost() -> None:
     for seed in _SEEDS:
-        assert at_once(5.0, Costs(step=0.5, checkpoint=10.0), seed).steps_lost
-        assert just_in_time(5.0, Costs(step=0.5, checkpoint=10.0), seed).steps_lost
+        assert at_once(5.0, GoodputCosts(step=0.5, checkpoint=10.0), seed).steps_lost
+        assert just_in_time(5.0, GoodputCosts(step=0.5, checkpoint=10.0), seed).steps_lost

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from benchmarks.harness.audit import kinds, requests, within
-from benchmarks.job_history import JobSnapshot, UndecidedError, decisions, exclusion_changes, first_delay
+from benchmarks.job_history import RecordedJob, UndecidedError, decisions, exclusion_changes, first_delay
 
 
-def sight(at: float, generation: int, *excluded: str, phase: str = "Running", job: str = "a") -> JobSnapshot:
-    return JobSnapshot(at=at, job=job, generation=generation, phase=phase, run=1, excluded=frozenset(excluded))
+def sight(at: float, generation: int, *excluded: str, phase: str = "Running", job: str = "a") -> RecordedJob:
+    return RecordedJob(at=at, job=job, generation=generation, phase=phase, run=1, excluded=frozenset(excluded))
 
 
 SEEN = [

@@ -7,32 +7,32 @@ import pytest
 
 from benchmarks.goodput import tables
 from benchmarks.goodput.delays import Delays
-from benchmarks.goodput.model import Case, Costs, groups, possible_steps
+from benchmarks.goodput.model import GoodputCase, GoodputCosts, groups, possible_steps
 from benchmarks.goodput.oracle import best_worker_steps
 from benchmarks.goodput.policies import HABITS, SUPERVISOR, scores
 from benchmarks.goodput.real import useful_steps
 from benchmarks.goodput.restarting import Habits, restarting
 from benchmarks.goodput.supervised import supervised
 from benchmarks.goodput.traces import cases, synthetic
-from simulator.cloud.schedule import Add, Kill, Notice, Schedule, Step
+from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule, ScheduledNotice, Step
 from simulator.cloud.trace import Node
-from simulator.events import Event, Kind
+from simulator.events import JobEvent, JobEventKind
 
-COSTS = Costs()
+COSTS = GoodputCosts()
 AT_ONCE = Delays(wire=0.0, poll=0.0, discovery=0.0)
 NODES = [Node(f"node{number}") for number in range(1, 7)]
 
 
-def case(*steps: Step, present: int = 4, least: int = 2, seconds: float = 1000.0) -> Case:
-    schedule = Schedule(tuple(NODES[:present]), tuple(sorted(steps, key=lambda step: step.at)), seconds)
-    return Case(name="made by hand", schedule=schedule, least=least, most=4)
+def case(*steps: Step, present: int = 4, least: int = 2, seconds: float = 1000.0) -> GoodputCase:
+    schedule = ReclaimSchedule(tuple(NODES[:present]), tuple(sorted(steps, key=lambda step: step.at)), seconds)
+    return GoodputCase(name="made by hand", schedule=schedule, least=least, most=4)
 
 
 def reclaim(node: Node, at: float, lead: float = 100.0) -> tuple[Step, Step]:
-    return Notice(at - lead, node, lead, "group"), Kill(at, node)
+    return ScheduledNotice(at - lead, node, lead, "group"), KillNode(at, node)
 
 
-def goodput(found: Case, seed: int) -> Mapping[str, float]:
+def goodput(found: GoodputCase, seed: int) -> Mapping[str, float]:
     possible = possible_steps(found, COSTS)
     return {name: score.useful / possible for name, score in scores(found, COSTS, seed).items()}
 
@@ -73,8 +73,8 @@ def test_without_reclaims_all_are_equal_but_for_their_checkpoints() -> None:
 
 
 def test_what_the_nodes_allow_is_nothing_below_the_minimum_and_bounded_by_the_maximum() -> None:
-    gone = [Kill(100.0, node) for node in NODES[:3]]
-    found = case(*gone, Add(200.0, NODES[4]), *(Add(300.0, Node(f"new{number}")) for number in range(9)))
+    gone = [KillNode(100.0, node) for node in NODES[:3]]
+    found = case(*gone, AddNode(200.0, NODES[4]), *(AddNode(300.0, Node(f"new{number}")) for number in range(9)))
     assert possible_steps(found, COSTS) == 4 * 100 + 0 * 100 + 2 * 100 + 4 * 700
     assert groups(found.schedule) == 1
 
@@ -98,7 +98,7 @@ def test_a_change_that_is_a_restart_costs_a_checkpoint_and_a_restart() -> None:
 def test_a_job_below_its_minimum_trains_until_its_last_checkpoint_just_fits() -> None:
     """The first stop is at once, as no checkpoint has been timed yet; the second is 17 s before its reclaim."""
     gone = [*reclaim(NODES[0], 300.0), *reclaim(NODES[4], 700.0)]
-    found = case(*gone, Add(400.0, NODES[4]), Add(800.0, NODES[5]), present=2, least=2)
+    found = case(*gone, AddNode(400.0, NODES[4]), AddNode(800.0, NODES[5]), present=2, least=2)
     score = supervised(found, COSTS, 1, AT_ONCE)
     assert (score.steps_lost, score.restarts) == (0, 2)
     # From 2 s to 201 s, from 432 s to 683 s, and from 832 s on.
@@ -139,30 +139,30 @@ def test_sigterm_saves_and_restarts_without_the_node() -> None:
 
 def test_new_nodes_join_by_a_restart_once_they_have_waited_as_long_as_it_costs() -> None:
     """One node waits for the 3 x 30 node-seconds that the others lose."""
-    score = restarting(case(Add(100.0, NODES[4]), present=3), COSTS, Habits(poll=2.0), 1)
+    score = restarting(case(AddNode(100.0, NODES[4]), present=3), COSTS, Habits(poll=2.0), 1)
     assert score.useful == pytest.approx(3 * 190 + 4 * (1000 - 190 - 35))
     assert score.restarts == 1
 
 
 def test_the_oracle_leaves_at_the_last_moment_and_takes_in_only_who_stays_long_enough() -> None:
     """A node that stays for 5 s is not worth two changes of three others."""
-    found = case(Add(100.0, NODES[4]), *reclaim(NODES[4], 105.0, lead=5.0), present=3)
+    found = case(AddNode(100.0, NODES[4]), *reclaim(NODES[4], 105.0, lead=5.0), present=3)
     assert best_worker_steps(found, COSTS) == 3 * 1000
-    found = case(Add(100.0, NODES[4]), *reclaim(NODES[4], 205.0), present=3)
+    found = case(AddNode(100.0, NODES[4]), *reclaim(NODES[4], 205.0), present=3)
     assert best_worker_steps(found, COSTS) == pytest.approx(3 * 100 + 4 * 103 + 3 * (1000 - 207))
 
 
 def test_the_oracle_saves_just_before_it_has_too_few_nodes() -> None:
-    found = case(*reclaim(NODES[0], 500.0), Add(600.0, NODES[4]), present=2)
+    found = case(*reclaim(NODES[0], 500.0), AddNode(600.0, NODES[4]), present=2)
     assert best_worker_steps(found, COSTS) == pytest.approx(2 * 495 + 2 * (400 - 30))
 
 
-def recorded() -> Sequence[Case]:
+def recorded() -> Sequence[GoodputCase]:
     return [each for each in cases(1, short=True) if each.name.startswith("recorded")]
 
 
 @pytest.mark.parametrize("found", recorded(), ids=lambda each: each.name)
-def test_the_supervisor_loses_no_step_of_the_recorded_trace_and_beats_what_it_replaces(found: Case) -> None:
+def test_the_supervisor_loses_no_step_of_the_recorded_trace_and_beats_what_it_replaces(found: GoodputCase) -> None:
     simulated = tables.simulated(found, COSTS, 1)
     ours = simulated.scores[SUPERVISOR]
     assert ours.steps_lost == 0
@@ -196,7 +196,7 @@ def test_a_repeated_step_of_real_processes_counts_once() -> None:
     """Two workers make steps 1 and 2; step 2 is made again in another ring, by three."""
     made = [(1.0, 1, 1, 2), (2.0, 2, 1, 2), (3.0, 2, 2, 3)]
     events = [
-        Event(at, Kind.STEP_APPLIED, {"run": 1, "epoch": epoch, "step": step, "rank": rank})
+        JobEvent(at, JobEventKind.STEP_APPLIED, {"run": 1, "epoch": epoch, "step": step, "rank": rank})
         for at, step, epoch, workers in made
         for rank in range(workers)
     ]

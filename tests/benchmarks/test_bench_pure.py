@@ -5,17 +5,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.clients.agents import Sent
+from benchmarks.clients.agents import NoticeSent
 from benchmarks.clients.streams import DirectiveReceived
-from benchmarks.delays import MissingLineError, Peer, fanout_delays, noticed_delays, rank_zero_delays
-from benchmarks.harness.decisions import Decision, decisions
+from benchmarks.delays import DelayedPeer, MissingLineError, fanout_delays, noticed_delays, rank_zero_delays
+from benchmarks.harness.decisions import LoggedDecision, decisions
 from benchmarks.results import (
     Figure,
-    Machine,
-    Outcome,
+    ResultMachine,
     Results,
+    ResultTarget,
     Row,
-    Target,
+    ScenarioOutcome,
     Unit,
     UnreadableResultsError,
     read,
@@ -25,15 +25,19 @@ from benchmarks.scenarios.metrics import compared
 from benchmarks.summary import NoSamplesError, summarize
 from benchmarks.table import BEGIN, END, MissingMarkersError, formatted, page
 
-PEERS = [Peer("a", "n0", 0), Peer("a", "n1", 1)]
-STOPPED = [Decision(10.0, "a", "Stopping", 2), Decision(12.0, "a", "Suspended", 3)]
+PEERS = [DelayedPeer("a", "n0", 0), DelayedPeer("a", "n1", 1)]
+STOPPED = [LoggedDecision(10.0, "a", "Stopping", 2), LoggedDecision(12.0, "a", "Suspended", 3)]
 
 
 def results(value: float) -> Results:
     """One figure that should be at most 0.15 s."""
-    figure = Figure(label="p99", value=value, unit=Unit.SECONDS, target=Target(at_most=0.15, why="it is slow."))
-    outcome = Outcome(scenario="s", title="Title", method="Method.", rows=(Row(case="case", figures=(figure,)),))
-    return Results(machine=Machine(cores=2, cpu="C", memory_bytes=2**30, python="3"), short=False, outcomes=(outcome,))
+    figure = Figure(label="p99", value=value, unit=Unit.SECONDS, target=ResultTarget(at_most=0.15, why="it is slow."))
+    outcome = ScenarioOutcome(
+        scenario="s", title="Title", method="Method.", rows=(Row(case="case", figures=(figure,)),)
+    )
+    return Results(
+        machine=ResultMachine(cores=2, cpu="C", memory_bytes=2**30, python="3"), short=False, outcomes=(outcome,)
+    )
 
 
 def test_percentiles_are_samples_that_were_measured() -> None:
@@ -64,7 +68,7 @@ def test_a_stop_counts_from_the_decision_that_told_the_process() -> None:
 
 def test_a_checkpoint_counts_at_all_that_go_on() -> None:
     """A process on the excluded host is told to leave in its own time."""
-    decided = [Decision(5.0, "a", "Shrinking", 4)]
+    decided = [LoggedDecision(5.0, "a", "Shrinking", 4)]
     seen = [DirectiveReceived(5.5, 0, "CHECKPOINT", 4, ""), DirectiveReceived(5.1, 1, "LEAVE", 4, "")]
     assert fanout_delays(decided, seen, PEERS) == [0.5]
 
@@ -75,7 +79,7 @@ def test_a_line_that_never_came_fails_the_run() -> None:
 
 
 def test_the_path_to_rank_zero_begins_with_the_notice_that_meant_stop() -> None:
-    sent = [Sent("n1", 3.0, 3.1), Sent("n0", 1.0, 1.1)]
+    sent = [NoticeSent("n1", 3.0, 3.1), NoticeSent("n0", 1.0, 1.1)]
     seen = [DirectiveReceived(3.5, 0, "STOP", 2, "")]
     assert rank_zero_delays(sent, seen, PEERS, spare=1) == [0.5]
 
@@ -85,7 +89,7 @@ def test_a_notice_counts_on_its_own_node() -> None:
         DirectiveReceived(1.2, 0, "RUN", 1, "metadata/n1/uid-n1#1"),
         DirectiveReceived(1.5, 1, "RUN", 1, "metadata/n1/uid-n1#1"),
     ]
-    assert noticed_delays([Sent("n1", 1.0, 1.0)], seen, PEERS) == [0.5]
+    assert noticed_delays([NoticeSent("n1", 1.0, 1.0)], seen, PEERS) == [0.5]
 
 
 def test_decisions_are_read_from_a_log_with_other_lines(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import pytest
 
 from benchmarks.harness.fleet import FleetSize
 from benchmarks.scenarios import agreement, footprint, metrics, webhook
-from benchmarks.scenarios.fanout import Load
+from benchmarks.scenarios.fanout import FanoutLoad
 
 
 async def test_a_tiny_storm_is_measured_while_somebody_reads_metrics(tmp_path: Path) -> None:
     """Real supervisor, real clients over TLS: every process of the stopped job is told."""
     size = FleetSize(nodes=4, streams=8, jobs=2)
-    row = await metrics.measure(tmp_path / "run", Load(case="tiny", size=size, notices=2, storm=True, tls=True))
+    row = await metrics.measure(tmp_path / "run", FanoutLoad(case="tiny", size=size, notices=2, storm=True, tls=True))
     values = {figure.label: figure.value for figure in row.figures}
     assert 0 < values["fan-out p50"] <= values["fan-out max"] < 10
     assert 0 < values["to rank 0 max"] < 10
@@ -28,7 +28,7 @@ async def test_a_few_pods_are_shaped(tmp_path: Path) -> None:
 @pytest.mark.long
 async def test_a_few_ranks_agree_and_meet_at_a_barrier(tmp_path: Path) -> None:
     """With a late rank the barrier blocks all ranks, and the agreement none, with relays and without."""
-    case = agreement.Case(name="16 ranks", ranks=16, late_seconds=0.6)
+    case = agreement.AgreementCase(name="16 ranks", ranks=16, late_seconds=0.6)
     *ours, theirs = [
         {figure.label: figure.value for figure in row.figures} for row in await agreement.measure(tmp_path, case)
     ]

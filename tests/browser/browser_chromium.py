@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import Browser, async_playwright
 
-from tests.testkit.packages import CannotBeHad, require
+from tests.testkit.packages import PackageUnavailable, require
 
 _PROGRAM = "chromium"
 _ARGUMENTS = (
@@ -29,11 +29,11 @@ def chromium() -> str:
     """
     if shutil.which(_PROGRAM) is None:
         if os.geteuid() != 0:
-            raise CannotBeHad("there is no chromium, and only root can install it")
+            raise PackageUnavailable("there is no chromium, and only root can install it")
         require({_PROGRAM: _PROGRAM})
     found = shutil.which(_PROGRAM)
     if found is None:
-        raise CannotBeHad("chromium was installed and cannot be found")
+        raise PackageUnavailable("chromium was installed and cannot be found")
     return found
 
 

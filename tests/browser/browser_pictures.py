@@ -13,12 +13,12 @@ from typing import Any
 
 from playwright.async_api import Browser, Page, expect
 
-from simulator.cloud.schedule import Pace, plan
+from simulator.cloud.schedule import SchedulePace, plan
 from simulator.cloud.trace import DEFAULT_TRACE, cut, load
 from simulator.demo import DEFAULT_FROM_SECONDS, DEFAULT_TO_SECONDS
-from simulator.harness import World, world
-from simulator.services import JobPlan
-from simulator.status import Status
+from simulator.harness import ReplayWorld, world
+from simulator.services import ServedJobPlan
+from simulator.status import ReadStatus
 from tests.browser.browser_chromium import browsing, chromium
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "images"
@@ -32,7 +32,10 @@ _PICTURES: Mapping[str, Mapping[str, Any]] = {
     "status-page-phone.png": {**_PHONE, "color_scheme": "light"},
 }
 # Of the 24 nodes of that cut ten are lost, in three groups: one of these two jobs is left with too few.
-_JOBS = (JobPlan(name="resnet", min_workers=6, max_workers=14), JobPlan(name="llm", min_workers=8, max_workers=10))
+_JOBS = (
+    ServedJobPlan(name="resnet", min_workers=6, max_workers=14),
+    ServedJobPlan(name="llm", min_workers=8, max_workers=10),
+)
 _GROUPS = 4
 """Both jobs have lost hosts twice by then."""
 
@@ -42,7 +45,7 @@ _PATIENCE_SECONDS = 180.0
 
 async def take(directory: Path) -> list[Path]:
     """Takes all pictures within a moment, when one job was suspended and the other goes on with fewer hosts."""
-    schedule = plan(cut(load(DEFAULT_TRACE), DEFAULT_FROM_SECONDS, DEFAULT_TO_SECONDS), Pace(withdrawal=False))
+    schedule = plan(cut(load(DEFAULT_TRACE), DEFAULT_FROM_SECONDS, DEFAULT_TO_SECONDS), SchedulePace(withdrawal=False))
     with tempfile.TemporaryDirectory(prefix="pictures-") as root:
         async with world(Path(root), schedule.present) as one, browsing(chromium()) as browser:
             for job in _JOBS:
@@ -62,17 +65,17 @@ async def take(directory: Path) -> list[Path]:
                     await replay
 
 
-async def _trains(one: World, job: JobPlan) -> None:
-    started = one.start_job(JobPlan(job.min_workers, job.max_workers, job.name, steps=_LONG_STEPS))
+async def _trains(one: ReplayWorld, job: ServedJobPlan) -> None:
+    started = one.start_job(ServedJobPlan(job.min_workers, job.max_workers, job.name, steps=_LONG_STEPS))
     await one.until_training(started, job.max_workers, _PATIENCE_SECONDS)
 
 
-def _worth_it(status: Status) -> bool:
+def _worth_it(status: ReadStatus) -> bool:
     suspended = any(job.phase == "Suspended" for job in status.jobs)
     return suspended and any(notice.state == "active" for notice in status.notices)
 
 
-async def _opened(browser: Browser, one: World, look: Mapping[str, Any]) -> Page:
+async def _opened(browser: Browser, one: ReplayWorld, look: Mapping[str, Any]) -> Page:
     page = await (await browser.new_context(**look)).new_page()
     await page.goto(one.supervisor.endpoints.http + "/")
     await page.get_by_label("Viewer token").fill(one.supervisor.tokens().viewer())

@@ -5,14 +5,14 @@ import pytest_asyncio
 from playwright.async_api import Browser
 
 from tests.browser.browser_chromium import browsing, chromium
-from tests.testkit.packages import CannotBeHad
+from tests.testkit.packages import PackageUnavailable
 
 
 @pytest.fixture(scope="session")
 def program() -> str:
     try:
         return chromium()
-    except CannotBeHad as reason:
+    except PackageUnavailable as reason:
         pytest.skip(str(reason))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
-from tests.testkit.serving import Peers
+from tests.testkit.serving import ServedPeers
 from tests.testkit.waiting import until
 
 ROUNDS = 10
@@ -38,9 +38,9 @@ def _spawn(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=output, stderr=output)
 
 
-async def _round(known: Peers, number: int) -> None:
+async def _round(known: ServedPeers, number: int) -> None:
     """A job runs and ends, and everybody goes without a word."""
-    async with Peers.of(known.tokens, {"http": known.http, "grpc": known.grpc}) as peers:
+    async with ServedPeers.of(known.tokens, {"http": known.http, "grpc": known.grpc}) as peers:
         agents = [await peers.agent(node, session=number) for node in ("n1", "n2", "n1")]
         instance = f"instance-{number}"
         launcher, order = await peers.running(f"job{number % 5}", ["n1", "n2"], instance=instance, min_workers=1)
@@ -51,7 +51,7 @@ async def _round(known: Peers, number: int) -> None:
         await launcher.reports(running=False, exit_code=0, result="succeeded")
 
 
-async def _many(known: Peers, number: int) -> None:
+async def _many(known: ServedPeers, number: int) -> None:
     """Ten agents, five launchers whose jobs run, and a process of each."""
     for place in range(10):
         await known.agent(f"m{place}", session=number)
@@ -63,7 +63,7 @@ async def _many(known: Peers, number: int) -> None:
 
 async def _crowd(directory: Path, number: int) -> None:
     endpoints = json.loads((directory / ENDPOINTS_FILE).read_bytes())
-    async with Peers.of(Tokens.load(directory), endpoints) as known:
+    async with ServedPeers.of(Tokens.load(directory), endpoints) as known:
         for each in range(ROUNDS):
             await _round(known, 1000 * number + 10 * each)
         await _many(known, number)

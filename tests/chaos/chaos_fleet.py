@@ -25,7 +25,7 @@ from kubeai.elastic.commands.orders import Job, Order, OrderKind, Report
 from kubeai.elastic.commands.outbox import Outbox as LauncherOutbox
 
 from benchmarks.clients import streams
-from benchmarks.harness.client import Client
+from benchmarks.harness.client import ClientProcess
 from node_agent.channel import Endpoint
 from node_agent.identity import ThisNode
 from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, SourceStatus, Subject, SubjectKind
@@ -35,11 +35,11 @@ from node_agent.uplink import Uplink
 from servicekit.address import Address, parse
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
-from tests.chaos.chaos_service import Life, life
-from tests.chaos.chaos_wire import ByteWire, Wire, inject, trust
+from tests.chaos.chaos_service import ServiceLife, life
+from tests.chaos.chaos_wire import ByteWire, ChaosWire, inject, trust
 from tests.chaos.chaos_wire_grpc import AgentWire
 from tests.chaos.chaos_wire_http import CallWire
 from tests.testkit.serving import tls_settings
@@ -73,7 +73,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
+class ChaosJobPlan:
     """A job that can lose `spare` hosts. If `shared`, the processes of a host share a stream."""
 
     name: str
@@ -124,10 +124,10 @@ class NoticedNode:
         self.outbox.set_status(SourceStatus(_SOURCE, state, now))
 
 
-class Launcher:
+class ChaosLauncher:
     """A job's launcher, which starts nothing: it reports each order as carried out."""
 
-    def __init__(self, plan: JobPlan, token_file: Path) -> None:
+    def __init__(self, plan: ChaosJobPlan, token_file: Path) -> None:
         count = len(plan.hosts)
         self.plan = plan
         self.orders: list[Order] = []
@@ -196,36 +196,36 @@ class Launcher:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ChaosPeer:
     job: str
     host: str
     rank: int
 
 
-class Processes:
+class ChaosProcesses:
     """The training processes of some jobs, and the directives that each has received."""
 
-    def __init__(self, client: Client[streams.Arrivals], peers: Sequence[Peer]) -> None:
+    def __init__(self, client: ClientProcess[streams.Arrivals], peers: Sequence[ChaosPeer]) -> None:
         self._client = client
         self._peers = peers
         self.jobs = {peer.job for peer in peers}
-        self.received: dict[Peer, list[streams.DirectiveReceived]] = {peer: [] for peer in peers}
+        self.received: dict[ChaosPeer, list[streams.DirectiveReceived]] = {peer: [] for peer in peers}
 
     @classmethod
-    async def start(cls, launchers: Sequence[Launcher]) -> "Processes":
+    async def start(cls, launchers: Sequence[ChaosLauncher]) -> "ChaosProcesses":
         """The processes of jobs that have one route."""
         plans = [launcher.plan for launcher in launchers]
         route = plans[0].route
         groups = [_group(launcher) for launcher in launchers]
-        client = await Client.start("streams", streams.Arrivals)
-        peers = [Peer(group.job, host, rank) for group in groups for rank, host in enumerate(group.hosts)]
+        client = await ClientProcess.start("streams", streams.Arrivals)
+        peers = [ChaosPeer(group.job, host, rank) for group in groups for rank, host in enumerate(group.hosts)]
         ca = None if route.ca is None else str(route.ca)
-        await client.request(streams.Setup(route.http.host, route.http.port, ca, groups))
+        await client.request(streams.StreamsSetup(route.http.host, route.http.port, ca, groups))
         return cls(client, peers)
 
     async def all_ready(self) -> bool:
         """Takes what has arrived; returns whether all streams have had a line."""
-        arrivals = await self._client.request(streams.Drain())
+        arrivals = await self._client.request(streams.DrainStreams())
         for each in arrivals.received:
             self.received[self._peers[each.stream]].append(each)
         return arrivals.waiting == 0
@@ -234,23 +234,27 @@ class Processes:
         await self._client.end()
 
 
-def _group(launcher: Launcher) -> streams.Group:
+def _group(launcher: ChaosLauncher) -> streams.StreamGroup:
     plan = launcher.plan
     hosts = [host for host in plan.hosts for _ in range(plan.each)]
-    return streams.Group(plan.name, launcher.token, hosts, plan.each if plan.shared else 1)
+    return streams.StreamGroup(plan.name, launcher.token, hosts, plan.each if plan.shared else 1)
 
 
-class Fleet:
+class ChaosFleet:
     """Everybody who speaks to one supervisor."""
 
     def __init__(
-        self, one: Life, wires: Sequence[Wire], plans: Sequence[JobPlan], session: aiohttp.ClientSession
+        self,
+        one: ServiceLife,
+        wires: Sequence[ChaosWire],
+        plans: Sequence[ChaosJobPlan],
+        session: aiohttp.ClientSession,
     ) -> None:
         self.one = one
         self.plans = plans
         self.nodes: dict[str, NoticedNode] = {}
-        self.launchers: dict[str, Launcher] = {}
-        self._processes: list[Processes] = []
+        self.launchers: dict[str, ChaosLauncher] = {}
+        self._processes: list[ChaosProcesses] = []
         self._plans_of = {host: plan for plan in plans for host in plan.hosts}
         self._wires = wires
         self._session = session
@@ -263,7 +267,7 @@ class Fleet:
         self._start_launchers()
         await until(lambda: all(launcher.is_running for launcher in self.launchers.values()), "all jobs run")
         for launchers in _by_route(self.launchers.values()):
-            self._processes.append(await Processes.start(launchers))
+            self._processes.append(await ChaosProcesses.start(launchers))
         await self.settled()
 
     async def close(self) -> None:
@@ -307,7 +311,7 @@ class Fleet:
             return ""
         return self.one.said_of("internal") or "a fault is counted, but none is logged"
 
-    def plan_of(self, host: str) -> JobPlan:
+    def plan_of(self, host: str) -> ChaosJobPlan:
         return self._plans_of[host]
 
     async def look(self) -> None:
@@ -315,7 +319,7 @@ class Fleet:
         for processes in self._processes:
             await processes.all_ready()
 
-    def received(self) -> Mapping[Peer, Sequence[streams.DirectiveReceived]]:
+    def received(self) -> Mapping[ChaosPeer, Sequence[streams.DirectiveReceived]]:
         """The lines of the processes that have not ended."""
         return {peer: lines for each in self._processes for peer, lines in each.received.items()}
 
@@ -349,7 +353,7 @@ class Fleet:
     def _start_launchers(self) -> None:
         token_file = self.one.directory.with_name("token-launcher")
         token_file.write_text(self._tokens.launcher("launcher"))
-        self.launchers = {plan.name: Launcher(plan, token_file) for plan in self.plans}
+        self.launchers = {plan.name: ChaosLauncher(plan, token_file) for plan in self.plans}
         for launcher in self.launchers.values():
             launcher.start()
 
@@ -362,9 +366,9 @@ def _all_welcomed(nodes: Iterable[NoticedNode]) -> bool:
     return all(node.uplink.welcomed for node in nodes)
 
 
-def _by_route(launchers: Iterable[Launcher]) -> Iterator[list[Launcher]]:
+def _by_route(launchers: Iterable[ChaosLauncher]) -> Iterator[list[ChaosLauncher]]:
     """Launchers whose processes may be in one client: of one route, and either none or all of them can be stopped."""
-    groups: dict[tuple[Address, bool], list[Launcher]] = {}
+    groups: dict[tuple[Address, bool], list[ChaosLauncher]] = {}
     for launcher in launchers:
         groups.setdefault((launcher.plan.route.http, launcher.plan.spare == 0), []).append(launcher)
     yield from groups.values()
@@ -376,7 +380,7 @@ def _batches(nodes: Sequence[NoticedNode], size: int) -> Iterator[Sequence[Notic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class ChaosSize:
     """Of a fleet: `jobs` share `nodes` evenly, and each node has `each` processes.
 
     Two of the jobs cannot lose any host, the others a quarter of theirs.
@@ -387,10 +391,10 @@ class Size:
     each: int
 
 
-def plans(size: Size, routes: Sequence[Route]) -> list[JobPlan]:
+def plans(size: ChaosSize, routes: Sequence[Route]) -> list[ChaosJobPlan]:
     count = size.nodes // size.jobs
     return [
-        JobPlan(
+        ChaosJobPlan(
             name=f"job-{number}",
             hosts=tuple(f"node-{number * count + host}" for host in range(count)),
             each=size.each,
@@ -403,9 +407,11 @@ def plans(size: Size, routes: Sequence[Route]) -> list[JobPlan]:
 
 
 @asynccontextmanager
-async def fleet(root: Path, size: Size, command: Collection[str] = ("supervisor", "serve")) -> AsyncIterator[Fleet]:
+async def fleet(
+    root: Path, size: ChaosSize, command: Collection[str] = ("supervisor", "serve")
+) -> AsyncIterator[ChaosFleet]:
     """A supervisor and its wires; the fleet is to be started."""
-    directory, authority = root / "data", Authority(root / "tls")
+    directory, authority = root / "data", SimulatedAuthority(root / "tls")
     directory.mkdir(mode=0o700)
     settings = {**SETTINGS, **tls_settings(authority)}
     async with AsyncExitStack() as stack:
@@ -422,7 +428,7 @@ async def fleet(root: Path, size: Size, command: Collection[str] = ("supervisor"
             Route(grpc_bytes.address, http_bytes.address, authority.ca_file),
             Route(grpc_messages.address, http_messages.address, None),
         ]
-        wires: list[Wire] = [grpc_bytes, http_bytes, grpc_messages, http_messages]
-        everybody = Fleet(one, wires, plans(size, routes), session)
+        wires: list[ChaosWire] = [grpc_bytes, http_bytes, grpc_messages, http_messages]
+        everybody = ChaosFleet(one, wires, plans(size, routes), session)
         stack.push_async_callback(everybody.close)
         yield everybody

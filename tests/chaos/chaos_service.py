@@ -16,7 +16,7 @@ from typing import Any
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.testkit.serving import FAST, Peers
+from tests.testkit.serving import FAST, ServedPeers
 from tests.testkit.waiting import until
 
 START_SECONDS = 60.0
@@ -24,7 +24,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class ServiceLife:
     process: subprocess.Popen[bytes]
     log: Path
     directory: Path
@@ -41,16 +41,16 @@ class Life:
         return "\n".join(line.replace("\\n", "\n") for line in lines)
 
     @asynccontextmanager
-    async def peers(self) -> AsyncIterator[Peers]:
+    async def peers(self) -> AsyncIterator[ServedPeers]:
         endpoints = json.loads((self.directory / ENDPOINTS_FILE).read_bytes())
-        async with Peers.of(Tokens.load(self.directory), endpoints) as peers:
+        async with ServedPeers.of(Tokens.load(self.directory), endpoints) as peers:
             yield peers
 
 
 @asynccontextmanager
 async def life(
     directory: Path, command: Sequence[str] = ("supervisor", "serve"), **changes: object
-) -> AsyncIterator[Life]:
+) -> AsyncIterator[ServiceLife]:
     """A supervisor on that directory, once it serves or has died; killed at the end."""
     endpoints = directory / ENDPOINTS_FILE
     if endpoints.exists():
@@ -61,7 +61,7 @@ async def life(
     process = _spawn(command, environment, log)
     try:
         await until(lambda: endpoints.exists() or process.poll() is not None, seconds=START_SECONDS)
-        yield Life(process, log, directory)
+        yield ServiceLife(process, log, directory)
     finally:
         process.kill()
         process.wait()
@@ -72,7 +72,7 @@ def _spawn(command: Sequence[str], environment: Mapping[str, str], log: Path) ->
         return subprocess.Popen([sys.executable, "-m", *command], env=environment, stderr=output)
 
 
-async def status(peers: Peers) -> dict[str, Any]:
+async def status(peers: ServedPeers) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {peers.tokens.viewer()}"}
     async with peers.session.get(peers.http + "/v1/status", headers=headers) as response:
         value: dict[str, Any] = await response.json()

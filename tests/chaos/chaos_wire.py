@@ -39,7 +39,7 @@ HOLD_SECONDS = (0.05, 1.5)
 """How long something stands still: shorter and longer than a peer waits before it connects again."""
 
 
-class Wire(Protocol):
+class ChaosWire(Protocol):
     def inject(self, random: Random) -> None:
         """Makes one fault."""
 
@@ -53,7 +53,7 @@ class Wire(Protocol):
         """Cuts everything and refuses connections for so long."""
 
 
-async def inject(wires: Sequence[Wire], random: Random, seconds: float, *, every: float) -> None:
+async def inject(wires: Sequence[ChaosWire], random: Random, seconds: float, *, every: float) -> None:
     """Injects a fault `every` so many seconds on average, for so long; half way each wire refuses connections once."""
     begun = time.monotonic()
     refusing = list(wires)
@@ -169,7 +169,7 @@ def inject_into_stream(stream: MessageStream, random: Random, background: Backgr
     random.choice((stream.cut, stand_still, late, drop_and_cut, repeat))()
 
 
-class _Connection:
+class _WireConnection:
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client = client
         self.server = server
@@ -204,7 +204,7 @@ class ByteWire:
 
     def __init__(self, target: Address) -> None:
         self._target = target
-        self._connections: list[_Connection] = []
+        self._connections: list[_WireConnection] = []
         self._refuses_until = 0.0
         self._background = Background()
         self.address = Address("127.0.0.1", 0)
@@ -271,7 +271,7 @@ class ByteWire:
         except OSError:
             writer.transport.abort()
             return
-        connection = _Connection(writer, server)
+        connection = _WireConnection(writer, server)
         self._connections.append(connection)
         try:
             up = self._background.start(connection.forward(reader, server))

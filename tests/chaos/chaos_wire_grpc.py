@@ -20,7 +20,7 @@ _LAST_SECONDS = 1.0
 _ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 
 
-class _Stream:
+class _GrpcStream:
     """One stream of an agent, and the one to the supervisor that carries on with it."""
 
     def __init__(self, metadata: Any) -> None:
@@ -100,7 +100,7 @@ class AgentWire(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # The stubs'
     def __init__(self, target: Address, ca: Path) -> None:
         self._target = str(target)
         self._credentials = grpc.ssl_channel_credentials(ca.read_bytes())
-        self._streams: list[_Stream] = []
+        self._streams: list[_GrpcStream] = []
         self._refuses_until = 0.0
         self._random: Random | None = None
         self._background = Background()
@@ -148,14 +148,14 @@ class AgentWire(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # The stubs'
         if time.monotonic() < self._refuses_until:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "no connection for now")
         metadata = tuple(pair for pair in context.invocation_metadata() if pair[0] == "authorization")
-        stream = _Stream(metadata)
+        stream = _GrpcStream(metadata)
         self._streams.append(stream)
         if self._random is not None and self._random.random() < FAULTY_CALLS:
             cut_and_deliver_late(stream, self._random, self._background)
         self._background.start(self._carry_on(stream))
         await stream.serve(messages, context)
 
-    async def _carry_on(self, stream: _Stream) -> None:
+    async def _carry_on(self, stream: _GrpcStream) -> None:
         try:
             await stream.carry_on(self._target, self._credentials)
         finally:

@@ -31,7 +31,7 @@ class _Fate(Enum):
     """The caller is cut off at once, and what it sent arrives some time later."""
 
 
-class _Stream:
+class _HttpStream:
     """One stream of lines."""
 
     def __init__(self, request: web.Request) -> None:
@@ -67,7 +67,7 @@ class CallWire:
     def __init__(self, target: Address, session: aiohttp.ClientSession) -> None:
         self._url = f"https://{target}"
         self._session = session
-        self._streams: list[_Stream] = []
+        self._streams: list[_HttpStream] = []
         self._refuses_until = 0.0
         self._random: Random | None = None
         self._background = Background()
@@ -172,7 +172,7 @@ class CallWire:
         return await self._carry(request, answer)
 
     async def _carry(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-        stream = _Stream(request)
+        stream = _HttpStream(request)
         self._streams.append(stream)
         reading = self._background.start(stream.read(answer))
         response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})

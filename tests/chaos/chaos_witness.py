@@ -21,7 +21,7 @@ WITNESS_FILE = "WITNESS_FILE"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class WitnessedHold:
     """The resources of a process at an instant; `objects` is counted after a garbage collection."""
 
     tasks: Counter[str]
@@ -30,7 +30,7 @@ class Held:
     threads: int
     resident_bytes: int
 
-    def is_no_more_than(self, earlier: "Held") -> bool:
+    def is_no_more_than(self, earlier: "WitnessedHold") -> bool:
         return (
             not self.tasks - earlier.tasks
             and self.descriptors <= earlier.descriptors
@@ -38,7 +38,7 @@ class Held:
         )
 
 
-async def held(pid: int, file: Path) -> Held:
+async def held(pid: int, file: Path) -> WitnessedHold:
     _ask(pid, file)
     await until(file.exists)
     return _read(pid, file)
@@ -49,10 +49,10 @@ def _ask(pid: int, file: Path) -> None:
     os.kill(pid, signal.SIGUSR2)
 
 
-def _read(pid: int, file: Path) -> Held:
+def _read(pid: int, file: Path) -> WitnessedHold:
     said = json.loads(file.read_bytes())
     process = Path(f"/proc/{pid}")
-    return Held(
+    return WitnessedHold(
         Counter(said["tasks"]),
         said["objects"],
         len(list((process / "fd").iterdir())),

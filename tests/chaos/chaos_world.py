@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from simulator import services
-from simulator.cloud.process import Child, ProcessEnded
-from simulator.cloud.schedule import Add, Kill, Notice
+from simulator.cloud.process import CloudChild, ProcessEnded
+from simulator.cloud.schedule import AddNode, KillNode, ScheduledNotice
 from simulator.cloud.trace import Node
-from simulator.harness import ServiceSettings, World
+from simulator.harness import ReplayWorld, ServiceSettings
 from simulator.judge import Failure
-from simulator.services import JobPlan, JobProcess
-from tests.chaos.chaos_points import Armed, Scene
+from simulator.services import JobProcess, ServedJobPlan
+from tests.chaos.chaos_points import Armed, PointsScene
 from tests.testkit.waiting import PATIENCE, until
 
 QUICK = ServiceSettings(
@@ -35,20 +35,20 @@ NODES = [Node(f"node{number}") for number in range(1, 5)]
 _QUICK_LAUNCHER = ("--discovery-seconds", "0.3")
 # Long enough for everything up to the STOP: a job that finishes before is no test.
 PLANS = {
-    Scene.STOPPING: JobPlan(3, 4, steps=200, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
-    Scene.SHRINKING: JobPlan(2, 4, steps=200, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
-    Scene.ENDING: JobPlan(2, 4, steps=4000, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
-    Scene.PLAIN: JobPlan(4, 4, steps=40, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
+    PointsScene.STOPPING: ServedJobPlan(3, 4, steps=200, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
+    PointsScene.SHRINKING: ServedJobPlan(2, 4, steps=200, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
+    PointsScene.ENDING: ServedJobPlan(2, 4, steps=4000, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
+    PointsScene.PLAIN: ServedJobPlan(4, 4, steps=40, step_seconds=0.05, launcher_arguments=_QUICK_LAUNCHER),
 }
 
 
-def plan_of(armed: Armed) -> JobPlan:
+def plan_of(armed: Armed) -> ServedJobPlan:
     """The job of a scenario: where two absences follow each other, everybody comes back the second time more slowly."""
     plan = PLANS[armed.scene]
     return replace(plan, steps=plan.steps + 120) if armed.passed_at_start else plan
 
 
-def fired(child: Child, armed: Armed) -> None:
+def fired(child: CloudChild, armed: Armed) -> None:
     assert child.exit_code == -signal.SIGKILL, child.tail()
     assert f"failpoint {armed.name}: " in child.log.read_text(encoding="utf-8", errors="replace")
 
@@ -60,7 +60,7 @@ def armed_by_signal(armed: Armed) -> ServiceSettings:
     return ServiceSettings({**QUICK.supervisor, "JOB_SUPERVISOR_FAILPOINT": f"{armed.setting}@USR1"}, QUICK.agents)
 
 
-async def arm_supervisor(world: World, armed: Armed) -> Awaitable[None]:
+async def arm_supervisor(world: ReplayWorld, armed: Armed) -> Awaitable[None]:
     """Arm it, by a restart where its start is meant; what is returned waits for its death and starts it unarmed."""
     if armed.passed_at_start:
         await world.supervisor.stop()
@@ -78,7 +78,7 @@ async def arm_supervisor(world: World, armed: Armed) -> Awaitable[None]:
     return asyncio.create_task(revive(), name=f"revive after {armed}")
 
 
-async def restart_agent_armed(world: World, node: Node, armed: Armed) -> Awaitable[None]:
+async def restart_agent_armed(world: ReplayWorld, node: Node, armed: Armed) -> Awaitable[None]:
     await world.nodes.agent(node).stop()
     polled = world.metadata.poll_count(node)
     child = world.nodes.start_agent(node, {"NODE_AGENT_FAILPOINT": armed.setting})
@@ -94,7 +94,7 @@ async def restart_agent_armed(world: World, node: Node, armed: Armed) -> Awaitab
     return task
 
 
-async def start_again(world: World, plan: JobPlan) -> JobProcess:
+async def start_again(world: ReplayWorld, plan: ServedJobPlan) -> JobProcess:
     """As a user does who finds kubeai-run dead: until its name is free again."""
     while True:
         job = services.start_job(plan, world.supervisor, world.paths, {})
@@ -110,35 +110,37 @@ async def _is_accepted(job: JobProcess) -> bool:
     return job.child.exit_code != NAME_IS_LIVE
 
 
-async def announce(world: World, scene: Scene) -> None:
-    noticed = {Scene.STOPPING: NODES[1:3], Scene.SHRINKING: NODES[1:2]}.get(scene, [])
-    await world.play([Notice(0, node, LEAD, "g") for node in noticed])
+async def announce(world: ReplayWorld, scene: PointsScene) -> None:
+    noticed = {PointsScene.STOPPING: NODES[1:3], PointsScene.SHRINKING: NODES[1:2]}.get(scene, [])
+    await world.play([ScheduledNotice(0, node, LEAD, "g") for node in noticed])
 
 
-async def take_away(world: World, scene: Scene, job: JobProcess) -> None:
+async def take_away(world: ReplayWorld, scene: PointsScene, job: JobProcess) -> None:
     """The cloud's actions on its nodes in a scene, once the job has made room for them."""
-    if scene is Scene.STOPPING:
+    if scene is PointsScene.STOPPING:
         await world.until(
             lambda status: [one.phase for one in status.jobs] == ["Suspended"], "the job to be suspended", PATIENCE
         )
-        await world.play([*(Kill(0, node) for node in NODES[1:3]), Add(0, Node("node5"))])
-    if scene is Scene.SHRINKING:
+        await world.play([*(KillNode(0, node) for node in NODES[1:3]), AddNode(0, Node("node5"))])
+    if scene is PointsScene.SHRINKING:
         await world.until_training(job, workers=3)
-        await world.play([Kill(0, NODES[1])])
+        await world.play([KillNode(0, NODES[1])])
 
 
-async def nothing_was_lost(world: World, scene: Scene, job: JobProcess, excused: Collection[Failure] = ()) -> None:
+async def nothing_was_lost(
+    world: ReplayWorld, scene: PointsScene, job: JobProcess, excused: Collection[Failure] = ()
+) -> None:
     """The job has finished, and every invariant holds but those that physics excuses."""
     assert await job.wait(90) == 0, job.child.tail()
     verdict = world.verdict(job)
     assert [one for one in verdict.failures if one.failure not in excused] == []
     assert verdict.figures.parameters_equal
-    assert verdict.figures.suspensions == (1 if scene is Scene.STOPPING else 0)
-    if scene is not Scene.PLAIN:
-        await _each_notice_is_known_once(world, 2 if scene is Scene.STOPPING else 1)
+    assert verdict.figures.suspensions == (1 if scene is PointsScene.STOPPING else 0)
+    if scene is not PointsScene.PLAIN:
+        await _each_notice_is_known_once(world, 2 if scene is PointsScene.STOPPING else 1)
 
 
-async def _each_notice_is_known_once(world: World, count: int) -> None:
+async def _each_notice_is_known_once(world: ReplayWorld, count: int) -> None:
     noticed = [str(node) for node in NODES[1 : count + 1]]
     status = await world.until(lambda status: len(status.notices) >= count, "the notices")
     assert sorted(notice.subject for notice in status.notices) == noticed

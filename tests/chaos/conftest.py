@@ -6,10 +6,10 @@ import pytest
 
 pytest.register_assert_rewrite("tests.chaos.chaos_world")
 
-from simulator.harness import ServiceSettings, World, world  # noqa: E402 - after the line that rewrites its assertions
+from simulator.harness import ReplayWorld, ServiceSettings, world  # noqa: E402 - after the line that rewrites its assertions
 from tests.chaos.chaos_world import NODES, QUICK  # noqa: E402 - as above
 
-OpenWorld = Callable[..., Coroutine[Any, Any, World]]
+OpenWorld = Callable[..., Coroutine[Any, Any, ReplayWorld]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,7 +24,7 @@ async def open_world(tmp_path: Path) -> AsyncIterator[OpenWorld]:
     """Opens a world of four nodes; it must end without leaving a process behind."""
     opened = []
 
-    async def open_with(given: ServiceSettings = QUICK) -> World:
+    async def open_with(given: ServiceSettings = QUICK) -> ReplayWorld:
         context = world(tmp_path, [str(node) for node in NODES], settings=given)
         opened.append(context)
         return await context.__aenter__()

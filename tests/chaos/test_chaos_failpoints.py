@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from simulator.cloud.schedule import Kill
+from simulator.cloud.schedule import KillNode
 from simulator.judge import Failure
-from tests.chaos.chaos_points import AGENT, LAUNCHER, SUPERVISOR, Armed, Scene
+from tests.chaos.chaos_points import AGENT, LAUNCHER, SUPERVISOR, Armed, PointsScene
 from tests.chaos.chaos_world import (
     NODES,
     PLANS,
@@ -24,7 +24,7 @@ from tests.chaos.conftest import OpenWorld
 from tests.testkit.waiting import PATIENCE
 from tests.testkit.worlds import goes_on_at_the_step_after
 
-_WHOLE = (Scene.STOPPING, Scene.SHRINKING, Scene.PLAIN)
+_WHOLE = (PointsScene.STOPPING, PointsScene.SHRINKING, PointsScene.PLAIN)
 
 # With kubeai-run die its command and all training processes that this one has started: steps since the last checkpoint
 # are gone with them. The job that is registered next counts its runs from 1 again, so that the judge takes them for the
@@ -32,7 +32,7 @@ _WHOLE = (Scene.STOPPING, Scene.SHRINKING, Scene.PLAIN)
 _GONE_WITH_THE_LAUNCHER = (Failure.STEP_LOST, Failure.STEP_AFTER_STOP)
 
 
-def _params(scenarios: tuple[Armed, ...], *scenes: Scene) -> list[object]:
+def _params(scenarios: tuple[Armed, ...], *scenes: PointsScene) -> list[object]:
     chosen = [armed for armed in scenarios if armed.scene in scenes]
     return [pytest.param(armed, id=str(armed), marks=[pytest.mark.brief] * armed.brief) for armed in chosen]
 
@@ -51,7 +51,7 @@ async def test_the_supervisor_dies_and_comes_back(open_world: OpenWorld, armed: 
     await revived
 
 
-@pytest.mark.parametrize("armed", _params(SUPERVISOR, Scene.ENDING))
+@pytest.mark.parametrize("armed", _params(SUPERVISOR, PointsScene.ENDING))
 async def test_the_supervisor_dies_while_a_job_is_being_ended(open_world: OpenWorld, armed: Armed) -> None:
     """Its launcher says again that it is to end; the job saves once, is over, and goes on where it was ended."""
     world = await open_world(armed_by_signal(armed))
@@ -83,14 +83,14 @@ async def test_kubeai_run_dies_and_its_user_starts_it_again(open_world: OpenWorl
     world = await open_world()
     plan = PLANS[armed.scene]
     first = world.start_job(plan, {"KUBEAI_RUN_FAILPOINT": armed.setting})
-    if armed.scene is not Scene.PLAIN:
+    if armed.scene is not PointsScene.PLAIN:
         await world.until_training(first, workers=4)
         await announce(world, armed.scene)
-    if armed.scene is Scene.STOPPING:
+    if armed.scene is PointsScene.STOPPING:
         await take_away(world, armed.scene, first)
     await first.child.wait(PATIENCE)
     fired(first.child, armed)
     job = await start_again(world, plan)
-    if armed.scene is Scene.SHRINKING:
-        await world.play([Kill(0, NODES[1])])
+    if armed.scene is PointsScene.SHRINKING:
+        await world.play([KillNode(0, NODES[1])])
     await nothing_was_lost(world, armed.scene, job, excused=_GONE_WITH_THE_LAUNCHER)

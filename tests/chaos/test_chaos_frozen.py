@@ -11,10 +11,10 @@ import pytest
 
 from simulator.cloud.nodes import worker_pids
 from simulator.cloud.trace import Node
-from simulator.events import Kind
-from simulator.harness import ServiceSettings, World
+from simulator.events import JobEventKind
+from simulator.harness import ReplayWorld, ServiceSettings
 from simulator.services import JobProcess
-from tests.chaos.chaos_points import Scene
+from tests.chaos.chaos_points import PointsScene
 from tests.chaos.chaos_world import NODES, PLANS, QUICK, announce, nothing_was_lost, take_away
 from tests.chaos.conftest import OpenWorld
 from tests.testkit.waiting import PATIENCE, until
@@ -23,34 +23,36 @@ _FROZEN_SECONDS = 3.0
 """Ten heartbeats, of which three are silence; and then there is time left before the deadline."""
 _HEARTBEAT = "0.3"
 
-Who = Callable[[World, JobProcess], int]
+Who = Callable[[ReplayWorld, JobProcess], int]
 
 
-def _supervisor(world: World, _job: JobProcess) -> int:
+def _supervisor(world: ReplayWorld, _job: JobProcess) -> int:
     return world.supervisor.child.pid
 
 
-def _agent(world: World, _job: JobProcess) -> int:
+def _agent(world: ReplayWorld, _job: JobProcess) -> int:
     return world.nodes.agent(NODES[1]).pid
 
 
-def _kubeai_run(_world: World, job: JobProcess) -> int:
+def _kubeai_run(_world: ReplayWorld, job: JobProcess) -> int:
     return job.child.pid
 
 
-def _rank_zero(world: World, job: JobProcess) -> int:
+def _rank_zero(world: ReplayWorld, job: JobProcess) -> int:
     return _process(world, _ring(job)[0])
 
 
-def _another_rank(world: World, job: JobProcess) -> int:
+def _another_rank(world: ReplayWorld, job: JobProcess) -> int:
     return _process(world, next(node for node in NODES[1:3] if node != _ring(job)[0]))
 
 
 def _ring(job: JobProcess) -> list[Node]:
-    return [Node(host) for host in [one for one in job.events() if one.kind is Kind.RING_FORMED][-1].texts("hosts")]
+    return [
+        Node(host) for host in [one for one in job.events() if one.kind is JobEventKind.RING_FORMED][-1].texts("hosts")
+    ]
 
 
-def _process(world: World, node: Node) -> int:
+def _process(world: ReplayWorld, node: Node) -> int:
     (pid,) = worker_pids(world.paths, node)
     return pid
 
@@ -75,8 +77,8 @@ _EVERYBODY = (_supervisor, _agent, _kubeai_run, _rank_zero, _another_rank)
 
 def _params() -> Iterator[object]:
     for who in _EVERYBODY:
-        for scene in (Scene.STOPPING, Scene.SHRINKING):
-            brief = who is _supervisor and scene is Scene.STOPPING
+        for scene in (PointsScene.STOPPING, PointsScene.SHRINKING):
+            brief = who is _supervisor and scene is PointsScene.STOPPING
             name = f"{who.__name__.lstrip('_')}-{scene.name.lower()}"
             yield pytest.param(who, scene, id=name, marks=[pytest.mark.brief] * brief)
 
@@ -86,7 +88,7 @@ _HEARD = {_supervisor: ("agent-node2", "while a report waits"), _agent: ("superv
 
 
 @pytest.mark.parametrize(("who", "scene"), list(_params()))
-async def test_nobody_misses_what_comes_while_it_is_frozen(open_world: OpenWorld, who: Who, scene: Scene) -> None:
+async def test_nobody_misses_what_comes_while_it_is_frozen(open_world: OpenWorld, who: Who, scene: PointsScene) -> None:
     """The notices come while one process stands still; the others think what they like, and it is the usual reclaim.
 
     A supervisor is left by the agents whose reports wait, although their heartbeats are far apart.

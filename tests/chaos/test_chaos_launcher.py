@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kubeai.elastic.testing import FakeSupervisor
 
-from tests.chaos.chaos_points import LAUNCHER, Armed, Scene
+from tests.chaos.chaos_points import LAUNCHER, Armed, PointsScene
 from tests.sdk.commands.commands_harness import Launchpad, is_alive
 from tests.testkit.waiting import wait_until
 
@@ -21,7 +21,7 @@ def launchpad(tmp_path: Path) -> Iterator[Launchpad]:
 
 
 @pytest.mark.brief
-@pytest.mark.parametrize("armed", [armed for armed in LAUNCHER if armed.scene is Scene.STUBBORN], ids=str)
+@pytest.mark.parametrize("armed", [armed for armed in LAUNCHER if armed.scene is PointsScene.STUBBORN], ids=str)
 def test_a_stubborn_command_is_gone_with_it(launchpad: Launchpad, armed: Armed) -> None:
     """It was about to kill the command itself; the kernel does, and the next kubeai-run starts it anew."""
     stubborn = ("sh", "-c", "trap '' TERM; echo command $$; while :; do sleep 0.02; done")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.chaos_crowd import STREAMS, come_and_die
 from tests.chaos.chaos_service import life
-from tests.chaos.chaos_witness import WITNESS_FILE, Held, held
+from tests.chaos.chaos_witness import WITNESS_FILE, WitnessedHold, held
 from tests.node_agent.agent_process import agent
 from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
 from tests.testkit.waiting import until
@@ -23,7 +23,7 @@ _MAX_OBJECTS = 0.5
 """For each interruption: one that is kept is a dozen objects, with its task, its request and its buffers."""
 
 
-async def _settled(look: Callable[[], Awaitable[Held]], before: Held) -> Held:
+async def _settled(look: Callable[[], Awaitable[WitnessedHold]], before: WitnessedHold) -> WitnessedHold:
     """What it holds once that is no more than before, or after 30 s."""
     deadline = time.monotonic() + 30
     while not (now := await look()).is_no_more_than(before) and time.monotonic() < deadline:
@@ -31,7 +31,7 @@ async def _settled(look: Callable[[], Awaitable[Held]], before: Held) -> Held:
     return now
 
 
-def _nothing_was_kept(before: Held, after: Held, interruptions: int) -> None:
+def _nothing_was_kept(before: WitnessedHold, after: WitnessedHold, interruptions: int) -> None:
     assert after.tasks - before.tasks == {}
     assert after.descriptors <= before.descriptors
     assert after.threads <= before.threads

@@ -12,9 +12,9 @@ import pytest
 
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.wiring.startup import STORE_FILE
-from tests.chaos.chaos_service import Life, life, status
+from tests.chaos.chaos_service import ServiceLife, life, status
 from tests.job_supervisor.cli.cli_running import run
-from tests.testkit.serving import Refusal, durable, noticed
+from tests.testkit.serving import PeerRefusal, durable, noticed
 from tests.testkit.waiting import until
 
 
@@ -37,7 +37,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(directory)], check=True, timeout=10)  # noqa: S607 - as above
 
 
-def full(one: Life) -> AbstractContextManager[None]:
+def full(one: ServiceLife) -> AbstractContextManager[None]:
     return filled(one.directory)
 
 
@@ -61,7 +61,7 @@ async def test_a_full_disk_holds_everything_up_and_loses_nothing(disk: Path) -> 
         before = await status(peers)
         with full(one):
             await doomed.say(notice=noticed("n2"))
-            assert await launcher.says(restarts=1) == Refusal(503, "not_serving")
+            assert await launcher.says(restarts=1) == PeerRefusal(503, "not_serving")
             await launcher.lines.before_heartbeat()
             during = await status(peers)
             assert [durable(job) for job in during["jobs"]] == [durable(job) for job in before["jobs"]]

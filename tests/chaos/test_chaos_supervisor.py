@@ -17,16 +17,16 @@ from supervisor.failpoints import At
 from supervisor.identity.tokens import SECRET_FILE
 from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.startup import STORE_FILE
-from tests.chaos.chaos_points import SUPERVISOR, Armed, Scene
+from tests.chaos.chaos_points import SUPERVISOR, Armed, PointsScene
 from tests.chaos.chaos_service import START_SECONDS, life, status
-from tests.testkit.serving import Peers, Refusal, launcher_hello, noticed
+from tests.testkit.serving import PeerRefusal, ServedPeers, launcher_hello, noticed
 from tests.testkit.waiting import until
 
 # How an agent's stream fails whose supervisor has died.
 _CUT_OFF = (AssertionError, grpc.RpcError, asyncio.InvalidStateError)
 
 
-def _params(scene: Scene) -> list[object]:
+def _params(scene: PointsScene) -> list[object]:
     return [
         pytest.param(armed, id=str(armed), marks=[pytest.mark.brief] * armed.brief)
         for armed in SUPERVISOR
@@ -34,7 +34,7 @@ def _params(scene: Scene) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("armed", _params(Scene.STARTING))
+@pytest.mark.parametrize("armed", _params(PointsScene.STARTING))
 async def test_a_start_that_is_cut_off_is_made_up_for_by_the_next(tmp_path: Path, armed: Armed) -> None:
     """Whatever was written by then, the next start serves, with one secret and no file that others can read."""
     directory = tmp_path / "data"
@@ -52,7 +52,9 @@ async def test_a_start_that_is_cut_off_is_made_up_for_by_the_next(tmp_path: Path
     assert secret.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("armed", [Armed(At.PRUNING, Scene.STARTING), Armed(At.PRUNED, Scene.STARTING)], ids=str)
+@pytest.mark.parametrize(
+    "armed", [Armed(At.PRUNING, PointsScene.STARTING), Armed(At.PRUNED, PointsScene.STARTING)], ids=str
+)
 async def test_forgetting_that_is_cut_off_is_done_by_the_next(tmp_path: Path, armed: Armed) -> None:
     """What ended long ago is gone after the next start, whether this one had forgotten it or not; the rest is there."""
     directory = tmp_path / "data"
@@ -73,7 +75,7 @@ async def test_forgetting_that_is_cut_off_is_done_by_the_next(tmp_path: Path, ar
         await until(only_the_present_one, "the notices that are over are forgotten")
 
 
-@pytest.mark.parametrize("armed", _params(Scene.PEERS))
+@pytest.mark.parametrize("armed", _params(PointsScene.PEERS))
 async def test_notices_end_once_although_their_end_is_cut_off(tmp_path: Path, armed: Armed) -> None:
     """Two machines are gone, one replaced and one silent past its deadline; then both are known as gone, once."""
     directory = tmp_path / "data"
@@ -144,7 +146,7 @@ async def test_whatever_was_confirmed_is_known_afterwards(tmp_path: Path, at: At
             await _knows(peers, job, revision)
 
 
-async def _notice(peers: Peers, node: str, confirmed: set[str]) -> None:
+async def _notice(peers: ServedPeers, node: str, confirmed: set[str]) -> None:
     try:
         agent = await peers.agent(node)
         await agent.say(notice=noticed(node))
@@ -154,7 +156,7 @@ async def _notice(peers: Peers, node: str, confirmed: set[str]) -> None:
     confirmed.add(node)
 
 
-async def _restarts(peers: Peers, job: str, confirmed: dict[str, int]) -> None:
+async def _restarts(peers: ServedPeers, job: str, confirmed: dict[str, int]) -> None:
     """Registers a job and reports again and again; notes the last revision that was confirmed."""
     try:
         launcher = await peers.launcher(job, [])
@@ -166,7 +168,7 @@ async def _restarts(peers: Peers, job: str, confirmed: dict[str, int]) -> None:
         return
 
 
-async def _knows(peers: Peers, job: str, revision: int) -> None:
+async def _knows(peers: ServedPeers, job: str, revision: int) -> None:
     report = {**launcher_hello(job, [])["report"], "revision": revision - 1}
     token = peers.tokens.launcher("launcher")
     answer = await peers.post("/v1/launchers/report", token, {"job": job, "instance": "instance-1", **report})
@@ -204,7 +206,7 @@ async def test_a_stop_that_falls_as_the_supervisor_dies_is_one_stop(tmp_path: Pa
         await peers.agent("n1")
         await peers.agent("n2", notices=[noticed("n2")])
         stop = await process.lines.matching(directive="STOP")
-        assert await process.reports("saved", stop) == Refusal(200, None)
+        assert await process.reports("saved", stop) == PeerRefusal(200, None)
         suspended = await launcher.lines.matching(order="wait")
         await launcher.reports(running=False, exit_code=255, applied=suspended["generation"])
         await launcher.lines.before_heartbeat()

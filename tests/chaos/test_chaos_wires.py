@@ -12,12 +12,12 @@ from random import Random
 import pytest
 
 from benchmarks.harness.decisions import decisions
-from tests.chaos.chaos_fleet import Fleet, Launcher, Size, fleet
-from tests.chaos.chaos_witness import WITNESS_FILE, Held, held
+from tests.chaos.chaos_fleet import ChaosFleet, ChaosLauncher, ChaosSize, fleet
+from tests.chaos.chaos_witness import WITNESS_FILE, WitnessedHold, held
 from tests.testkit.waiting import until
 
-_BRIEF = Size(nodes=200, jobs=10, each=5)
-_LONG = Size(nodes=1000, jobs=20, each=8)
+_BRIEF = ChaosSize(nodes=200, jobs=10, each=5)
+_LONG = ChaosSize(nodes=1000, jobs=20, each=8)
 _BRIEF_SECONDS, _LONG_SECONDS = 6.0, 40.0
 _FAULTS = 1500
 """In each spell of faults."""
@@ -40,7 +40,7 @@ def _params() -> list[object]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("size", "seconds", "seed"), _params())
 async def test_reclaims_come_and_go_through_faulty_wires(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: Size, seconds: float, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: ChaosSize, seconds: float, seed: int
 ) -> None:
     """Each notice is decided once, all whom it concerns are told and nobody else, and withdrawals leave nothing."""
     observer = tmp_path / "witness"
@@ -49,7 +49,7 @@ async def test_reclaims_come_and_go_through_faulty_wires(
         await one.start()
         witness = _Witness(one.one.process.pid, observer)
         calm = await witness.look()
-        scene = _Scene(one, Random(seed), seconds)  # noqa: S311 - to be repeated
+        scene = _WireScene(one, Random(seed), seconds)  # noqa: S311 - to be repeated
         await scene.reclaims()
         await scene.withdrawals()
         # By now pools and allocators have grown as far as faults make them.
@@ -71,23 +71,23 @@ class _Witness:
     pid: int
     file: Path
 
-    async def look(self) -> Held:
+    async def look(self) -> WitnessedHold:
         return await held(self.pid, self.file)
 
-    async def as_few_as(self, before: Held) -> Held:
+    async def as_few_as(self, before: WitnessedHold) -> WitnessedHold:
         """Waits until it has no task and no descriptor more than before."""
 
-        async def so() -> Held | None:
+        async def so() -> WitnessedHold | None:
             now = await self.look()
             return None if now.tasks - before.tasks or now.descriptors > before.descriptors else now
 
         return await until(so, "no more tasks and descriptors than before", every=0.5) or before
 
 
-class _Scene:
+class _WireScene:
     """Reclaims on the nodes of a fleet while its wires fail."""
 
-    def __init__(self, one: Fleet, random: Random, seconds: float) -> None:
+    def __init__(self, one: ChaosFleet, random: Random, seconds: float) -> None:
         self._fleet = one
         self._random = random
         self._seconds = seconds
@@ -213,7 +213,7 @@ class _Scene:
             assert launcher.rejections == []
             assert self._stops(launcher) == (not launcher.plan.spare)
 
-    def _stops(self, launcher: Launcher) -> int:
+    def _stops(self, launcher: ChaosLauncher) -> int:
         """How often the supervisor has decided to stop a job."""
         made = [each.phase for each in decisions(self._fleet.one.log) if each.job == launcher.plan.name]
         return [phase for phase, _ in groupby(made)].count("Stopping")

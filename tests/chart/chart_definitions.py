@@ -19,7 +19,7 @@ _KINDS = ("podmonitors", "prometheusrules", "servicemonitors")
 _SECONDS = 120.0
 
 
-class CannotBeHad(Exception):  # noqa: N818  # It names what is so.
+class DefinitionsUnavailable(Exception):  # noqa: N818  # It names what is so.
     """There is no Go, or the module cannot be downloaded."""
 
 
@@ -64,7 +64,7 @@ def _closed(schema: Any) -> Any:
 
 def _module() -> Path:
     if not shutil.which("go"):
-        raise CannotBeHad("there is no Go to download the operator's module with")
+        raise DefinitionsUnavailable("there is no Go to download the operator's module with")
     [version] = re.findall(rf"^require {_MODULE} (\S+)$", (_PINS / "go.mod").read_text("utf-8"), re.MULTILINE)
     environment = {**os.environ, "GOFLAGS": "-mod=readonly", "GOWORK": "off", "GOTOOLCHAIN": "local"}
     command = ["go", "mod", "download", "-json", f"{_MODULE}@{version}"]
@@ -72,5 +72,5 @@ def _module() -> Path:
         command, cwd=_PINS, env=environment, check=False, capture_output=True, text=True, timeout=_SECONDS
     )
     if done.returncode:
-        raise CannotBeHad(f"{_MODULE} cannot be downloaded: {' '.join(done.stdout.split())[-300:]}")
+        raise DefinitionsUnavailable(f"{_MODULE} cannot be downloaded: {' '.join(done.stdout.split())[-300:]}")
     return Path(json.loads(done.stdout)["Dir"])

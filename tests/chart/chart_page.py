@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.chart.chart_rendering import CHART
 from tests.testkit.controlplane.binaries import Tool, client_path
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 
 CHECKOUT = CHART.parents[1]
 ARENA, INSTALL, PROTECT = "Where Arena is installed", "Install", "Protect a job"
@@ -39,7 +39,7 @@ def desk(directory: Path) -> Path:
     return directory
 
 
-def follow(line: str, cluster: Cluster, directory: Path) -> str:
+def follow(line: str, cluster: RunningCluster, directory: Path) -> str:
     """Run a command there, which must succeed, and return its output."""
     homes = {f"HELM_{kind}_HOME": str(directory / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
     tools = ":".join(str(client_path(tool).parent) for tool in (Tool.HELM, Tool.KUBECTL))

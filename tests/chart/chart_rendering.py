@@ -20,7 +20,7 @@ Values = Mapping[str, Any]
 Manifest = dict[str, Any]
 
 
-class Refused(Exception):  # noqa: N818  # It names what is so.
+class RenderingRefused(Exception):  # noqa: N818  # It names what is so.
     """Helm did not render it; the message is helm's."""
 
 
@@ -46,7 +46,7 @@ class Helm:
             [str(self.program), *command], input=given, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
         if done.returncode:
-            raise Refused(done.stderr)
+            raise RenderingRefused(done.stderr)
         return done.stdout
 
 

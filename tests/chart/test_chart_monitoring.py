@@ -6,7 +6,7 @@ import jsonschema  # type: ignore[import-untyped]  # Its stubs would be one more
 import pytest
 
 from charts.dashboards import dashboards
-from tests.chart.chart_definitions import CannotBeHad, definitions
+from tests.chart.chart_definitions import DefinitionsUnavailable, definitions
 from tests.chart.chart_rendering import CHART, NAMESPACE, Helm, Manifest, Values, environment, one, pod_of
 from tests.testkit.yaml_text import document, documents
 
@@ -34,7 +34,7 @@ def _known() -> Mapping[str, Any]:
     """What the operator of Prometheus defines; skipped where that cannot be had."""
     try:
         return definitions()
-    except CannotBeHad as reason:
+    except DefinitionsUnavailable as reason:
         pytest.skip(str(reason))
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.chart.chart_rendering import Helm, Manifest, Refused, Values, environment, one, pod_of
+from tests.chart.chart_rendering import Helm, Manifest, RenderingRefused, Values, environment, one, pod_of
 
 _AGENT = "elastic-job-supervisor-agent"
 _POOLS: Values = {
@@ -78,7 +78,7 @@ def test_agents_of_a_pool_in_the_pods_network_reach_the_supervisor(helm: Helm) -
     ids=["both-everywhere", "other-labels", "same-label", "third-everywhere"],
 )
 def test_pools_that_may_share_a_node_are_refused(helm: Helm, pools: Values) -> None:
-    with pytest.raises(Refused, match=r"agent\.pools\.[ab] and agent\.pools\.[bc] may select the same nodes"):
+    with pytest.raises(RenderingRefused, match=r"agent\.pools\.[ab] and agent\.pools\.[bc] may select the same nodes"):
         helm.render({"agent": {"pools": pools}})
 
 
@@ -99,11 +99,11 @@ def test_pools_may_be_kept_apart_by_affinity(helm: Helm) -> None:
     ids=["name", "key", "source", "setting"],
 )
 def test_a_pool_is_checked_like_the_agents_values(helm: Helm, pools: Values, sentence: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RenderingRefused) as refused:
         helm.render({"agent": {"pools": pools}})
     assert sentence in str(refused.value)
 
 
 def test_a_pool_may_not_use_the_port_of_the_metrics(helm: Helm) -> None:
-    with pytest.raises(Refused, match=r"agent\.probePort must not be 8475"):
+    with pytest.raises(RenderingRefused, match=r"agent\.probePort must not be 8475"):
         helm.render({"metrics": {"enabled": True}, "agent": {"pools": {"a": {"probePort": 8475}}}})

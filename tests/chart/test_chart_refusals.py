@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Helm, Refused, Values
+from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Helm, RenderingRefused, Values
 
 _PEM = "-----BEGIN CERTIFICATE-----"
 _REFUSED: list[tuple[Values, str]] = [
@@ -76,13 +76,13 @@ _REFUSED: list[tuple[Values, str]] = [
 
 @pytest.mark.parametrize(("values", "sentence"), _REFUSED, ids=[sentence[:60] for _, sentence in _REFUSED])
 def test_nonsense_is_refused_with_the_key_that_is_wrong(helm: Helm, values: Any, sentence: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RenderingRefused) as refused:
         helm.render(values)
     assert sentence in str(refused.value)
 
 
 def test_an_old_kubernetes_is_refused(helm: Helm) -> None:
-    with pytest.raises(Refused, match=r"requires kubeVersion: >=1\.30\.0-0"):
+    with pytest.raises(RenderingRefused, match=r"requires kubeVersion: >=1\.30\.0-0"):
         helm.render(version="1.29.9")
 
 

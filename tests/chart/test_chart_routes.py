@@ -4,7 +4,7 @@ import pytest
 
 from supervisor.observability.page.endpoints import PageEndpoints
 from supervisor.observability.page.rendering import Renderer
-from tests.chart.chart_rendering import Helm, Manifest, Refused, Values, one, pod_of
+from tests.chart.chart_rendering import Helm, Manifest, RenderingRefused, Values, one, pod_of
 
 _INGRESS = {"enabled": True, "host": "page.example.com"}
 _ROUTE = {"enabled": True, "parentRefs": [{"name": "public", "namespace": "gateways"}]}
@@ -80,7 +80,7 @@ def test_every_path_of_the_page_can_be_reached_and_none_of_the_apis(helm: Helm) 
     ids=["no-host", "no-gateway", "no-page"],
 )
 def test_a_way_to_nowhere_is_refused(helm: Helm, values: Values, sentence: str) -> None:
-    with pytest.raises(Refused, match=sentence):
+    with pytest.raises(RenderingRefused, match=sentence):
         helm.render(values)
 
 

@@ -10,28 +10,28 @@ import pytest
 import pytest_asyncio
 from reclaim.v1 import reclaim_pb2 as pb
 
-from simulator.cloud.dialects import METADATA_URLS, Cloud, termination_time
+from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud, termination_time
 from simulator.cloud.metadata import MetadataServer
 from simulator.cloud.trace import Node
 from tests.node_agent.agent_process import agent
 from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
-from tests.testkit.faketime import StepClock
+from tests.testkit.faketime import SteppedClock
 from tests.testkit.waiting import until
 
 NODE = Node("n1")
 LEAD = 300.0
 WITHIN = 20.0
-BOTH = [Cloud.ALIYUN, Cloud.AWS]
+BOTH = [SimulatedCloud.ALIYUN, SimulatedCloud.AWS]
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ClockScene:
     """An agent that has said hello, and all that it asks."""
 
     supervisor: FakeSupervisor
-    clouds: dict[Cloud, MetadataServer]
+    clouds: dict[SimulatedCloud, MetadataServer]
     file: Path
-    clock: StepClock
+    clock: SteppedClock
 
     def heard(self) -> dict[str, float]:
         # An agent that learns more about its machine says hello again to this supervisor, on another stream.
@@ -42,9 +42,9 @@ class Scene:
 
 
 @pytest_asyncio.fixture
-async def scene(tmp_path: Path, faketime: Path) -> AsyncIterator[Scene]:
+async def scene(tmp_path: Path, faketime: Path) -> AsyncIterator[ClockScene]:
     """An agent of both clouds and a file, on a node whose clock is right so far."""
-    clock = StepClock(faketime, tmp_path / "clock")
+    clock = SteppedClock(faketime, tmp_path / "clock")
     clock.step(0)
     (tmp_path / "token").write_text("secret", encoding="ascii")
     async with AsyncExitStack() as stack:
@@ -68,11 +68,11 @@ async def scene(tmp_path: Path, faketime: Path) -> AsyncIterator[Scene]:
         }
         await stack.enter_async_context(agent(environ))
         await until(lambda: supervisor.streams and supervisor.streams[0].messages)
-        yield Scene(supervisor, clouds, tmp_path / "reclaim", clock)
+        yield ClockScene(supervisor, clouds, tmp_path / "reclaim", clock)
 
 
 @pytest.mark.parametrize("step", [-2 * 86400.0, 7200.0])
-async def test_leads_are_right_after_a_step(scene: Scene, step: float) -> None:
+async def test_leads_are_right_after_a_step(scene: ClockScene, step: float) -> None:
     """The clouds' by their own Date; the file's by the clock of now, which wrote it."""
     scene.clock.step(step)
     for server in scene.clouds.values():

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cloud.schedule import Add, Notice, Withdraw
-from simulator.events import Kind
-from simulator.harness import World
-from simulator.services import JobPlan, JobProcess
-from simulator.status import NoticeStatus, Status
+from simulator.cloud.schedule import AddNode, ScheduledNotice, Withdraw
+from simulator.events import JobEventKind
+from simulator.harness import ReplayWorld
+from simulator.services import JobProcess, ServedJobPlan
+from simulator.status import NoticeStatus, ReadStatus
 from supervisor.wiring.startup import STORE_FILE
 from tests.testkit.faketime import skew
 from tests.testkit.worlds import OpenWorld, node
@@ -22,14 +22,14 @@ LEAD = 100.0
 SLACK = 3.0
 """Seconds: an agent's estimate moves within the whole seconds of a Date, and what it says travels."""
 
-PLAN = JobPlan(min_workers=2, max_workers=3, steps=100_000, step_seconds=0.05)
+PLAN = ServedJobPlan(min_workers=2, max_workers=3, steps=100_000, step_seconds=0.05)
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
     """A notice on node 3 whose exclusion is in force."""
 
-    world: World
+    world: ReplayWorld
     job: JobProcess
     before: float
     after: float
@@ -41,21 +41,21 @@ class Announced:
 
     @property
     def exclusions(self) -> list[tuple[str, ...]]:
-        changes = (event for event in self.job.events() if event.kind is Kind.EXCLUSIONS_CHANGED)
+        changes = (event for event in self.job.events() if event.kind is JobEventKind.EXCLUSIONS_CHANGED)
         return [event.texts("hosts") for event in changes]
 
 
-async def _announced(world: World) -> Announced:
+async def _announced(world: ReplayWorld) -> Announced:
     job = world.start_job(PLAN)
     await world.until_training(job, workers=3)
     before = time.monotonic()
-    await world.play([Notice(0, node(3), LEAD, "g")])
+    await world.play([ScheduledNotice(0, node(3), LEAD, "g")])
     announced = Announced(world, job, before, time.monotonic())
     await world.until(lambda _status: announced.exclusions == [("node3",)], "the exclusion")
     return announced
 
 
-def _only(status: Status) -> NoticeStatus:
+def _only(status: ReadStatus) -> NoticeStatus:
     (notice,) = status.notices
     return notice
 
@@ -95,5 +95,5 @@ async def test_a_job_that_waits_is_not_timed_out_by_a_step(open_world: OpenWorld
     await world.until(lambda status: (known := status.job("demo")) is not None and known.phase == "Waiting", "the job")
     await world.supervisor.kill()
     await world.supervisor.start(skew(faketime, 600.0))
-    await world.play([Add(0, node(2))])
+    await world.play([AddNode(0, node(2))])
     await world.until_training(job, workers=2)

@@ -6,16 +6,16 @@ import pytest
 
 from tests.controlplane.kind_support import SHOWS, shown
 from tests.testkit.controlplane.api import Api, client
-from tests.testkit.controlplane.binaries import NoGo, Program, binaries
-from tests.testkit.controlplane.installed import Place, api_server, empty, place
+from tests.testkit.controlplane.binaries import BinaryProgram, NoGo, binaries
+from tests.testkit.controlplane.installed import InstalledPlace, api_server, empty, place
 from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
 from tests.testkit.controlplane.order import dealt
-from tests.testkit.controlplane.running import Cluster, ControlPlane, running
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster, running
 from tests.testkit.controlplane.shared import shared
 
 
 @pytest.fixture(scope="session")
-def programs() -> Mapping[Program, Path]:
+def programs() -> Mapping[BinaryProgram, Path]:
     """The programs of a control plane; without Go the test is skipped, and fails where nobody has built them."""
     try:
         return binaries()
@@ -24,7 +24,9 @@ def programs() -> Mapping[Program, Path]:
 
 
 @pytest.fixture(scope="session")
-def cluster(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(
+    programs: Mapping[BinaryProgram, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningCluster]:
     """The control plane that all tests of this run share, in all of its processes."""
     assert programs
     base = tmp_path_factory.getbasetemp()
@@ -33,38 +35,40 @@ def cluster(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[Api]:
+async def api(cluster: RunningCluster) -> AsyncIterator[Api]:
     """A client of the shared control plane that may do everything."""
     async with client(cluster) as administrator:
         yield administrator
 
 
 @pytest.fixture
-async def namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
+async def namespace(cluster: RunningCluster, api: Api) -> AsyncIterator[Namespace]:
     async with fresh_namespace(cluster, api) as own:
         yield own
 
 
 @pytest.fixture(scope="session")
-def api_plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def api_plane(
+    programs: Mapping[BinaryProgram, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
     """An API server for all tests of one process that need no more of a control plane: one at a time has it alone."""
     with api_server(programs, tmp_path_factory.mktemp("api")) as running:
         yield running
 
 
 @pytest.fixture
-async def here(api_plane: ControlPlane) -> AsyncIterator[Place]:
+async def here(api_plane: ControlPlane) -> AsyncIterator[InstalledPlace]:
     """That API server, without objects of other tests; a test may stop and restart it."""
-    if not api_plane.runs(Program.API_SERVER):
-        api_plane.launch(Program.API_SERVER)
-        api_plane.wait_ready(Program.API_SERVER)
+    if not api_plane.runs(BinaryProgram.API_SERVER):
+        api_plane.launch(BinaryProgram.API_SERVER)
+        api_plane.wait_ready(BinaryProgram.API_SERVER)
     async with place(api_plane) as own:
         await empty(own.api)
         yield own
 
 
 @pytest.fixture
-def own_controlplane(programs: Mapping[Program, Path], tmp_path: Path) -> Iterator[ControlPlane]:
+def own_controlplane(programs: Mapping[BinaryProgram, Path], tmp_path: Path) -> Iterator[ControlPlane]:
     with running(programs, tmp_path / "controlplane") as plane:
         yield plane
 
@@ -100,9 +104,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(line)
 
 
-def _clusters(used: Mapping[str, Any]) -> Iterator[Cluster]:
+def _clusters(used: Mapping[str, Any]) -> Iterator[RunningCluster]:
     for value in used.values():
-        if isinstance(value, Cluster):
+        if isinstance(value, RunningCluster):
             yield value
         elif isinstance(value, ControlPlane):
             yield value.cluster

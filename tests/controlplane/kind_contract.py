@@ -15,7 +15,7 @@ import pytest
 from supervisor.jobs.registry import KINDS
 from tests.controlplane.kind_jobs import ELASTIC, MANAGED, PREFIX, KindJobs
 from tests.controlplane.kind_support import SHOWS, Support
-from tests.controlplane.operator_world import World, world
+from tests.controlplane.operator_world import OperatorWorld, world
 from tests.controlplane.operators import documented_jobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.running import ControlPlane
@@ -144,12 +144,12 @@ class KindContract:
             await _running(one, 2)
 
 
-async def _running(one: World[KindJobs], workers: int, run: int | None = None) -> None:
+async def _running(one: OperatorWorld[KindJobs], workers: int, run: int | None = None) -> None:
     await one.jobs.runs("j", workers)
     await one.decided("j", "Running", run=run, workers=workers)
 
 
-async def _stopped_and_resumed(one: World[KindJobs], workers: int, run: int) -> None:
+async def _stopped_and_resumed(one: OperatorWorld[KindJobs], workers: int, run: int) -> None:
     """Every worker but rank 0 is on a node that will be reclaimed, until the job is suspended."""
     pods = {name for name in await one.jobs.pods("j") if name.startswith("worker-")}
     noticed = [await one.node_of("j", pod) for pod in sorted(pods)[1:]]

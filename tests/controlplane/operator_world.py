@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from supervisor.serving.servers import ENDPOINTS_FILE
-from tests.controlplane.identity.identity_world import AUDIENCE, Running, supervising
+from tests.controlplane.identity.identity_world import AUDIENCE, RunningIdentity, supervising
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.installed import Place, job_path, place
+from tests.testkit.controlplane.installed import InstalledPlace, job_path, place
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.serving import AgentPeer, ProcessPeer, noticed
@@ -27,7 +27,7 @@ _QUICK = {
 }
 
 
-class Jobs(Protocol):
+class OperatedJobs(Protocol):
     """The jobs of one kind in a test's namespace."""
 
     kind: str
@@ -40,14 +40,14 @@ class Jobs(Protocol):
         """The job's pods, once they are just these."""
 
 
-J = TypeVar("J", bound=Jobs)
+J = TypeVar("J", bound=OperatedJobs)
 
 
 @dataclass(slots=True)
-class World(Generic[J]):
-    here: Place
+class OperatorWorld(Generic[J]):
+    here: InstalledPlace
     jobs: J
-    supervisor: Running
+    supervisor: RunningIdentity
     revisions: Counter[str] = field(default_factory=Counter)
     """Of what each node's agent announced last."""
     _agents: dict[str, AgentPeer] = field(default_factory=dict)
@@ -139,15 +139,15 @@ class World(Generic[J]):
 
 
 @asynccontextmanager
-async def world(plane: ControlPlane, jobs: J, directory: Path, **settings: Any) -> AsyncIterator[World[J]]:
+async def world(plane: ControlPlane, jobs: J, directory: Path, **settings: Any) -> AsyncIterator[OperatorWorld[J]]:
     async with place(plane) as here, supervising(here, directory, **{**_QUICK, **settings}) as supervisor:
-        yield World(here, jobs, supervisor)
+        yield OperatorWorld(here, jobs, supervisor)
 
 
 @asynccontextmanager
-async def restarted(one: World[J], directory: Path) -> AsyncIterator[World[J]]:
+async def restarted(one: OperatorWorld[J], directory: Path) -> AsyncIterator[OperatorWorld[J]]:
     """The same with another supervisor's process, after the first one was killed."""
     (directory / ENDPOINTS_FILE).unlink()
     settings: dict[str, Any] = {**_QUICK}
     async with supervising(one.here, directory, **settings) as supervisor:
-        yield World(one.here, one.jobs, supervisor, one.revisions)
+        yield OperatorWorld(one.here, one.jobs, supervisor, one.revisions)

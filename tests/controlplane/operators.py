@@ -18,9 +18,9 @@ import trustme
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import AnyKind, JobState
 from tests.testkit.controlplane.api import Api, client
-from tests.testkit.controlplane.binaries import NoGo, Operator, Program, operator
+from tests.testkit.controlplane.binaries import BinaryProgram, NoGo, OperatorBinary, operator
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster, ControlPlane, running
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster, running
 from tests.testkit.waiting import until
 from tests.testkit.yaml_text import document, documents
 
@@ -31,12 +31,12 @@ _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 
 
 @contextmanager
-def plane_of_running_pods(programs: Mapping[Program, Path], directory: Path) -> Iterator[ControlPlane]:
-    with running(programs, directory, {Program.KWOK: {"config": _STAGES}}) as plane:
+def plane_of_running_pods(programs: Mapping[BinaryProgram, Path], directory: Path) -> Iterator[ControlPlane]:
+    with running(programs, directory, {BinaryProgram.KWOK: {"config": _STAGES}}) as plane:
         yield plane
 
 
-def built(name: str, program: str = "") -> Operator:
+def built(name: str, program: str = "") -> OperatorBinary:
     """An operator, or one of its programs. Without Go the test is skipped; it fails where nobody has built them."""
     try:
         return operator(name, program)
@@ -117,7 +117,7 @@ def observed_size(kind: AnyKind, job: Any) -> tuple[int, int]:
 
 @contextmanager
 def started(
-    name: str, command: Sequence[str], cluster: Cluster, environment: Mapping[str, str] | None = None
+    name: str, command: Sequence[str], cluster: RunningCluster, environment: Mapping[str, str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """A program of an operator, which ends with this process; its log lies beside the cluster's."""
     guarded = ["setpriv", "--pdeathsig", "KILL", *command]
@@ -130,7 +130,7 @@ def started(
         process.wait()
 
 
-async def certificate_copied(cluster: Cluster, secret: str, directory: Path) -> None:
+async def certificate_copied(cluster: RunningCluster, secret: str, directory: Path) -> None:
     """Copies the certificate that an operator makes in a Secret, which in a pod is mounted, once it is there."""
     async with client(cluster) as api:
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testkit.controlplane.binaries import ASSETS, KUBERNETES, NotBuilt, Program, binaries, build
+from tests.testkit.controlplane.binaries import ASSETS, KUBERNETES, BinaryNotBuilt, BinaryProgram, binaries, build
 from tests.testkit.controlplane.procfs import waits_for_a_lock
 from tests.testkit.waiting import wait_until
 
@@ -47,9 +47,9 @@ def test_all_programs_are_built_once(workshop: Path) -> None:
     told = first.communicate()[0]
     assert second.communicate() == (told, "somebody else is building it: waiting\n")
     assert _run(workshop).stdout == told
-    assert sorted(Path(line).name for line in told.splitlines()) == sorted(Program)
+    assert sorted(Path(line).name for line in told.splitlines()) == sorted(BinaryProgram)
     assert all(Path(line).read_text(encoding="utf-8") == "built\n" for line in told.splitlines())
-    assert len(_built(workshop)) == len(Program)
+    assert len(_built(workshop)) == len(BinaryProgram)
 
 
 def test_other_pins_are_built_beside_the_old_ones(workshop: Path) -> None:
@@ -59,15 +59,15 @@ def test_other_pins_are_built_beside_the_old_ones(workshop: Path) -> None:
         pins.write("\n")
     after = _run(workshop).stdout.splitlines()
     changed = [Path(new).name for old, new in zip(before, after, strict=True) if old != new]
-    assert changed == [Program.KWOK]
+    assert changed == [BinaryProgram.KWOK]
     assert all(Path(path).exists() for path in before)
-    assert len(_built(workshop)) == len(Program) + 1
+    assert len(_built(workshop)) == len(BinaryProgram) + 1
 
 
 def test_another_version_is_built_beside_the_usual_one(workshop: Path) -> None:
     """All of it but kwok, which serves every version."""
     usual, other = _run(workshop).stdout.splitlines(), _run(workshop, KUBERNETES="1.30").stdout.splitlines()
-    assert [Path(path).name for path in {*usual} & {*other}] == [Program.KWOK]
+    assert [Path(path).name for path in {*usual} & {*other}] == [BinaryProgram.KWOK]
     assert all("kubernetes-1.30-" in path for path in {*other} - {*usual})
 
 
@@ -110,20 +110,20 @@ def test_go_that_is_too_old_is_named_in_a_sentence(workshop: Path, version: str)
 def test_programs_that_somebody_has_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ASSETS, str(tmp_path / "assets"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    for path in [*(tmp_path / "assets" / program for program in Program), tmp_path / "bin" / Program.KWOK]:
+    for path in [*(tmp_path / "assets" / program for program in BinaryProgram), tmp_path / "bin" / BinaryProgram.KWOK]:
         path.parent.mkdir(exist_ok=True)
         path.touch(mode=0o755)
-    assert set(build().values()) == {tmp_path / "assets" / program for program in Program}
-    (tmp_path / "assets" / Program.KWOK).unlink()
-    assert build()[Program.KWOK] == binaries()[Program.KWOK] == tmp_path / "bin" / Program.KWOK
+    assert set(build().values()) == {tmp_path / "assets" / program for program in BinaryProgram}
+    (tmp_path / "assets" / BinaryProgram.KWOK).unlink()
+    assert build()[BinaryProgram.KWOK] == binaries()[BinaryProgram.KWOK] == tmp_path / "bin" / BinaryProgram.KWOK
 
 
 def test_a_directory_of_programs_that_lacks_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ASSETS, str(tmp_path))
-    (tmp_path / Program.ETCD).touch()
+    (tmp_path / BinaryProgram.ETCD).touch()
     said = f"{ASSETS}={tmp_path} has no kube-apiserver; without {ASSETS} all are built"
     for place in (build, binaries):
-        with pytest.raises(NotBuilt, match=said):
+        with pytest.raises(BinaryNotBuilt, match=said):
             place()
 
 

@@ -8,28 +8,28 @@ from servicekit.kubernetes.errors import ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 
 _KIND = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 
 
-class _ConfigMap(msgspec.Struct, frozen=True):
+class _CollectedConfigMap(msgspec.Struct, frozen=True):
     metadata: Metadata
     data: dict[str, str] = {}
 
 
-def _decode(data: bytes | msgspec.Raw) -> _ConfigMap:
-    return msgspec.json.decode(data, type=_ConfigMap)
+def _decode(data: bytes | msgspec.Raw) -> _CollectedConfigMap:
+    return msgspec.json.decode(data, type=_CollectedConfigMap)
 
 
 @pytest.fixture
-async def server(cluster: Cluster) -> AsyncIterator[ApiServer]:
+async def server(cluster: RunningCluster) -> AsyncIterator[ApiServer]:
     one = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     yield one
     await one.close()
 
 
-def _collection(server: ApiServer, namespace: Namespace, labels: str = "") -> ResourceClient[_ConfigMap]:
+def _collection(server: ApiServer, namespace: Namespace, labels: str = "") -> ResourceClient[_CollectedConfigMap]:
     return ResourceClient(server, _KIND, _decode, Selection(namespace=namespace.name, labels=labels))
 
 

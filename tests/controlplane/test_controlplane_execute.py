@@ -8,12 +8,12 @@ from servicekit.kubernetes.execute import ExecResult, execute
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 
 @pytest.fixture
-async def server(cluster: Cluster) -> AsyncIterator[ApiServer]:
+async def server(cluster: RunningCluster) -> AsyncIterator[ApiServer]:
     one = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     yield one
     await one.close()
@@ -64,7 +64,7 @@ async def test_a_command_that_fails_is_no_success(server: ApiServer, pod: Object
         await execute(server, pod, "main", command)
 
 
-async def test_a_command_is_waited_for_only_so_long(cluster: Cluster, pod: ObjectKey) -> None:
+async def test_a_command_is_waited_for_only_so_long(cluster: RunningCluster, pod: ObjectKey) -> None:
     impatient = await ApiServer.connect(str(cluster.kubeconfig), 0.5)
     try:
         with pytest.raises(ApiUnavailableError, match="has not run the command within"):

@@ -9,10 +9,10 @@ from kubernetes_asyncio.client import CoreV1Api
 from kubernetes_asyncio.client.exceptions import ApiException
 from kubernetes_asyncio.config import new_client_from_config
 
-from tests.testkit.controlplane.api import Api, Refused, client
+from tests.testkit.controlplane.api import Api, ObjectRefused, client
 from tests.testkit.controlplane.binaries import ASSETS, kubernetes_version
 from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 _AUDIENCE = "job-supervisor.kube-ai.io"
@@ -51,7 +51,7 @@ async def test_an_eviction_meets_the_disruption_budget_and_then_says_so_on_the_p
         return bool((await api.get(f"{budget}/j"))["status"].get("currentHealthy"))
 
     await until(counted, "the budget knows its pod")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ObjectRefused) as refused:
         await _evict(api, namespace, "worker")
     assert refused.value.status == 429
     await api.delete(f"{budget}/j")
@@ -69,7 +69,7 @@ async def test_a_taint_that_executes_deletes_the_pods_of_its_node(api: Api, name
     await namespace.gone("worker")
 
 
-async def test_a_token_is_good_for_its_audience_alone(cluster: Cluster, api: Api, namespace: Namespace) -> None:
+async def test_a_token_is_good_for_its_audience_alone(cluster: RunningCluster, api: Api, namespace: Namespace) -> None:
     """TokenReview accepts it for that audience, refuses it for another, and so does the API server for itself."""
     await namespace.account("sdk")
     token = await namespace.token("sdk", _AUDIENCE)
@@ -78,7 +78,7 @@ async def test_a_token_is_good_for_its_audience_alone(cluster: Cluster, api: Api
     assert accepted["user"]["username"] == f"system:serviceaccount:{namespace.name}:sdk"
     assert not (await _review(api, token, "somebody-else")).get("authenticated")
     async with client(cluster, token) as stranger:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(ObjectRefused) as refused:
             await stranger.get("/api/v1/nodes")
     assert refused.value.status == 401
 
@@ -97,7 +97,7 @@ async def test_an_account_may_do_what_its_role_says_and_nothing_else(namespace: 
                 await forbidden
 
 
-async def test_two_namespaces_do_not_see_each_other(cluster: Cluster, api: Api) -> None:
+async def test_two_namespaces_do_not_see_each_other(cluster: RunningCluster, api: Api) -> None:
     """Pods of the same name run in both, each on its own node of the same name; what goes in one stays in the other."""
     async with fresh_namespace(cluster, api) as one, fresh_namespace(cluster, api) as other:
         for namespace in (one, other):
@@ -129,7 +129,7 @@ def _accepted(call: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[bool
     async def accepted() -> bool:
         try:
             await call()
-        except Refused as refused:
+        except ObjectRefused as refused:
             if refused.status != 429:
                 raise
             return False

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testkit.controlplane.binaries import ASSETS, Program
+from tests.testkit.controlplane.binaries import ASSETS, BinaryProgram
 from tests.testkit.controlplane.procfs import processes, waits_for_a_lock
 from tests.testkit.controlplane.running import NotReady
 from tests.testkit.controlplane.shared import shared
@@ -34,7 +34,9 @@ with running(binaries(), pathlib.Path(sys.argv[1]) / "own") as plane:
 _FAILING = "def test_that_fails(cluster): raise AssertionError(cluster)"
 
 
-def test_all_users_have_the_same_one_until_the_last_is_gone(programs: Mapping[Program, Path], tmp_path: Path) -> None:
+def test_all_users_have_the_same_one_until_the_last_is_gone(
+    programs: Mapping[BinaryProgram, Path], tmp_path: Path
+) -> None:
     """The one that started it may go first, and the last may be killed: nothing is left, and the next starts anew."""
     assert programs
     with _using(_SHARING, tmp_path) as (first, directory), _using(_SHARING, tmp_path) as (second, same):
@@ -42,7 +44,7 @@ def test_all_users_have_the_same_one_until_the_last_is_gone(programs: Mapping[Pr
         keeper = _keeper(tmp_path)
         first.communicate()
         wait_until(lambda: waits_for_a_lock(keeper), "the keeper waits for the second user")
-        assert len(_programs(tmp_path)) == len(Program)
+        assert len(_programs(tmp_path)) == len(BinaryProgram)
         second.kill()
         wait_until(lambda: not processes(tmp_path), "everything has ended")
         with _using(_SHARING, tmp_path) as (_, other):
@@ -50,27 +52,27 @@ def test_all_users_have_the_same_one_until_the_last_is_gone(programs: Mapping[Pr
     wait_until(lambda: not processes(tmp_path), "everything has ended")
 
 
-def test_a_killed_keeper_takes_everything_with_it(programs: Mapping[Program, Path], tmp_path: Path) -> None:
+def test_a_killed_keeper_takes_everything_with_it(programs: Mapping[BinaryProgram, Path], tmp_path: Path) -> None:
     assert programs
     with _using(_SHARING, tmp_path):
-        assert len(_programs(tmp_path)) == len(Program)
+        assert len(_programs(tmp_path)) == len(BinaryProgram)
         os.kill(_keeper(tmp_path), signal.SIGKILL)
         wait_until(lambda: not _programs(tmp_path), "all programs have ended")
 
 
 def test_a_killed_test_run_takes_its_own_control_plane_with_it(
-    programs: Mapping[Program, Path], tmp_path: Path
+    programs: Mapping[BinaryProgram, Path], tmp_path: Path
 ) -> None:
     assert programs
     with _using(_OWNING, tmp_path) as (owner, _):
-        assert len(_programs(tmp_path)) == len(Program)
+        assert len(_programs(tmp_path)) == len(BinaryProgram)
         owner.kill()
         wait_until(lambda: not processes(tmp_path), "everything has ended")
 
 
 def test_one_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The failing program's own words reach whoever wanted to use it, and nothing is left running."""
-    for program in Program:
+    for program in BinaryProgram:
         path = tmp_path / program
         path.write_text(f"#!/bin/sh\necho {program} has no wish to run\n", encoding="utf-8")
         path.chmod(0o755)
@@ -80,7 +82,7 @@ def test_one_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.Mo
     wait_until(lambda: not processes(tmp_path), "everything has ended")
 
 
-def test_a_failed_test_shows_the_logs(programs: Mapping[Program, Path], tmp_path: Path) -> None:
+def test_a_failed_test_shows_the_logs(programs: Mapping[BinaryProgram, Path], tmp_path: Path) -> None:
     """The end of each program's log is in the report, and the control plane of that run ends with it."""
     (tmp_path / "test_failing.py").write_text(_FAILING, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "tests.controlplane.conftest", "-c", os.devnull, "--basetemp"]
@@ -109,4 +111,4 @@ def _keeper(directory: Path) -> int:
 
 def _programs(directory: Path) -> list[str]:
     names = {Path(command[0]).name for command in processes(directory).values()}
-    return sorted(names & set(Program))
+    return sorted(names & set(BinaryProgram))

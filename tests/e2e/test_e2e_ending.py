@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.events import Kind
+from simulator.events import JobEventKind
 from simulator.model import reference
-from simulator.services import JobPlan, JobProcess
+from simulator.services import JobProcess, ServedJobPlan
 from tests.testkit.worlds import OpenWorld, goes_on_at_the_step_after, told_to_stop
 
-PLAN = JobPlan(min_workers=2, max_workers=3, steps=160, step_seconds=0.05)
+PLAN = ServedJobPlan(min_workers=2, max_workers=3, steps=160, step_seconds=0.05)
 LONG = replace(PLAN, steps=4000)
 """Never done before a test is."""
 
@@ -42,7 +42,7 @@ async def test_a_job_that_is_ended_saves_first_and_goes_on_from_there(
     await world.until(lambda status: [(one.phase, one.reason) for one in status.jobs] == ended, "the job to be over")
     again = await goes_on_at_the_step_after(world, job)
     assert await again.wait(90) == 0, again.child.tail()
-    digests = {event.text("digest") for event in again.events() if event.kind is Kind.JOB_FINISHED}
+    digests = {event.text("digest") for event in again.events() if event.kind is JobEventKind.JOB_FINISHED}
     assert digests == {reference(PLAN.steps, PLAN.seed)}
 
 
@@ -69,4 +69,4 @@ async def test_without_a_supervisor_a_job_ends_after_its_grace_and_says_why(open
     _terminate(job)
     assert await job.wait(60) == 143
     assert "the supervisor is unreachable after 1 s: ending run 1 without a checkpoint" in job.child.tail()
-    assert not any(event.kind is Kind.CHECKPOINT_SAVED for event in job.events())
+    assert not any(event.kind is JobEventKind.CHECKPOINT_SAVED for event in job.events())

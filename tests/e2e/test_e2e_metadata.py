@@ -5,26 +5,32 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cloud.dialects import Cloud
+from simulator.cloud.dialects import SimulatedCloud
 from simulator.cloud.faults import MetadataFault
-from simulator.cloud.schedule import Add, Kill
+from simulator.cloud.schedule import AddNode, KillNode
 from simulator.cloud.trace import Node
 from simulator.harness import world
-from simulator.services import JobPlan
+from simulator.services import ServedJobPlan
 from tests.testkit.worlds import LEAD, group, node, told_to_stop
 
 
 # The others are asked as Alibaba Cloud is.
 @pytest.mark.parametrize(
     "cloud",
-    [Cloud.AWS, pytest.param(Cloud.AZURE, marks=pytest.mark.long), pytest.param(Cloud.GCP, marks=pytest.mark.long)],
+    [
+        SimulatedCloud.AWS,
+        pytest.param(SimulatedCloud.AZURE, marks=pytest.mark.long),
+        pytest.param(SimulatedCloud.GCP, marks=pytest.mark.long),
+    ],
 )
-async def test_a_job_is_saved_by_what_another_cloud_announces(cloud: Cloud, tmp_path: Path) -> None:
+async def test_a_job_is_saved_by_what_another_cloud_announces(cloud: SimulatedCloud, tmp_path: Path) -> None:
     """From its own metadata in its own words: stopped by rank 0's checkpoint, and resumed elsewhere."""
     async with world(tmp_path, ["node1", "node2", "node3", "node4"], cloud=cloud) as one:
-        job = one.start_job(JobPlan(min_workers=3, max_workers=4, steps=120, step_seconds=0.05))
+        job = one.start_job(ServedJobPlan(min_workers=3, max_workers=4, steps=120, step_seconds=0.05))
         await one.until_training(job, workers=4)
-        await one.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3)), Add(LEAD, Node("node5"))])
+        await one.play(
+            [*group("g", 2, 3), KillNode(LEAD, node(2)), KillNode(LEAD, node(3)), AddNode(LEAD, Node("node5"))]
+        )
         assert await job.wait(90) == 0
     verdict = one.verdict(job)
     assert verdict.ok, verdict.failures
@@ -34,8 +40,8 @@ async def test_a_job_is_saved_by_what_another_cloud_announces(cloud: Cloud, tmp_
 
 async def test_metadata_that_misbehave_stop_no_job(tmp_path: Path) -> None:
     """All nodes unknown at once, one way after another, while one is noticed: only that one host leaves."""
-    async with world(tmp_path, ["node1", "node2", "node3"], cloud=Cloud.AWS) as one:
-        job = one.start_job(JobPlan(min_workers=2, max_workers=3, steps=260, step_seconds=0.05))
+    async with world(tmp_path, ["node1", "node2", "node3"], cloud=SimulatedCloud.AWS) as one:
+        job = one.start_job(ServedJobPlan(min_workers=2, max_workers=3, steps=260, step_seconds=0.05))
         await one.until_training(job, workers=3)
         one.metadata.warn(node(1), time.time())
         await one.play(group("g", 2))

@@ -2,20 +2,20 @@
 
 import pytest
 
-from simulator.cloud.schedule import Add, Kill, Notice, Withdraw
+from simulator.cloud.schedule import AddNode, KillNode, ScheduledNotice, Withdraw
 from simulator.cloud.trace import Node
-from simulator.events import Kind
-from simulator.services import JobPlan
-from simulator.status import Status
+from simulator.events import JobEventKind
+from simulator.services import ServedJobPlan
+from simulator.status import ReadStatus
 from tests.testkit.worlds import LEAD, OpenWorld, group, node, told_to_stop
 
 
 async def test_a_group_leaves_in_one_change_and_training_goes_on(open_world: OpenWorld) -> None:
     """Two of five hosts go together: one change of the list, nothing lost, nobody told to stop."""
     world = await open_world(5)
-    job = world.start_job(JobPlan(min_workers=3, max_workers=5, steps=200, step_seconds=0.05))
+    job = world.start_job(ServedJobPlan(min_workers=3, max_workers=5, steps=200, step_seconds=0.05))
     await world.until_training(job, workers=5)
-    await world.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3))])
+    await world.play([*group("g", 2, 3), KillNode(LEAD, node(2)), KillNode(LEAD, node(3))])
     assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
@@ -28,12 +28,12 @@ async def test_hosts_train_until_shortly_before_they_go(open_world: OpenWorld) -
     """The ranks say how long their steps take, so two groups leave together, just before the first of them goes."""
     lead = 14.0
     world = await open_world(5)
-    plan = JobPlan(min_workers=2, max_workers=5, steps=500, step_seconds=0.05, job_arguments=("--agree",))
+    plan = ServedJobPlan(min_workers=2, max_workers=5, steps=500, step_seconds=0.05, job_arguments=("--agree",))
     job = world.start_job(plan)
     await world.until_training(job, workers=5)
     await world.until(lambda status: _step_seconds(status, plan) is not None, "the time of a step")
-    notices = [Notice(0, node(2), lead, "a"), Notice(4, node(3), lead, "b")]
-    await world.play([*notices, Kill(lead, node(2)), Kill(lead + 4, node(3))])
+    notices = [ScheduledNotice(0, node(2), lead, "a"), ScheduledNotice(4, node(3), lead, "b")]
+    await world.play([*notices, KillNode(lead, node(2)), KillNode(lead + 4, node(3))])
     assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
@@ -43,7 +43,7 @@ async def test_hosts_train_until_shortly_before_they_go(open_world: OpenWorld) -
     assert second.excluded_after[0] == pytest.approx(first.excluded_after[0] - 4, abs=1)
 
 
-def _step_seconds(status: Status, plan: JobPlan) -> float | None:
+def _step_seconds(status: ReadStatus, plan: ServedJobPlan) -> float | None:
     job = status.job(plan.name)
     return None if job is None else job.step_seconds
 
@@ -51,9 +51,11 @@ def _step_seconds(status: Status, plan: JobPlan) -> float | None:
 async def test_below_the_minimum_rank_0_alone_stops_and_the_job_resumes_elsewhere(open_world: OpenWorld) -> None:
     """Rank 0 saves, nobody steps past it, the hosts are freed, and a new run goes on from there."""
     world = await open_world(4)
-    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=120, step_seconds=0.05))
+    job = world.start_job(ServedJobPlan(min_workers=3, max_workers=4, steps=120, step_seconds=0.05))
     await world.until_training(job, workers=4)
-    await world.play([*group("g", 2, 3), Kill(LEAD, node(2)), Kill(LEAD, node(3)), Add(LEAD, Node("node5"))])
+    await world.play(
+        [*group("g", 2, 3), KillNode(LEAD, node(2)), KillNode(LEAD, node(3)), AddNode(LEAD, Node("node5"))]
+    )
     assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
@@ -66,16 +68,20 @@ async def test_below_the_minimum_rank_0_alone_stops_and_the_job_resumes_elsewher
 async def test_a_stop_comes_with_the_first_notice_that_makes_it_certain(open_world: OpenWorld) -> None:
     """The second of two notices makes it certain; a third, later one changes nothing."""
     world = await open_world(4)
-    job = world.start_job(JobPlan(min_workers=3, max_workers=4, steps=200, step_seconds=0.05))
+    job = world.start_job(ServedJobPlan(min_workers=3, max_workers=4, steps=200, step_seconds=0.05))
     await world.until_training(job, workers=4)
-    notices = [Notice(0, node(2), 9, "a"), Notice(2.5, node(3), 9, "b"), Notice(4, node(4), 9, "c")]
-    gone = [Kill(9, node(2)), Kill(11.5, node(3)), Kill(13, node(4))]
-    await world.play([*notices, *gone, *(Add(13, Node(f"node{number}")) for number in (5, 6))])
+    notices = [
+        ScheduledNotice(0, node(2), 9, "a"),
+        ScheduledNotice(2.5, node(3), 9, "b"),
+        ScheduledNotice(4, node(4), 9, "c"),
+    ]
+    gone = [KillNode(9, node(2)), KillNode(11.5, node(3)), KillNode(13, node(4))]
+    await world.play([*notices, *gone, *(AddNode(13, Node(f"node{number}")) for number in (5, 6))])
     assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
-    stops = [event.t for event in world.events(job) if event.kind is Kind.FLAG_SEEN]
-    shown = [event.t for event in world.events(job) if event.kind is Kind.NOTICE_SHOWN]
+    stops = [event.t for event in world.events(job) if event.kind is JobEventKind.FLAG_SEEN]
+    shown = [event.t for event in world.events(job) if event.kind is JobEventKind.NOTICE_SHOWN]
     assert len(stops) == 1
     assert shown[1] < stops[0] < shown[2]
     assert verdict.figures.changes_per_group == (1,)
@@ -84,9 +90,9 @@ async def test_a_stop_comes_with_the_first_notice_that_makes_it_certain(open_wor
 async def test_a_withdrawn_notice_brings_the_host_back(open_world: OpenWorld) -> None:
     """An excluded host whose notice is taken back trains again, in the same run."""
     world = await open_world(3)
-    job = world.start_job(JobPlan(min_workers=2, max_workers=3, steps=300, step_seconds=0.05))
+    job = world.start_job(ServedJobPlan(min_workers=2, max_workers=3, steps=300, step_seconds=0.05))
     await world.until_training(job, workers=3)
-    await world.play([Notice(0, node(2), 30, "g")])
+    await world.play([ScheduledNotice(0, node(2), 30, "g")])
     await world.until_training(job, workers=2)
     await world.play([Withdraw(0, node(2))])
     await world.until_training(job, workers=3)

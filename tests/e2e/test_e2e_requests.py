@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from simulator.events import Kind
-from simulator.harness import World
+from simulator.events import JobEventKind
+from simulator.harness import ReplayWorld
 from simulator.model import reference
-from simulator.services import JobPlan
+from simulator.services import ServedJobPlan
 from tests.job_supervisor.cli.cli_running import Said, run
 from tests.testkit.worlds import OpenWorld, goes_on_at_the_step_after, told_to_stop
 
 NODES = 3
-PLAN = JobPlan(min_workers=NODES, max_workers=NODES, steps=400, step_seconds=0.05)
+PLAN = ServedJobPlan(min_workers=NODES, max_workers=NODES, steps=400, step_seconds=0.05)
 
 
-async def _steer(world: World, *arguments: str | Path) -> Said:
+async def _steer(world: ReplayWorld, *arguments: str | Path) -> Said:
     said = await run(*arguments, "--wait", "--data-dir", world.paths.supervisor)
     assert said.code == 0, said.err
     return said
@@ -27,7 +27,7 @@ async def test_a_suspended_job_waits_for_a_person_and_goes_on_where_it_was(open_
     said = await _steer(world, "suspend", job.plan.name, "--reason", "power cut", "--yes")
     assert "has suspended the job: power cut. Rank 0 has " in said.out
     assert told_to_stop(job.events(), run=1) == {0}
-    (saved,) = [event.integer("step") for event in job.events() if event.kind is Kind.CHECKPOINT_SAVED]
+    (saved,) = [event.integer("step") for event in job.events() if event.kind is JobEventKind.CHECKPOINT_SAVED]
     await world.supervisor.kill()
     await world.supervisor.start()
     await world.until(lambda status: len(status.connected()) == NODES, "all agents again")
@@ -35,9 +35,9 @@ async def test_a_suspended_job_waits_for_a_person_and_goes_on_where_it_was(open_
     assert (held.phase, held.running) == ("Suspended", False)
     await _steer(world, "resume", job.plan.name)
     assert await job.wait(90) == 0, job.child.tail()
-    applied = [event for event in job.events() if event.kind is Kind.STEP_APPLIED]
+    applied = [event for event in job.events() if event.kind is JobEventKind.STEP_APPLIED]
     assert min(event.integer("step") for event in applied if event.integer("run") == 2) == saved + 1
-    digests = {event.text("digest") for event in job.events() if event.kind is Kind.JOB_FINISHED}
+    digests = {event.text("digest") for event in job.events() if event.kind is JobEventKind.JOB_FINISHED}
     assert digests == {reference(PLAN.steps, PLAN.seed)}
 
 

@@ -12,10 +12,10 @@ from reclaim.v1 import reclaim_pb2 as wire
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
 from servicekit.address import parse
-from simulator.cloud.metadata import Mode
-from simulator.events import Event, Kind
-from simulator.harness import ServiceSettings, World, world
-from simulator.services import JobPlan
+from simulator.cloud.metadata import AnswerMode
+from simulator.events import JobEvent, JobEventKind
+from simulator.harness import ReplayWorld, ServiceSettings, world
+from simulator.services import ServedJobPlan
 from supervisor.identity.tokens import SECRET_FILE
 from tests.testkit.waiting import until
 from tests.testkit.worlds import group
@@ -25,7 +25,7 @@ _LATER = ("token of a viewer", "token of the run", "session token 0")
 EVENTS = ("notice.received", "job.decided", "peer.refused", "node.noticed", "dependency.failing")
 
 
-def secrets(one: World) -> dict[str, str]:
+def secrets(one: ReplayWorld) -> dict[str, str]:
     """All that there are, by what they are; of a key its lines, as any of them tells a part of it."""
     paths = one.paths
     found = {f"stranger {number}": token for number, token in enumerate(STRANGERS)}
@@ -42,7 +42,7 @@ def secrets(one: World) -> dict[str, str]:
     return found | {f"session token {number}": token for number, token in enumerate(issued)}
 
 
-async def strangers(one: World) -> None:
+async def strangers(one: ReplayWorld) -> None:
     """Peers whose tokens are no good, on both wires and in every place where one could be quoted."""
     http, trusted = one.supervisor.endpoints.http, one.authority.ca_pem if one.authority else b""
     tokens = [*STRANGERS, one.supervisor.tokens().viewer()]
@@ -61,8 +61,8 @@ async def strangers(one: World) -> None:
             assert await call.code() in {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 
 
-def _excluded(events: Sequence[Event]) -> bool:
-    return any(event.kind is Kind.EXCLUSIONS_CHANGED for event in events)
+def _excluded(events: Sequence[JobEvent]) -> bool:
+    return any(event.kind is JobEventKind.EXCLUSIONS_CHANGED for event in events)
 
 
 @pytest.mark.parametrize("form", ["json", pytest.param("console", marks=pytest.mark.long)])
@@ -71,8 +71,8 @@ async def test_no_secret_is_ever_written(tmp_path: Path, form: str) -> None:
     agents = {"NODE_AGENT_LOG_FORMAT": form, "NODE_AGENT_LOG_LEVEL": "debug", "NODE_AGENT_METADATA_MODE": "hardened"}
     supervisor = {"JOB_SUPERVISOR_LOG_FORMAT": form, "JOB_SUPERVISOR_LOG_LEVEL": "debug"}
     given = ServiceSettings(supervisor=supervisor, agents=agents)
-    async with world(tmp_path, ["node1", "node2", "node3"], mode=Mode.HARDENED, tls=True, settings=given) as one:
-        job = one.start_job(JobPlan(min_workers=2, max_workers=3, steps=100_000, step_seconds=0.05))
+    async with world(tmp_path, ["node1", "node2", "node3"], mode=AnswerMode.HARDENED, tls=True, settings=given) as one:
+        job = one.start_job(ServedJobPlan(min_workers=2, max_workers=3, steps=100_000, step_seconds=0.05))
         await one.until_training(job, workers=3)
         await strangers(one)
         wrong = one.paths.token("agent-node2")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.frameworks_installation import NotInstallable, installed
+from tests.frameworks.frameworks_installation import FrameworksNotInstallable, installed
 
 
 @pytest.fixture(scope="session")
@@ -10,7 +10,7 @@ def frameworks() -> Path:
     """The environment that has torch and the training frameworks."""
     try:
         return installed()
-    except NotInstallable as reason:
+    except FrameworksNotInstallable as reason:
         pytest.skip(f"the training frameworks cannot be installed here: {reason}")
 
 

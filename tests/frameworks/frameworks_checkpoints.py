@@ -12,7 +12,7 @@ import torch.distributed as dist
 from kubeai.elastic.integrations.torch import ShardedCheckpoints
 
 
-class Training:
+class CheckpointedTraining:
     def __init__(self, directory: Path) -> None:
         self.model = torch.nn.Linear(4, 1)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
@@ -31,7 +31,7 @@ class Training:
         return [*self.model.weight.flatten().tolist(), self.scheduler.last_epoch, torch.rand(1).item()]
 
 
-def refusal(training: Training) -> str:
+def refusal(training: CheckpointedTraining) -> str:
     try:
         training.checkpoints.save(1)
     except RuntimeError as error:
@@ -41,7 +41,7 @@ def refusal(training: Training) -> str:
 
 def main(directory: Path) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    training, again = Training(directory), Training(directory)
+    training, again = CheckpointedTraining(directory), CheckpointedTraining(directory)
     first = training.checkpoints.load()
     for step in (1, 2, 2, 9):
         training.step()
@@ -53,7 +53,7 @@ def main(directory: Path) -> None:
         "loaded_step": again.checkpoints.load(),
         "loaded": again.state(),
         "names": sorted(path.name for path in directory.iterdir()),
-        "refusal": refusal(Training(Path("/dev/null/checkpoints"))),
+        "refusal": refusal(CheckpointedTraining(Path("/dev/null/checkpoints"))),
     }
     sys.stdout.write(json.dumps(facts))
 

@@ -32,7 +32,7 @@ _KIND, _ROOT, _STEPS, _STEP_SECONDS, _NAME = (
 )
 
 
-class Counting(torch.nn.Module):  # type: ignore[misc]  # torch is not installed where types are checked
+class CountingAgent(torch.nn.Module):  # type: ignore[misc]  # torch is not installed where types are checked
     """Each sample has a parameter, from which 1 is subtracted each time it is used: an exact sum."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
 def _build(mesh: Any = None) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     if _KIND == "exact":
-        counting = Counting()
+        counting = CountingAgent()
         return counting, torch.optim.SGD(counting.parameters(), lr=float(_GLOBAL_BATCH))
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
     if _KIND == "sharded":

@@ -18,12 +18,12 @@ _REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 _SECONDS = 900.0
 
 
-class NotInstallable(Exception):  # noqa: N818  # It names what is so.
+class FrameworksNotInstallable(Exception):  # noqa: N818  # It names what is so.
     """The frameworks cannot be installed here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class FrameworksEnvironment:
     """What is installed together: files of locked requirements, one after the other."""
 
     name: str
@@ -35,11 +35,11 @@ class Environment:
 
 # DeepSpeed is built from source. Its build cannot be isolated, as that would not be locked, so what its setup.py
 # imports has to be there before it.
-FRAMEWORKS = Environment("frameworks", ("frameworks-build.txt", "frameworks.txt"))
-OLDER_TORCH = Environment("torchrun", ("torchrun.txt",))
+FRAMEWORKS = FrameworksEnvironment("frameworks", ("frameworks-build.txt", "frameworks.txt"))
+OLDER_TORCH = FrameworksEnvironment("torchrun", ("torchrun.txt",))
 
 
-def installed(environment: Environment = FRAMEWORKS) -> Path:
+def installed(environment: FrameworksEnvironment = FRAMEWORKS) -> Path:
     """The environment's directory; made first where it is missing.
 
     Raises:
@@ -59,14 +59,14 @@ def site_packages(home: Path) -> Path:
     return home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 
-def _home(environment: Environment) -> Path:
+def _home(environment: FrameworksEnvironment) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     files = (*environment.paths(), Path(frameworks_stand_in.__file__))
     wanted = b"".join(file.read_bytes() for file in files) + sys.version.encode()
     return cache / "elastic-job-supervisor" / f"{environment.name}-{hashlib.sha256(wanted).hexdigest()[:12]}"
 
 
-def _make(environment: Environment, venv: Path) -> None:
+def _make(environment: FrameworksEnvironment, venv: Path) -> None:
     _run([sys.executable, "-m", "venv", str(venv)])
     for lock in environment.paths():
         # Through the module: scripts of the environment name the directory it was made in, not the one it ends up in.
@@ -87,7 +87,7 @@ def _make(environment: Environment, venv: Path) -> None:
     try:
         frameworks_stand_in.make(site_packages(venv))
     except frameworks_stand_in.CannotMake as error:
-        raise NotInstallable(str(error)) from error
+        raise FrameworksNotInstallable(str(error)) from error
 
 
 def _run(command: list[str]) -> None:
@@ -95,9 +95,9 @@ def _run(command: list[str]) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS, env=environment)
     except subprocess.CalledProcessError as error:
-        raise NotInstallable(" ".join(error.stderr.split())[-300:]) from error
+        raise FrameworksNotInstallable(" ".join(error.stderr.split())[-300:]) from error
     except subprocess.TimeoutExpired as error:
-        raise NotInstallable(f"not installed after {_SECONDS:g} s") from error
+        raise FrameworksNotInstallable(f"not installed after {_SECONDS:g} s") from error
 
 
 def _rename(made: Path, home: Path) -> None:
@@ -113,5 +113,5 @@ if __name__ == "__main__":
         try:
             if wanted.name in (sys.argv[1:] or [FRAMEWORKS.name]):
                 sys.stdout.write(f"{installed(wanted)}\n")
-        except NotInstallable as reason:
+        except FrameworksNotInstallable as reason:
             sys.exit(f"The training frameworks cannot be installed: {reason}")

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from simulator.cloud.process import TooLate
-from tests.frameworks.frameworks_world import PROCESSES, RUN_SECONDS, Script, faked
+from tests.frameworks.frameworks_world import PROCESSES, RUN_SECONDS, FrameworksScript, faked
 
 _HANG_SECONDS = 20.0
 """A save of these jobs takes less than a second."""
 
 
-async def stop_at(root: Path, script: Script, step: int) -> None:
+async def stop_at(root: Path, script: FrameworksScript, step: int) -> None:
     """Start the job, stop it at this step, and wait until all of its ranks have saved and exited.
 
     The step has to be some way beyond the first one: until a rank has asked once, a stop is not one at an agreed step.
@@ -25,7 +25,7 @@ async def stop_at(root: Path, script: Script, step: int) -> None:
         assert {report["step"] for report in saved} == {step}
 
 
-async def tell_one_rank(root: Path, script: Script, step: int) -> list[int]:
+async def tell_one_rank(root: Path, script: FrameworksScript, step: int) -> list[int]:
     """Tell rank 0 alone to stop once training has reached this step; returns the steps that it has reported as saved.
 
     Nobody waits for a job that hangs longer than a save takes.
@@ -38,6 +38,6 @@ async def tell_one_rank(root: Path, script: Script, step: int) -> list[int]:
         return [report["step"] for report in job.supervisor.reports_of("saved")]
 
 
-def _without_hold(script: Script) -> Script:
+def _without_hold(script: FrameworksScript) -> FrameworksScript:
     """The fake supervisor releases nobody."""
     return replace(script, variables={"KUBEAI_EXIT_HOLD": "0"})

@@ -18,13 +18,13 @@ from typing import Any
 
 from kubeai.elastic.testing import FakeSupervisor
 
-from simulator.cloud.paths import WorldPaths
-from simulator.cloud.process import Child, Leftover, end, environment, leftovers, spawn
-from simulator.cloud.schedule import Notice, Withdraw
+from simulator.cloud.paths import CloudPaths
+from simulator.cloud.process import CloudChild, Leftover, end, environment, leftovers, spawn
+from simulator.cloud.schedule import ScheduledNotice, Withdraw
 from simulator.cloud.trace import Node
-from simulator.harness import ServiceSettings, World, world
-from simulator.services import JobPlan, JobProcess
-from simulator.status import JobStatus
+from simulator.harness import ReplayWorld, ServiceSettings, world
+from simulator.services import JobProcess, ServedJobPlan
+from simulator.status import ReadJobStatus
 from tests.frameworks.frameworks_losses import Curve, curves, steps_of
 from tests.testkit.waiting import until, wait_until
 
@@ -48,7 +48,7 @@ def example(name: str) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class FrameworksScript:
     """A training script as its user would start it, with four processes.
 
     Attributes:
@@ -92,7 +92,7 @@ class Script:
         }
 
 
-async def run_alone(root: Path, script: Script, seconds: float = RUN_SECONDS) -> Curve:
+async def run_alone(root: Path, script: FrameworksScript, seconds: float = RUN_SECONDS) -> Curve:
     """Run the script to its end, without a supervisor and undisturbed; returns its losses."""
     losses = _losses(root)
     at_once = replace(script, step_seconds=0.0)
@@ -113,7 +113,7 @@ class FakedTraining:
     """
 
     supervisor: FakeSupervisor
-    child: Child
+    child: CloudChild
     losses: Path
 
     async def until_step(self, step: int) -> None:
@@ -151,7 +151,7 @@ class FakedTraining:
 
 
 @contextmanager
-def faked(root: Path, script: Script, run: int = 1) -> Iterator[FakedTraining]:
+def faked(root: Path, script: FrameworksScript, run: int = 1) -> Iterator[FakedTraining]:
     """Start the script with a fake supervisor, as one run of a job; what still runs at the end is killed."""
     directory = root / f"identity-{run}"
     directory.mkdir()
@@ -164,18 +164,18 @@ def faked(root: Path, script: Script, run: int = 1) -> Iterator[FakedTraining]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan(JobPlan):
+class _FrameworksPlan(ServedJobPlan):
     """The script on two hosts, both of which it needs."""
 
-    script: Script
+    script: FrameworksScript
 
-    def command(self, paths: WorldPaths, supervisor_url: str, token: Path) -> list[str]:
+    def command(self, paths: CloudPaths, supervisor_url: str, token: Path) -> list[str]:
         framework = ("--framework", "torchrun", "--save-grace", "20")
         return [*self._run(paths, supervisor_url, token), *framework, "--", *self.script.command()]
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class FrameworksTraining:
     """A job of the script in a world of its own.
 
     Attributes:
@@ -184,7 +184,7 @@ class Training:
         losses: Directory of the recorded losses.
     """
 
-    world: World
+    world: ReplayWorld
     job: JobProcess
     losses: Path
 
@@ -198,13 +198,13 @@ class Training:
 
     async def notice(self, lead: float = LEAD) -> None:
         """Announce that a host, and half of the ranks with it, is gone after `lead` seconds."""
-        await self.world.play([Notice(0, _DOOMED, lead, "group")])
+        await self.world.play([ScheduledNotice(0, _DOOMED, lead, "group")])
 
-    async def until_agreeing(self, seconds: float = RUN_SECONDS) -> JobStatus:
+    async def until_agreeing(self, seconds: float = RUN_SECONDS) -> ReadJobStatus:
         """Wait until the ranks are asked for a step, or have agreed on one that they have not reached."""
         return await self._until(lambda job: bool(_AGREEING.search(job.reason)), "agreeing", seconds)
 
-    async def until_suspended(self, seconds: float = RUN_SECONDS) -> JobStatus:
+    async def until_suspended(self, seconds: float = RUN_SECONDS) -> ReadJobStatus:
         """Wait until the job is suspended."""
         return await self._until(lambda job: job.phase == "Suspended", "suspended", seconds)
 
@@ -234,13 +234,13 @@ class Training:
         for file in self.losses.glob("stall-*"):
             file.unlink()
 
-    async def status(self) -> JobStatus:
+    async def status(self) -> ReadJobStatus:
         status = (await self.world.status()).job(self.job.plan.name)
         assert status is not None
         return status
 
-    async def _until(self, condition: Callable[[JobStatus], bool], what: str, seconds: float) -> JobStatus:
-        def holds(job: JobStatus | None) -> bool:
+    async def _until(self, condition: Callable[[ReadJobStatus], bool], what: str, seconds: float) -> ReadJobStatus:
+        def holds(job: ReadJobStatus | None) -> bool:
             self.job.child.check()
             return job is not None and condition(job)
 
@@ -252,7 +252,9 @@ class Training:
 
 
 @asynccontextmanager
-async def training(root: Path, script: Script, settings: Mapping[str, str] | None = None) -> AsyncIterator[Training]:
+async def training(
+    root: Path, script: FrameworksScript, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[FrameworksTraining]:
     """Start a job of the script in a new world; `settings` are variables of its supervisor.
 
     The job is stopped as soon as that is certain, as just in time it would be done before. At the end everything is
@@ -261,11 +263,11 @@ async def training(root: Path, script: Script, settings: Mapping[str, str] | Non
     losses = _losses(root)
     settings = {"JOB_SUPERVISOR_JUST_IN_TIME": "false", **(settings or {})}
     async with world(root / "world", ["node1", _DOOMED], settings=ServiceSettings(settings)) as one:
-        job = one.start_job(_Plan(min_workers=2, max_workers=2, script=script), script.environment(losses))
-        yield Training(one, job, losses)
+        job = one.start_job(_FrameworksPlan(min_workers=2, max_workers=2, script=script), script.environment(losses))
+        yield FrameworksTraining(one, job, losses)
 
 
-def undisturbed(script: Script) -> Script:
+def undisturbed(script: FrameworksScript) -> FrameworksScript:
     """The same script without disturbance."""
     return replace(script, cut_off=None, agrees=True)
 
@@ -276,7 +278,7 @@ def _losses(root: Path) -> Path:
     return directory
 
 
-async def _until_step(child: Child, losses: Path, run: int, step: int) -> None:
+async def _until_step(child: CloudChild, losses: Path, run: int, step: int) -> None:
     def begun() -> bool:
         child.check()
         found = curves(losses)
@@ -286,7 +288,7 @@ async def _until_step(child: Child, losses: Path, run: int, step: int) -> None:
 
 
 @contextmanager
-def _spawned(root: Path, script: Script, losses: Path, variables: Mapping[str, str]) -> Iterator[Child]:
+def _spawned(root: Path, script: FrameworksScript, losses: Path, variables: Mapping[str, str]) -> Iterator[CloudChild]:
     env = environment(root, {**script.environment(losses), **variables})
     child = spawn("torchrun", script.command(), env, root / "logs" / "torchrun.log")
     try:

@@ -9,15 +9,15 @@ import pytest
 
 from simulator.cloud.process import TooLate
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly
-from tests.frameworks.frameworks_world import Script, example, faked, run_alone, training
+from tests.frameworks.frameworks_world import FrameworksScript, example, faked, run_alone, training
 
 _STEPS = 600
 _HANG_SECONDS = 20.0
 """A save of this job takes less than a second."""
 
 
-def ddp(frameworks: Path, root: Path) -> Script:
-    return Script(frameworks, example("ddp.py"), (str(root / "checkpoint"), str(_STEPS)))
+def ddp(frameworks: Path, root: Path) -> FrameworksScript:
+    return FrameworksScript(frameworks, example("ddp.py"), (str(root / "checkpoint"), str(_STEPS)))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.cloud.process import TooLate
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of
-from tests.frameworks.frameworks_world import Script, example, faked, run_alone, training
+from tests.frameworks.frameworks_world import FrameworksScript, example, faked, run_alone, training
 
 _STEPS = 400
 _ACCUMULATED = 2
@@ -17,11 +17,11 @@ _HANG_SECONDS = 20.0
 """A save of this job takes about a second."""
 
 
-def deepspeed(frameworks: Path, root: Path) -> Script:
+def deepspeed(frameworks: Path, root: Path) -> FrameworksScript:
     # DeepSpeed compiles an operator at its first use on CPUs.
     variables = {"TORCH_EXTENSIONS_DIR": str(frameworks / "torch_extensions")}
     arguments = (str(root / "checkpoints"), str(_STEPS))
-    return Script(frameworks, example("deepspeed_zero.py"), arguments, step_seconds=0.05, variables=variables)
+    return FrameworksScript(frameworks, example("deepspeed_zero.py"), arguments, step_seconds=0.05, variables=variables)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of, steps_repeated
-from tests.frameworks.frameworks_world import Script, example, faked, run_alone, training
+from tests.frameworks.frameworks_world import FrameworksScript, example, faked, run_alone, training
 
 # A run imports for half a minute on a busy machine, and a test has three of them.
 pytestmark = pytest.mark.timeout(900)
@@ -20,8 +20,8 @@ _SAVED_EVERY = 10
 """As in the example."""
 
 
-def _script(home: Path, directory: Path) -> Script:
-    return Script(home, example("huggingface.py"), (str(directory), str(_STEPS)), step_seconds=0.2)
+def _script(home: Path, directory: Path) -> FrameworksScript:
+    return FrameworksScript(home, example("huggingface.py"), (str(directory), str(_STEPS)), step_seconds=0.2)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.cloud.process import TooLate
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of
-from tests.frameworks.frameworks_world import Script, example, faked, run_alone, training
+from tests.frameworks.frameworks_world import FrameworksScript, example, faked, run_alone, training
 
 _STEPS = 600
 _EVERY = 50
@@ -18,8 +18,8 @@ _HANG_SECONDS = 20.0
 """A save of this job takes less than a second."""
 
 
-def fsdp(frameworks: Path, root: Path) -> Script:
-    return Script(frameworks, example("fsdp.py"), (str(root / "checkpoints"), str(_STEPS)))
+def fsdp(frameworks: Path, root: Path) -> FrameworksScript:
+    return FrameworksScript(frameworks, example("fsdp.py"), (str(root / "checkpoints"), str(_STEPS)))
 
 
 @pytest.fixture(scope="module")

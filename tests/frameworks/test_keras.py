@@ -8,7 +8,7 @@ import pytest
 
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, curves
 from tests.frameworks.frameworks_scenes import stop_at, tell_one_rank
-from tests.frameworks.frameworks_world import Script, example, run_alone, training
+from tests.frameworks.frameworks_world import FrameworksScript, example, run_alone, training
 
 # A run imports for half a minute on a busy machine, and a test has three of them.
 pytestmark = pytest.mark.timeout(900)
@@ -18,8 +18,8 @@ _EPOCH_STEPS = 30
 """As in the example."""
 
 
-def _script(home: Path, root: Path) -> Script:
-    return Script(home, example("keras_fit.py"), (str(root / "checkpoints"), str(_EPOCHS)))
+def _script(home: Path, root: Path) -> FrameworksScript:
+    return FrameworksScript(home, example("keras_fit.py"), (str(root / "checkpoints"), str(_EPOCHS)))
 
 
 @pytest.fixture(scope="module")

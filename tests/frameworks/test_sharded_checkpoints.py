@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.frameworks_world import Script
+from tests.frameworks.frameworks_world import FrameworksScript
 
 
 @pytest.mark.brief
@@ -16,7 +16,7 @@ def test_only_complete_checkpoints_are_loaded_and_the_newest_remain(frameworks: 
     for name in (".incomplete-3", "step-000000000009"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__0_0.distcp").touch()
-    script = Script(frameworks, Path(__file__).with_name("frameworks_checkpoints.py"))
+    script = FrameworksScript(frameworks, Path(__file__).with_name("frameworks_checkpoints.py"))
     command = [str(frameworks / "bin" / "python"), str(script.path), str(tmp_path)]
     environ = {**os.environ, **script.environment(tmp_path)}
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=240)

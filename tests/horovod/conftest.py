@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.horovod.horovod_installation import NotInstallable, compiled, installed
+from tests.horovod.horovod_installation import HorovodNotInstallable, compiled, installed
 
 
 @pytest.fixture(scope="session")
 def horovod() -> Path:
     try:
         return installed()
-    except NotInstallable as reason:
+    except HorovodNotInstallable as reason:
         pytest.skip(f"Horovod 0.28.1 cannot be installed here: {reason}")
 
 
@@ -18,7 +18,7 @@ def gloo() -> Path:
     """The environment that has Horovod compiled with gloo against torch."""
     try:
         return compiled()
-    except NotInstallable as reason:
+    except HorovodNotInstallable as reason:
         pytest.skip(f"Horovod 0.28.1 cannot be compiled here: {reason}")
 
 

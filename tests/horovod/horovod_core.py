@@ -18,9 +18,9 @@ import numpy as np
 from horovod.common.exceptions import HorovodInternalError  # type: ignore[import-not-found]  # It has its own environment.
 from numpy.typing import NDArray
 
-from simulator.elastic.control import Place
+from simulator.elastic.control import WorkerPlace
 from simulator.elastic.ring import Ring, RingBrokenError
-from simulator.events import EventLog, Kind
+from simulator.events import EventLog, JobEventKind
 
 _T = TypeVar("_T")
 
@@ -32,12 +32,12 @@ _LOOK_SECONDS = 0.02
 _OK = 200
 
 
-class StoreError(ConnectionError):
+class CoreStoreError(ConnectionError):
     """The driver does not answer, or has nothing under this key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class CoreStore:
     address: str
     port: int
 
@@ -52,10 +52,10 @@ class Store:
             connection.request(method, f"/{scope}/{key}", value)
             answer = connection.getresponse()
             if answer.status != _OK:
-                raise StoreError(f"{method} {scope}/{key}: {answer.status}")
+                raise CoreStoreError(f"{method} {scope}/{key}: {answer.status}")
             return answer.read().decode()
         except OSError as error:
-            raise StoreError(f"{method} {scope}/{key}: {error}") from error
+            raise CoreStoreError(f"{method} {scope}/{key}: {error}") from error
         finally:
             connection.close()
 
@@ -69,17 +69,17 @@ class Store:
         while True:
             try:
                 return self.ask("GET", scope, key)
-            except StoreError:
+            except CoreStoreError:
                 if time.monotonic() > deadline:
                     raise
             time.sleep(_LOOK_SECONDS)
 
 
-class Core:
+class CompiledCore:
     """This process's part in the job. Made from the environment that the driver gives its workers."""
 
     def __init__(self, environ: Mapping[str, str], run: int, events: EventLog) -> None:
-        self._store = Store(environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
+        self._store = CoreStore(environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
         self._host = environ["HOROVOD_HOSTNAME"]
         self._slot = environ["HOROVOD_LOCAL_RANK"]
         self._run = run
@@ -122,8 +122,10 @@ class Core:
         # Rank 0 is the oldest, so it has been in every ring so far; who has just come has not.
         epoch = int(members[0][2])
         if rank == 0:
-            self._events.write(Kind.RING_FORMED, run=self._run, epoch=epoch, hosts=[member[0] for member in members])
-        place = Place(epoch, rank, tuple(int(member[1]) for member in members))
+            self._events.write(
+                JobEventKind.RING_FORMED, run=self._run, epoch=epoch, hosts=[member[0] for member in members]
+            )
+        place = WorkerPlace(epoch, rank, tuple(int(member[1]) for member in members))
         self._ring = Ring.close_up(place, self._listener, self._nobody_interrupts)
         self._store.ask("DELETE", "global", str(rank))
 

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 
-from simulator.events import EventLog, Kind
+from simulator.events import EventLog, JobEventKind
 
 # Horovod's own words, at the one place where it blacklists a host.
 _BLACKLISTING = re.compile(r"blacklist failing host: (\S+)")
@@ -24,7 +24,7 @@ class _Record(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if (found := _BLACKLISTING.search(record.getMessage())) is not None:
-            self._events.write(Kind.HOST_BLACKLISTED, run=self._run, host=found[1])
+            self._events.write(JobEventKind.HOST_BLACKLISTED, run=self._run, host=found[1])
 
 
 def _main() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch  # type: ignore[import-not-found,unused-ignore]  # As well.
 from numpy.typing import NDArray
 
-from simulator.events import EventLog, Kind
+from simulator.events import EventLog, JobEventKind
 
 
 class GlooCore:
@@ -63,4 +63,4 @@ class GlooCore:
         self._epoch = members[0][1] + 1
         if self.rank() == 0:
             hosts = [host for host, _ in members]
-            self._events.write(Kind.RING_FORMED, run=self._run, epoch=self._epoch, hosts=hosts)
+            self._events.write(JobEventKind.RING_FORMED, run=self._run, epoch=self._epoch, hosts=hosts)

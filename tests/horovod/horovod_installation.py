@@ -37,7 +37,7 @@ _CORE = {
 }
 
 
-class NotInstallable(Exception):  # noqa: N818  # It names what is so.
+class HorovodNotInstallable(Exception):  # noqa: N818  # It names what is so.
     """Horovod cannot be installed here; the message has pip's last words."""
 
 
@@ -60,8 +60,8 @@ def compiled() -> Path:
     """
     try:
         frameworks = frameworks_installation.installed()
-    except frameworks_installation.NotInstallable as error:
-        raise NotInstallable(f"torch: {error}") from error
+    except frameworks_installation.FrameworksNotInstallable as error:
+        raise HorovodNotInstallable(f"torch: {error}") from error
     wanted = (_BUILD.read_bytes(), _LOCK.read_bytes(), _COMPILER.read_bytes(), str(frameworks).encode())
     return _cached(_home("torch-", *wanted), lambda venv: _compile(venv, frameworks))
 
@@ -115,9 +115,9 @@ def _run(command: list[str], variables: Mapping[str, str], seconds: float) -> No
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds, env=environment)
     except subprocess.CalledProcessError as error:
-        raise NotInstallable(" ".join(error.stderr.split())[-300:]) from error
+        raise HorovodNotInstallable(" ".join(error.stderr.split())[-300:]) from error
     except subprocess.TimeoutExpired as error:
-        raise NotInstallable(f"not installed after {seconds:g} s") from error
+        raise HorovodNotInstallable(f"not installed after {seconds:g} s") from error
 
 
 def _rename(made: Path, home: Path) -> None:
@@ -131,5 +131,5 @@ def _rename(made: Path, home: Path) -> None:
 if __name__ == "__main__":
     try:
         sys.stdout.write(f"{installed()}\n{compiled()}\n")
-    except NotInstallable as reason:
+    except HorovodNotInstallable as reason:
         sys.exit(f"Horovod cannot be installed: {reason}")

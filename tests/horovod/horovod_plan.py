@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.cloud.paths import WorldPaths
+from simulator.cloud.paths import CloudPaths
 from simulator.cloud.process import script
-from simulator.services import JobPlan
+from simulator.services import ServedJobPlan
 from tests.frameworks import frameworks_installation
 from tests.horovod.horovod_installation import site_packages
 
@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HorovodPlan(JobPlan):
+class HorovodPlan(ServedJobPlan):
     """A job as its user would describe it, one slot a host.
 
     Attributes:
@@ -35,7 +35,7 @@ class HorovodPlan(JobPlan):
     step_seconds: float = 0.05
     commit_every: int = 1
 
-    def command(self, paths: WorldPaths, supervisor_url: str, token: Path) -> list[str]:
+    def command(self, paths: CloudPaths, supervisor_url: str, token: Path) -> list[str]:
         return [*self._run(paths, supervisor_url, token), "--", *self._launcher(), *self._script(paths)]
 
     def _launcher(self) -> Iterator[str]:
@@ -55,7 +55,7 @@ class HorovodPlan(JobPlan):
         yield from ("--host-discovery-script", self.discovery or script("kubeai-discover-hosts"))
         yield from self.launcher_arguments
 
-    def _script(self, paths: WorldPaths) -> Iterator[str]:
+    def _script(self, paths: CloudPaths) -> Iterator[str]:
         yield from (sys.executable, str(_HERE / "horovod_worker.py"))
         yield from ("--steps", str(self.steps), "--step-seconds", str(self.step_seconds), "--seed", str(self.seed))
         yield from ("--commit-every", str(self.commit_every))

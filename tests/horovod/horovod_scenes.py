@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from simulator.cloud.nodes import worker_pids
 from simulator.cloud.process import TooLate, carries
-from simulator.cloud.schedule import Kill, Notice
+from simulator.cloud.schedule import KillNode, ScheduledNotice
 from simulator.cloud.trace import Node
-from simulator.events import Event, Kind
-from simulator.harness import World
+from simulator.events import JobEvent, JobEventKind
+from simulator.harness import ReplayWorld
 from simulator.services import JobProcess
 
 _LEAD = 12.0
@@ -20,11 +20,11 @@ new ring took more than the seven that suffice elsewhere."""
 _SPARE = 0.5
 
 
-def live(world: World, node: Node) -> list[int]:
+def live(world: ReplayWorld, node: Node) -> list[int]:
     return [pid for pid in worker_pids(world.paths, node) if carries(pid, world.paths.root)]
 
 
-async def until_left(world: World, job: JobProcess, *nodes: Node, seconds: float = 15.0) -> None:
+async def until_left(world: ReplayWorld, job: JobProcess, *nodes: Node, seconds: float = 15.0) -> None:
     """Wait until no worker lives on any of these nodes.
 
     Raises:
@@ -33,17 +33,17 @@ async def until_left(world: World, job: JobProcess, *nodes: Node, seconds: float
     await world.until_event(job, lambda _: not any(live(world, node) for node in nodes), f"{nodes} to be left", seconds)
 
 
-def rings(events: Sequence[Event], run: int = 1) -> list[tuple[str, ...]]:
+def rings(events: Sequence[JobEvent], run: int = 1) -> list[tuple[str, ...]]:
     """The rings of a run so far, each as its hosts in rank order."""
-    formed = [event for event in events if event.kind is Kind.RING_FORMED and event.integer("run") == run]
+    formed = [event for event in events if event.kind is JobEventKind.RING_FORMED and event.integer("run") == run]
     return [ring.texts("hosts") for ring in formed]
 
 
-def blacklisted(events: Sequence[Event]) -> set[str]:
-    return {event.text("host") for event in events if event.kind is Kind.HOST_BLACKLISTED}
+def blacklisted(events: Sequence[JobEvent]) -> set[str]:
+    return {event.text("host") for event in events if event.kind is JobEventKind.HOST_BLACKLISTED}
 
 
-def instant(events: Sequence[Event], kind: Kind) -> float:
+def instant(events: Sequence[JobEvent], kind: JobEventKind) -> float:
     return next(event.t for event in reversed(events) if event.kind is kind)
 
 
@@ -62,19 +62,19 @@ class Removal:
     blacklisted: set[str]
 
 
-async def remove(world: World, job: JobProcess, doomed: Node) -> Removal:
+async def remove(world: ReplayWorld, job: JobProcess, doomed: Node) -> Removal:
     """Announce the end of a host, and take it away at its deadline."""
     survivors = [Node(host) for host in rings(job.events())[-1] if host != doomed]
     before = [live(world, host) for host in survivors]
-    await world.play([Notice(0, doomed, _LEAD, "g")])
-    deadline = instant(world.events(job), Kind.NOTICE_SHOWN) + _LEAD
+    await world.play([ScheduledNotice(0, doomed, _LEAD, "g")])
+    deadline = instant(world.events(job), JobEventKind.NOTICE_SHOWN) + _LEAD
     left_in_time = await _has_left(world, job, doomed, deadline - _SPARE - time.time())
-    await world.play([Kill(deadline - time.time(), doomed)])
+    await world.play([KillNode(deadline - time.time(), doomed)])
     await world.until_training(job, workers=len(survivors))
     return Removal(left_in_time, [live(world, host) for host in survivors] == before, blacklisted(job.events()))
 
 
-async def _has_left(world: World, job: JobProcess, node: Node, seconds: float) -> bool:
+async def _has_left(world: ReplayWorld, job: JobProcess, node: Node, seconds: float) -> bool:
     try:
         await until_left(world, job, node, seconds=seconds)
     except TooLate:
@@ -82,12 +82,12 @@ async def _has_left(world: World, job: JobProcess, node: Node, seconds: float) -
     return True
 
 
-def longest_pause(events: Sequence[Event], hosts: Collection[Node]) -> float:
+def longest_pause(events: Sequence[JobEvent], hosts: Collection[Node]) -> float:
     """The longest time that one of these hosts took from its last step in another ring to its first in the present one.
 
     In seconds; it includes that step.
     """
-    steps = [event for event in events if event.kind is Kind.STEP_APPLIED and event.text("host") in hosts]
+    steps = [event for event in events if event.kind is JobEventKind.STEP_APPLIED and event.text("host") in hosts]
     present = max(event.integer("epoch") for event in steps)
     pauses = []
     for host in hosts:

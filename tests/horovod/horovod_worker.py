@@ -19,13 +19,13 @@ from horovod.common.elastic import ObjectState, run_fn  # type: ignore[import-no
 from numpy.typing import NDArray
 
 from simulator import checkpoint
-from simulator.events import EventLog, Kind
-from simulator.job import Options, parse_arguments
+from simulator.events import EventLog, JobEventKind
+from simulator.job import JobOptions, parse_arguments
 from simulator.model import digest, shards_of
 from tests.horovod import horovod_core
 
 
-class Core(Protocol):
+class WorkerCore(Protocol):
     """What the script needs of Horovod's core."""
 
     def rank(self) -> int: ...
@@ -37,11 +37,11 @@ class Core(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class WorkerScript:
     """One process of the job. Its state is Horovod's: `params` and `step`."""
 
-    options: Options
-    core: Core
+    options: JobOptions
+    core: WorkerCore
     run: int
     host: str
     events: EventLog
@@ -53,7 +53,9 @@ class Script:
         params, step = self._load() if self.core.rank() == 0 else (self.options.task.first_params(), 0)
         state = ObjectState(self.core.broadcast, self.core.rank, params=params, step=step)
         run_fn(self._train, self.core.reset)(state)
-        self.events.write(Kind.JOB_FINISHED, run=self.run, step=state.step, digest=digest(state.params, state.step))
+        self.events.write(
+            JobEventKind.JOB_FINISHED, run=self.run, step=state.step, digest=digest(state.params, state.step)
+        )
 
     def _train(self, state: Any) -> None:
         while state.step < self.options.steps:
@@ -72,29 +74,29 @@ class Script:
         state.params = task.updated(state.params, core.allreduce(gradient))
         state.step = step
         done = digest(state.params, step)
-        self._write(Kind.STEP_APPLIED, epoch=core.epoch(), step=step, digest=done)
+        self._write(JobEventKind.STEP_APPLIED, epoch=core.epoch(), step=step, digest=done)
 
     def _leave(self, state: Any) -> NoReturn:
-        self._write(Kind.FLAG_SEEN, directive=kubeai.directive().kind.value, step=state.step)
+        self._write(JobEventKind.FLAG_SEEN, directive=kubeai.directive().kind.value, step=state.step)
         self._save(state)
         sys.exit(-1)
 
     def _save(self, state: Any) -> None:
         if self.core.rank() == 0:
             checkpoint.save(self.options.checkpoint, state.params, state.step)
-            self._write(Kind.CHECKPOINT_SAVED, step=state.step)
+            self._write(JobEventKind.CHECKPOINT_SAVED, step=state.step)
 
     def _load(self) -> tuple[Any, int]:
         saved = checkpoint.load(self.options.checkpoint)
         if saved is None:
             return self.options.task.first_params(), 0
-        self.events.write(Kind.CHECKPOINT_LOADED, run=self.run, step=saved[1])
+        self.events.write(JobEventKind.CHECKPOINT_LOADED, run=self.run, step=saved[1])
         return saved
 
     def _notice(self, notice: kubeai.Notice) -> None:
-        self._write(Kind.NOTICE_SEEN, notice=notice.id, subject=notice.host)
+        self._write(JobEventKind.NOTICE_SEEN, notice=notice.id, subject=notice.host)
 
-    def _write(self, kind: Kind, **fields: Any) -> None:
+    def _write(self, kind: JobEventKind, **fields: Any) -> None:
         self.events.write(kind, run=self.run, host=self.host, rank=self.core.rank(), **fields)
 
 
@@ -108,12 +110,12 @@ def main(arguments: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     options = parse_arguments(arguments)
     events = EventLog.from_environment(f"worker-{host}")
-    Script(options, _core(run, host, events), run, host, events).main()
+    WorkerScript(options, _core(run, host, events), run, host, events).main()
 
 
-def _core(run: int, host: str, events: EventLog) -> Core:
+def _core(run: int, host: str, events: EventLog) -> WorkerCore:
     if os.environ.get("HOROVOD_COLLECTIVES") != "gloo":
-        return horovod_core.Core(os.environ, run, events)
+        return horovod_core.CompiledCore(os.environ, run, events)
     # Here, as torch is not in the environment of the other one.
     from tests.horovod.horovod_gloo import GlooCore  # noqa: PLC0415
 

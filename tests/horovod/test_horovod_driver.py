@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from simulator.cloud.process import end
-from simulator.cloud.schedule import Add, Kill, Notice, Withdraw
+from simulator.cloud.schedule import AddNode, KillNode, ScheduledNotice, Withdraw
 from simulator.cloud.trace import Node
-from simulator.events import Kind
-from simulator.harness import World
+from simulator.events import JobEventKind
+from simulator.harness import ReplayWorld
 from simulator.judge import Failure
 from simulator.services import JobProcess
 from tests.horovod.horovod_plan import HorovodPlan
@@ -35,7 +35,7 @@ async def test_an_announced_removal_costs_nothing(
     assert removal.left_in_time
     assert removal.same_processes
     assert removal.blacklisted == set()
-    await world.play([Add(0, doomed)])
+    await world.play([AddNode(0, doomed)])
     await world.until_training(job, workers=3)
     assert await job.wait(90) == 0
     verdict = world.verdict(job)
@@ -70,17 +70,21 @@ async def test_below_the_minimum_the_job_is_suspended_and_resumed(
     await world.play(group("g", 2, 3))
     suspended = await world.until(lambda status: [one.phase for one in status.jobs] == ["Suspended"], "the suspension")
     await until_left(world, job, *(node(number) for number in (1, 2, 3, 4)))
-    record_property("flag to suspended, seconds", round(suspended.now - instant(job.events(), Kind.FLAG_SEEN), 2))
-    record_property("flag to all workers gone, seconds", round(time.time() - instant(job.events(), Kind.FLAG_SEEN), 2))
+    record_property(
+        "flag to suspended, seconds", round(suspended.now - instant(job.events(), JobEventKind.FLAG_SEEN), 2)
+    )
+    record_property(
+        "flag to all workers gone, seconds", round(time.time() - instant(job.events(), JobEventKind.FLAG_SEEN), 2)
+    )
     assert len(rings(job.events(), run=1)) == 1
-    await world.play([Kill(0, node(2)), Kill(0, node(3)), Add(0, Node("node5"))])
+    await world.play([KillNode(0, node(2)), KillNode(0, node(3)), AddNode(0, Node("node5"))])
     await world.until_training(job, workers=3)
     assert await job.wait(90) == 0
     verdict = world.verdict(job)
     assert verdict.ok, verdict.failures
     assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
     events = world.events(job)
-    saved = next(event.t for event in events if event.kind is Kind.CHECKPOINT_SAVED)
+    saved = next(event.t for event in events if event.kind is JobEventKind.CHECKPOINT_SAVED)
     # Whoever is still there once the job is suspended is told, too.
     assert told_to_stop((event for event in events if event.t <= saved), run=1) == {0}
     assert verdict.figures.hosts_blacklisted == 0
@@ -96,7 +100,7 @@ async def test_a_job_that_is_ended_saves_first(open_world: OpenWorld, horovod: P
     await _end(world, await goes_on_at_the_step_after(world, job))
 
 
-async def _end(world: World, job: JobProcess) -> None:
+async def _end(world: ReplayWorld, job: JobProcess) -> None:
     job.child.send(signal.SIGTERM)
     assert await job.wait(90) == 143, job.child.tail()
     await until_left(world, job, *(node(number) for number in (1, 2, 3)))
@@ -111,7 +115,7 @@ async def test_an_unannounced_loss_is_horovods_to_repair(open_world: OpenWorld, 
     await world.until_training(job, workers=3)
     lost = Node(rings(job.events())[0][1])
     if loss == "host":
-        await world.play([Kill(0, lost)])
+        await world.play([KillNode(0, lost)])
     else:
         for pid in live(world, lost):
             end(pid, world.paths.root)
@@ -130,7 +134,7 @@ async def test_a_withdrawn_notice_brings_the_host_back(open_world: OpenWorld, ho
     world = await open_world(3)
     job = world.start_job(HorovodPlan(home=horovod, min_workers=2, max_workers=3, steps=400))
     await world.until_training(job, workers=3)
-    await world.play([Notice(0, node(2), 30, "g")])
+    await world.play([ScheduledNotice(0, node(2), 30, "g")])
     await world.until_training(job, workers=2)
     await world.play([Withdraw(0, node(2))])
     await world.until_training(job, workers=3)

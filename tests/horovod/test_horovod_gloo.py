@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from simulator.cloud.process import TooLate, script
-from simulator.cloud.schedule import Add, Kill, Notice, Withdraw
+from simulator.cloud.schedule import AddNode, KillNode, ScheduledNotice, Withdraw
 from simulator.cloud.trace import Node
-from simulator.harness import World
+from simulator.harness import ReplayWorld
 from simulator.judge import Failure
 from simulator.services import JobProcess
-from simulator.verdict import Verdict
+from simulator.verdict import ReplayVerdict
 from tests.horovod.horovod_plan import HorovodPlan
 from tests.horovod.horovod_scenes import blacklisted, longest_pause, remove, rings, until_left
 from tests.testkit.waiting import until
@@ -34,7 +34,7 @@ def plan(home: Path, workers: int, steps: int, minimum: int = 2) -> HorovodPlan:
     return HorovodPlan(home=home, gloo=True, min_workers=minimum, max_workers=workers, steps=steps, step_seconds=0.1)
 
 
-async def finished(world: World, job: JobProcess) -> Verdict:
+async def finished(world: ReplayWorld, job: JobProcess) -> ReplayVerdict:
     """Wait for the end of the training and judge it."""
     assert await job.wait(_SECONDS) == 0, job.child.tail()
     return world.verdict(job)
@@ -49,7 +49,7 @@ async def test_a_host_leaves_and_comes_back(open_world: OpenWorld, gloo: Path, r
     removal = await remove(world, job, doomed)
     assert (removal.left_in_time, removal.same_processes, removal.blacklisted) == (True, True, set())
     record_property("pause of the survivors of a leave, seconds", longest_pause(job.events(), others))
-    await world.play([Add(0, doomed)])
+    await world.play([AddNode(0, doomed)])
     await world.until_training(job, 3, _SECONDS)
     record_property("pause of the others at the join, seconds", longest_pause(job.events(), others))
     verdict = await finished(world, job)
@@ -65,12 +65,12 @@ async def test_a_group_leaves_in_one_ring(open_world: OpenWorld, gloo: Path, rec
     await world.until_training(job, 4, _SECONDS)
     ring = rings(job.events())[0]
     doomed, others = [Node(ring[0]), Node(ring[2])], [Node(ring[1]), Node(ring[3])]
-    await world.play([Notice(0, host, 30, "g") for host in doomed])
+    await world.play([ScheduledNotice(0, host, 30, "g") for host in doomed])
     await world.until_training(job, 2, _SECONDS)
     await until_left(world, job, *doomed)
     record_property("pause of the survivors of a group, seconds", longest_pause(job.events(), others))
     assert len(rings(job.events())) == 2
-    await world.play([Kill(0, host) for host in doomed])
+    await world.play([KillNode(0, host) for host in doomed])
     verdict = await finished(world, job)
     assert verdict.ok, verdict.failures
     assert (verdict.figures.steps_lost, verdict.figures.hosts_blacklisted) == (0, 0)
@@ -84,7 +84,7 @@ async def test_below_the_minimum_the_job_is_suspended_and_resumed(open_world: Op
     await world.play(group("g", 2))
     await world.until(lambda status: [one.phase for one in status.jobs] == ["Suspended"], "the suspension", _SECONDS)
     await until_left(world, job, *(node(number) for number in (1, 2, 3)), seconds=60)
-    await world.play([Kill(0, node(2)), Add(0, Node("node5"))])
+    await world.play([KillNode(0, node(2)), AddNode(0, Node("node5"))])
     verdict = await finished(world, job)
     assert verdict.ok, verdict.failures
     assert (verdict.figures.steps_lost, verdict.figures.suspensions, verdict.figures.resumes) == (0, 1, 1)
@@ -95,7 +95,7 @@ async def test_a_withdrawn_notice_brings_the_host_back(open_world: OpenWorld, gl
     world = await open_world(3)
     job = world.start_job(plan(gloo, workers=3, steps=250))
     await world.until_training(job, 3, _SECONDS)
-    await world.play([Notice(0, node(2), 60, "g")])
+    await world.play([ScheduledNotice(0, node(2), 60, "g")])
     await world.until_training(job, 2, _SECONDS)
     await world.play([Withdraw(0, node(2))])
     await world.until_training(job, 3, _SECONDS)
@@ -110,7 +110,7 @@ async def test_an_unannounced_loss_costs_one_step(open_world: OpenWorld, gloo: P
     job = world.start_job(plan(gloo, workers=3, steps=200))
     await world.until_training(job, 3, _SECONDS)
     ring = [Node(host) for host in rings(job.events())[0]]
-    await world.play([Kill(0, ring[1])])
+    await world.play([KillNode(0, ring[1])])
     await world.until_training(job, 2, _SECONDS)
     record_property("pause of the survivors of an unannounced loss, seconds", longest_pause(job.events(), ring[::2]))
     assert blacklisted(job.events()) == {ring[1]}
@@ -165,7 +165,7 @@ async def test_a_join_in_the_ring_of_a_leave_hangs_and_is_kept_apart(
         with pytest.raises(TooLate):
             await world.until_training(job, 3, 20)
         # Nothing else ends them: they would wait for each other for ever.
-        await world.play([Kill(0, node(number)) for number in (1, 2, 4)])
+        await world.play([KillNode(0, node(number)) for number in (1, 2, 4)])
 
 
 def lists(file: Path, *numbers: int) -> None:

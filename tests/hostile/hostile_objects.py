@@ -299,7 +299,7 @@ def bounded(seconds: float = 1.0, mebibytes: int = 256) -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class Faults:
+class OddFaults:
     """Collects the errors of many odd objects, each once for the line that raised it."""
 
     found: dict[str, str] = field(default_factory=dict)

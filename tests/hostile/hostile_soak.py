@@ -26,7 +26,7 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.harness.server import Server
+from benchmarks.harness.server import BenchmarkServer
 from benchmarks.summary import percentile
 from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.process import environment, spawn
@@ -46,8 +46,8 @@ from tests.hostile.hostile_objects import (
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.binaries import binaries
 from tests.testkit.controlplane.installed import api_server, place
-from tests.testkit.controlplane.running import Cluster
-from tests.testkit.serving import AgentPeer, Lines, Peers, launcher_hello, noticed
+from tests.testkit.controlplane.running import RunningCluster
+from tests.testkit.serving import AgentPeer, Lines, ServedPeers, launcher_hello, noticed
 from tests.testkit.waiting import PATIENCE
 
 TENANTS = 10
@@ -80,7 +80,7 @@ def _say(text: str) -> None:
 
 
 @dataclass(slots=True)
-class Phase:
+class SoakPhase:
     """Collects what happens to honest jobs while they get notices.
 
     Attributes:
@@ -115,7 +115,7 @@ class Honest:
     revision: int = 0
 
     @classmethod
-    async def start(cls, peers: Peers, name: str) -> "Honest":
+    async def start(cls, peers: ServedPeers, name: str) -> "Honest":
         hosts = [f"{name}-1", f"{name}-2"]
         agents = await peers.agents(hosts)
         bounds = {"min_workers": 1, "max_workers": 2, "requested_workers": 2}
@@ -127,7 +127,7 @@ class Honest:
         assert (await process.lines.any())["directive"] == "RUN"
         return cls(name, agents[hosts[1]], process.lines, obeying)
 
-    async def is_noticed(self, phase: Phase) -> None:
+    async def is_noticed(self, phase: SoakPhase) -> None:
         """One notice, and its withdrawal; what its process is told in between goes into the phase."""
         begun = time.monotonic()
         await self._says(withdrawn=False)
@@ -147,7 +147,7 @@ class Honest:
             await self.agent.acknowledged(self.revision)
         self._judge(line, phase)
 
-    def _judge(self, line: Mapping[str, Any], phase: Phase) -> None:
+    def _judge(self, line: Mapping[str, Any], phase: SoakPhase) -> None:
         if line.get("directive") != "RUN":
             phase.false.append(f"{self.name}: {line}")
 
@@ -169,9 +169,9 @@ def _ended(task: asyncio.Task[None]) -> None:
         _say(f"a launcher has ended: {error!r}")
 
 
-async def observe(server: Server, api: Api, jobs: list[Honest], seconds: float) -> Phase:
+async def observe(server: BenchmarkServer, api: Api, jobs: list[Honest], seconds: float) -> SoakPhase:
     """Notices one job after the other."""
-    phase, begun = Phase(), time.monotonic()
+    phase, begun = SoakPhase(), time.monotonic()
     cpu, ticks, until = server.usage().cpu_seconds, _ticks(), begun + seconds
 
     async def keep_noticed(job: Honest, turn: int) -> None:
@@ -239,7 +239,7 @@ async def write(target: Mapping[str, Any]) -> None:
             asyncio.TaskGroup() as group,
         ):
             for number in range(TENANTS):
-                group.create_task(_Tenant(session, target, number, answers).write())
+                group.create_task(_SoakTenant(session, target, number, answers).write())
             group.create_task(__say(answers))
 
 
@@ -249,7 +249,7 @@ async def __say(answers: Counter[str]) -> None:
         _say(json.dumps(dict(sorted(answers.items()))))
 
 
-class _Tenant:
+class _SoakTenant:
     """Writes objects into its namespace, and messages about its own stand-alone job; odd ones if it is hostile."""
 
     def __init__(
@@ -371,7 +371,7 @@ async def soak(length: Length) -> int:
                 await here.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
                 path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
                 await here.api.create(path, {"metadata": {"name": "default"}})
-            server = Server(
+            server = BenchmarkServer(
                 root / "server",
                 tls=False,
                 settings={"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(here.kubeconfig)},
@@ -391,8 +391,8 @@ async def _define(kubeconfig: str) -> None:
         await api.close()
 
 
-async def _phases(root: Path, server: Server, api: Api, cluster: Cluster, length: Length) -> int:
-    async with Peers.of(server.tokens, asdict(server.endpoints)) as peers:
+async def _phases(root: Path, server: BenchmarkServer, api: Api, cluster: RunningCluster, length: Length) -> int:
+    async with ServedPeers.of(server.tokens, asdict(server.endpoints)) as peers:
         honest = [await Honest.start(peers, f"honest-{number}") for number in range(length.jobs)]
         processes = []
         for number in range(TENANTS):
@@ -420,7 +420,7 @@ async def _phases(root: Path, server: Server, api: Api, cluster: Cluster, length
     return _conclude(server, *phases)
 
 
-def _show(name: str, phase: Phase) -> None:
+def _show(name: str, phase: SoakPhase) -> None:
     _say(
         f"{name}: {len(phase.delays)} notices, p50 {percentile(sorted(phase.delays), 0.5) * 1000:.0f} ms,"
         f" p99 {phase.p99 * 1000:.0f} ms, {phase.lost} lost, {len(phase.false)} false stops;"
@@ -429,7 +429,7 @@ def _show(name: str, phase: Phase) -> None:
     )
 
 
-def _conclude(server: Server, quiet: Phase, honest: Phase, hostile: Phase) -> int:
+def _conclude(server: BenchmarkServer, quiet: SoakPhase, honest: SoakPhase, hostile: SoakPhase) -> int:
     server.usage()  # It raises if the process has ended; nothing starts it again.
     beside_honest, alone = hostile.p99 / honest.p99, hostile.p99 / quiet.p99
     _say(f"p99 with hostile tenants / with honest ones: {beside_honest:.2f} (at most {RATIO})")

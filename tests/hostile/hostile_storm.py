@@ -40,12 +40,12 @@ _CONNECT = (
 )
 
 
-class Pace(Enum):
+class StormPace(Enum):
     AT_ONCE = auto()
     DRIP = auto()
 
 
-class End(Enum):
+class StormEnd(Enum):
     """How the connection ends, if the server does not end it before."""
 
     CLOSE = auto()
@@ -139,11 +139,11 @@ SAYINGS: tuple[EventDraft, ...] = (
 )
 
 
-class Kind(NamedTuple):
+class StormKind(NamedTuple):
     address: Address
     saying: EventDraft
-    end: End
-    pace: Pace
+    end: StormEnd
+    pace: StormPace
     wrap: Wrap
 
     def __str__(self) -> str:
@@ -171,13 +171,15 @@ class Storm:
                 if number == min(count // 2, MAX_AT_ONCE - 1):
                     print("raging", flush=True)  # noqa: T201 - what this process says
 
-    def _kinds(self) -> Iterator[Kind]:
+    def _kinds(self) -> Iterator[StormKind]:
         wraps = list(Wrap) if self.tls else [Wrap.BARE]
-        kinds = list(itertools.starmap(Kind, itertools.product(self.addresses, SAYINGS, End, Pace, wraps)))
+        kinds = list(
+            itertools.starmap(StormKind, itertools.product(self.addresses, SAYINGS, StormEnd, StormPace, wraps))
+        )
         random.Random(SEED).shuffle(kinds)  # noqa: S311 - repeatable, not secret
         return iter(kinds)
 
-    async def _connection(self, number: int, kind: Kind) -> None:
+    async def _connection(self, number: int, kind: StormKind) -> None:
         self.made[kind.saying.__name__] += 1
         chance = random.Random(SEED * 1_000_003 + number)  # noqa: S311 - as above
         try:
@@ -189,12 +191,12 @@ class Storm:
             pass  # Refused, reset: ended.
 
 
-async def _meet(kind: Kind, chance: random.Random) -> None:
+async def _meet(kind: StormKind, chance: random.Random) -> None:
     context = _trusting_anybody() if kind.wrap is Wrap.TLS else None
     reader, writer = await asyncio.open_connection(kind.address.host, kind.address.port, ssl=context)
     try:
         said = kind.saying(chance)
-        if kind.pace is Pace.AT_ONCE:
+        if kind.pace is StormPace.AT_ONCE:
             writer.write(said)
         else:
             await _drip(writer, said, reader)
@@ -221,15 +223,15 @@ async def _drip(writer: asyncio.StreamWriter, said: bytes, reader: asyncio.Strea
         await writer.drain()
 
 
-async def _end(how: End, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    if how is End.CLOSE:
+async def _end(how: StormEnd, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    if how is StormEnd.CLOSE:
         writer.close()
         await writer.wait_closed()
-    elif how is End.RESET:
+    elif how is StormEnd.RESET:
         connection: socket.socket = writer.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     else:
-        if how is End.HALF and writer.can_write_eof():
+        if how is StormEnd.HALF and writer.can_write_eof():
             writer.write_eof()
         while await reader.read(65536):
             pass

@@ -11,7 +11,7 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.job import Phase
 from supervisor.refusals import Code, Wire
-from tests.testkit.serving import AgentPeer, LauncherPeer, Peers, ProcessPeer, hello
+from tests.testkit.serving import AgentPeer, LauncherPeer, ProcessPeer, ServedPeers, hello
 from tests.testkit.waiting import PATIENCE, until
 
 JOB = "honest"
@@ -21,22 +21,22 @@ Counts = Counter[tuple[str, str]]
 """Refusals by wire and code."""
 
 
-class World(Protocol):
+class HostileWorld(Protocol):
     """A supervisor, in this process or in one of its own."""
 
     @property
-    def peers(self) -> Peers:
+    def peers(self) -> ServedPeers:
         """Makes peers of it."""
 
     async def status(self) -> dict[str, Any]:
         """Return the status as a viewer reads it."""
 
 
-async def refused(served: World) -> Counts:
+async def refused(served: HostileWorld) -> Counts:
     return Counter({(each["wire"], each["code"]): each["count"] for each in (await served.status())["refused"]})
 
 
-async def counted(served: World, before: Counts, **codes: int) -> None:
+async def counted(served: HostileWorld, before: Counts, **codes: int) -> None:
     """Waits until exactly these refusals have been added, by code in capitals, with the wire before it."""
     expected = before + Counter({_kind(name): count for name, count in codes.items() if count})
     found = before
@@ -58,7 +58,7 @@ def _kind(name: str) -> tuple[str, str]:
 class Bystander:
     """A job on two nodes with a process of rank 0: all of them are connected, and none of them has a reason to stop."""
 
-    world: World
+    world: HostileWorld
     job: str
     agents: dict[str, AgentPeer]
     launcher: LauncherPeer
@@ -66,7 +66,7 @@ class Bystander:
     generation: int
 
     @classmethod
-    async def of(cls, world: World, job: str = JOB) -> Self:
+    async def of(cls, world: HostileWorld, job: str = JOB) -> Self:
         nodes = [f"{job}-1", f"{job}-2"]
         agents = await world.peers.agents(nodes)
         launcher, order = await world.peers.running(job, nodes)
@@ -87,7 +87,7 @@ class Bystander:
         await asyncio.gather(*heard, _drained(self.process.lines), _drained(self.launcher.lines))
 
 
-async def _job(world: World, name: str) -> dict[str, Any]:
+async def _job(world: HostileWorld, name: str) -> dict[str, Any]:
     jobs: list[dict[str, Any]] = (await world.status())["jobs"]
     return next(each for each in jobs if each["job"] == name)
 
@@ -103,7 +103,9 @@ async def _drained(lines: Any) -> None:
         assert asked - begun < PATIENCE
 
 
-async def agent_refused(peers: Peers, token: str | None, *messages: wire.AgentMessage) -> tuple[grpc.StatusCode, str]:
+async def agent_refused(
+    peers: ServedPeers, token: str | None, *messages: wire.AgentMessage
+) -> tuple[grpc.StatusCode, str]:
     """Says that on a stream of its own; returns the status with which it ends, and the refusal's code."""
     agent = peers.stranger(token)
     # Only what the refusal waits for: to whom a write fails, gRPC reports that, and not the status that came.

@@ -19,11 +19,11 @@ from supervisor.domain.job import Result, SupervisedJob
 from supervisor.fanout.processes import MAX_STREAMS
 from tests.hostile.hostile_world import Bystander, agent_refused, counted, refused, said
 from tests.supervisor.decide.decide_builders import waiting_job
-from tests.testkit.serving import AgentPeer, Refusal, Served, full_disk, hello, launcher_hello, noticed
+from tests.testkit.serving import AgentPeer, PeerRefusal, Served, full_disk, hello, launcher_hello, noticed
 
 STREAM = "/v1/launchers/stream"
 PROCESSES = "/v1/processes/stream"
-MANY_OVER_HTTP = Refusal(429, "too_many")
+MANY_OVER_HTTP = PeerRefusal(429, "too_many")
 MANY = (grpc.StatusCode.RESOURCE_EXHAUSTED, "too_many")
 MAX_JOBS = 1000
 MAX_NOTICES = 256
@@ -129,8 +129,8 @@ async def test_a_rank_that_changes_without_end_leaves_nothing_behind(served: Ser
     told = await process.lines.any()
     stored = served.store.snapshot()
     for number in range(200):
-        assert await process.reports("rank", told, rank=number % 2) == Refusal(200, None)
-        assert await process.reports("rank", told, process=f"nobody-{number}") == Refusal(200, None)
+        assert await process.reports("rank", told, rank=number % 2) == PeerRefusal(200, None)
+        assert await process.reports("rank", told, process=f"nobody-{number}") == PeerRefusal(200, None)
     assert served.store.snapshot() is stored
     assert await process.lines.before_heartbeat() == []
     assert bystander.job in stored.jobs
@@ -149,7 +149,7 @@ async def test_the_jobs_of_a_launcher_are_bounded(served: Served) -> None:
     assert await served.peers.post(STREAM, token, hello) == MANY_OVER_HTTP
     await counted(served, before, http_too_many=1)
     await served.store.put_job(JobName("job-7"), ended)
-    assert await served.peers.refused_or_open(STREAM, token, hello) == Refusal(200, None)
+    assert await served.peers.refused_or_open(STREAM, token, hello) == PeerRefusal(200, None)
     own = {name for name, job in served.store.snapshot().jobs.items() if job.observed.launcher == "mallory"}
     assert len(own) == MAX_JOBS
     assert own >= {"one-more", "job-8"}

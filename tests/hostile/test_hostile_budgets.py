@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 
 from tests.hostile.hostile_world import Bystander, counted, refused
-from tests.testkit.serving import Lines, Refusal, Served, launcher_hello, serving
+from tests.testkit.serving import Lines, PeerRefusal, Served, launcher_hello, serving
 
 STREAM, REPORT = "/v1/launchers/stream", "/v1/launchers/report"
 BUDGET = 10
-ACCEPTED, MANY = Refusal(200, None), Refusal(429, "too_many")
+ACCEPTED, MANY = PeerRefusal(200, None), PeerRefusal(429, "too_many")
 
 pytestmark = pytest.mark.usefixtures("bystander")
 
@@ -139,7 +139,7 @@ async def test_a_registration_that_is_refused_costs_no_other_job_its_place(serve
     await opened(served, ended)
     assert await served.peers.post(REPORT, token, {**report(ended, 2, BUDGET), "result": "failed"}) == ACCEPTED
     taken = listing("honest", BUDGET, instance="instance-2")
-    assert await served.peers.post(STREAM, token, taken) == Refusal(409, "name_is_live")
+    assert await served.peers.post(STREAM, token, taken) == PeerRefusal(409, "name_is_live")
     assert listed(served) == {"ended": BUDGET}
     assert await served.peers.refused_or_open(STREAM, token, listing("new", BUDGET)) == ACCEPTED
     assert listed(served) == {"new": BUDGET}

@@ -225,7 +225,7 @@ async def test_no_file_ends_the_agent(tmp_path: Path, content: bytes) -> None:
     await one_poll(FileSource(file, Clock()))
 
 
-class Call:
+class FuzzedCall:
     """A stream on which a supervisor says all that it has to say, and then ends."""
 
     def __init__(self, messages: list[pb.SupervisorMessage]) -> None:
@@ -278,7 +278,7 @@ async def test_no_supervisor_ends_an_agent_or_makes_it_forget(messages: list[pb.
     outbox = Outbox(10)
     for each in KNOWN:
         outbox.put(each)
-    call: Any = Call(messages)
+    call: Any = FuzzedCall(messages)
     stream = Stream(call, outbox, Clock(), 5.0, Watchdog(Clock()), Bulkhead(Clock()))
     with pytest.raises((StreamLost, SessionSuperseded)) as ended:
         await stream.run(SPEAKER, lambda: None)

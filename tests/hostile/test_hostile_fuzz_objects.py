@@ -54,7 +54,7 @@ from tests.hostile.hostile_objects import (
     NOW,
     TEXTS,
     UID,
-    Faults,
+    OddFaults,
     as_json,
     bent,
     bounded,
@@ -185,7 +185,7 @@ def test_an_honest_job_goes_through(kind: AnyKind) -> None:
 def test_a_job_with_an_odd_value_anywhere_goes_through_or_is_refused(kind: AnyKind) -> None:
     """Each value of the manifest and each of our annotations is replaced by each odd value, one at a time."""
     pods = [as_json(honest_pod(kind, index)) for index in range(4)]
-    faults = Faults()
+    faults = OddFaults()
     for place, value, job in each_odd(honest_job(kind)):
         with faults.of(place, value):
             goes_through(kind, as_json(job), pods)
@@ -204,7 +204,7 @@ def test_an_odd_job_with_odd_pods_goes_through_or_is_refused(kind: AnyKind, data
 
 def test_a_pod_with_an_odd_value_anywhere_is_classified_or_refused() -> None:
     """By the supervisor, and by the agent of its node."""
-    faults = Faults()
+    faults = OddFaults()
     for place, value, pod in each_odd(honest_pod(KINDS[-1], 0)):
         with faults.of(place, value):
             classifies_pod(as_json(pod))
@@ -229,7 +229,7 @@ def classifies_pod(data: bytes) -> None:
 
 
 def test_a_node_with_an_odd_value_anywhere_is_classified_or_refused() -> None:
-    faults = Faults()
+    faults = OddFaults()
     for place, value, node in each_odd(honest_node()):
         with faults.of(place, value):
             classifies_node(as_json(node))
@@ -253,7 +253,7 @@ def classifies_node(data: bytes) -> None:
 
 
 def test_an_event_with_an_odd_value_anywhere_is_a_signal_or_refused() -> None:
-    faults = Faults()
+    faults = OddFaults()
     for place, value, event in each_odd(honest_event()):
         with faults.of(place, value):
             classifies_event(as_json(event))
@@ -301,7 +301,7 @@ def honest_record(kind: AnyKind) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", [TrainingJobKind(), PyTorchJobKind()], ids=lambda kind: kind.name)
 def test_our_own_resource_with_an_odd_value_anywhere_is_planned_or_refused(kind: AnyKind) -> None:
     """A person may edit a SupervisedJob by hand."""
-    faults = Faults()
+    faults = OddFaults()
     for place, value, record in each_odd(honest_record(kind)):
         with faults.of(place, value):
             plans_record(as_json(record))
@@ -351,7 +351,7 @@ def test_an_odd_workload_is_admitted_or_refused() -> None:
         "spec": {"active": True, "queueName": "q"},
         "status": {"conditions": [condition, {**condition, "type": "QuotaReserved"}]},
     }
-    faults = Faults()
+    faults = OddFaults()
     for place, value, workload in each_odd(honest):
         with faults.of(place, value):
             try:

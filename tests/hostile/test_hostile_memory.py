@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from benchmarks.harness.server import Server
+from benchmarks.harness.server import BenchmarkServer
 from servicekit.address import Address, parse
 from tests.testkit.waiting import until
 
@@ -21,9 +21,9 @@ PATIENCE = 120.0
 
 
 @pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
+async def server(tmp_path: Path) -> AsyncIterator[BenchmarkServer]:
     """A process of its own, with TLS, that gives a connection one second."""
-    server = Server(tmp_path, tls=True, settings={"JOB_SUPERVISOR_CONNECTION_SECONDS": "1"})
+    server = BenchmarkServer(tmp_path, tls=True, settings={"JOB_SUPERVISOR_CONNECTION_SECONDS": "1"})
     await server.start()
     try:
         yield server
@@ -42,7 +42,7 @@ async def silent(address: Address) -> None:
 
 
 @pytest.mark.parametrize("port", [pytest.param("http", marks=pytest.mark.long), "grpc"])
-async def test_memory_comes_back_after_each_round(server: Server, port: str) -> None:
+async def test_memory_comes_back_after_each_round(server: BenchmarkServer, port: str) -> None:
     """The first thousands are no reason for the next ones to find a larger process."""
     address = server.endpoints.http_address if port == "http" else parse(server.endpoints.grpc)
     before = server.usage().resident_bytes

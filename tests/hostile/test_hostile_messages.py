@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from supervisor.domain.notice import NoticeState
 from tests.hostile.hostile_world import JOB, NODES, Bystander, agent_refused, counted, refused, said
-from tests.testkit.serving import AgentPeer, ProcessPeer, Refusal, Served, hello, launcher_hello, noticed
+from tests.testkit.serving import AgentPeer, PeerRefusal, ProcessPeer, Served, hello, launcher_hello, noticed
 
 STREAM = "/v1/launchers/stream"
 REPORT = "/v1/launchers/report"
@@ -82,8 +82,8 @@ async def test_a_call_that_does_not_exist_is_refused(served: Served) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await channel.unary_unary("/reclaim.v1.ReclaimService/Destroy", None, None)(b"")
         assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert await served.peers.post("/v2/anything", None, {}) == Refusal(404, "unknown_call")
-    assert await served.peers.post("/v1/status", None, {}) == Refusal(405, "unknown_call")
+    assert await served.peers.post("/v2/anything", None, {}) == PeerRefusal(404, "unknown_call")
+    assert await served.peers.post("/v1/status", None, {}) == PeerRefusal(405, "unknown_call")
     await counted(served, before, grpc_unknown_call=1, http_unknown_call=2)
 
 
@@ -130,7 +130,7 @@ async def test_a_body_that_is_no_message_is_refused(served: Served, bystander: B
     before = await refused(served)
     token = bystander.launcher.token if "launchers" in path else bystander.process.token
     found = [await served.peers.post(path, token, body) for body in WRONG_BODIES]
-    assert found == [Refusal(400, "malformed")] * len(WRONG_BODIES)
+    assert found == [PeerRefusal(400, "malformed")] * len(WRONG_BODIES)
     await counted(served, before, http_malformed=len(WRONG_BODIES))
 
 
@@ -162,7 +162,7 @@ async def test_a_field_beyond_its_bounds_is_refused(
     """Also one that would only be shown to people."""
     before, stored = await refused(served), served.store.snapshot()
     token = bystander.launcher.token if "launchers" in path else bystander.process.token
-    assert await served.peers.post(path, token, body) == Refusal(400, "malformed")
+    assert await served.peers.post(path, token, body) == PeerRefusal(400, "malformed")
     await counted(served, before, http_malformed=1)
     assert served.store.snapshot() is stored
 
@@ -172,7 +172,7 @@ async def test_a_body_without_end_is_refused(served: Served, bystander: Bystande
     before = await refused(served)
     sizes = [(REPORT, bystander.launcher.token, 1024 * 1024), (ANSWERS, bystander.process.token, 16 * 1024)]
     for path, token, most in sizes:
-        assert await served.peers.post(path, token, b" " * (most + 1)) == Refusal(413, "oversized")
+        assert await served.peers.post(path, token, b" " * (most + 1)) == PeerRefusal(413, "oversized")
     await counted(served, before, http_oversized=2)
 
 
@@ -189,9 +189,9 @@ async def test_a_body_that_would_unpack_to_more_is_not_unpacked(served: Served, 
 async def test_unknown_fields_are_ignored(served: Served, bystander: Bystander) -> None:
     before = await refused(served)
     body = {**bystander.launcher.report, "mood": ["fine"] * 1000}
-    assert await served.peers.post(REPORT, bystander.launcher.token, body) == Refusal(200, None)
+    assert await served.peers.post(REPORT, bystander.launcher.token, body) == PeerRefusal(200, None)
     body = {**bystander.process.who, "run": 1, "generation": 0, "kind": "rank", "mood": {}}
-    assert await served.peers.post(ANSWERS, bystander.process.token, body) == Refusal(200, None)
+    assert await served.peers.post(ANSWERS, bystander.process.token, body) == PeerRefusal(200, None)
     await counted(served, before)
 
 
@@ -213,7 +213,7 @@ async def stopped(served: Served) -> Stopped:
 
 async def test_an_answer_to_what_was_never_said_acknowledges_nothing(served: Served, bystander: Bystander) -> None:
     for generation in (bystander.generation, 10**9):
-        assert await bystander.process.reports("left", {"run": 1, "generation": generation}) == Refusal(200, None)
+        assert await bystander.process.reports("left", {"run": 1, "generation": generation}) == PeerRefusal(200, None)
         assert served.job(JOB).observed.acknowledgement is None
     stop = await stopped(served)
     await stop.process.reports("left", {"run": 1, "generation": 10**9})
@@ -227,7 +227,7 @@ async def test_answers_that_change_nothing_fill_no_log(served: Served, bystander
     with capture_logs() as lines:
         for generation in (bystander.generation, 10**6, *range(50)):
             said = {"run": 1, "generation": generation}
-            assert await bystander.process.reports("left", said) == Refusal(200, None)
+            assert await bystander.process.reports("left", said) == PeerRefusal(200, None)
         stop = await stopped(served)
         for _ in range(20):
             for kind in ("saved", "left"):

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from tests.hostile.hostile_world import Bystander, refused
 from tests.testkit.serving import AgentPeer, Served, serving
 from tests.testkit.waiting import until
@@ -47,7 +47,7 @@ print(time.monotonic(), flush=True)
 
 @asynccontextmanager
 async def in_service(directory: Path, *, tls: bool) -> AsyncIterator[tuple[Served, bytes | None]]:
-    authority = Authority(directory / "certificates") if tls else None
+    authority = SimulatedAuthority(directory / "certificates") if tls else None
     files = {} if authority is None else {"tls_cert_file": authority.cert_file, "tls_key_file": authority.key_file}
     ca = None if authority is None else authority.ca_pem
     # Of agents and processes nothing is to be heard for two seconds before anybody is given up for silence.

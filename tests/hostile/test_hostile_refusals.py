@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from servicekit.address import parse
 from supervisor.refusals import Code, Refusals, Wire
 from tests.hostile.hostile_world import counted, refused
-from tests.testkit.serving import Refusal, Served, launcher_hello, serving
+from tests.testkit.serving import PeerRefusal, Served, launcher_hello, serving
 from tests.testkit.waiting import PATIENCE
 
 REPORT = "/v1/launchers/report"
@@ -49,7 +49,7 @@ def test_what_a_peer_says_commands_no_terminal() -> None:
 async def test_the_status_shows_what_was_refused(served: Served) -> None:
     assert (await served.status())["refused"] == []
     for _ in range(2):
-        assert await served.peers.post(REPORT, "no token", {}) == Refusal(401, "bad_token")
+        assert await served.peers.post(REPORT, "no token", {}) == PeerRefusal(401, "bad_token")
     kind = {"wire": "http", "code": "bad_token", "count": 2}
     assert (await served.status())["refused"] == [kind]
 

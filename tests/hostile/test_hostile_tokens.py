@@ -15,7 +15,7 @@ import pytest
 from servicekit.address import parse
 from supervisor.identity.tokens import SECRET_FILE
 from tests.hostile.hostile_world import JOB, NODES, Bystander, agent_refused, counted, refused, said
-from tests.testkit.serving import FAST, Refusal, Served, launcher_hello
+from tests.testkit.serving import FAST, PeerRefusal, Served, launcher_hello
 from tests.testkit.waiting import until
 
 STREAM = "/v1/launchers/stream"
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("bystander")
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class GuardedEndpoint:
     """One HTTP call, and the claims of a token that is good for it."""
 
     method: str
@@ -46,12 +46,12 @@ OPERATOR = {"kind": "operator", "name": "ann"}
 HELLO = launcher_hello("mallory", ["n1"])
 WHO = {"process": "p", "host": "n1", "rank": 0}
 ENDPOINTS = [
-    Endpoint("POST", STREAM, LAUNCHER, HELLO),
-    Endpoint("POST", REPORT, LAUNCHER, {"job": JOB, "instance": "instance-1", **HELLO["report"]}),
-    Endpoint("POST", PROCESSES, PROCESS, {**WHO, "pid": 1}),
-    Endpoint("POST", ANSWERS, PROCESS, {**WHO, "run": 1, "generation": 1, "kind": "left"}),
-    Endpoint("GET", STATUS, {"kind": "viewer"}, {}),
-    Endpoint("POST", DRILLS, OPERATOR, {"node": NODES[0], "lead_seconds": 60}),
+    GuardedEndpoint("POST", STREAM, LAUNCHER, HELLO),
+    GuardedEndpoint("POST", REPORT, LAUNCHER, {"job": JOB, "instance": "instance-1", **HELLO["report"]}),
+    GuardedEndpoint("POST", PROCESSES, PROCESS, {**WHO, "pid": 1}),
+    GuardedEndpoint("POST", ANSWERS, PROCESS, {**WHO, "run": 1, "generation": 1, "kind": "left"}),
+    GuardedEndpoint("GET", STATUS, {"kind": "viewer"}, {}),
+    GuardedEndpoint("POST", DRILLS, OPERATOR, {"node": NODES[0], "lead_seconds": 60}),
 ]
 AGENT = {"kind": "agent", "node": NODES[0]}
 KINDS: list[dict[str, Any]] = [{"kind": "agent", "node": "n1"}, LAUNCHER, PROCESS, {"kind": "viewer"}]
@@ -95,11 +95,11 @@ def _nested(secret: bytes) -> str:
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: each.path)
-async def test_a_bad_token_is_refused_over_http(served: Served, tmp_path: Path, endpoint: Endpoint) -> None:
+async def test_a_bad_token_is_refused_over_http(served: Served, tmp_path: Path, endpoint: GuardedEndpoint) -> None:
     before = await refused(served)
     headers = bad_headers((tmp_path / SECRET_FILE).read_bytes(), endpoint.claims)
     found = {name: await _called(served, endpoint, header) for name, header in headers.items()}
-    assert found == dict.fromkeys(headers, Refusal(401, "bad_token"))
+    assert found == dict.fromkeys(headers, PeerRefusal(401, "bad_token"))
     await counted(served, before, http_bad_token=len(headers))
 
 
@@ -111,13 +111,13 @@ async def test_a_bad_token_is_refused_to_agents(served: Served, tmp_path: Path) 
     await counted(served, before, grpc_bad_token=len(headers))
 
 
-async def _called(served: Served, endpoint: Endpoint, header: str | None) -> Refusal:
+async def _called(served: Served, endpoint: GuardedEndpoint, header: str | None) -> PeerRefusal:
     headers = {} if header is None else {"Authorization": header}
     url = served.peers.http + endpoint.path
     async with served.peers.session.request(
         endpoint.method, url, headers=headers, data=json.dumps(endpoint.body)
     ) as response:
-        return Refusal(response.status, None if response.status == 200 else (await response.json())["error"])
+        return PeerRefusal(response.status, None if response.status == 200 else (await response.json())["error"])
 
 
 async def _agent_called(served: Served, header: str | None) -> tuple[grpc.StatusCode, str]:
@@ -159,13 +159,13 @@ async def _raw(served: Served, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: each.path)
-async def test_a_token_of_another_kind_is_foreign(served: Served, tmp_path: Path, endpoint: Endpoint) -> None:
+async def test_a_token_of_another_kind_is_foreign(served: Served, tmp_path: Path, endpoint: GuardedEndpoint) -> None:
     before = await refused(served)
     secret = (tmp_path / SECRET_FILE).read_bytes()
     others = [kind for kind in KINDS if kind["kind"] != endpoint.claims["kind"]]
     for kind in others:
         token = jwt.encode({**kind, "aud": AUDIENCE}, secret, algorithm="HS256")
-        assert await _called(served, endpoint, f"Bearer {token}") == Refusal(403, "foreign_token")
+        assert await _called(served, endpoint, f"Bearer {token}") == PeerRefusal(403, "foreign_token")
     await counted(served, before, http_foreign_token=len(others))
 
 
@@ -190,16 +190,16 @@ async def test_a_replayed_process_token_is_refused(served: Served) -> None:
     await launcher.reports(run=2)
     before = await refused(served)
     for path, body in ((PROCESSES, {**WHO, "pid": 1}), (ANSWERS, {**WHO, "run": 1, "generation": 1, "kind": "left"})):
-        assert await served.peers.post(path, order["token"], body) == Refusal(409, "run_is_over")
-        assert await served.peers.post(path, earlier, body) == Refusal(404, "unknown_job")
-        assert await served.peers.post(path, unknown, body) == Refusal(404, "unknown_job")
+        assert await served.peers.post(path, order["token"], body) == PeerRefusal(409, "run_is_over")
+        assert await served.peers.post(path, earlier, body) == PeerRefusal(404, "unknown_job")
+        assert await served.peers.post(path, unknown, body) == PeerRefusal(404, "unknown_job")
     await counted(served, before, http_run_is_over=2, http_unknown_job=4)
 
 
 async def test_a_process_token_speaks_for_its_own_run(served: Served, bystander: Bystander) -> None:
     before = await refused(served)
     body = {**WHO, "run": 2, "generation": 1, "kind": "left"}
-    assert await served.peers.post(ANSWERS, bystander.process.token, body) == Refusal(403, "foreign_token")
+    assert await served.peers.post(ANSWERS, bystander.process.token, body) == PeerRefusal(403, "foreign_token")
     await counted(served, before, http_foreign_token=1)
 
 
@@ -208,9 +208,9 @@ async def test_a_launcher_cannot_speak_for_another_ones_job(served: Served, byst
     token = served.peers.tokens.launcher("mallory")
     for instance in ("instance-1", "instance-2"):
         report = {**bystander.launcher.report, "instance": instance, "revision": 99, "result": "failed"}
-        assert await served.peers.post(REPORT, token, report) == Refusal(403, "foreign_token")
+        assert await served.peers.post(REPORT, token, report) == PeerRefusal(403, "foreign_token")
         body = launcher_hello(JOB, [], instance=instance)
-        assert await served.peers.post(STREAM, token, body) == Refusal(409, "name_is_live")
+        assert await served.peers.post(STREAM, token, body) == PeerRefusal(409, "name_is_live")
     await counted(served, before, http_foreign_token=2, http_name_is_live=2)
 
 
@@ -222,9 +222,9 @@ async def test_a_job_is_not_taken_while_its_launcher_is_away(served: Served) -> 
     begun, token = time.monotonic(), served.peers.tokens.launcher("mallory")
     theirs = launcher_hello("job", ["n1"], instance="instance-2")
     while time.monotonic() - begun < 3 * FAST["launcher_live_seconds"]:
-        assert await served.peers.post(STREAM, token, theirs) == Refusal(409, "name_is_live")
+        assert await served.peers.post(STREAM, token, theirs) == PeerRefusal(409, "name_is_live")
     own = launcher_hello("job", ["n1"], instance="instance-3")
-    assert await served.peers.refused_or_open(STREAM, launcher.token, own) == Refusal(200, None)
+    assert await served.peers.refused_or_open(STREAM, launcher.token, own) == PeerRefusal(200, None)
     assert served.job("job").uid != uid
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.images.images_building import Images, build
 from tests.images.images_containers import PACKAGES, Engine
-from tests.testkit.packages import CannotBeHad, require
+from tests.testkit.packages import PackageUnavailable, require
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +14,7 @@ def images() -> Images:
     """Both images, built; the tests are skipped where that cannot be done, and fail where a build does."""
     try:
         return build()
-    except CannotBeHad as reason:
+    except PackageUnavailable as reason:
         pytest.skip(str(reason))
 
 
@@ -22,7 +22,7 @@ def images() -> Images:
 def engine(images: Images) -> Iterator[Engine]:
     try:
         require(PACKAGES)
-    except CannotBeHad as reason:
+    except PackageUnavailable as reason:
         pytest.skip(str(reason))
     with tempfile.TemporaryDirectory(prefix="images-") as directory:
         present = Engine(images, Path(directory))

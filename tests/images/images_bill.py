@@ -11,8 +11,8 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from tests.images.images_building import CHECKOUT, Image, Images, NotBuilt, build, buildah
-from tests.testkit.packages import CannotBeHad
+from tests.images.images_building import CHECKOUT, Image, ImageNotBuilt, Images, build, buildah
+from tests.testkit.packages import PackageUnavailable
 
 _STATUS = "var/lib/dpkg/status"
 
@@ -63,7 +63,7 @@ def _run(tool: str, *arguments: str) -> None:
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
     if done.returncode:
-        raise NotBuilt(f"{tool} {arguments[0]}: {' '.join(done.stderr.split())[-600:]}")
+        raise ImageNotBuilt(f"{tool} {arguments[0]}: {' '.join(done.stderr.split())[-600:]}")
 
 
 def _main(directory: Path) -> None:
@@ -76,5 +76,5 @@ def _main(directory: Path) -> None:
 if __name__ == "__main__":
     try:
         _main(Path(sys.argv[1]))
-    except (CannotBeHad, NotBuilt) as reason:
+    except (PackageUnavailable, ImageNotBuilt) as reason:
         sys.exit(f"no bill of materials: {reason}")

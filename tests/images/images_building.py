@@ -21,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tests.testkit.packages import CannotBeHad, require
+from tests.testkit.packages import PackageUnavailable, require
 
 CHECKOUT = Path(__file__).parents[2]
 BASE = "docker.io/library/python:3.11-slim-bookworm"
@@ -49,7 +49,7 @@ class Image(StrEnum):
 _NAMES = {Image.SERVER: "elastic-job-supervisor", Image.AGENT: "elastic-job-supervisor-agent"}
 
 
-class NotBuilt(Exception):  # noqa: N818  # It names what is so.
+class ImageNotBuilt(Exception):  # noqa: N818  # It names what is so.
     """An image cannot be built; the message has the last words."""
 
 
@@ -106,9 +106,9 @@ def buildah(storage: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS, cwd=CHECKOUT)
     except subprocess.CalledProcessError as error:
-        raise NotBuilt(f"buildah {arguments[0]}: {' '.join(error.stderr.split())[-600:]}") from error
+        raise ImageNotBuilt(f"buildah {arguments[0]}: {' '.join(error.stderr.split())[-600:]}") from error
     except subprocess.TimeoutExpired as error:
-        raise NotBuilt(f"buildah {arguments[0]} had not ended after {_SECONDS:g} s") from error
+        raise ImageNotBuilt(f"buildah {arguments[0]} had not ended after {_SECONDS:g} s") from error
     return done.stdout.strip()
 
 
@@ -183,9 +183,9 @@ def _bootstrap(rootfs: Path) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
     except subprocess.CalledProcessError as error:
-        raise NotBuilt(f"mmdebstrap: {' '.join(error.stderr.split())[-600:]}") from error
+        raise ImageNotBuilt(f"mmdebstrap: {' '.join(error.stderr.split())[-600:]}") from error
     except subprocess.TimeoutExpired as error:
-        raise NotBuilt(f"mmdebstrap had not ended after {_SECONDS:g} s") from error
+        raise ImageNotBuilt(f"mmdebstrap had not ended after {_SECONDS:g} s") from error
 
 
 @contextmanager
@@ -209,5 +209,5 @@ def _main() -> None:
 if __name__ == "__main__":
     try:
         _main()
-    except (CannotBeHad, NotBuilt) as reason:
+    except (PackageUnavailable, ImageNotBuilt) as reason:
         sys.exit(f"no images: {reason}")

@@ -40,12 +40,12 @@ class Engine:
         return self.once(image, "-c", script, more=["--entrypoint=/bin/sh"])
 
     @contextmanager
-    def running(self, image: Image, *, more: Sequence[str]) -> Iterator["Container"]:
+    def running(self, image: Image, *, more: Sequence[str]) -> Iterator["ImageContainer"]:
         """A container that goes on until the test ends it, or is left."""
         said = Path(tempfile.mkstemp(dir=self.directory, prefix=f"{image}-", suffix=".log")[1])
         with said.open("wb") as log:
             process = subprocess.Popen(self._command(image, (), more), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        container = Container(process, said)
+        container = ImageContainer(process, said)
         try:
             yield container
         finally:
@@ -74,7 +74,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class ImageContainer:
     process: subprocess.Popen[bytes]
     said: Path
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.images.images_building import Image
-from tests.images.images_containers import Container, Engine
+from tests.images.images_containers import Engine, ImageContainer
 
 _EACH = pytest.mark.parametrize("image", Image)
 _PROBE_SECONDS = 5.0
@@ -55,7 +55,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def _supervisor(engine: Engine, data: Path) -> Iterator[Container]:
+def _supervisor(engine: Engine, data: Path) -> Iterator[ImageContainer]:
     settings = {"GRPC_ADDRESS": "127.0.0.1:0", "HTTP_ADDRESS": "127.0.0.1:0", "PROBE_ADDRESS": "127.0.0.1:0"}
     with engine.running(
         Image.SERVER,
@@ -66,7 +66,7 @@ def _supervisor(engine: Engine, data: Path) -> Iterator[Container]:
 
 
 @contextmanager
-def _agent(engine: Engine, data: Path) -> Iterator[Container]:
+def _agent(engine: Engine, data: Path) -> Iterator[ImageContainer]:
     settings = {
         "NODE_NAME": "node-1",
         "NODE_UID": "machine-1",
@@ -99,7 +99,7 @@ def _volume(data: Path) -> str:
     return f"--volume={data}:/var/lib/job-supervisor"
 
 
-def _ready(container: Container) -> Any:
+def _ready(container: ImageContainer) -> Any:
     event = container.wait_for(lambda: container.events("probes.listening"), "it can be probed")[0]
     return container.wait_for(lambda: _answer(f"http://{event['address']}/readyz"), "it is ready")
 

@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.monitoring.monitoring_programs import CannotBeHad, Program, Schemas, programs, schemas
+from tests.monitoring.monitoring_programs import MonitoringProgram, ProgramUnavailable, Schemas, programs, schemas
 
 
 @pytest.fixture(scope="session", name="programs")
-def _programs() -> Mapping[Program, Path]:
+def _programs() -> Mapping[MonitoringProgram, Path]:
     try:
         return programs()
-    except CannotBeHad as reason:
+    except ProgramUnavailable as reason:
         pytest.skip(str(reason))
 
 
@@ -18,5 +18,5 @@ def _programs() -> Mapping[Program, Path]:
 def _schemas() -> Schemas:
     try:
         return schemas()
-    except CannotBeHad as reason:
+    except ProgramUnavailable as reason:
         pytest.skip(str(reason))

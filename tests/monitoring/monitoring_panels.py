@@ -14,7 +14,7 @@ STEP_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PanelQuery:
     panel: str
     kind: str
     expr: str
@@ -42,7 +42,7 @@ class Panel:
     is_stacked: bool
     is_bars: bool
     at: Mapping[str, int]
-    queries: Sequence[Asked]
+    queries: Sequence[PanelQuery]
 
 
 def boards() -> Mapping[str, Sequence[Panel]]:
@@ -53,7 +53,7 @@ def boards() -> Mapping[str, Sequence[Panel]]:
     }
 
 
-def every_query() -> Sequence[Asked]:
+def every_query() -> Sequence[PanelQuery]:
     return [asked for panels in boards().values() for panel in panels for asked in panel.queries]
 
 
@@ -71,8 +71,8 @@ def _panel(panel: Any) -> Panel:
     )
 
 
-def _asked(panel: Any, target: Any) -> Asked:
-    return Asked(panel["title"], panel["type"], target["expr"], target["legendFormat"])
+def _asked(panel: Any, target: Any) -> PanelQuery:
+    return PanelQuery(panel["title"], panel["type"], target["expr"], target["legendFormat"])
 
 
 def _filled(expr: str, span: float) -> str:

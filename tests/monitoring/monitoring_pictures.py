@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from tests.monitoring.monitoring_panels import STEP_SECONDS, Asked, Panel, boards
-from tests.monitoring.monitoring_programs import CannotBeHad, programs
+from tests.monitoring.monitoring_panels import STEP_SECONDS, Panel, PanelQuery, boards
+from tests.monitoring.monitoring_programs import ProgramUnavailable, programs
 from tests.monitoring.monitoring_replay import Recording, recorded
 from tests.monitoring.monitoring_servers import Series
 
@@ -26,7 +26,7 @@ _COLOURS = 128
 _MAX_NAMES = 8
 _PLAIN = {"s": "s", "ops": "/s", "none": ""}
 
-Shown = tuple[Asked, Series]
+Shown = tuple[PanelQuery, Series]
 
 
 def draw(name: str, panels: Sequence[Panel], recording: Recording) -> bytes:
@@ -136,7 +136,7 @@ def _small(drawn: io.BytesIO) -> bytes:
 def main() -> int:
     try:
         found = programs()
-    except CannotBeHad as reason:
+    except ProgramUnavailable as reason:
         print(reason, file=sys.stderr)  # noqa: T201  # Whoever runs it wants to know.
         return 1
     PICTURES.mkdir(exist_ok=True)

@@ -30,18 +30,18 @@ exec unshare --map-root-user --mount sh -c 'mount --bind "$0" /usr/share && exec
 """
 
 
-class Program(StrEnum):
+class MonitoringProgram(StrEnum):
     PROMETHEUS = "prometheus"
     PROMTOOL = "promtool"
     ALERTMANAGER = "prometheus-alertmanager"
 
 
-class CannotBeHad(Exception):  # noqa: N818  # It names what is so.
+class ProgramUnavailable(Exception):  # noqa: N818  # It names what is so.
     """This machine has it not and cannot get it; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ProgramShape:
     file: str
     type: str
 
@@ -50,30 +50,32 @@ class Shape:
         return ["--path", f"{_TYPES}/{self.file}", "--type", self.type, "--no-type-check"]
 
 
-DASHBOARD = Shape("dashboard/x/dashboard_types.gen.d.ts", "Dashboard")
+DASHBOARD = ProgramShape("dashboard/x/dashboard_types.gen.d.ts", "Dashboard")
 OPTIONS = {
-    "stat": Shape("composable/stat/panelcfg/x/StatPanelCfg_types.gen.d.ts", "Options"),
-    "state-timeline": Shape("composable/statetimeline/panelcfg/x/StateTimelinePanelCfg_types.gen.d.ts", "Options"),
-    "table": Shape("composable/table/panelcfg/x/TablePanelCfg_types.gen.d.ts", "Options"),
-    "timeseries": Shape("composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen.d.ts", "Options"),
+    "stat": ProgramShape("composable/stat/panelcfg/x/StatPanelCfg_types.gen.d.ts", "Options"),
+    "state-timeline": ProgramShape(
+        "composable/statetimeline/panelcfg/x/StateTimelinePanelCfg_types.gen.d.ts", "Options"
+    ),
+    "table": ProgramShape("composable/table/panelcfg/x/TablePanelCfg_types.gen.d.ts", "Options"),
+    "timeseries": ProgramShape("composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen.d.ts", "Options"),
 }
 """What each kind of panel may be told."""
 
-Schemas = Mapping[Shape, Any]
+Schemas = Mapping[ProgramShape, Any]
 
 
-def programs() -> Mapping[Program, Path]:
+def programs() -> Mapping[MonitoringProgram, Path]:
     """Return each program's path: installed here, or unpacked from a Debian package.
 
     Raises:
         CannotBeHad: There is no apt-get, nothing can be downloaded, or nobody may have mounts of their own.
     """
-    found = {program: shutil.which(program) for program in Program}
+    found = {program: shutil.which(program) for program in MonitoringProgram}
     if all(found.values()):
         return {program: Path(str(path)) for program, path in found.items()}
     home = _kept("debian", _unpack)
-    unpacked = {program: home / "usr" / "bin" / program for program in Program}
-    return {**unpacked, Program.ALERTMANAGER: home / Program.ALERTMANAGER}
+    unpacked = {program: home / "usr" / "bin" / program for program in MonitoringProgram}
+    return {**unpacked, MonitoringProgram.ALERTMANAGER: home / MonitoringProgram.ALERTMANAGER}
 
 
 def schemas() -> Schemas:
@@ -92,25 +94,25 @@ def schemas() -> Schemas:
 def _unpack(home: Path) -> None:
     for tool in ("apt-get", "dpkg-deb"):
         if not shutil.which(tool):
-            raise CannotBeHad(f"there is no {tool} to get Prometheus with")
+            raise ProgramUnavailable(f"there is no {tool} to get Prometheus with")
     try:
         _run(["apt-get", "--quiet", "download", *_PACKAGES], home)
-    except CannotBeHad:
+    except ProgramUnavailable:
         # Its lists are old, or were never there.
         _run(["apt-get", "--quiet", "update"], home)
         _run(["apt-get", "--quiet", "download", *_PACKAGES], home)
     for package in home.glob("*.deb"):
         _run(["dpkg-deb", "--extract", str(package), str(home)], home)
         package.unlink()
-    at_home = home / Program.ALERTMANAGER
+    at_home = home / MonitoringProgram.ALERTMANAGER
     at_home.write_text(_AT_HOME, encoding="utf-8")
     at_home.chmod(0o755)
     _run([str(at_home), "--version"], home)
 
 
-def _generate(home: Path, shapes: Sequence[Shape]) -> None:
+def _generate(home: Path, shapes: Sequence[ProgramShape]) -> None:
     if not shutil.which("npm"):
-        raise CannotBeHad("there is no npm to get Grafana's types with")
+        raise ProgramUnavailable("there is no npm to get Grafana's types with")
     with tempfile.TemporaryDirectory(prefix="grafana-types-") as place:
         at = Path(place)
         for name in ("package.json", "package-lock.json"):
@@ -147,9 +149,9 @@ def _run(command: Sequence[str], at: Path) -> None:
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_SECONDS, cwd=at)
     except subprocess.TimeoutExpired as error:
-        raise CannotBeHad(f"{command[0]} takes longer than {_SECONDS:g} s") from error
+        raise ProgramUnavailable(f"{command[0]} takes longer than {_SECONDS:g} s") from error
     if done.returncode:
-        raise CannotBeHad(f"{' '.join(command[:3])} fails: {' '.join(done.stderr.split())[-300:]}")
+        raise ProgramUnavailable(f"{' '.join(command[:3])} fails: {' '.join(done.stderr.split())[-300:]}")
 
 
 def main() -> int:
@@ -157,7 +159,7 @@ def main() -> int:
         for program, path in programs().items():
             print(f"{program}\t{path}")  # noqa: T201  # That is what it is run for.
         print(f"schemas\t{len(schemas())}")  # noqa: T201  # As above.
-    except CannotBeHad as reason:
+    except ProgramUnavailable as reason:
         print(reason, file=sys.stderr)  # noqa: T201  # As above.
         return 1
     return 0

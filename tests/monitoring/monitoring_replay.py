@@ -25,21 +25,21 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from simulator.cloud.nodes import worker_pids
 from simulator.cloud.process import TooLate
-from simulator.cloud.schedule import Notice
+from simulator.cloud.schedule import ScheduledNotice
 from simulator.cloud.trace import Node
-from simulator.events import Kind
-from simulator.guarantees import Costs
-from simulator.harness import ServiceSettings, World, world
-from simulator.scenarios import Part, ScenarioOptions, scenarios
-from simulator.services import JobPlan
-from simulator.verdict import Verdict
+from simulator.events import JobEventKind
+from simulator.guarantees import GuaranteeCosts
+from simulator.harness import ReplayWorld, ServiceSettings, world
+from simulator.scenarios import ScenarioOptions, ScenarioPart, scenarios
+from simulator.services import ServedJobPlan
+from simulator.verdict import ReplayVerdict
 from supervisor.observability.metrics.wiring import ClusterSources, Metrics
 from supervisor.refusals import Refusals
-from tests.monitoring.monitoring_programs import Program
+from tests.monitoring.monitoring_programs import MonitoringProgram
 from tests.monitoring.monitoring_servers import (
     SCRAPE_SECONDS,
+    AlertReceiver,
     Prometheus,
-    Receiver,
     alertmanager,
     prometheus,
     receiver,
@@ -47,7 +47,7 @@ from tests.monitoring.monitoring_servers import (
 
 RULES = sorted((CHART / "files" / "rules").glob("*.yaml"))
 # What the demo's training takes at most, on a busy machine.
-_COSTS = Costs(step=0.5, checkpoint=0.5)
+_COSTS = GuaranteeCosts(step=0.5, checkpoint=0.5)
 _LISTENING = re.compile(rb"^(?=.*metrics\.listening).*(127\.0\.0\.1:[0-9]+)", re.MULTILINE)
 _LOOK_SECONDS = 0.2
 _SETTLED_SCRAPES = 4
@@ -57,8 +57,8 @@ _LATE_SECONDS = 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
-    verdict: Verdict
+class MonitoringTruth:
+    verdict: ReplayVerdict
     withdrawn: int
     ended: float
     """Unix seconds: all of that has been scraped by then."""
@@ -69,7 +69,7 @@ class Truth:
 @dataclass(frozen=True, slots=True)
 class Recording:
     prometheus: Prometheus
-    truth: Truth
+    truth: MonitoringTruth
     begin: float
     alerts: Mapping[str, Any]
     """The names of the alerts that Alertmanager sent."""
@@ -89,20 +89,20 @@ class _Standby:
 
 
 @contextmanager
-def recorded(programs: Mapping[Program, Path]) -> Iterator[Recording]:
+def recorded(programs: Mapping[MonitoringProgram, Path]) -> Iterator[Recording]:
     """Play all of it; Prometheus runs as long as the context lasts."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="monitoring-")))
         url, heard = stack.enter_context(receiver())
-        manager = stack.enter_context(alertmanager(programs[Program.ALERTMANAGER], root, url))
-        server = stack.enter_context(prometheus(programs[Program.PROMETHEUS], root, RULES, manager))
+        manager = stack.enter_context(alertmanager(programs[MonitoringProgram.ALERTMANAGER], root, url))
+        server = stack.enter_context(prometheus(programs[MonitoringProgram.PROMETHEUS], root, RULES, manager))
         begin = time.time()
         truth = asyncio.run(_play(root / "world", server, heard))
         yield Recording(server, truth, begin, heard.firing())
 
 
-async def _play(root: Path, server: Prometheus, heard: Receiver) -> Truth:
-    [scenario] = scenarios(ScenarioOptions(part=Part.CI, leads=(30.0,)), _COSTS)
+async def _play(root: Path, server: Prometheus, heard: AlertReceiver) -> MonitoringTruth:
+    [scenario] = scenarios(ScenarioOptions(part=ScenarioPart.CI, leads=(30.0,)), _COSTS)
     measured = "127.0.0.1:0"
     settings = ServiceSettings({"JOB_SUPERVISOR_METRICS_ADDRESS": measured}, {"NODE_AGENT_METRICS_ADDRESS": measured})
     async with world(root, scenario.schedule.present, settings=settings) as one, _of_a_cluster() as other:
@@ -114,33 +114,33 @@ async def _play(root: Path, server: Prometheus, heard: Receiver) -> Truth:
             await one.replay(scenario.schedule)
             assert await job.wait(120) == 0, job.child.tail()
             await asyncio.sleep(_SETTLED_SCRAPES * SCRAPE_SECONDS)
-            withdrawn = sum(event.kind is Kind.NOTICE_WITHDRAWN for event in one.events(job))
+            withdrawn = sum(event.kind is JobEventKind.NOTICE_WITHDRAWN for event in one.events(job))
             verdict, ended = one.verdict(job), time.time()
             await _miss_a_deadline(one, heard)
             await asyncio.sleep(_SETTLED_SCRAPES * SCRAPE_SECONDS)
-            return Truth(verdict, withdrawn, ended, time.time())
+            return MonitoringTruth(verdict, withdrawn, ended, time.time())
         finally:
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
 
 
-async def _stranger(one: World) -> None:
+async def _stranger(one: ReplayWorld) -> None:
     url = f"{one.supervisor.endpoints.http}/v1/status"
     async with aiohttp.ClientSession() as session, session.get(url, headers={"Authorization": "Bearer none"}) as said:
         assert said.status == 401
 
 
-async def _miss_a_deadline(one: World, heard: Receiver) -> None:
+async def _miss_a_deadline(one: ReplayWorld, heard: AlertReceiver) -> None:
     """A host goes whose job cannot do without it, and whose processes are stuck."""
     nodes = [Node(node) for node in sorted((await one.status()).connected())]
-    job = one.start_job(JobPlan(len(nodes), len(nodes), name="stuck", steps=10_000, step_seconds=0.2))
+    job = one.start_job(ServedJobPlan(len(nodes), len(nodes), name="stuck", steps=10_000, step_seconds=0.2))
     await one.until_training(job, len(nodes))
     ours = {left.pid for left in one.leftovers()}
     stuck = [pid for node in nodes for pid in worker_pids(one.paths, node) if pid in ours]
     _signal(stuck, signal.SIGSTOP)
     try:
-        await one.play([Notice(0, nodes[-1], _LATE_LEAD, "late")])
+        await one.play([ScheduledNotice(0, nodes[-1], _LATE_LEAD, "late")])
         # What has not fired by then is missed where it is asked for.
         with suppress(TooLate):
             await one.until(
@@ -166,7 +166,7 @@ async def _of_a_cluster() -> AsyncIterator[_Standby]:
         yield _Standby(str(address), metrics, events)
 
 
-async def _follow(one: World, server: Prometheus, other: _Standby) -> None:
+async def _follow(one: ReplayWorld, server: Prometheus, other: _Standby) -> None:
     """Have everybody scraped that has said where it serves its metrics, as long as it lives."""
     while True:
         server.scrape({**_targets(one), other.address: "supervisor"})
@@ -174,7 +174,7 @@ async def _follow(one: World, server: Prometheus, other: _Standby) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _targets(one: World) -> dict[str, str]:
+def _targets(one: ReplayWorld) -> dict[str, str]:
     logs = dict.fromkeys(one.paths.log("any").parent.glob("agent-*.log"), "agent")
     logs[one.paths.log("supervisor")] = "supervisor"
     found = {path: _LISTENING.findall(path.read_bytes()) for path in logs if path.exists()}

@@ -111,7 +111,7 @@ def alertmanager(program: Path, root: Path, receiver: str) -> Iterator[str]:
         yield address
 
 
-class Receiver:
+class AlertReceiver:
     def __init__(self) -> None:
         self._lock = Lock()
         self._firing: dict[str, Any] = {}
@@ -128,8 +128,8 @@ class Receiver:
 
 
 @contextmanager
-def receiver() -> Iterator[tuple[str, Receiver]]:
-    heard = Receiver()
+def receiver() -> Iterator[tuple[str, AlertReceiver]]:
+    heard = AlertReceiver()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:  # The name is the library's.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from charts.files import CHART
-from tests.monitoring.monitoring_programs import Program
+from tests.monitoring.monitoring_programs import MonitoringProgram
 from tests.testkit.yaml_text import document
 
 _HERE = Path(__file__).parent
@@ -16,18 +16,18 @@ _RULES = sorted((CHART / "files" / "rules").glob("*.yaml"))
 _SECONDS = 60.0
 
 
-def test_every_rule_is_understood(programs: Mapping[Program, Path]) -> None:
+def test_every_rule_is_understood(programs: Mapping[MonitoringProgram, Path]) -> None:
     """By promtool, which fails on anything that Prometheus would refuse."""
     _promtool(programs, "check", "rules", *map(str, _RULES))
     assert len(_RULES) == 2
 
 
-def test_alerts_fire_when_they_should_and_at_no_other_time(programs: Mapping[Program, Path]) -> None:
+def test_alerts_fire_when_they_should_and_at_no_other_time(programs: Mapping[MonitoringProgram, Path]) -> None:
     """On made-up series: all is well, not bad for long enough, bad, well again."""
     _promtool(programs, "test", "rules", str(_TESTS))
 
 
-def test_recording_rules_record_what_they_say(programs: Mapping[Program, Path]) -> None:
+def test_recording_rules_record_what_they_say(programs: Mapping[MonitoringProgram, Path]) -> None:
     _promtool(programs, "test", "rules", str(_RECORDING_TESTS))
     tried = {test["name"] for test in document(_RECORDING_TESTS.read_text("utf-8"))["tests"]}
     assert tried == _named("record")
@@ -50,7 +50,7 @@ def _named(kind: str) -> set[str]:
     return {rule[kind] for rule in rules if kind in rule}
 
 
-def _promtool(programs: Mapping[Program, Path], *arguments: str) -> None:
-    command = [str(programs[Program.PROMTOOL]), *arguments]
+def _promtool(programs: Mapping[MonitoringProgram, Path], *arguments: str) -> None:
+    command = [str(programs[MonitoringProgram.PROMTOOL]), *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr

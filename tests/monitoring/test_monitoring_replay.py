@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from simulator.verdict import Figures, GroupMeaning
-from tests.monitoring.monitoring_panels import STEP_SECONDS, Asked, boards, every_query
+from tests.monitoring.monitoring_panels import STEP_SECONDS, PanelQuery, boards, every_query
 from tests.monitoring.monitoring_pictures import draw
-from tests.monitoring.monitoring_programs import Program
+from tests.monitoring.monitoring_programs import MonitoringProgram
 from tests.monitoring.monitoring_replay import LATE_ALERTS, RULES, Recording, recorded
 
 _QUERIES = every_query()
@@ -26,7 +26,7 @@ _ROWS = 5
 
 
 @pytest.fixture(scope="module", name="recording")
-def _recording(programs: Mapping[Program, Path]) -> Iterator[Recording]:
+def _recording(programs: Mapping[MonitoringProgram, Path]) -> Iterator[Recording]:
     with recorded(programs) as recording:
         yield recording
 
@@ -160,6 +160,6 @@ def _counted(recording: Recording, panel: str) -> dict[str, float]:
     return {name: median(values) for name, values in sums.items()}
 
 
-def _sums(asked: Asked, recording: Recording, begin: float) -> Iterator[tuple[str, float]]:
+def _sums(asked: PanelQuery, recording: Recording, begin: float) -> Iterator[tuple[str, float]]:
     for series in asked.answer(recording.prometheus, begin, recording.truth.ended):
         yield asked.called(series.labels), sum(value for _, value in series.points)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mutants.mutant import Edit, FailingTest, Mutant
 from mutants.suite import Setting
-from mutants.trial import Check
+from mutants.trial import MutantCheck
 from simulator.verdict import Failure
 
 PACKAGES = (
@@ -62,7 +62,7 @@ def test_name():
         print(undefined)
 """
 
-CHECKS = (Check("demo", ("demo",)), Check("replay", ("replay",)))
+CHECKS = (MutantCheck("demo", ("demo",)), MutantCheck("replay", ("replay",)))
 
 
 def project(root: Path, answer: str = "right") -> Path:

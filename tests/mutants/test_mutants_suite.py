@@ -7,11 +7,11 @@ from mutants import report
 from mutants.mutant import DoesNotApplyError, Edit, FailingTest, Mutant
 from mutants.suite import UNBROKEN, Trials, play
 from mutants.tree import copy
-from mutants.trial import Ending, Finding, Outcome, run
+from mutants.trial import Ending, MutantFinding, MutantOutcome, run
 from tests.mutants.mutants_project import CHECKS, answering, project, setting
 from tests.testkit.waiting import until
 
-FALSE_STOP = Finding("false stop", "STOP of run 1", 1)
+FALSE_STOP = MutantFinding("false stop", "STOP of run 1", 1)
 
 
 async def played(root: Path, *mutants: Mutant) -> list[Trials]:
@@ -144,7 +144,7 @@ async def test_a_mutant_that_does_not_fit_is_found_before_anything_is_tried(tmp_
 
 def test_the_table_shows_every_command_of_every_mutant() -> None:
     outcomes = tuple(
-        Outcome(check=check.name, ending=Ending.FAILED, findings=(FALSE_STOP,), last_line="Done.", seconds=12.0)
+        MutantOutcome(check=check.name, ending=Ending.FAILED, findings=(FALSE_STOP,), last_line="Done.", seconds=12.0)
         for check in CHECKS
     )
     shown = report.table([Trials(UNBROKEN, outcomes)])

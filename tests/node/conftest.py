@@ -7,9 +7,9 @@ import pytest_asyncio
 
 from tests.node.node_ground import GROUND, MISSING
 from tests.node.node_running import node
-from tests.node.node_world import World, world
+from tests.node.node_world import NodeWorld, world
 from tests.testkit.controlplane.binaries import build, build_node
-from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 
 
 @pytest.fixture(scope="session")
@@ -27,19 +27,19 @@ def plane(ground: Path) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="session")
-def cluster(plane: ControlPlane) -> Cluster:
+def cluster(plane: ControlPlane) -> RunningCluster:
     return plane.cluster
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def installed(cluster: Cluster, ground: Path) -> AsyncIterator[World]:
+async def installed(cluster: RunningCluster, ground: Path) -> AsyncIterator[NodeWorld]:
     """Two supervisors and the node's agent, ready, as the install page has them installed."""
     async with world(cluster, ground) as one:
         yield one
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def here(installed: World) -> AsyncIterator[World]:
+async def here(installed: NodeWorld) -> AsyncIterator[NodeWorld]:
     """The same; after the test its jobs are gone, and the node is to stay."""
     yield installed
     await installed.settle()

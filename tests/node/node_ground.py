@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.images import images_building as images
 from tests.images.images_building import BASE, Image
-from tests.testkit.controlplane.binaries import NoGo, NotBuilt, build, build_clients, build_node
-from tests.testkit.packages import CannotBeHad, require
+from tests.testkit.controlplane.binaries import BinaryNotBuilt, NoGo, build, build_clients, build_node
+from tests.testkit.packages import PackageUnavailable, require
 
 GROUND = "NODE_TEST_GROUND"
 MISSING = "NODE_TEST_MISSING"
@@ -63,9 +63,9 @@ def main(arguments: list[str]) -> int:
         with tempfile.TemporaryDirectory(dir=_home(), prefix="ground-", ignore_cleanup_errors=True) as directory:
             _pack(Path(directory) / ARCHIVES)
             return _run([*_OWN, *pytest], Path(directory))
-    except (CannotBeHad, NoGo) as reason:
+    except (PackageUnavailable, NoGo) as reason:
         return subprocess.run(pytest, check=False, env={**os.environ, MISSING: str(reason)}).returncode
-    except (NotBuilt, images.NotBuilt) as error:
+    except (BinaryNotBuilt, images.ImageNotBuilt) as error:
         sys.exit(f"no node: {error}")
 
 
@@ -75,9 +75,9 @@ def _check() -> None:
         [*_OWN, "ip", "link", "add", "br0", "type", "bridge"], check=False, capture_output=True, text=True
     )
     if refused.returncode:
-        raise CannotBeHad(f"this machine gives no network of one's own: {' '.join(refused.stderr.split())}")
+        raise PackageUnavailable(f"this machine gives no network of one's own: {' '.join(refused.stderr.split())}")
     if not os.access(_CGROUPS, os.W_OK) or not list(_groups("")):
-        raise CannotBeHad("this machine gives no control groups of one's own")
+        raise PackageUnavailable("this machine gives no control groups of one's own")
     build()
     build_node()
     build_clients()

@@ -11,7 +11,7 @@ from typing import Any
 from tests.frameworks.frameworks_installation import installed, site_packages
 from tests.images.images_building import CHECKOUT
 from tests.node.node_ground import TRAINING
-from tests.node.node_world import JOBS, World
+from tests.node.node_world import JOBS, NodeWorld
 from tests.testkit.controlplane.api import Manifest
 from tests.testkit.waiting import until
 from tests.torchrun.torchrun_records import Stepped, latest, read
@@ -31,7 +31,7 @@ _SECONDS = 180.0
 class PyTorchJob:
     """One job, and the directory of the node where its processes write what they do."""
 
-    here: World
+    here: NodeWorld
     name: str
     records: Path
 

@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.node.node_ground import ARCHIVES, PAUSE
-from tests.testkit.controlplane.binaries import Program, Tool
+from tests.testkit.controlplane.binaries import BinaryProgram, Tool
 from tests.testkit.controlplane.credentials import Credentials, User
-from tests.testkit.controlplane.running import Cluster, ControlPlane, running
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster, running
 
 NODE = "node"
 ADDRESS, _PODS = "10.66.0.1", "10.66.0.0/24"
@@ -36,7 +36,7 @@ class NodeNotReady(Exception):  # noqa: N818  # It names what is so.
 
 
 @contextmanager
-def node(programs: Mapping[Program, Path], tools: Mapping[Tool, Path], ground: Path) -> Iterator[ControlPlane]:
+def node(programs: Mapping[BinaryProgram, Path], tools: Mapping[Tool, Path], ground: Path) -> Iterator[ControlPlane]:
     """A control plane with one real node, Ready, that has the images of the ground.
 
     Raises:
@@ -46,7 +46,7 @@ def node(programs: Mapping[Program, Path], tools: Mapping[Tool, Path], ground: P
     _private_directories(ground)
     api_server = {"endpoint-reconciler-type": "lease", "kubelet-preferred-address-types": "InternalIP"}
     with (
-        running(programs, ground / "plane", {Program.API_SERVER: api_server}, (ADDRESS, _API_SERVER)) as plane,
+        running(programs, ground / "plane", {BinaryProgram.API_SERVER: api_server}, (ADDRESS, _API_SERVER)) as plane,
         ExitStack() as stack,
     ):
         credentials = Credentials(plane.cluster.directory / "credentials")
@@ -215,7 +215,7 @@ def _socket(ground: Path) -> Path:
     return ground / "containerd.sock"
 
 
-def _is_ready(cluster: Cluster) -> bool:
+def _is_ready(cluster: RunningCluster) -> bool:
     headers = {"Authorization": f"Bearer {cluster.token}"}
     request = urllib.request.Request(f"{cluster.url}/api/v1/nodes/{NODE}", headers=headers)  # noqa: S310  # The scheme is ours.
     trusted = ssl.create_default_context(cafile=str(cluster.ca))

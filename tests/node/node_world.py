@@ -12,14 +12,14 @@ from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.metadata import MetadataServer
 from simulator.cloud.trace import Node
 from simulator.et_operator.crds import create_crds
-from simulator.et_operator.operator import Operator
-from simulator.et_operator.settings import QUICK, Settings
+from simulator.et_operator.operator import EtOperator
+from simulator.et_operator.settings import QUICK, OperatorSettings
 from tests.chart import chart_page as page
 from tests.chart.chart_rendering import NAMESPACE, RELEASE
 from tests.node.node_ground import FIRST, TRAINING
 from tests.node.node_running import METADATA, NODE, names
 from tests.testkit.controlplane.api import Api, Manifest, client
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 JOBS = "training"
@@ -38,11 +38,11 @@ TRAIN = ("python3", "/training/train.py", "/checkpoint")
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class NodeWorld:
     api: Api
     metadata: MetadataServer
     ground: Path
-    cluster: Cluster
+    cluster: RunningCluster
     desk: Path
     """Of whoever has installed it."""
 
@@ -150,13 +150,13 @@ class World:
 
 
 @asynccontextmanager
-async def world(cluster: Cluster, ground: Path) -> AsyncIterator[World]:
+async def world(cluster: RunningCluster, ground: Path) -> AsyncIterator[NodeWorld]:
     """Everything, installed by the commands of the install page, and ready."""
     (ground / "desk").mkdir()
     desk = page.desk(ground / "desk")
     async with client(cluster) as api, _cloud() as metadata, _operator(cluster):
         await api.create("/api/v1/namespaces", {"metadata": {"name": JOBS}})
-        here = World(api, metadata, ground, cluster, desk)
+        here = NodeWorld(api, metadata, ground, cluster, desk)
         with ExitStack() as stack, _explained(ground):
             await _install(here, stack)
             await _asked(api)
@@ -176,12 +176,12 @@ async def _cloud() -> AsyncIterator[MetadataServer]:
 
 
 @asynccontextmanager
-async def _operator(cluster: Cluster) -> AsyncIterator[None]:
+async def _operator(cluster: RunningCluster) -> AsyncIterator[None]:
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     task = None
     try:
         await create_crds(server)
-        task = asyncio.create_task(Operator(server, Settings(QUICK)).run())
+        task = asyncio.create_task(EtOperator(server, OperatorSettings(QUICK)).run())
         yield
     finally:
         if task is not None:
@@ -201,7 +201,7 @@ async def _asked(api: Api) -> None:
     await until(known, "the webhook's CA is told", seconds=_SECONDS)
 
 
-async def _install(here: World, stack: ExitStack) -> None:
+async def _install(here: NodeWorld, stack: ExitStack) -> None:
     """The page's section, to its last rollout; the name server has to know the Service as soon as there is one."""
     for line in page.commands(page.INSTALL):
         await here.follow(line)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chart import chart_page as page
 from tests.node.node_running import NODE
-from tests.node.node_world import TRAIN, World, training_job
+from tests.node.node_world import TRAIN, NodeWorld, training_job
 from tests.testkit.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -17,7 +17,7 @@ _LEAD_SECONDS = 60.0
 _DRILL = "kubectl -n arena-system exec"
 
 
-async def test_the_commands_of_the_install_page_lead_to_a_protected_job(here: World) -> None:
+async def test_the_commands_of_the_install_page_lead_to_a_protected_job(here: NodeWorld) -> None:
     """Opted in, seen to be covered, drilled, resumed; and then its node is really announced to be gone."""
     home = here.home(_JOB)
     (here.desk / "job.yaml").write_text(json.dumps(training_job(_JOB, home, TRAIN, {})), encoding="utf-8")
@@ -59,7 +59,7 @@ def _covered(pods: str, agents: str) -> None:
     assert [line.split() for line in agents.splitlines()[1:]] == [[NODE, "true"]]
 
 
-async def _resumed(here: World, home: Path) -> None:
+async def _resumed(here: NodeWorld, home: Path) -> None:
     """The next run trains; what the drill has left is taken away."""
     (home / "checkpoint").unlink()
     (home / "step").unlink()

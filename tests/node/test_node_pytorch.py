@@ -8,10 +8,10 @@ import pytest_asyncio
 
 from tests.controlplane.operators import built
 from tests.controlplane.trainingoperator.trainingoperator_process import NAME, operating
-from tests.frameworks.frameworks_installation import NotInstallable, installed
+from tests.frameworks.frameworks_installation import FrameworksNotInstallable, installed
 from tests.node.node_pytorch import WORKERS, PyTorchJob, installed_sdk
-from tests.node.node_world import World
-from tests.testkit.controlplane.running import Cluster
+from tests.node.node_world import NodeWorld
+from tests.testkit.controlplane.running import RunningCluster
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600), pytest.mark.long]
 _LEAD_SECONDS = 60
@@ -21,19 +21,19 @@ _LEAD_SECONDS = 60
 def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         installed()
-    except NotInstallable as reason:
+    except FrameworksNotInstallable as reason:
         pytest.skip(str(reason))
     return installed_sdk(tmp_path_factory.mktemp("sdk"))
 
 
 @pytest.fixture(scope="module")
-def _operator(cluster: Cluster) -> Iterator[None]:
+def _operator(cluster: RunningCluster) -> Iterator[None]:
     with operating(built(NAME), cluster, "pytorchjob"):
         yield
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def job(here: World, sdk: Path, _operator: None) -> AsyncIterator[PyTorchJob]:
+async def job(here: NodeWorld, sdk: Path, _operator: None) -> AsyncIterator[PyTorchJob]:
     """A job of three workers that can go on with two."""
     one = PyTorchJob(here, "resnet", here.home("resnet"))
     await one.submit(sdk)

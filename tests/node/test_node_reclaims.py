@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.node_running import cut
-from tests.node.node_world import HTTP_PORT, TRAIN, World
+from tests.node.node_world import HTTP_PORT, TRAIN, NodeWorld
 from tests.testkit.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -25,7 +25,7 @@ def key(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_training_pod_saves_and_leaves_before_its_node_is_gone(here: World) -> None:
+async def test_a_training_pod_saves_and_leaves_before_its_node_is_gone(here: NodeWorld) -> None:
     """Its metadata announce it: the process hears STOP, saves and ends; the job is suspended and its pods are gone."""
     home = await here.train("one")
     announced = time.time()
@@ -41,7 +41,7 @@ async def test_a_training_pod_saves_and_leaves_before_its_node_is_gone(here: Wor
     assert gone - announced < _LEAD_SECONDS
 
 
-async def test_a_process_that_was_started_over_ssh_hears_of_it(here: World, key: Path) -> None:
+async def test_a_process_that_was_started_over_ssh_hears_of_it(here: NodeWorld, key: Path) -> None:
     """It sees neither the pod's environment nor its SIGTERM; its end is what ssh tells the launcher."""
     home = await here.start("remote", SSHD)
     (home / "keys").write_bytes(key.with_suffix(".pub").read_bytes())
@@ -57,7 +57,7 @@ async def test_a_process_that_was_started_over_ssh_hears_of_it(here: World, key:
     await here.decided("remote", "Suspended")
 
 
-async def test_a_process_that_the_supervisor_cannot_reach_hears_of_it_by_its_kubelet(here: World) -> None:
+async def test_a_process_that_the_supervisor_cannot_reach_hears_of_it_by_its_kubelet(here: NodeWorld) -> None:
     """With the network between them cut the supervisor writes it on the pod, and the pod's files show it."""
     home = await here.train("cut")
     with cut(HTTP_PORT):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from reclaim.v1 import reclaim_pb2 as pb
 
-from simulator.cloud.dialects import METADATA_URLS, Cloud
-from simulator.cloud.metadata import MetadataServer, Mode
+from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud
+from simulator.cloud.metadata import AnswerMode, MetadataServer
 from simulator.cloud.trace import Node
 from tests.node_agent.agent_process import agent, probe
 from tests.node_agent.fake_supervisor import FakeSupervisor, Stream, fake_supervisor
@@ -17,15 +17,15 @@ from tests.testkit.waiting import until
 
 NODE = Node("n1")
 LEAD = 100.0
-OWN_ADDRESS = {Cloud.ALIYUN, Cloud.VOLCENGINE}
+OWN_ADDRESS = {SimulatedCloud.ALIYUN, SimulatedCloud.VOLCENGINE}
 # Nobody listens there.
 NOWHERE = "http://127.0.0.1:9"
 
 
-def urls(cloud: Cloud, url: str) -> Mapping[str, str]:
+def urls(cloud: SimulatedCloud, url: str) -> Mapping[str, str]:
     """The address of each service: the same one, but for the clouds that have one of their own."""
-    shared = [each for each in Cloud if each is cloud or {each, cloud}.isdisjoint(OWN_ADDRESS)]
-    return {METADATA_URLS[each]: url if each in shared else NOWHERE for each in Cloud}
+    shared = [each for each in SimulatedCloud if each is cloud or {each, cloud}.isdisjoint(OWN_ADDRESS)]
+    return {METADATA_URLS[each]: url if each in shared else NOWHERE for each in SimulatedCloud}
 
 
 @asynccontextmanager
@@ -51,9 +51,11 @@ def said(stream: Stream) -> list[pb.NoticeReport]:
     return [*stream.hello.notices, *stream.notices]
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize("cloud", list(Cloud))
-async def test_a_notice_of_each_cloud_arrives_and_is_withdrawn(cloud: Cloud, mode: Mode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", list(AnswerMode))
+@pytest.mark.parametrize("cloud", list(SimulatedCloud))
+async def test_a_notice_of_each_cloud_arrives_and_is_withdrawn(
+    cloud: SimulatedCloud, mode: AnswerMode, tmp_path: Path
+) -> None:
     """With the default settings: the agent finds the cloud, describes the machine, and reports what is announced."""
     server = MetadataServer(mode, cloud=cloud)
     await server.start()
@@ -71,7 +73,7 @@ async def test_a_notice_of_each_cloud_arrives_and_is_withdrawn(cloud: Cloud, mod
             report = said(stream)[-1]
             assert (report.source, report.subject.uid) == (cloud.value, stream.hello.node_uid)
             assert report.notice_class == pb.NOTICE_CLASS_SUDDEN
-            if cloud is not Cloud.GCP:
+            if cloud is not SimulatedCloud.GCP:
                 assert deadline - 1.0 <= report.deadline.seconds <= deadline
             server.withdraw(NODE)
             await until(lambda: said(stream)[-1].announcement == pb.ANNOUNCEMENT_WITHDRAWN)

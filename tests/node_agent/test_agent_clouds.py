@@ -12,16 +12,16 @@ from node_agent.settings import SourceKind, load
 from node_agent.source_factory import SourceFactory
 from node_agent.sources import Answer, Clear, Noticed, Source, SourceUnavailable
 from servicekit.clock import Clock
-from simulator.cloud.dialects import METADATA_URLS, Cloud
+from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud
 from simulator.cloud.faults import MetadataFault
-from simulator.cloud.metadata import MetadataServer, Mode
+from simulator.cloud.metadata import AnswerMode, MetadataServer
 from simulator.cloud.trace import Node
 from tests.node_agent.test_agent_settings import LEAST
 
 NODE = Node("pool_7")
 # Seconds: what a fault that lasts for ever costs a test.
 PATIENCE = 0.5
-TOKENLESS = {Cloud.AZURE, Cloud.GCP, Cloud.TENCENT}
+TOKENLESS = {SimulatedCloud.AZURE, SimulatedCloud.GCP, SimulatedCloud.TENCENT}
 
 
 @dataclass
@@ -41,7 +41,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(cloud: Cloud, mode: Mode = Mode.HARDENED, *, idle: bool = False) -> AsyncIterator[Scene]:
+async def scene(
+    cloud: SimulatedCloud, mode: AnswerMode = AnswerMode.HARDENED, *, idle: bool = False
+) -> AsyncIterator[Scene]:
     server = MetadataServer(mode, cloud=cloud)
     await server.start()
     server.add(NODE)
@@ -57,13 +59,13 @@ async def scene(cloud: Cloud, mode: Mode = Mode.HARDENED, *, idle: bool = False)
         await server.stop()
 
 
-def hides(cloud: Cloud, fault: MetadataFault) -> bool:
+def hides(cloud: SimulatedCloud, fault: MetadataFault) -> bool:
     return fault.hides_metadata and not (fault is MetadataFault.NO_TOKENS and cloud in TOKENLESS)
 
 
 @pytest.mark.parametrize("fault", list(MetadataFault))
-@pytest.mark.parametrize("cloud", list(Cloud))
-async def test_no_fault_announces_or_clears_anything(cloud: Cloud, fault: MetadataFault) -> None:
+@pytest.mark.parametrize("cloud", list(SimulatedCloud))
+async def test_no_fault_announces_or_clears_anything(cloud: SimulatedCloud, fault: MetadataFault) -> None:
     """While nothing is announced and while something is, what the fault hides is unknown; afterwards it is there."""
     async with scene(cloud) as one:
         assert await one.poll() == Clear()
@@ -81,18 +83,18 @@ async def test_no_fault_announces_or_clears_anything(cloud: Cloud, fault: Metada
         assert await one.poll() == Clear()
 
 
-@pytest.mark.parametrize("cloud", list(Cloud))
-async def test_a_notice_leaves_the_time_that_the_cloud_announced(cloud: Cloud) -> None:
+@pytest.mark.parametrize("cloud", list(SimulatedCloud))
+async def test_a_notice_leaves_the_time_that_the_cloud_announced(cloud: SimulatedCloud) -> None:
     """GCP names no instant, but gives 30 s."""
     async with scene(cloud) as one:
         one.server.notice(NODE, time.time() + 100.0)
         found = await one.poll()
         assert isinstance(found, Noticed)
-        assert found.seconds_left == pytest.approx(30.0 if cloud is Cloud.GCP else 100.0, abs=15.0)
+        assert found.seconds_left == pytest.approx(30.0 if cloud is SimulatedCloud.GCP else 100.0, abs=15.0)
 
 
-@pytest.mark.parametrize("cloud", list(Cloud))
-async def test_another_nodes_notice_is_not_this_ones(cloud: Cloud) -> None:
+@pytest.mark.parametrize("cloud", list(SimulatedCloud))
+async def test_another_nodes_notice_is_not_this_ones(cloud: SimulatedCloud) -> None:
     async with scene(cloud) as one:
         one.server.notice(Node("pool_8"), time.time() + 100.0)
         assert await one.poll() == Clear()
@@ -101,7 +103,7 @@ async def test_another_nodes_notice_is_not_this_ones(cloud: Cloud) -> None:
 @pytest.mark.parametrize("idle", [False, True])
 async def test_azure_starts_an_event_that_is_acknowledged(idle: bool) -> None:  # noqa: FBT001 - a table's column
     """Then it cannot be called off any more; without the setting nothing is acknowledged."""
-    async with scene(Cloud.AZURE, idle=idle) as one:
+    async with scene(SimulatedCloud.AZURE, idle=idle) as one:
         one.server.notice(NODE, time.time() + 100.0)
         assert isinstance(await one.poll(), Noticed)
         assert one.server.acknowledged(NODE) is idle

@@ -19,9 +19,9 @@ from node_agent.source_factory import CLOUDS, SourceFactory
 from node_agent.sources import Answer, Clear, CloudSource, NodeIdentity, ServiceBusy, SourceUnavailable
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from simulator.cloud.dialects import METADATA_URLS, Cloud
+from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud
 from simulator.cloud.faults import MetadataFault
-from simulator.cloud.metadata import MetadataServer, Mode
+from simulator.cloud.metadata import AnswerMode, MetadataServer
 from simulator.cloud.trace import Node
 from tests.node_agent.test_agent_settings import LEAST
 from tests.testkit.waiting import until
@@ -197,7 +197,7 @@ def test_what_a_provider_id_tells(provider_id: str, cloud: str | None) -> None:
 
 
 @asynccontextmanager
-async def serving(cloud: Cloud, mode: Mode = Mode.PLAIN) -> AsyncIterator[MetadataServer]:
+async def serving(cloud: SimulatedCloud, mode: AnswerMode = AnswerMode.PLAIN) -> AsyncIterator[MetadataServer]:
     server = MetadataServer(mode, cloud=cloud)
     await server.start()
     server.add(NODE)
@@ -222,18 +222,18 @@ async def found_at(url: str) -> tuple[str | None, Outbox]:
         return (rounds[0].name if rounds[0] else None), outbox
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize("cloud", sorted(set(Cloud) - {Cloud.ALIYUN, Cloud.VOLCENGINE}))
-async def test_each_service_is_recognized_by_its_own_source_alone(cloud: Cloud, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", list(AnswerMode))
+@pytest.mark.parametrize("cloud", sorted(set(SimulatedCloud) - {SimulatedCloud.ALIYUN, SimulatedCloud.VOLCENGINE}))
+async def test_each_service_is_recognized_by_its_own_source_alone(cloud: SimulatedCloud, mode: AnswerMode) -> None:
     """Although all are looked for at the same address; those of two clouds have an address of their own."""
     async with serving(cloud, mode) as server:
         assert (await found_at(server.url))[0] == cloud
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize("cloud", [Cloud.ALIYUN, Cloud.VOLCENGINE])
-async def test_a_service_with_its_own_address_is_recognized_there(cloud: Cloud, mode: Mode) -> None:
-    async with serving(cloud, mode) as server, serving(Cloud.AWS) as other:
+@pytest.mark.parametrize("mode", list(AnswerMode))
+@pytest.mark.parametrize("cloud", [SimulatedCloud.ALIYUN, SimulatedCloud.VOLCENGINE])
+async def test_a_service_with_its_own_address_is_recognized_there(cloud: SimulatedCloud, mode: AnswerMode) -> None:
+    async with serving(cloud, mode) as server, serving(SimulatedCloud.AWS) as other:
         other.remove(NODE)
         urls = dict.fromkeys(METADATA_URLS.values(), other.url) | {METADATA_URLS[cloud]: server.url}
         async with SourceFactory(load(LEAST | urls), Clock(), lambda: False).clouds() as clouds:
@@ -289,11 +289,11 @@ async def test_another_ec2_dialect_is_not_aws() -> None:
 
 @pytest.mark.parametrize("fault", [MetadataFault.BROKEN, MetadataFault.THROTTLED])
 async def test_a_service_that_cannot_answer_leaves_the_node_unknown(fault: MetadataFault) -> None:
-    async with serving(Cloud.AWS) as server:
+    async with serving(SimulatedCloud.AWS) as server:
         await server.set_fault(fault)
         found, outbox = await found_at(server.url)
         assert (found, list(outbox.statuses())) == (None, [])
 
 
 def test_every_cloud_is_looked_for() -> None:
-    assert {kind.value for kind in CLOUDS} == {cloud.value for cloud in Cloud}
+    assert {kind.value for kind in CLOUDS} == {cloud.value for cloud in SimulatedCloud}

@@ -13,9 +13,9 @@ import pytest
 from reclaim.v1 import reclaim_pb2 as pb
 
 from node_agent.poller import POLL_LIMIT
-from simulator.cloud.dialects import METADATA_URLS, Cloud, termination_time
+from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud, termination_time
 from simulator.cloud.faults import FaultPeriod, MetadataFault, fault_periods
-from simulator.cloud.metadata import MetadataServer, Mode
+from simulator.cloud.metadata import AnswerMode, MetadataServer
 from simulator.cloud.trace import Node
 from tests.node_agent.agent_process import MEBIBYTE, Process, agent, probe
 from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
@@ -112,12 +112,12 @@ class Scene:
 
 
 # Some faults are about tokens; test_agent_clouds.py has each fault with every cloud.
-WITH_TOKENS = [Cloud.ALIYUN, Cloud.AWS, Cloud.VOLCENGINE]
+WITH_TOKENS = [SimulatedCloud.ALIYUN, SimulatedCloud.AWS, SimulatedCloud.VOLCENGINE]
 
 
 @asynccontextmanager
-async def serving(cloud: Cloud) -> AsyncIterator[MetadataServer]:
-    server = MetadataServer(Mode.HARDENED, cloud=cloud)
+async def serving(cloud: SimulatedCloud) -> AsyncIterator[MetadataServer]:
+    server = MetadataServer(AnswerMode.HARDENED, cloud=cloud)
     await server.start()
     server.add(NODE)
     try:
@@ -127,10 +127,10 @@ async def serving(cloud: Cloud) -> AsyncIterator[MetadataServer]:
 
 
 @asynccontextmanager
-async def scene(faulty: Cloud, directory: Path) -> AsyncIterator[Scene]:
+async def scene(faulty: SimulatedCloud, directory: Path) -> AsyncIterator[Scene]:
     """An agent that knows two clouds: nothing announced by the one that will misbehave."""
     (directory / "token").write_text("secret")
-    other = Cloud.ALIYUN if faulty is Cloud.AWS else Cloud.AWS
+    other = SimulatedCloud.ALIYUN if faulty is SimulatedCloud.AWS else SimulatedCloud.AWS
     async with fake_supervisor() as supervisor, serving(faulty) as misbehaving, serving(other) as honest:
         # Three of its own 50 ms are silence, which two busy cores may make: one stream throughout is what is looked at.
         supervisor.heartbeat = 5.0
@@ -157,9 +157,9 @@ async def scene(faulty: Cloud, directory: Path) -> AsyncIterator[Scene]:
 
 
 # The long form goes through the whole of it with each cloud that has tokens.
-@pytest.mark.parametrize("cloud", WITH_TOKENS if ROUNDS > 1 else [Cloud.AWS])
+@pytest.mark.parametrize("cloud", WITH_TOKENS if ROUNDS > 1 else [SimulatedCloud.AWS])
 @pytest.mark.timeout(240 + ROUNDS * 15 * (LONGEST + 3))
-async def test_faults_neither_announce_nor_withdraw_nor_hide_anything(cloud: Cloud, tmp_path: Path) -> None:
+async def test_faults_neither_announce_nor_withdraw_nor_hide_anything(cloud: SimulatedCloud, tmp_path: Path) -> None:
     """Every fault in turn, a notice amid one of them: unknown is seen, the notice survives, the agent stays small."""
     plan = fault_periods(SEED, ROUNDS, LONGEST)
     blinding = [number for number, period in enumerate(plan) if period.fault.hides_metadata]
@@ -213,7 +213,7 @@ def _check_notices(one: Scene) -> None:
 
 async def test_a_deadline_may_be_anywhere(tmp_path: Path) -> None:
     """Moved into the past it is the same notice; at the end of time nobody believes it, and the notice stays."""
-    async with scene(Cloud.ALIYUN, tmp_path) as one:
+    async with scene(SimulatedCloud.ALIYUN, tmp_path) as one:
         now = time.time()
         for shift in (LEAD, LEAD + 60.0, -30.0, -30.0 * 86400.0):
             one.faulty.notice(NODE, now + shift)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.packaging_environment import ROOT, Environment
+from tests.packaging.packaging_environment import ROOT, PackagingEnvironment
 
 
 @pytest.fixture(scope="session")
@@ -16,5 +16,5 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Environment:
-    return Environment.create(tmp_path / "venv")
+def environment(tmp_path: Path) -> PackagingEnvironment:
+    return PackagingEnvironment.create(tmp_path / "venv")

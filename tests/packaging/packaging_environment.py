@@ -13,7 +13,7 @@ _UV = str(Path(sys.executable).with_name("uv"))
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class PackagingEnvironment:
     home: Path
 
     @classmethod

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.packaging_environment import Environment
+from tests.packaging.packaging_environment import PackagingEnvironment
 from tests.testkit.server_process import started
 
 _COMMANDS = ("elastic-job-supervisor", "elastic-node-agent", "job-supervisor")
@@ -48,7 +48,7 @@ def test_its_extras_are_for_users_only(wheel: Path) -> None:
     assert "Programming Language :: Python :: 3.11" in (metadata.get_all("Classifier") or ())
 
 
-def test_its_commands_run(wheel: Path, environment: Environment) -> None:
+def test_its_commands_run(wheel: Path, environment: PackagingEnvironment) -> None:
     environment.install(wheel)
     for command in _COMMANDS:
         shown = environment.run(command, "--help")
@@ -61,7 +61,7 @@ def test_its_commands_run(wheel: Path, environment: Environment) -> None:
 
 
 async def test_the_installed_supervisor_serves_its_page(
-    wheel: Path, environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wheel: Path, environment: PackagingEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Templates and other files that are not modules are in the wheel, and nothing of the checkout is needed."""
     environment.install(wheel)
@@ -77,7 +77,7 @@ async def test_the_installed_supervisor_serves_its_page(
 
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_it_may_be_installed_beside_supervisord(
-    wheel: Path, supervisord: Path, environment: Environment, *, ours_first: bool
+    wheel: Path, supervisord: Path, environment: PackagingEnvironment, *, ours_first: bool
 ) -> None:
     """Both work, in either order, and each may go without harming the other."""
     for each in (wheel, supervisord) if ours_first else (supervisord, wheel):
@@ -93,7 +93,7 @@ def test_it_may_be_installed_beside_supervisord(
         assert environment.run("supervisord", "--version").stdout == "4.3.0\n"
 
 
-def test_an_installation_of_the_agent_alone_says_so(wheel: Path, environment: Environment) -> None:
+def test_an_installation_of_the_agent_alone_says_so(wheel: Path, environment: PackagingEnvironment) -> None:
     environment.install(wheel)
     for package in ("job_supervisor", "supervisor"):
         shutil.rmtree(environment.packages / "elastic_job_supervisor" / "_packages" / package)

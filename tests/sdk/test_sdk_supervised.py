@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from supervisor.domain.job import AcknowledgementKind, Phase
 from tests.job_supervisor.cli.cli_running import ended, line, run, started
 from tests.sdk.sdk_scripts import Script, Start
-from tests.testkit.serving import LauncherPeer, Refusal, Served, serving
+from tests.testkit.serving import LauncherPeer, PeerRefusal, Served, serving
 from tests.testkit.waiting import PATIENCE, until
 
 JOB = "resnet"
@@ -109,7 +109,7 @@ class Training:
         waiting = await self.launcher.lines.matching(order="wait")
         await self.launcher.reports(running=False, exit_code=75, applied=waiting["generation"])
 
-    async def suspend(self) -> Refusal:
+    async def suspend(self) -> PeerRefusal:
         token = self.served.peers.tokens.operator("root")
         return await self.served.peers.post("/v1/jobs/suspend", token, {"job": JOB})
 
@@ -171,7 +171,7 @@ async def test_a_save_that_fails_is_told_everywhere_and_ends_a_wait_with_75(
 async def test_rank_0_alone_tries_again(train: Train) -> None:
     """Saved at the second attempt, nothing is lost."""
     async with train(STEPS, FAILS="0", TIMES="1") as job:
-        assert await job.suspend() == Refusal(200, None)
+        assert await job.suspend() == PeerRefusal(200, None)
         await job.ends()
         # Rank 0 alone, if rank 1 had not said yet that it agrees to steps.
         assert re.search("(All ranks have|Rank 0 has) saved a checkpoint of step", job.served.job(JOB).decision.reason)
@@ -182,7 +182,7 @@ async def test_rank_0_alone_tries_again(train: Train) -> None:
 async def test_an_older_checkpoint_that_completes_late_does_not_end_the_job(train: Train, tmp_path: Path) -> None:
     """The ranks go on saving that of the agreed step, which counts."""
     async with train(BACKGROUND) as job:
-        assert await job.suspend() == Refusal(200, None)
+        assert await job.suspend() == PeerRefusal(200, None)
         for script in job.scripts:
             await asyncio.to_thread(script.wait_for_line, "the late one is reported", PATIENCE)
         assert job.phase is Phase.STOPPING
@@ -208,7 +208,7 @@ async def test_an_older_checkpoint_that_completes_late_does_not_end_the_job(trai
 async def test_a_script_that_reports_nothing(train: Train, end: str, kind: str, reason: str) -> None:
     """Its exit may follow a save; an exception that ends it shows that something has failed."""
     async with train(DIES.format(end), ranks=1) as job:
-        assert await job.suspend() == Refusal(200, None)
+        assert await job.suspend() == PeerRefusal(200, None)
         await job.ends()
         assert reason in job.served.job(JOB).decision.reason
         answer = job.served.job(JOB).observed.acknowledgement
@@ -238,7 +238,7 @@ HALF_AS_OFTEN = """
 async def test_parts_of_different_steps_make_no_checkpoint(train: Train) -> None:
     """One rank asks after even steps and the other one after odd ones, so that they stop at different ones."""
     async with train(HALF_AS_OFTEN) as job:
-        assert await job.suspend() == Refusal(200, None)
+        assert await job.suspend() == PeerRefusal(200, None)
         await job.ends()
         reason = job.served.job(JOB).decision.reason
         assert re.search(
@@ -257,7 +257,7 @@ async def test_an_older_sdk_that_reports_an_older_checkpoint_late_is_not_believe
         await process.reports("saved", running, step=60)
         assert await served.peers.post(
             "/v1/jobs/suspend", served.peers.tokens.operator("root"), {"job": JOB}
-        ) == Refusal(200, None)
+        ) == PeerRefusal(200, None)
         stop = await process.lines.matching(directive="STOP")
         await process.reports("saved", stop, step=40)
         assert served.job(JOB).observed.acknowledgement is None

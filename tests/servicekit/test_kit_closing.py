@@ -14,7 +14,7 @@ import pytest
 
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.server import ApiServer, Call
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from tests.testkit.connections import TlsConnector
 from tests.testkit.loops import AsyncioPolicy, UvloopPolicy
 
@@ -51,7 +51,7 @@ class Silent:
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[tuple[Silent, ssl.SSLContext]]:
-    authority = Authority(tmp_path / "tls")
+    authority = SimulatedAuthority(tmp_path / "tls")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(authority.cert_file, authority.key_file)
     with socket.create_server(("127.0.0.1", 0)) as listener:

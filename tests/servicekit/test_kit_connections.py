@@ -22,7 +22,7 @@ from servicekit.address import Address
 from servicekit.clock import Clock
 from servicekit.connections import Connection, Drop, GuardedSite, mark_streaming, timed
 from servicekit.tls import Files, ServerCertificate
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from tests.testkit.loops import UvloopPolicy
 from tests.testkit.waiting import until
 
@@ -85,7 +85,7 @@ async def huge(_request: web.Request) -> web.Response:
 async def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Guarded]:
     context, client = None, None
     if request.param == "tls":
-        authority = Authority(tmp_path / "tls")
+        authority = SimulatedAuthority(tmp_path / "tls")
         context = ServerCertificate(Files(authority.cert_file, authority.key_file), 5.0, Clock()).context
         client = ssl.create_default_context(cadata=authority.ca_pem.decode())
     app = web.Application(middlewares=[timed], client_max_size=2**20)

@@ -17,17 +17,17 @@ from structlog.testing import capture_logs
 
 from servicekit.clock import Clock
 from servicekit.tls import CertificateUnusable, Files, Lifetime, ServerCertificate, Validity
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 
 DAY = 86400.0
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "tls")
+def authority(tmp_path: Path) -> SimulatedAuthority:
+    return SimulatedAuthority(tmp_path / "tls")
 
 
-def certificate(authority: Authority) -> ServerCertificate:
+def certificate(authority: SimulatedAuthority) -> ServerCertificate:
     """What serves the authority's files; nothing looks at them but `look`."""
     return ServerCertificate(Files(authority.cert_file, authority.key_file), 5.0, Clock())
 
@@ -57,7 +57,7 @@ def encrypted(key: bytes) -> bytes:
     return sealed
 
 
-def spoil(authority: Authority, how: str) -> None:
+def spoil(authority: SimulatedAuthority, how: str) -> None:
     pair = authority.cert_file.read_bytes(), authority.key_file.read_bytes()
     match how:
         case "key of another":
@@ -105,14 +105,14 @@ WAYS: Sequence[str] = (
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_nothing_unusable_is_served(authority: Authority, how: str) -> None:
+def test_nothing_unusable_is_served(authority: SimulatedAuthority, how: str) -> None:
     spoil(authority, how)
     with pytest.raises(CertificateUnusable):
         certificate(authority)
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_something_unusable_does_not_replace_what_is_served(authority: Authority, how: str) -> None:
+def test_something_unusable_does_not_replace_what_is_served(authority: SimulatedAuthority, how: str) -> None:
     """It is said once, and taken back when a good pair is there."""
     served = certificate(authority)
     before = shown(served, authority.ca_pem)
@@ -131,7 +131,7 @@ def test_something_unusable_does_not_replace_what_is_served(authority: Authority
 @pytest.mark.parametrize("name", ["localhost", None])
 @pytest.mark.parametrize("types", [("ECDSA", "RSA"), ("RSA", "ECDSA"), ("RSA", "RSA")])
 def test_the_new_certificate_is_shown_whatever_the_types_of_the_keys(
-    authority: Authority, types: tuple[str, str], name: str | None
+    authority: SimulatedAuthority, types: tuple[str, str], name: str | None
 ) -> None:
     """A context that was loaded twice would show the old one to clients that like its type better."""
     pairs = [authority.ca.issue_cert("localhost", key_type=trustme.KeyType[kind]) for kind in types]
@@ -144,18 +144,18 @@ def test_the_new_certificate_is_shown_whatever_the_types_of_the_keys(
     assert shown(served, authority.ca_pem, name) == second[0]
 
 
-def test_a_chain_is_served_whole(authority: Authority) -> None:
+def test_a_chain_is_served_whole(authority: SimulatedAuthority) -> None:
     """A client that knows the root alone accepts a leaf of an intermediate."""
     authority.issue(ca=authority.ca.create_child_ca())
     assert shown(certificate(authority), authority.ca_pem)
 
 
-def test_nobody_resumes_an_earlier_session(authority: Authority) -> None:
+def test_nobody_resumes_an_earlier_session(authority: SimulatedAuthority) -> None:
     """A client that did would not see the new certificate."""
     assert certificate(authority).context.num_tickets == 0
 
 
-def test_the_same_pair_again_is_no_change(authority: Authority) -> None:
+def test_the_same_pair_again_is_no_change(authority: SimulatedAuthority) -> None:
     served = certificate(authority)
     with capture_logs() as logged:
         authority.place(authority.cert_file.read_bytes(), authority.key_file.read_bytes())
@@ -180,7 +180,7 @@ def test_the_end_is_near_in_the_last_tenth_or_the_last_fortnight(days: float, le
     assert Lifetime(0.0, days * DAY).validity((days - left) * DAY) is expected
 
 
-def test_a_certificate_that_is_over_is_served_with_one_warning(authority: Authority) -> None:
+def test_a_certificate_that_is_over_is_served_with_one_warning(authority: SimulatedAuthority) -> None:
     """No service at all would help nobody; a new one ends the trouble."""
     past = [dt.datetime(year, 1, 1) for year in (2020, 2021)]  # noqa: DTZ001 - trustme wants it so.
     old = authority.ca.issue_cert("localhost", not_before=past[0], not_after=past[1])

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 import pytest
 
-from simulator.events import Event, Kind
+from simulator.events import JobEvent, JobEventKind
 from simulator.judge import Expectations, Failure, judge
-from simulator.verdict import Bounds
+from simulator.verdict import VerdictBounds
 from tests.simulator.judge_events import (
     added,
     at,
@@ -25,21 +25,21 @@ from tests.simulator.judge_events import (
 )
 
 DISTURBED = Expectations(steps=4, digest="d4", min_workers=2, max_workers=4)
-EXPECTED = replace(DISTURBED, bounds=Bounds(act=5.0, join=15.0, resume=15.0))
+EXPECTED = replace(DISTURBED, bounds=VerdictBounds(act=5.0, join=15.0, resume=15.0))
 ABOUT_STEPS = {Failure.UNFINISHED, Failure.STEP_LOST, Failure.STEP_SKIPPED}
 
-Events: TypeAlias = "Event | Sequence[Events]"
+Events: TypeAlias = "JobEvent | Sequence[Events]"
 """Events, arranged as a test likes."""
 FULL = (added(-9, "abcd"), ring(0, "abcd"))
 
 
-def clock(t: float) -> Event:
+def clock(t: float) -> JobEvent:
     """Something that happens elsewhere: the judge learns from any event how late it is."""
-    return at(t, Kind.SCENARIO_ENDED)
+    return at(t, JobEventKind.SCENARIO_ENDED)
 
 
-def flat(events: Events) -> Iterator[Event]:
-    if isinstance(events, Event):
+def flat(events: Events) -> Iterator[JobEvent]:
+    if isinstance(events, JobEvent):
         yield events
     else:
         for one in events:
@@ -152,7 +152,7 @@ def test_a_host_is_not_listed_again_while_it_has_its_notice() -> None:
 
 def test_a_worker_that_is_lost_to_its_ring_is_found() -> None:
     """Not one of a run that is being stopped, whose hosts may go, nor one that the product could not have saved."""
-    lost = at(3, Kind.RING_BROKEN, run=1, epoch=1, host="d")
+    lost = at(3, JobEventKind.RING_BROKEN, run=1, epoch=1, host="d")
     assert Failure.RING_BROKEN in found(FULL, notice(1, "d"), excluded(2, "d"), lost)
     assert Failure.RING_BROKEN not in found(FULL, BELOW, flag(2), saved(2.1, 2), lost)
     assert Failure.RING_BROKEN not in found(FULL, lost, expected=DISTURBED)
@@ -172,7 +172,7 @@ def test_a_full_ring_has_no_room_for_another() -> None:
 
 
 def test_a_host_that_the_launcher_has_given_up_is_not_missed() -> None:
-    failed = at(1, Kind.HOST_BLACKLISTED, run=1, host="d")
+    failed = at(1, JobEventKind.HOST_BLACKLISTED, run=1, host="d")
     assert found(FULL, failed, ring(2, "abc", epoch=2), clock(60)) == set()
 
 
@@ -182,7 +182,7 @@ def test_a_host_that_the_launcher_has_given_up_is_not_missed() -> None:
         pytest.param(notice(1, "d"), id="a notice"),
         pytest.param((notice(0.5, "d"), withdrawn(0.8, "d")), id="a notice a moment ago"),
         pytest.param(gone(1, "d", announced=False), id="gone"),
-        pytest.param(at(1, Kind.HOST_BLACKLISTED, run=1, host="d"), id="failed"),
+        pytest.param(at(1, JobEventKind.HOST_BLACKLISTED, run=1, host="d"), id="failed"),
         pytest.param(flag(1), id="the job is stopping"),
     ],
 )
@@ -227,7 +227,7 @@ STOPPED = (added(-9, "ab"), ring(0, "ab"), notice(1, "b"), flag(2))
         ([], {Failure.NOT_AGREED, Failure.NOT_SAVED}),
     ],
 )
-def test_all_ranks_of_an_agreed_stop_save_at_one_step(saves: list[Event], failures: set[Failure]) -> None:
+def test_all_ranks_of_an_agreed_stop_save_at_one_step(saves: list[JobEvent], failures: set[Failure]) -> None:
     """The save of another rank is none of rank 0."""
     assert found(STOPPED, saves, over(4), expected=AGREED) == failures
 

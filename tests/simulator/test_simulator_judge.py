@@ -4,20 +4,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from simulator.events import DamagedLogError, Event, Kind
-from simulator.judge import Expectations, Failure, GroupMeaning, Latency, Verdict, judge
+from simulator.events import DamagedLogError, JobEvent, JobEventKind
+from simulator.judge import Expectations, Failure, GroupMeaning, Latency, ReplayVerdict, judge
 from tests.simulator.judge_events import at, end, excluded, flag, notice, ring, saved, step
 
 EXPECTED = Expectations(steps=4, digest="d4", min_workers=2)
 
 
-def judged(*events: Event | Sequence[Event]) -> Verdict:
+def judged(*events: JobEvent | Sequence[JobEvent]) -> ReplayVerdict:
     """The verdict on these events, in the order of their times."""
-    flat = [event for one in events for event in ([one] if isinstance(one, Event) else one)]
+    flat = [event for one in events for event in ([one] if isinstance(one, JobEvent) else one)]
     return judge(sorted(flat, key=lambda event: event.t), EXPECTED)
 
 
-def failures(*events: Event | Sequence[Event]) -> list[Failure]:
+def failures(*events: JobEvent | Sequence[JobEvent]) -> list[Failure]:
     return [finding.failure for finding in judged(*events).failures]
 
 
@@ -29,7 +29,9 @@ RESUMED = (ring(10, "ac", run=2), step(11, 3, run=2), step(12, 4, run=2), end(13
 
 def test_a_good_run_passes() -> None:
     """A shrink in order has no failures, and its figures say what happened."""
-    verdict = judged(*GOOD, *SHRINK, at(0.8, Kind.NOTICE_SEEN, run=1, host="c", rank=2, notice="n", subject="c"))
+    verdict = judged(
+        *GOOD, *SHRINK, at(0.8, JobEventKind.NOTICE_SEEN, run=1, host="c", rank=2, notice="n", subject="c")
+    )
     assert verdict.ok
     figures = verdict.figures
     assert (figures.notices, len(figures.groups), figures.changes_per_group) == (1, 1, (1,))
@@ -86,15 +88,19 @@ def test_a_job_without_an_end_is_unfinished() -> None:
         pytest.param((notice(2.6, "z"), notice(2.6, "y")), id="notices of hosts that are not in the ring"),
         pytest.param((notice(2.9, "b"), notice(2.9, "c")), id="notices that come later"),
         pytest.param(
-            (notice(-9, "b"), notice(-9, "c"), at(-8, Kind.NOTICE_WITHDRAWN, node="b")), id="withdrawn long ago"
+            (notice(-9, "b"), notice(-9, "c"), at(-8, JobEventKind.NOTICE_WITHDRAWN, node="b")), id="withdrawn long ago"
         ),
         pytest.param(
-            (at(-9, Kind.NODE_GONE, node="b", announced=False), at(-8, Kind.NODE_ADDED, node="b"), notice(2.6, "c")),
+            (
+                at(-9, JobEventKind.NODE_GONE, node="b", announced=False),
+                at(-8, JobEventKind.NODE_ADDED, node="b"),
+                notice(2.6, "c"),
+            ),
             id="gone and back",
         ),
     ],
 )
-def test_a_stop_without_a_reason_is_false(truth: Sequence[Event]) -> None:
+def test_a_stop_without_a_reason_is_false(truth: Sequence[JobEvent]) -> None:
     assert Failure.FALSE_STOP in failures(ring(0, "abc"), truth, flag(2.8))
 
 
@@ -102,13 +108,19 @@ def test_a_stop_without_a_reason_is_false(truth: Sequence[Event]) -> None:
     "truth",
     [
         pytest.param((notice(2.6, "b"), notice(2.7, "c")), id="two announced"),
-        pytest.param((notice(2.6, "b"), at(2.7, Kind.NODE_GONE, node="c", announced=False)), id="announced and gone"),
-        pytest.param((notice(0.5, "b"), notice(1, "c"), at(2, Kind.NOTICE_WITHDRAWN, node="b")), id="just withdrawn"),
-        pytest.param((notice(2, "b"), at(2.5, Kind.RING_BROKEN, run=1, epoch=1, host="c")), id="one worker dead"),
+        pytest.param(
+            (notice(2.6, "b"), at(2.7, JobEventKind.NODE_GONE, node="c", announced=False)), id="announced and gone"
+        ),
+        pytest.param(
+            (notice(0.5, "b"), notice(1, "c"), at(2, JobEventKind.NOTICE_WITHDRAWN, node="b")), id="just withdrawn"
+        ),
+        pytest.param(
+            (notice(2, "b"), at(2.5, JobEventKind.RING_BROKEN, run=1, epoch=1, host="c")), id="one worker dead"
+        ),
         pytest.param((notice(1, "b"), notice(1.1, "c"), notice(2, "b", "later")), id="deadline updated"),
     ],
 )
-def test_a_stop_with_a_reason_is_not_false(truth: Sequence[Event]) -> None:
+def test_a_stop_with_a_reason_is_not_false(truth: Sequence[JobEvent]) -> None:
     assert Failure.FALSE_STOP not in failures(ring(0, "abc"), truth, flag(2.8))
 
 
@@ -119,7 +131,7 @@ def test_a_stop_is_judged_by_the_last_ring() -> None:
 
 def test_one_decision_is_judged_once() -> None:
     """Ranks that hear of a STOP after the first are told of the same decision, right or wrong."""
-    late = (at(4, Kind.NOTICE_WITHDRAWN, node="b"), flag(30, rank=1, host="b"))
+    late = (at(4, JobEventKind.NOTICE_WITHDRAWN, node="b"), flag(30, rank=1, host="b"))
     assert judged(*STOPPED, *late).figures.false_stops == 0
     assert judged(ring(0, "abc"), flag(1), flag(2, rank=1, host="b")).figures.false_stops == 1
 
@@ -188,14 +200,14 @@ def test_a_group_that_a_stop_overtakes_asks_for_no_change() -> None:
 
 def test_a_stop_excuses_no_group_that_has_gone() -> None:
     """A host that went while it was on the list was missed, whatever came afterwards."""
-    gone = at(1.5, Kind.NODE_GONE, node="d", announced=True)
+    gone = at(1.5, JobEventKind.NODE_GONE, node="d", announced=True)
     later = (notice(2, "b"), notice(2, "c"), flag(2.5))
     assert judged(ring(0, "abcd"), notice(1, "d", "first"), gone, *later).figures.changes_per_group == (0,)
 
 
 def test_a_group_that_is_taken_back_before_the_change_asks_for_none() -> None:
     """A false alarm of a second need not reach the list; one that did is counted."""
-    back = at(2, Kind.NOTICE_WITHDRAWN, node="c")
+    back = at(2, JobEventKind.NOTICE_WITHDRAWN, node="c")
     assert judged(ring(0, "abc"), notice(1, "c"), back).figures.changes_per_group == ()
     assert judged(ring(0, "abc"), notice(1, "c"), excluded(1.5, "c"), back).figures.changes_per_group == (1,)
 
@@ -209,7 +221,7 @@ def test_groups_that_mean_stop_are_not_counted() -> None:
 
 def test_a_host_that_is_announced_again_starts_a_new_group() -> None:
     """Withdrawn and shown again under the same name are two episodes, with a change each."""
-    again = (at(3, Kind.NOTICE_WITHDRAWN, node="c"), excluded(6, ""), notice(7, "c"), excluded(8, "c"))
+    again = (at(3, JobEventKind.NOTICE_WITHDRAWN, node="c"), excluded(6, ""), notice(7, "c"), excluded(8, "c"))
     figures = judged(ring(0, "abc"), notice(1, "c"), excluded(2, "c"), *again).figures
     assert (figures.notices, figures.changes_per_group) == (2, (1, 1))
 
@@ -227,4 +239,4 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 def test_a_damaged_event_is_no_verdict() -> None:
     with pytest.raises(DamagedLogError, match="digest"):
-        judged(at(1, Kind.STEP_APPLIED, run=1, epoch=1, step=1, rank=0, host="a"))
+        judged(at(1, JobEventKind.STEP_APPLIED, run=1, epoch=1, step=1, rank=0, host="a"))

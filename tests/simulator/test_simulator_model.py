@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from simulator import checkpoint
 from simulator.checkpoint import DamagedCheckpointError
-from simulator.events import DamagedLogError, EventLog, Kind, read
+from simulator.events import DamagedLogError, EventLog, JobEventKind, read
 from simulator.model import Task, _unpack, digest, reference, shards_of
 
 TASK = Task(seed=3, shards=48)
@@ -92,15 +92,15 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: bytes | None) -
 def test_events_of_all_processes_are_merged_by_time(tmp_path: Path) -> None:
     """Several writers, one order; a line that a killed writer did not finish is left out."""
     with EventLog(tmp_path / "events", "one") as one, EventLog(tmp_path / "events", "two") as two:
-        one.write(Kind.NODE_ADDED, node="a")
+        one.write(JobEventKind.NODE_ADDED, node="a")
         two.write("step.applied", step=1)
-        one.write(Kind.SCENARIO_ENDED)
+        one.write(JobEventKind.SCENARIO_ENDED)
     with (next((tmp_path / "events").glob("one-*"))).open("a") as torn:
         torn.write('{"t": 1, "event": "node.g')
     assert [event.kind for event in read(tmp_path / "events")] == [
-        Kind.NODE_ADDED,
-        Kind.STEP_APPLIED,
-        Kind.SCENARIO_ENDED,
+        JobEventKind.NODE_ADDED,
+        JobEventKind.STEP_APPLIED,
+        JobEventKind.SCENARIO_ENDED,
     ]
 
 
@@ -116,7 +116,7 @@ def test_without_a_directory_nothing_is_written(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv("SIM_EVENTS", raising=False)
     monkeypatch.chdir(tmp_path)
     with EventLog.from_environment("x") as log:
-        log.write(Kind.SCENARIO_ENDED)
+        log.write(JobEventKind.SCENARIO_ENDED)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,56 +9,64 @@ import msgspec
 import pytest
 
 from simulator.cluster.horovodrun import launcher_command
-from simulator.et_operator.names import INDEX_LABEL, ROLE_LABEL, SUSPEND_ANNOTATION, Phase, Step
+from simulator.et_operator.names import INDEX_LABEL, ROLE_LABEL, SUSPEND_ANNOTATION, ReconcileStep, TrainingJobPhase
 from simulator.et_operator.objects import (
-    Condition,
     JobSpec,
     Meta,
-    Pod,
+    OperatedTrainingJob,
+    OperatorPod,
     PodStatus,
-    Replicas,
     ReplicaSpecs,
-    Status,
-    TrainingJob,
+    TrainingJobCondition,
+    TrainingJobReplicas,
+    TrainingJobStatus,
 )
-from simulator.et_operator.reconcile import JobSnapshot, MakeLauncher, MakeWorker, Remove, WriteHosts, reconcile
-from simulator.et_operator.settings import AS_OBSERVED, Settings
+from simulator.et_operator.reconcile import MakeLauncher, MakeWorker, OperatedJob, Remove, WriteHosts, reconcile
+from simulator.et_operator.settings import AS_OBSERVED, OperatorSettings
 
 _NOW = "2026-01-01T00:00:00Z"
 
 
-def _pod(name: str, phase: str = "Running") -> Pod:
+def _pod(name: str, phase: str = "Running") -> OperatorPod:
     role = "launcher" if name.endswith("launcher") else "worker"
     labels = {ROLE_LABEL: role, INDEX_LABEL: name.rpartition("-")[2] if role == "worker" else "-1"}
-    return Pod(Meta(name=name, uid=name, resource_version="1", namespace="n", labels=labels), PodStatus(phase))
+    return OperatorPod(Meta(name=name, uid=name, resource_version="1", namespace="n", labels=labels), PodStatus(phase))
 
 
-def _job(status: Status, *, replicas: int = 2, policy: str = "Never", suspended: bool = False) -> TrainingJob:
+def _job(
+    status: TrainingJobStatus, *, replicas: int = 2, policy: str = "Never", suspended: bool = False
+) -> OperatedTrainingJob:
     annotations = {SUSPEND_ANNOTATION: "true"} if suspended else {}
-    spec = JobSpec(ReplicaSpecs(Replicas(), Replicas(replicas, policy)), "OnFailure")
-    return TrainingJob(Meta(name="j", uid="u", resource_version="1", annotations=annotations), spec, status)
+    spec = JobSpec(ReplicaSpecs(TrainingJobReplicas(), TrainingJobReplicas(replicas, policy)), "OnFailure")
+    return OperatedTrainingJob(Meta(name="j", uid="u", resource_version="1", annotations=annotations), spec, status)
 
 
-def _running(**more: object) -> Status:
-    status = {"phase": Phase.RUNNING.value, "targetWorkers": ["j-worker-0", "j-worker-1"], "currentWorkers": []}
-    conditions = [{"type": Step.LAUNCHER_CREATED.value, "status": "True"}]
-    return msgspec.convert({**status, "conditions": conditions, **more}, Status)
+def _running(**more: object) -> TrainingJobStatus:
+    status = {
+        "phase": TrainingJobPhase.RUNNING.value,
+        "targetWorkers": ["j-worker-0", "j-worker-1"],
+        "currentWorkers": [],
+    }
+    conditions = [{"type": ReconcileStep.LAUNCHER_CREATED.value, "status": "True"}]
+    return msgspec.convert({**status, "conditions": conditions, **more}, TrainingJobStatus)
 
 
-def _actions(snapshot: JobSnapshot, settings: Settings = AS_OBSERVED) -> list[object]:
+def _actions(snapshot: OperatedJob, settings: OperatorSettings = AS_OBSERVED) -> list[object]:
     outcome = reconcile(snapshot, settings, _NOW)
     return [] if outcome is None else list(outcome.actions)
 
 
-def _two(*workers: Pod, status: Status, **job: object) -> JobSnapshot:
+def _two(*workers: OperatorPod, status: TrainingJobStatus, **job: object) -> OperatedJob:
     hosts = frozenset({"j-worker-0", "j-worker-1"})
-    return JobSnapshot(_job(status, **job), workers, _pod("j-launcher"), hosts)  # type: ignore[arg-type]
+    return OperatedJob(_job(status, **job), workers, _pod("j-launcher"), hosts)  # type: ignore[arg-type]
 
 
 def test_a_launcher_is_made_when_every_target_runs_and_not_before() -> None:
-    made = Status("Created", conditions=_done(Step.WORKERS_CREATED), target_workers=["j-worker-0", "j-worker-1"])
-    waiting = JobSnapshot(_job(made), (_pod("j-worker-0"), _pod("j-worker-1", "Pending")), None, None)
-    ready = JobSnapshot(_job(made), (_pod("j-worker-0"), _pod("j-worker-1")), None, None)
+    made = TrainingJobStatus(
+        "Created", conditions=_done(ReconcileStep.WORKERS_CREATED), target_workers=["j-worker-0", "j-worker-1"]
+    )
+    waiting = OperatedJob(_job(made), (_pod("j-worker-0"), _pod("j-worker-1", "Pending")), None, None)
+    ready = OperatedJob(_job(made), (_pod("j-worker-0"), _pod("j-worker-1")), None, None)
     assert _actions(waiting) == []
     assert _actions(ready) == [MakeLauncher(frozenset({"j-worker-0", "j-worker-1"}))]
 
@@ -66,14 +74,14 @@ def test_a_launcher_is_made_when_every_target_runs_and_not_before() -> None:
 @pytest.mark.parametrize("phase", ["Created", "Running", "Succeeded", "Failed"])
 def test_the_annotation_empties_a_job_in_whatever_phase(phase: str) -> None:
     pods = (_pod("j-worker-0"), _pod("j-worker-1"))
-    outcome = reconcile(_two(*pods, status=Status(phase), suspended=True), AS_OBSERVED, _NOW)
+    outcome = reconcile(_two(*pods, status=TrainingJobStatus(phase), suspended=True), AS_OBSERVED, _NOW)
     assert outcome is not None
     assert outcome.actions == (*map(Remove, pods), Remove(_pod("j-launcher")))
-    assert outcome.status.phase == Phase.SUSPENDED
+    assert outcome.status.phase == TrainingJobPhase.SUSPENDED
 
 
 def test_there_is_no_way_out_of_suspended() -> None:
-    assert reconcile(JobSnapshot(_job(Status("Suspended")), (), None, None), AS_OBSERVED, _NOW) is None
+    assert reconcile(OperatedJob(_job(TrainingJobStatus("Suspended")), (), None, None), AS_OBSERVED, _NOW) is None
 
 
 def test_a_lost_worker_leaves_the_list_first_and_is_then_replaced_under_a_new_number() -> None:
@@ -81,12 +89,12 @@ def test_a_lost_worker_leaves_the_list_first_and_is_then_replaced_under_a_new_nu
     left = _pod("j-worker-1")
     before = _two(left, status=_running(), policy="Always")
     assert _actions(before) == [WriteHosts(_pod("j-launcher"), frozenset({"j-worker-1"}))]
-    after = JobSnapshot(before.job, (left,), before.launcher, frozenset({"j-worker-1"}), frozenset({"j-worker-4"}))
+    after = OperatedJob(before.job, (left,), before.launcher, frozenset({"j-worker-1"}), frozenset({"j-worker-4"}))
     assert _actions(after) == [MakeWorker("j-worker-5")]
 
 
 def test_where_no_command_can_be_run_the_list_is_left_alone() -> None:
-    assert _actions(_two(_pod("j-worker-1"), status=_running()), Settings(commands=False)) == []
+    assert _actions(_two(_pod("j-worker-1"), status=_running()), OperatorSettings(commands=False)) == []
 
 
 def test_horovodrun_is_the_elastic_launcher_with_the_same_bounds() -> None:
@@ -115,5 +123,5 @@ def test_a_process_on_a_host_has_the_files_of_its_own_pod(tmp_path: Path) -> Non
     assert said.stdout.split() == [str(tmp_path / "pods" / "uid" / "kubeai"), "kept"]
 
 
-def _done(*steps: Step) -> list[Condition]:
-    return [Condition(step.value, "True") for step in steps]
+def _done(*steps: ReconcileStep) -> list[TrainingJobCondition]:
+    return [TrainingJobCondition(step.value, "True") for step in steps]

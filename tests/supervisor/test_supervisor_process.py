@@ -16,7 +16,7 @@ import pytest
 
 from supervisor.settings import PREFIX
 from tests.testkit.server_process import spawn, started
-from tests.testkit.serving import Refusal, durable, noticed
+from tests.testkit.serving import PeerRefusal, durable, noticed
 from tests.testkit.waiting import PATIENCE, until
 
 
@@ -143,7 +143,7 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
         launcher = await running.peers.launcher("job", ["n1"])
         with no_more_room(running.process.pid):
             await agent.say(notice=noticed("n1"))
-            assert await launcher.says(restarts=1) == Refusal(503, "not_serving")
+            assert await launcher.says(restarts=1) == PeerRefusal(503, "not_serving")
             assert (await running.status())["notices"] == []
         await launcher.reports(restarts=1)
         await agent.acknowledged(1)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.testkit.packages import CannotBeHad, require
+from tests.testkit.packages import PackageUnavailable, require
 
 _LIBRARY = "*/faketime/libfaketimeMT.so.1"
 
@@ -20,7 +20,7 @@ def library() -> Path:
         require({"faketime": "faketime"})
         found = _find()
     if found is None:
-        raise CannotBeHad("faketime was installed and its library cannot be found")
+        raise PackageUnavailable("faketime was installed and its library cannot be found")
     return found
 
 
@@ -30,7 +30,7 @@ def skew(preloaded: Path, seconds: float) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class StepClock:
+class SteppedClock:
     """A system clock that can be stepped under a running process.
 
     Attributes:

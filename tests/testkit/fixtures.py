@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from tests.testkit.faketime import library
-from tests.testkit.packages import CannotBeHad
+from tests.testkit.packages import PackageUnavailable
 from tests.testkit.serving import Served, serving, tls_settings
 from tests.testkit.worlds import OpenWorld, opening
 
@@ -18,7 +18,7 @@ def faketime() -> Path:
     """The library of libfaketime; a test that needs it is skipped where it cannot be had."""
     try:
         return library()
-    except CannotBeHad as reason:
+    except PackageUnavailable as reason:
         pytest.skip(str(reason))
 
 
@@ -30,12 +30,12 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "tls")
+def authority(tmp_path: Path) -> SimulatedAuthority:
+    return SimulatedAuthority(tmp_path / "tls")
 
 
 @pytest_asyncio.fixture
-async def secured(tmp_path: Path, authority: Authority) -> AsyncIterator[Served]:
+async def secured(tmp_path: Path, authority: SimulatedAuthority) -> AsyncIterator[Served]:
     """As `served`, with TLS, in a directory of its own."""
     directory = tmp_path / "secured"
     directory.mkdir()

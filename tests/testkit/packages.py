@@ -8,7 +8,7 @@ from collections.abc import Mapping
 _SECONDS = 300.0
 
 
-class CannotBeHad(Exception):  # noqa: N818  # It names what is so.
+class PackageUnavailable(Exception):  # noqa: N818  # It names what is so.
     """This machine cannot carry the tests; the message says why."""
 
 
@@ -19,16 +19,16 @@ def require(packages: Mapping[str, str]) -> None:
         CannotBeHad: One is missing and cannot be installed, or nobody here is root.
     """
     if os.geteuid() != 0:
-        raise CannotBeHad("containers are made by root here, and this is somebody else")
+        raise PackageUnavailable("containers are made by root here, and this is somebody else")
     missing = {program: package for program, package in packages.items() if not _found(program)}
     if not missing:
         return
     wanted = " ".join(sorted(missing))
     if not shutil.which("apt-get"):
-        raise CannotBeHad(f"there is no {wanted}, and no apt-get to install it with")
+        raise PackageUnavailable(f"there is no {wanted}, and no apt-get to install it with")
     refused = _install(sorted(set(missing.values())))
     if refused:
-        raise CannotBeHad(f"there is no {wanted}, and apt-get cannot install it: {refused}")
+        raise PackageUnavailable(f"there is no {wanted}, and apt-get cannot install it: {refused}")
 
 
 def _found(program: str) -> bool:

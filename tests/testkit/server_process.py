@@ -13,16 +13,16 @@ from typing import Any
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.testkit.serving import FAST, Peers
+from tests.testkit.serving import FAST, ServedPeers
 from tests.testkit.waiting import PATIENCE, until
 
 _COMMAND = (sys.executable, "-m", "supervisor")
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class ServerProcess:
     process: subprocess.Popen[bytes]
-    peers: Peers
+    peers: ServedPeers
 
     async def ended(self, within: float = PATIENCE) -> int:
         await until(lambda: self.process.poll() is not None, seconds=within)
@@ -41,7 +41,7 @@ def spawn(environment: dict[str, str], command: Sequence[str] = _COMMAND) -> "su
 
 
 @asynccontextmanager
-async def started(directory: Path, command: Sequence[str] = _COMMAND, **changes: Any) -> AsyncIterator[Running]:
+async def started(directory: Path, command: Sequence[str] = _COMMAND, **changes: Any) -> AsyncIterator[ServerProcess]:
     """Starts a supervisor on that data directory; it is killed at the end where it still runs."""
     endpoints = directory / ENDPOINTS_FILE
     endpoints.unlink(missing_ok=True)
@@ -50,7 +50,7 @@ async def started(directory: Path, command: Sequence[str] = _COMMAND, **changes:
     with spawn(environment, command) as process:
         try:
             await until(lambda: endpoints.exists() or process.poll() is not None)
-            async with Peers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
-                yield Running(process, peers)
+            async with ServedPeers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
+                yield ServerProcess(process, peers)
         finally:
             process.kill()

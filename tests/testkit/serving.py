@@ -18,7 +18,7 @@ from reclaim.v1 import reclaim_pb2 as wire
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
 from servicekit.clock import Clock
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -59,7 +59,7 @@ FAST: Mapping[str, Any] = {
 }
 
 
-def tls_settings(authority: Authority) -> dict[str, Any]:
+def tls_settings(authority: SimulatedAuthority) -> dict[str, Any]:
     return {
         "tls_cert_file": authority.cert_file,
         "tls_key_file": authority.key_file,
@@ -122,7 +122,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PeerRefusal:
     """A refusal, or its absence: status 200 and no code."""
 
     status: int
@@ -176,7 +176,7 @@ class AgentPeer:
 
 
 @dataclass(slots=True)
-class Peers:
+class ServedPeers:
     """Makes peers of one supervisor; everything that was opened is closed at the end.
 
     Attributes:
@@ -229,7 +229,7 @@ class Peers:
     async def agents(self, nodes: list[str]) -> dict[str, AgentPeer]:
         return {node: await self.agent(node) for node in nodes}
 
-    async def post(self, path: str, token: str | None, body: Any) -> Refusal:
+    async def post(self, path: str, token: str | None, body: Any) -> PeerRefusal:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
         # A stream that is not refused after all would be read for ever.
@@ -238,13 +238,13 @@ class Peers:
             self.session.post(self.http + path, headers=headers, data=data) as response,
         ):
             answer = json.loads(await response.read())
-            return Refusal(response.status, answer.get("error"))
+            return PeerRefusal(response.status, answer.get("error"))
 
-    async def refused_or_open(self, path: str, token: str, body: Any) -> Refusal:
+    async def refused_or_open(self, path: str, token: str, body: Any) -> PeerRefusal:
         """As `post`, for a stream that may be accepted: it is closed at once."""
         headers = {"Authorization": f"Bearer {token}"}
         async with self.session.post(self.http + path, headers=headers, json=body) as response:
-            return Refusal(response.status, None if response.status == 200 else (await response.json())["error"])
+            return PeerRefusal(response.status, None if response.status == 200 else (await response.json())["error"])
 
     async def lines(self, path: str, token: str, body: Any) -> Lines:
         headers = {"Authorization": f"Bearer {token}"}
@@ -292,22 +292,22 @@ class Peers:
 
 @dataclass(slots=True)
 class LauncherPeer:
-    peers: Peers
+    peers: ServedPeers
     lines: Lines
     token: str
     report: dict[str, Any]
 
-    async def says(self, **changes: Any) -> Refusal:
+    async def says(self, **changes: Any) -> PeerRefusal:
         self.report = {**self.report, "revision": self.report["revision"] + 1, **changes}
         return await self.peers.post("/v1/launchers/report", self.token, self.report)
 
     async def reports(self, **changes: Any) -> None:
-        assert await self.says(**changes) == Refusal(200, None)
+        assert await self.says(**changes) == PeerRefusal(200, None)
 
 
 @dataclass(slots=True)
 class ProcessPeer:
-    peers: Peers
+    peers: ServedPeers
     token: str
     who: dict[str, Any]
     _lines: list[Lines] = field(default_factory=list)
@@ -321,7 +321,7 @@ class ProcessPeer:
         self._lines.append(await self.peers.lines("/v1/processes/stream", self.token, hello))
         return self.lines
 
-    async def reports(self, kind: str, directive: Mapping[str, Any], **changes: Any) -> Refusal:
+    async def reports(self, kind: str, directive: Mapping[str, Any], **changes: Any) -> PeerRefusal:
         answer = {"kind": kind, "step": 7, "run": directive["run"], "generation": directive["generation"]}
         return await self.peers.post("/v1/processes/report", self.token, {**self.who, **answer, **changes})
 
@@ -330,7 +330,7 @@ class ProcessPeer:
 class MemberPeer:
     """An elastic agent on the wire."""
 
-    peers: Peers
+    peers: ServedPeers
     token: str
     host: str
     state: dict[str, Any]
@@ -363,7 +363,7 @@ class MemberPeer:
         if self.alive is not None:
             self.alive.cancel()
 
-    async def says(self, **changes: Any) -> Refusal:
+    async def says(self, **changes: Any) -> PeerRefusal:
         """Reports, one after the other: of two reports under way the earlier one could come last, and be refused."""
         async with self._saying:
             self.state = {**self.state, **changes}
@@ -384,7 +384,7 @@ class MemberPeer:
         is_first = line["round"]["members"][0]["host"] == self.host
         store = {"round": number, "address": "127.0.0.1", "port": 4000 + number} if is_first else None
         entered = {"round": number, "waits": False, "failed": False, "known": known, "store": store}
-        assert await self.says(**{**entered, **changes}) == Refusal(200, None)
+        assert await self.says(**{**entered, **changes}) == PeerRefusal(200, None)
         return line
 
     async def round(self, number: int) -> dict[str, Any]:
@@ -451,7 +451,7 @@ def launcher_hello(job: str, hosts: list[str], **changes: Any) -> dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Served:
     store: SqliteStore
-    peers: Peers
+    peers: ServedPeers
     processes: Processes
     supervisor: Supervisor
     _stop: asyncio.Event
@@ -534,7 +534,7 @@ async def serving(  # noqa: PLR0913 - each has a default
     task = asyncio.create_task(supervisor.serve(stop))
     try:
         await until(lambda: endpoints.exists() or task.done())
-        async with Peers.of(tokens, json.loads(endpoints.read_bytes()), ca) as peers:
+        async with ServedPeers.of(tokens, json.loads(endpoints.read_bytes()), ca) as peers:
             yield Served(store, peers, supervisor._processes, supervisor, stop, task)
     finally:
         stop.set()

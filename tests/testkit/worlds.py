@@ -5,13 +5,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from simulator.cloud.schedule import Notice
+from simulator.cloud.schedule import ScheduledNotice
 from simulator.cloud.trace import Node
-from simulator.events import Event, Kind
-from simulator.harness import World, world
+from simulator.events import JobEvent, JobEventKind
+from simulator.harness import ReplayWorld, world
 from simulator.services import JobProcess
 
-OpenWorld = Callable[[int], Coroutine[Any, Any, World]]
+OpenWorld = Callable[[int], Coroutine[Any, Any, ReplayWorld]]
 """Opens a world with so many nodes, node1 and on."""
 
 LEAD = 7.0
@@ -23,7 +23,7 @@ async def opening(root: Path) -> AsyncIterator[OpenWorld]:
     """Worlds of that directory; each must end without leaving a process behind."""
     async with AsyncExitStack() as opened:
 
-        async def open_with(nodes: int) -> World:
+        async def open_with(nodes: int) -> ReplayWorld:
             names = [f"node{number}" for number in range(1, nodes + 1)]
             return await opened.enter_async_context(world(root, names))
 
@@ -34,20 +34,20 @@ def node(number: int) -> Node:
     return Node(f"node{number}")
 
 
-def group(name: str, *numbers: int) -> list[Notice]:
-    return [Notice(0, node(number), LEAD, name) for number in numbers]
+def group(name: str, *numbers: int) -> list[ScheduledNotice]:
+    return [ScheduledNotice(0, node(number), LEAD, name) for number in numbers]
 
 
-def told_to_stop(events: Iterable[Event], run: int) -> set[int]:
+def told_to_stop(events: Iterable[JobEvent], run: int) -> set[int]:
     """The ranks whose script saw its flag fall for a STOP."""
-    flags = [event for event in events if event.kind is Kind.FLAG_SEEN and event.integer("run") == run]
+    flags = [event for event in events if event.kind is JobEventKind.FLAG_SEEN and event.integer("run") == run]
     return {event.integer("rank") for event in flags if event.text("directive") == "STOP"}
 
 
-async def goes_on_at_the_step_after(world: World, ended: JobProcess) -> JobProcess:
+async def goes_on_at_the_step_after(world: ReplayWorld, ended: JobProcess) -> JobProcess:
     """A kubeai-run of the same name repeats no step of the one that was ended, and leaves none out; returns it."""
     before = ended.events()
-    (saved,) = [event.integer("step") for event in before if event.kind is Kind.CHECKPOINT_SAVED]
+    (saved,) = [event.integer("step") for event in before if event.kind is JobEventKind.CHECKPOINT_SAVED]
     assert max(_steps(before)) == saved > 0
     again = world.start_job(ended.plan)
     events = await world.until_event(again, lambda events: bool(_steps(events[len(before) :])), "a step of the new run")
@@ -55,5 +55,5 @@ async def goes_on_at_the_step_after(world: World, ended: JobProcess) -> JobProce
     return again
 
 
-def _steps(events: Sequence[Event]) -> list[int]:
-    return [event.integer("step") for event in events if event.kind is Kind.STEP_APPLIED]
+def _steps(events: Sequence[JobEvent]) -> list[int]:
+    return [event.integer("step") for event in events if event.kind is JobEventKind.STEP_APPLIED]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.frameworks_installation import FRAMEWORKS, OLDER_TORCH, NotInstallable, installed
+from tests.frameworks.frameworks_installation import FRAMEWORKS, OLDER_TORCH, FrameworksNotInstallable, installed
 from tests.torchrun.torchrun_job import HOSTS
 from tests.torchrun.torchrun_processes import BACKEND, PROCESSES, Torch
 from tests.torchrun.torchrun_records import Cost
@@ -27,7 +27,7 @@ def torch(request: pytest.FixtureRequest) -> Torch:
         return _on_gpus()
     try:
         return Torch(version, installed(_ENVIRONMENTS[version]))
-    except NotInstallable as reason:
+    except FrameworksNotInstallable as reason:
         pytest.skip(f"torch {version} cannot be installed here: {reason}")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kubeai.torchrun.testing import FakeCoordinator
 
-from simulator.cloud.process import Child, environment, spawn
+from simulator.cloud.process import CloudChild, environment, spawn
 from tests.testkit.waiting import wait_until
 from tests.torchrun import torchrun_processes as processes
 from tests.torchrun.conftest import NEWER, OLDER
@@ -43,7 +43,7 @@ class Agents:
             "PET_NPROC_PER_NODE": "1",
         }
 
-    def start(self, host: str) -> Child:
+    def start(self, host: str) -> CloudChild:
         program = [str(self._training.torch.home / "bin" / "python"), "-m", "torch.distributed.run"]
         in_process = [str(_HERE / "torchrun_in_process.py"), "ddp", str(self.root)]
         waiting = [str(_HERE / "torchrun_waiting.py"), str(self.end)]
@@ -51,7 +51,7 @@ class Agents:
         variables = environment(self.root, {**self._variables, "KUBEAI_HOST": host})
         return spawn(host, command, variables, self.root / f"{host}.log")
 
-    def ended(self, child: Child) -> int:
+    def ended(self, child: CloudChild) -> int:
         wait_until(lambda: not child.running, child.tail, seconds=SECONDS)
         assert child.exit_code is not None
         return child.exit_code

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.cloud.process import Child, environment, spawn
+from simulator.cloud.process import CloudChild, environment, spawn
 from tests.testkit.waiting import until
 from tests.torchrun import torchrun_processes as processes
 from tests.torchrun.torchrun_job import HOSTS, LEAST, Job
@@ -25,7 +25,7 @@ class C10d(Job):
         agents: The agents by host.
     """
 
-    agents: dict[str, Child]
+    agents: dict[str, CloudChild]
 
     def check(self) -> None:
         assert any(child.running for child in self.agents.values()), self.tail()
@@ -40,9 +40,9 @@ async def c10d(root: Path, training: Training) -> AsyncIterator[C10d]:
     # c10d hangs at its second rendezvous if workers share its store.
     variables = {**training.environment(), "KUBEAI_DIR": "/dev/null", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     port = root / "port"
-    started: list[Child] = []
+    started: list[CloudChild] = []
 
-    def start(name: str, command: list[str], **more: str) -> Child:
+    def start(name: str, command: list[str], **more: str) -> CloudChild:
         child = spawn(name, command, environment(root, {**variables, **more}), root / "logs" / f"{name}.log")
         started.append(child)
         return child

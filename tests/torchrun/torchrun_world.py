@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.cloud.paths import WorldPaths
+from simulator.cloud.paths import CloudPaths
 from simulator.cloud.trace import Node
-from simulator.harness import ServiceSettings, World, world
-from simulator.services import JobPlan, JobProcess
-from simulator.status import JobStatus
+from simulator.harness import ReplayWorld, ServiceSettings, world
+from simulator.services import JobProcess, ServedJobPlan
+from simulator.status import ReadJobStatus
 from tests.torchrun import torchrun_processes as processes
 from tests.torchrun.torchrun_job import HOSTS, LEAST, SECONDS, Job
 from tests.torchrun.torchrun_processes import Training
@@ -30,12 +30,12 @@ _NAME = "train"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan(JobPlan):
+class _Plan(ServedJobPlan):
     """torchrun on each host."""
 
     training: Training
 
-    def command(self, paths: WorldPaths, supervisor_url: str, token: Path) -> list[str]:
+    def command(self, paths: CloudPaths, supervisor_url: str, token: Path) -> list[str]:
         rendezvous = ("--rdzv-backend", "kubeai", "--rdzv-id", self.name, "--nnodes", f"{LEAST}:{len(HOSTS)}")
         # As a module, because a checkout may have been installed before there was this script.
         each = [sys.executable, "-m", "kubeai.elastic.commands.each_host", "--local", "--restarts", "9"]
@@ -53,7 +53,7 @@ class Elastic(Job):
         job: The job under kubeai-run.
     """
 
-    world: World
+    world: ReplayWorld
     job: JobProcess
 
     def check(self) -> None:
@@ -86,10 +86,10 @@ class Elastic(Job):
         for host in hosts:
             self.world.provider.add(Node(host))
 
-    async def until_status(self, condition: Callable[[JobStatus], bool], what: str) -> JobStatus:
+    async def until_status(self, condition: Callable[[ReadJobStatus], bool], what: str) -> ReadJobStatus:
         """Wait until the supervisor's status of the job fulfils a condition."""
 
-        def holds(job: JobStatus | None) -> bool:
+        def holds(job: ReadJobStatus | None) -> bool:
             self.check()
             return job is not None and condition(job)
 

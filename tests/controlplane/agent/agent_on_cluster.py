@@ -13,7 +13,7 @@ from tests.node_agent.agent_process import Process, agent
 from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 MANAGED = "job-supervisor.kube-ai.io/managed-by-job-supervisor"
@@ -69,18 +69,18 @@ class Watching:
         await until(said, f"the agent sees its pods: {pods}")
 
 
-async def account(namespace: Namespace, cluster: Cluster, directory: Path) -> dict[str, str]:
+async def account(namespace: Namespace, cluster: RunningCluster, directory: Path) -> dict[str, str]:
     """The environment of a pod whose account may do just what the agent may."""
     await namespace.account("agent", cluster_rules=RULES)
     return await mounted(namespace, cluster, directory)
 
 
-async def mounted(namespace: Namespace, cluster: Cluster, directory: Path) -> dict[str, str]:
+async def mounted(namespace: Namespace, cluster: RunningCluster, directory: Path) -> dict[str, str]:
     token = await namespace.token("agent")
     return _mounted(token, namespace, cluster, directory)
 
 
-def _mounted(token: str, namespace: Namespace, cluster: Cluster, directory: Path) -> dict[str, str]:
+def _mounted(token: str, namespace: Namespace, cluster: RunningCluster, directory: Path) -> dict[str, str]:
     directory.mkdir()
     (directory / "token").write_text(token)
     (directory / "namespace").write_text(namespace.name)

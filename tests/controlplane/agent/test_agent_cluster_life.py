@@ -18,9 +18,9 @@ from tests.controlplane.agent.agent_on_cluster import (
 from tests.node_agent.agent_process import MEBIBYTE, probe
 from tests.node_agent.fake_metadata import metadata
 from tests.testkit.controlplane.api import Api, client
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.namespace import Namespace, fresh_namespace
-from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 from tests.testkit.waiting import until
 
 MAX_PODS = 250
@@ -51,13 +51,13 @@ async def test_an_api_server_that_comes_back_finds_nothing_lost(own_controlplane
         async with watching(node, tmp_path, environ) as one:
             await evict(api, namespace, "before")
             await one.reported("before", lambda last: last.HasField("deadline"))
-            own_controlplane.kill(Program.API_SERVER)
+            own_controlplane.kill(BinaryProgram.API_SERVER)
             await one.seeing(pods=False)
             await until(lambda: _cannot_connect(one), "the probe says why")
             assert (await probe(one.process, "/readyz"))[0] == 200
             assert (await probe(one.process, "/livez"))[0] == 200
-            own_controlplane.launch(Program.API_SERVER)
-            own_controlplane.wait_ready(Program.API_SERVER)
+            own_controlplane.launch(BinaryProgram.API_SERVER)
+            own_controlplane.wait_ready(BinaryProgram.API_SERVER)
             await one.seeing()
             await evict(api, namespace, "after")
             await one.reported("after", lambda last: last.HasField("deadline"))
@@ -71,7 +71,7 @@ async def _cannot_connect(one: Watching) -> bool:
 
 
 async def test_a_node_whose_label_says_so_is_not_polled(
-    cluster: Cluster, api: Api, namespace: Namespace, tmp_path: Path
+    cluster: RunningCluster, api: Api, namespace: Namespace, tmp_path: Path
 ) -> None:
     """Its pods are watched all the same; when the label goes, polling begins."""
     label = "node.alibabacloud.com/spot-strategy"
@@ -102,7 +102,7 @@ async def test_a_node_whose_label_says_so_is_not_polled(
 
 
 async def test_a_full_node_fits_into_the_agents_memory(
-    cluster: Cluster, api: Api, namespace: Namespace, tmp_path: Path
+    cluster: RunningCluster, api: Api, namespace: Namespace, tmp_path: Path
 ) -> None:
     """250 opted-in pods, all seen when it starts and all evicted at once; below the 96 MiB that an agent may have."""
     node = await namespace.node(labels={"type": "without-kubelet"})
@@ -126,7 +126,7 @@ async def test_a_full_node_fits_into_the_agents_memory(
 
 
 async def test_an_account_that_may_nothing_leaves_the_pods_unknown(
-    cluster: Cluster, namespace: Namespace, tmp_path: Path
+    cluster: RunningCluster, namespace: Namespace, tmp_path: Path
 ) -> None:
     await namespace.account("agent")
     node = await namespace.node()

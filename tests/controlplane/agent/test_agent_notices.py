@@ -6,20 +6,20 @@ from typing import Any
 import grpc
 from reclaim.v1 import reclaim_pb2 as wire
 
-from simulator.cloud.paths import WorldPaths
+from simulator.cloud.paths import CloudPaths
 from simulator.services import SupervisorProcess
 from tests.controlplane.agent.agent_on_cluster import OPTED_IN, account, evict
 from tests.node_agent.agent_process import agent, probe
-from tests.testkit.controlplane.installed import Place, place
+from tests.testkit.controlplane.installed import InstalledPlace, place
 from tests.testkit.controlplane.namespace import fresh_namespace
 from tests.testkit.controlplane.running import ControlPlane
-from tests.testkit.serving import AgentPeer, Peers
+from tests.testkit.serving import AgentPeer, ServedPeers
 from tests.testkit.waiting import until
 
 SUPERVISED = {"JOB_SUPERVISOR_STORE": "kubernetes", "JOB_SUPERVISOR_GONE_GRACE_SECONDS": "0.5"}
 
 
-async def notice_about(here: Place, pod: str, state: str) -> Any:
+async def notice_about(here: InstalledPlace, pod: str, state: str) -> Any:
     """The agent's notice on a pod, once its state is that."""
 
     async def there() -> Any:
@@ -43,7 +43,7 @@ def about(pod: Any, revision: int = 1) -> wire.NoticeReport:
     )
 
 
-async def says(peers: Peers, node: str, pod: Any) -> AgentPeer:
+async def says(peers: ServedPeers, node: str, pod: Any) -> AgentPeer:
     """The agent of that node has said so of a pod."""
     # A later life than the real one's.
     peer = await peers.agent(node, session=2**60)
@@ -54,7 +54,7 @@ async def says(peers: Peers, node: str, pod: Any) -> AgentPeer:
 async def test_a_pod_that_is_evicted_is_a_notice_in_the_cluster(own_controlplane: ControlPlane, tmp_path: Path) -> None:
     """With its name and uid, gone after its deadline although the agent lives; and nobody speaks of others' pods."""
     cluster = own_controlplane.cluster
-    places = WorldPaths(tmp_path / "supervisor")
+    places = CloudPaths(tmp_path / "supervisor")
     async with place(own_controlplane) as here, fresh_namespace(cluster, here.api) as namespace:
         supervisor = SupervisorProcess(places, None, {**SUPERVISED, "KUBECONFIG": str(here.kubeconfig)})
         await supervisor.start()
@@ -90,7 +90,7 @@ async def test_a_pod_that_is_evicted_is_a_notice_in_the_cluster(own_controlplane
                 assert notice["status"]["message"] == "DisruptionTarget: EvictionByEvictionAPI: Eviction API: evicting"
                 assert process.process.returncode is None
             served = {"http": supervisor.endpoints.http, "grpc": supervisor.endpoints.grpc}
-            async with Peers.of(supervisor.tokens(), served) as peers:
+            async with ServedPeers.of(supervisor.tokens(), served) as peers:
                 liar = await says(peers, "another-node", pods["worker-1"])
                 assert await liar.ended() is grpc.StatusCode.INVALID_ARGUMENT
                 subjects = {each["spec"]["subject"]["name"] for each in await here.notices()}

@@ -20,13 +20,13 @@ from tests.controlplane.agent.agent_on_cluster import (
 )
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import GPU, Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 
 SPOT = "job-supervisor.kube-ai.io/spot-instance"
 
 
 @pytest.fixture
-async def one(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> AsyncIterator[Watching]:
+async def one(cluster: RunningCluster, namespace: Namespace, tmp_path: Path) -> AsyncIterator[Watching]:
     node = await namespace.node(gpus=1)
     environ = await account(namespace, cluster, tmp_path / "account")
     async with watching(node, tmp_path, environ) as agent:
@@ -81,7 +81,7 @@ async def test_an_eviction_is_reported(one: Watching, api: Api, namespace: Names
 
 
 async def test_the_deadline_is_the_end_of_the_grace(
-    cluster: Cluster, api: Api, namespace: Namespace, tmp_path: Path
+    cluster: RunningCluster, api: Api, namespace: Namespace, tmp_path: Path
 ) -> None:
     """On a node where nobody ends the pod before; until then it is said again to whoever has not heard it."""
     node = await namespace.node(labels={"type": "without-kubelet"})
@@ -181,7 +181,7 @@ async def test_a_plain_deletion_is_no_reclaim(one: Watching, api: Api, namespace
 
 
 async def test_what_happened_before_the_agent_began_is_reported(
-    cluster: Cluster, api: Api, namespace: Namespace, tmp_path: Path
+    cluster: RunningCluster, api: Api, namespace: Namespace, tmp_path: Path
 ) -> None:
     """As long as it can be seen; and not what happens on other nodes."""
     node, other = await namespace.node("one"), await namespace.node("other", labels={"other": "true"})

@@ -6,20 +6,20 @@ import pytest
 from tests.controlplane.batchjob.batchjob_jobs import BatchJobs
 from tests.controlplane.operators import plane_of_running_pods
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 
 
 @pytest.fixture(scope="session")
-def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def plane(programs: Mapping[BinaryProgram, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of this process, whose own controller makes the pods."""
     with plane_of_running_pods(programs, tmp_path_factory.mktemp("batchjob")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def cluster(plane: ControlPlane) -> Cluster:
+def cluster(plane: ControlPlane) -> RunningCluster:
     """This one instead of the control plane that other tests share."""
     return plane.cluster
 

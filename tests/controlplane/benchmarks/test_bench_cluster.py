@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.results import Outcome
-from benchmarks.scenarios.cluster import Size, measure
-from tests.testkit.controlplane.binaries import Program
+from benchmarks.results import ScenarioOutcome
+from benchmarks.scenarios.cluster import ClusterSize, measure
+from tests.testkit.controlplane.binaries import BinaryProgram
 
 pytestmark = pytest.mark.long
 
-TINY = Size(
+TINY = ClusterSize(
     gpus=2, big=2, big_lost=1, small=3, small_nodes=2, small_lost=1, hit=2, stopped=1, streams=1, over=0.5, idle=1.0
 )
 
 
-async def test_a_tiny_cluster_is_measured(programs: Mapping[Program, Path], tmp_path: Path) -> None:
+async def test_a_tiny_cluster_is_measured(programs: Mapping[BinaryProgram, Path], tmp_path: Path) -> None:
     """Every job that loses a node is decided about, once, and no other; what was asked for it is counted."""
     assert programs
     load, starts, requests = await measure(tmp_path, TINY)
@@ -32,5 +32,5 @@ async def test_a_tiny_cluster_is_measured(programs: Mapping[Program, Path], tmp_
     assert counted["create reclaimnotices"] == 3
 
 
-def figures(outcome: Outcome, row: int) -> dict[str, float]:
+def figures(outcome: ScenarioOutcome, row: int) -> dict[str, float]:
     return {figure.label: figure.value for figure in outcome.rows[row].figures}

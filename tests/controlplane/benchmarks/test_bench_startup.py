@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scenarios.startup import measure
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 
 pytestmark = pytest.mark.long
 
@@ -14,7 +14,7 @@ _NODES = 64
 """With 512 pods: more than a page of a list has."""
 
 
-async def test_a_start_reads_all_pods_once(programs: Mapping[Program, Path], tmp_path: Path) -> None:
+async def test_a_start_reads_all_pods_once(programs: Mapping[BinaryProgram, Path], tmp_path: Path) -> None:
     """A first start and a restart list the pods once, in pages; a first start writes each job three times at most."""
     assert programs
     outcome = await measure(tmp_path, [_NODES], settle=0.0)

@@ -16,7 +16,7 @@ from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import GPU, Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 _OWN = "capacity.test/namespace"
@@ -26,7 +26,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True)
-class Machine:
+class CapacityMachine:
     gpus: int
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Mapping[str, str], ...] = ()
@@ -34,8 +34,8 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Scene:
-    machines: tuple[Machine, ...]
+class CapacityScene:
+    machines: tuple[CapacityMachine, ...]
     pod: Mapping[str, Any]
 
 
@@ -59,17 +59,17 @@ _EXPRESSIONS: tuple[Mapping[str, Any], ...] = (
 )
 
 
-def made_up(seed: int) -> Scene:
+def made_up(seed: int) -> CapacityScene:
     chance = Random(seed)  # noqa: S311 - nothing is secret
-    return Scene(machines=tuple(_machine(chance) for _ in range(4)), pod=_pod(chance))
+    return CapacityScene(machines=tuple(_machine(chance) for _ in range(4)), pod=_pod(chance))
 
 
-def _machine(chance: Random) -> Machine:
+def _machine(chance: Random) -> CapacityMachine:
     labels = {"zone": chance.choice("abc"), "generation": str(chance.randrange(1, 5))}
     if chance.random() < 0.5:
         labels["rack"] = "1"
     taints = tuple(taint for taint in (SPOT, LOST, RATHER_NOT) if chance.random() < 0.3)
-    return Machine(gpus=chance.randrange(5), labels=labels, taints=taints, cordoned=chance.random() < 0.25)
+    return CapacityMachine(gpus=chance.randrange(5), labels=labels, taints=taints, cordoned=chance.random() < 0.25)
 
 
 def _pod(chance: Random) -> Mapping[str, Any]:
@@ -93,7 +93,7 @@ class Stage:
         self._api = api
         self._namespace = namespace
 
-    async def nodes(self, machines: tuple[Machine, ...]) -> list[str]:
+    async def nodes(self, machines: tuple[CapacityMachine, ...]) -> list[str]:
         """The machines as nodes, once they are seen as they are to be; their names."""
         names = []
         for number, machine in enumerate(machines):
@@ -142,7 +142,7 @@ class Stage:
 
         await until(looked, what)
 
-    def _as_meant(self, name: str, machine: Machine) -> bool:
+    def _as_meant(self, name: str, machine: CapacityMachine) -> bool:
         node = self.view.node(name)
         if node is None or not node.ready or node.cordoned != machine.cordoned:
             return False
@@ -152,7 +152,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(cluster: Cluster, api: Api, namespace: Namespace) -> AsyncIterator[Stage]:
+async def staged(cluster: RunningCluster, api: Api, namespace: Namespace) -> AsyncIterator[Stage]:
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     view = ClusterView(server, frozenset(), Clock(), lambda: None, Bulkhead(Clock()))
     for reflector in view.reflectors:

@@ -6,7 +6,7 @@ from typing import Any
 from simulator.harness import ServiceSettings
 from supervisor.cluster.annotations import OURS, SUSPENDED_BY
 from supervisor.jobs.trainingjob.objects import SUSPENDED
-from tests.controlplane.line.line_world import OPTED_IN, JobPlan, World, training_job, world
+from tests.controlplane.line.line_world import OPTED_IN, LineJobPlan, LineWorld, training_job, world
 from tests.testkit.controlplane.installed import job_path
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
@@ -14,16 +14,18 @@ from tests.testkit.waiting import until
 _PATIENCE = {"JOB_SUPERVISOR_PROBE_SECONDS": "1", "JOB_SUPERVISOR_RESUME_DELAY_SECONDS": "0.5"}
 
 
-async def _suspend(one: World, name: str, workers: int, **limits: str) -> None:
+async def _suspend(one: LineWorld, name: str, workers: int, **limits: str) -> None:
     """A job that was suspended before this supervisor knew of it, with those limits for its workers."""
     checkpoint = one.runtime.paths.job(one.namespace.name, name) / "checkpoint"
-    spec: Any = training_job(one.namespace.name, JobPlan(workers=workers, min_workers=workers, steps=2000), checkpoint)
+    spec: Any = training_job(
+        one.namespace.name, LineJobPlan(workers=workers, min_workers=workers, steps=2000), checkpoint
+    )
     if limits:
         spec["etReplicaSpecs"]["worker"]["template"]["spec"]["containers"][0]["resources"] = {"limits": limits}
     await one.jobs.make(name, spec, annotations={**OPTED_IN, SUSPENDED: "true", SUSPENDED_BY: OURS})
 
 
-async def _decided(one: World, name: str, phase: str, reason: str) -> Any:
+async def _decided(one: LineWorld, name: str, phase: str, reason: str) -> Any:
     async def decided() -> Any:
         found = await one.api.get(job_path(f"trainingjob.{name}", one.namespace.name))
         decision = found.get("status", {}).get("decision", {})

@@ -18,12 +18,12 @@ from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
-from tests.controlplane.capacity.capacity_scene import SPOT, Machine, Stage, container, made_up, staged
+from tests.controlplane.capacity.capacity_scene import SPOT, CapacityMachine, Stage, container, made_up, staged
 from tests.supervisor.cluster.cluster_scene import Jobs
 from tests.supervisor.decide.capacity_builders import waiting, worker_names
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import GPU, Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 
 pytestmark = pytest.mark.long
 
@@ -47,7 +47,7 @@ def _resumed(job: SupervisedJob, hosts: frozenset[Host]) -> SupervisedJob:
 
 @pytest.mark.parametrize("seed", [0, 2, 5, 8, 12, 13, 17, 31])
 async def test_just_as_many_pods_run_as_were_reckoned(
-    api: Api, cluster: Cluster, namespace: Namespace, seed: int
+    api: Api, cluster: RunningCluster, namespace: Namespace, seed: int
 ) -> None:
     scene = made_up(seed)
     async with staged(cluster, api, namespace) as stage:
@@ -74,11 +74,17 @@ _LAUNCHER: Mapping[str, Any] = {"nodeSelector": {"pool": "cpu"}, "containers": [
 
 
 async def test_a_granted_job_runs_whole_and_the_next_one_when_it_is_gone(
-    api: Api, cluster: Cluster, namespace: Namespace
+    api: Api, cluster: RunningCluster, namespace: Namespace
 ) -> None:
     """Two jobs and capacity for one: workers and launcher of the first find their nodes, and nothing is left over."""
     async with staged(cluster, api, namespace) as stage:
-        await stage.nodes((Machine(gpus=4), Machine(gpus=2, taints=(SPOT,)), Machine(gpus=0, labels={"pool": "cpu"})))
+        await stage.nodes(
+            (
+                CapacityMachine(gpus=4),
+                CapacityMachine(gpus=2, taints=(SPOT,)),
+                CapacityMachine(gpus=0, labels={"pool": "cpu"}),
+            )
+        )
         ask = ResourceRequest(worker=_demand(stage, _WORKER), launcher=_demand(stage, _LAUNCHER))
         first, second = waiting("first", 4, 6), waiting("second", 1, 6, since=1)
         places = {first.name: stage.placements(())}

@@ -20,7 +20,7 @@ from tests.controlplane.trainingjob.trainingjob_world import elastic
 from tests.supervisor.store.store_behaviour import opened
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 
@@ -43,7 +43,7 @@ def _suspended(around: ClusterFacts, namespace: Namespace, name: str) -> Supervi
 
 
 @asynccontextmanager
-async def _surroundings(cluster: Cluster, directory: Path, settings: Settings) -> AsyncIterator[ClusterFacts]:
+async def _surroundings(cluster: RunningCluster, directory: Path, settings: Settings) -> AsyncIterator[ClusterFacts]:
     clock = Clock()
     async with opened(lambda: SqliteStore.open(directory / "store.sqlite")) as store:
         around = await ClusterFacts.open(
@@ -62,7 +62,7 @@ async def _surroundings(cluster: Cluster, directory: Path, settings: Settings) -
 
 
 async def test_what_pods_are_reckoned_to_ask_for_is_what_they_ask_for(
-    api: Api, cluster: Cluster, namespace: Namespace, tmp_path: Path
+    api: Api, cluster: RunningCluster, namespace: Namespace, tmp_path: Path
 ) -> None:
     await defined(cluster)
     jobs = elastic(api, namespace, tmp_path)
@@ -80,7 +80,7 @@ async def test_what_pods_are_reckoned_to_ask_for_is_what_they_ask_for(
 
 
 async def test_suspended_jobs_are_granted_what_their_templates_ask_for(
-    api: Api, cluster: Cluster, namespace: Namespace, tmp_path: Path
+    api: Api, cluster: RunningCluster, namespace: Namespace, tmp_path: Path
 ) -> None:
     """Not more than there is, all of it under the operator's names, and nothing while the node is doomed."""
     await defined(cluster)

@@ -16,7 +16,7 @@ _KINDS = ("certificates", "issuers", "clusterissuers")
 _SECONDS = 120.0
 
 
-class CannotBeHad(Exception):  # noqa: N818  # It names what is so.
+class CertManagerUnavailable(Exception):  # noqa: N818  # It names what is so.
     """Neither kept here nor to be fetched; the message says why."""
 
 
@@ -37,9 +37,9 @@ def _fetched() -> Path:
         with tempfile.TemporaryDirectory() as nowhere:
             done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=nowhere, timeout=_SECONDS)
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        raise CannotBeHad(f"{_MODULE} cannot be fetched: {error}") from error
+        raise CertManagerUnavailable(f"{_MODULE} cannot be fetched: {error}") from error
     said = json.loads(done.stdout or "{}")
     if done.returncode or "Dir" not in said:
-        raise CannotBeHad(f"{_MODULE} cannot be fetched: {said.get('Error') or done.stderr.strip()}")
+        raise CertManagerUnavailable(f"{_MODULE} cannot be fetched: {said.get('Error') or done.stderr.strip()}")
     assert said["Sum"] == _SUM, f"{_MODULE} is another one: {said['Sum']}"
     return Path(said["Dir"])

@@ -11,9 +11,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Refused, Values
+from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, RenderingRefused, Values
 from tests.testkit.controlplane.api import Api, client
-from tests.testkit.controlplane.api import Refused as ApiRefused
+from tests.testkit.controlplane.api import ObjectRefused as ApiRefused
 from tests.testkit.controlplane.binaries import Tool, client_path
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import ControlPlane
@@ -89,7 +89,7 @@ class Installation:
             check=False,
         )
         if done.returncode:
-            raise Refused(done.stderr)
+            raise RenderingRefused(done.stderr)
         return done.stdout + done.stderr
 
 

@@ -25,7 +25,7 @@ _ANY_PORT = "127.0.0.1:0"
 
 
 @dataclass(frozen=True, slots=True)
-class Supervisor:
+class ChartSupervisor:
     """One of the Deployment's pods, run here with its variables and its account's rights."""
 
     pod: str
@@ -47,13 +47,13 @@ async def pods(present: Installation, component: str) -> list[Any]:
 
 
 @asynccontextmanager
-async def supervisor(present: Installation, directory: Path) -> AsyncIterator[Supervisor]:
+async def supervisor(present: Installation, directory: Path) -> AsyncIterator[ChartSupervisor]:
     [pod, *_] = await pods(present, "supervisor")
     kubeconfig = directory / "kubeconfig"
     cluster = present.plane.cluster
     write_kubeconfig(kubeconfig, cluster.url, cluster.ca, await _token(present, RELEASE, {}), NAMESPACE)
     (directory / "data").mkdir(mode=0o700)
-    running = Supervisor(pod["metadata"]["name"], directory / "data", directory / "supervisor.log")
+    running = ChartSupervisor(pod["metadata"]["name"], directory / "data", directory / "supervisor.log")
     variables = {
         **environment(await present.api.get(f"{_APPS}/deployments/{RELEASE}")),
         **{f"JOB_SUPERVISOR_{port}_ADDRESS": _ANY_PORT for port in ("GRPC", "HTTP", "PROBE", "WEBHOOK")},
@@ -81,7 +81,7 @@ async def supervisor(present: Installation, directory: Path) -> AsyncIterator[Su
 
 
 @asynccontextmanager
-async def node_agent(present: Installation, of: Supervisor, directory: Path) -> AsyncIterator[Process]:
+async def node_agent(present: Installation, of: ChartSupervisor, directory: Path) -> AsyncIterator[Process]:
     """One of the agents, with its pod's token and what its ConfigMap says."""
     [pod, *_] = await pods(present, "agent")
     bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}

@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.chart.chart_cluster import Installation, installation
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.running import ControlPlane, running
 
 
 @pytest.fixture(scope="session")
-def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def plane(programs: Mapping[BinaryProgram, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane for the chart alone, which makes what is the whole cluster's."""
     with running(programs, tmp_path_factory.mktemp("plane")) as present:
         yield present

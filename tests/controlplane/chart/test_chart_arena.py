@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chart import chart_page as page
-from tests.chart.chart_rendering import NAMESPACE, RELEASE, Refused
+from tests.chart.chart_rendering import NAMESPACE, RELEASE, RenderingRefused
 from tests.controlplane.chart.chart_cluster import Installation
 from tests.testkit.controlplane.api import Manifest
 
@@ -58,7 +58,7 @@ async def test_it_is_refused_beside_arenas_own_and_installed_after_it(
         before = await _versions(cluster_with_helm)
         for values, flags in (({}, []), ({}, ["--take-ownership"]), ({"fullnameOverride": "another"}, [])):
             with pytest.raises(
-                Refused, match=f"the ClusterRole {RELEASE} does not belong to this release [(]{whose}[)]"
+                RenderingRefused, match=f"the ClusterRole {RELEASE} does not belong to this release [(]{whose}[)]"
             ):
                 await cluster_with_helm.install(values, *flags)
         assert await _versions(cluster_with_helm) == before

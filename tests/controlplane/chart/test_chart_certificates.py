@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.chart.chart_rendering import NAMESPACE, Helm, Values
-from tests.controlplane.chart.chart_cert_manager import CannotBeHad, definitions
-from tests.testkit.controlplane.api import Api, Refused
+from tests.controlplane.chart.chart_cert_manager import CertManagerUnavailable, definitions
+from tests.testkit.controlplane.api import Api, ObjectRefused
 from tests.testkit.controlplane.binaries import Tool, client_path
-from tests.testkit.controlplane.installed import Place
+from tests.testkit.controlplane.installed import InstalledPlace
 from tests.testkit.waiting import until
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -25,21 +25,21 @@ _NAMES = ["supervisor.example.com", "10.0.0.7", "fd00::7"]
 
 
 @pytest.fixture
-async def api(here: Place) -> Api:
+async def api(here: InstalledPlace) -> Api:
     """An API server that knows cert-manager's resources, and nobody who makes certificates."""
     try:
         wanted = definitions()
-    except CannotBeHad as reason:
+    except CertManagerUnavailable as reason:
         pytest.skip(str(reason))
     for path, one in [
         ("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}}),
         *((_DEFINITIONS, each) for each in wanted),
     ]:
-        with suppress(Refused):  # There from another test; nobody minds them.
+        with suppress(ObjectRefused):  # There from another test; nobody minds them.
             await here.api.create(path, one)
 
     async def served() -> bool:
-        with suppress(Refused):  # 404 and then 429 for as long as they are being prepared.
+        with suppress(ObjectRefused):  # 404 and then 429 for as long as they are being prepared.
             await here.api.get(_CERTIFICATES)
             return True
         return False
@@ -73,6 +73,6 @@ async def test_cert_manager_would_take_the_charts_certificate(api: Api) -> None:
 async def test_what_is_no_certificate_to_cert_manager_is_refused(api: Api) -> None:
     sound = _certificate(_ISSUERS[0], [])
     for broken in ({"usages": ["to serve"]}, {"dnsName": "one"}, {"privateKey": {"algorithm": "ECDH"}}):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(ObjectRefused) as refused:
             await _admitted(api, {**sound, "spec": {**sound["spec"], **broken}})
         assert refused.value.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Refused
+from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, RenderingRefused
 from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
 from tests.controlplane.chart.chart_cluster import LINUX, Installation, rights
 from tests.testkit.controlplane.api import client
@@ -54,7 +54,9 @@ async def test_a_second_release_is_refused(cluster_with_helm: Installation) -> N
     """Two supervisors would decide about the same jobs."""
     await cluster_with_helm.install()
     for values in ({}, {"fullnameOverride": "another"}):
-        with pytest.raises(Refused, match=f"does not belong to this release [(]it is of {NAMESPACE}/{RELEASE}[)]"):
+        with pytest.raises(
+            RenderingRefused, match=f"does not belong to this release [(]it is of {NAMESPACE}/{RELEASE}[)]"
+        ):
             await cluster_with_helm.helm("install", "another", str(CHART), values=values)
 
 

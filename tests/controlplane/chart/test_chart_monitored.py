@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.chart.chart_definitions import CannotBeHad, files
+from tests.chart.chart_definitions import DefinitionsUnavailable, files
 from tests.chart.chart_rendering import NAMESPACE, RELEASE
 from tests.controlplane.chart.chart_cluster import Installation
-from tests.testkit.controlplane.api import Refused
+from tests.testkit.controlplane.api import ObjectRefused
 from tests.testkit.controlplane.definitions import DEFINITIONS, until_gone
 from tests.testkit.waiting import until
 
@@ -23,13 +23,13 @@ async def _operated(cluster_with_helm: Installation) -> AsyncIterator[Installati
     """A cluster where the operator's resources are known, and no operator; skipped where they cannot be had."""
     try:
         definitions = files()
-    except CannotBeHad as reason:
+    except DefinitionsUnavailable as reason:
         pytest.skip(str(reason))
     for each in definitions:
         await cluster_with_helm.api.create(DEFINITIONS, each)
 
     async def served() -> bool:
-        with suppress(Refused):  # 404 and then 429 for as long as they are being prepared.
+        with suppress(ObjectRefused):  # 404 and then 429 for as long as they are being prepared.
             for each in definitions:
                 await cluster_with_helm.api.get(f"{_OPERATED}/{each['spec']['names']['plural']}")
             return True

@@ -8,7 +8,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.job import ELASTIC
 from supervisor.store.kubernetes import KubernetesStore, Options
-from tests.chart.chart_rendering import RELEASE, Refused
+from tests.chart.chart_rendering import RELEASE, RenderingRefused
 from tests.controlplane.chart.chart_cluster import PREVIOUS_CHART, Installation
 from tests.supervisor.store.store_behaviour import opened, put_job
 from tests.supervisor.store.upgrade_values import EPISODES, JOBS, STOPPING, stored, without_end
@@ -69,7 +69,7 @@ async def test_definitions_that_were_applied_by_hand_are_taken_over(cluster_with
     for kind in ("reclaimnotices", "supervisedjobs"):
         stranger = {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}}
         await cluster_with_helm.api.patch(f"{_DEFINITIONS}/{kind}.job-supervisor.kube-ai.io", stranger)
-    with pytest.raises(Refused, match="cannot be imported into the current release"):
+    with pytest.raises(RenderingRefused, match="cannot be imported into the current release"):
         await cluster_with_helm.install()
     await cluster_with_helm.install({}, "--take-ownership")
 

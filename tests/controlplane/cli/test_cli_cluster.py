@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from simulator.services import JobPlan
-from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene
+from simulator.services import ServedJobPlan
+from tests.controlplane.ingest.ingest_cluster import EVENTS, IngestScene
 from tests.job_supervisor.cli.cli_running import Said, run
 from tests.testkit.controlplane.credentials import write_kubeconfig
 
@@ -24,7 +24,7 @@ DRILLS = [
 ]
 
 
-async def _user(here: Scene, name: str, directory: Path, rules: Sequence[Mapping[str, Any]]) -> Path:
+async def _user(here: IngestScene, name: str, directory: Path, rules: Sequence[Mapping[str, Any]]) -> Path:
     """The kubeconfig of somebody with just these rights in the whole cluster."""
     api = here.api
     accounts = "/api/v1/namespaces/default/serviceaccounts"
@@ -41,7 +41,7 @@ async def _user(here: Scene, name: str, directory: Path, rules: Sequence[Mapping
     return path
 
 
-async def test_drills_of_nodes_and_pods_are_held_with_ones_own_rights(here: Scene, tmp_path: Path) -> None:
+async def test_drills_of_nodes_and_pods_are_held_with_ones_own_rights(here: IngestScene, tmp_path: Path) -> None:
     """A node whose agent says that it is clear, and an opted-in pod; each is shown, and ended."""
     whole = await _user(here, "cli-operator", tmp_path, [*VIEWS, *DRILLS])
     await here.node("n1")
@@ -68,7 +68,7 @@ async def test_drills_of_nodes_and_pods_are_held_with_ones_own_rights(here: Scen
         await here.notice("n1", "simulated", "withdrawn")
 
 
-async def test_who_may_look_and_not_write_events_holds_no_drill(here: Scene, tmp_path: Path) -> None:
+async def test_who_may_look_and_not_write_events_holds_no_drill(here: IngestScene, tmp_path: Path) -> None:
     """The sentence says which right is missing; who may see nothing is told that, too."""
     viewer = await _user(here, "cli-viewer", tmp_path, [*VIEWS, DRILLS[0]])
     stranger = await _user(here, "cli-stranger", tmp_path, [])
@@ -86,7 +86,7 @@ async def test_who_may_look_and_not_write_events_holds_no_drill(here: Scene, tmp
         assert not [one for one in await here.notices() if one["spec"]["source"] == "simulated"]
 
 
-async def test_what_cannot_be_drilled_is_said(here: Scene) -> None:
+async def test_what_cannot_be_drilled_is_said(here: IngestScene) -> None:
     admin = here.place.plane.cluster.kubeconfig
     await here.pod("plain", opted_in=False)
 
@@ -102,7 +102,7 @@ async def test_what_cannot_be_drilled_is_said(here: Scene) -> None:
     assert "is not opted in" in plain.err
 
 
-async def test_a_drill_that_no_supervisor_takes_in_says_so(here: Scene) -> None:
+async def test_a_drill_that_no_supervisor_takes_in_says_so(here: IngestScene) -> None:
     """After a while in which one would have; it asks whether one leads."""
     await here.node("n1")
     alone = await run("simulate", "n1", "--yes", "--kubeconfig", here.place.plane.cluster.kubeconfig)
@@ -111,12 +111,12 @@ async def test_a_drill_that_no_supervisor_takes_in_says_so(here: Scene) -> None:
 
 
 @pytest.mark.brief
-async def test_jobs_are_explained_from_what_lies_in_the_cluster(here: Scene, tmp_path: Path) -> None:
+async def test_jobs_are_explained_from_what_lies_in_the_cluster(here: IngestScene, tmp_path: Path) -> None:
     """As the supervisor that leads would say it, but for what only its streams know."""
     viewer = await _user(here, "cli-reader", tmp_path, VIEWS)
     await here.node("n1")
     async with here.supervisor(tmp_path / "world", "n1", "n2") as one:
-        job = one.start_job(JobPlan(min_workers=1, max_workers=2, steps=2000, step_seconds=0.05))
+        job = one.start_job(ServedJobPlan(min_workers=1, max_workers=2, steps=2000, step_seconds=0.05))
         await one.until_training(job, workers=2)
         said = await run("explain", job.plan.name, "--kubeconfig", viewer)
         assert said.code == 0, said.err
@@ -128,7 +128,7 @@ async def test_jobs_are_explained_from_what_lies_in_the_cluster(here: Scene, tmp
 
 
 @pytest.mark.brief
-async def test_a_drill_without_the_command(here: Scene, tmp_path: Path) -> None:
+async def test_a_drill_without_the_command(here: IngestScene, tmp_path: Path) -> None:
     node = await here.node("gpu-3")
     async with here.supervisor(tmp_path / "world"):
         annotations = {"job-supervisor.kube-ai.io/simulated-lead-seconds": "120"}

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.ingest.ingest_cluster import Scene
+from tests.controlplane.ingest.ingest_cluster import IngestScene
 from tests.controlplane.operator.operator_jobs import defined
 from tests.job_supervisor.cli.cli_running import Said, environment, run
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, spec
-from tests.testkit.controlplane.binaries import NotBuilt, Tool, client_path
+from tests.testkit.controlplane.binaries import BinaryNotBuilt, Tool, client_path
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
@@ -22,7 +22,7 @@ _JOBS = "/apis/kai.alibabacloud.com/v1alpha1/namespaces/default/trainingjobs"
 
 
 @asynccontextmanager
-async def _submitted(here: Scene, name: str, team: str) -> AsyncIterator[None]:
+async def _submitted(here: IngestScene, name: str, team: str) -> AsyncIterator[None]:
     """A job of that team, for as long as this is open: other tests have the same API server."""
     metadata = {"name": name, "annotations": dict(OPTED_IN), "labels": {"team": team}}
     job = {"apiVersion": "kai.alibabacloud.com/v1alpha1", "kind": "TrainingJob", "metadata": metadata, "spec": spec(2)}
@@ -39,7 +39,7 @@ async def _as_plugin(home: Path, kubeconfig: Path, *arguments: str) -> Said:
     (home / "job-supervisor-data" / "endpoints.json").write_text('{"http": "http://127.0.0.1:1"}')
     try:
         kubectl = client_path(Tool.KUBECTL)
-    except NotBuilt as error:
+    except BinaryNotBuilt as error:
         pytest.skip(str(error))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     process = await asyncio.create_subprocess_exec(
@@ -55,7 +55,9 @@ async def _as_plugin(home: Path, kubeconfig: Path, *arguments: str) -> Said:
     return Said(process.returncode or 0, out.decode(), err.decode())
 
 
-async def test_jobs_of_a_cluster_are_chosen_told_and_followed_as_with_kubectl(here: Scene, tmp_path: Path) -> None:
+async def test_jobs_of_a_cluster_are_chosen_told_and_followed_as_with_kubectl(
+    here: IngestScene, tmp_path: Path
+) -> None:
     await defined(here.place.plane.cluster)
     admin = here.place.plane.cluster.kubeconfig
     async with (

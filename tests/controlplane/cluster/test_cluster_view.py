@@ -9,12 +9,12 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.view import ClusterView
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import GPU, Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 
 @asynccontextmanager
-async def _viewing(cluster: Cluster) -> AsyncIterator[ClusterView]:
+async def _viewing(cluster: RunningCluster) -> AsyncIterator[ClusterView]:
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     view = ClusterView(server, frozenset({"role"}), Clock(), lambda: None, Bulkhead(Clock()))
     for reflector in view.reflectors:
@@ -37,7 +37,7 @@ async def _holds(condition: Callable[[], bool], what: str) -> None:
 
 
 async def test_pods_are_known_by_uid_and_owner_and_count_on_their_node(
-    api: Api, cluster: Cluster, namespace: Namespace
+    api: Api, cluster: RunningCluster, namespace: Namespace
 ) -> None:
     node = await namespace.node(gpus=8)
     made = await api.create(f"{namespace.path}/configmaps", {"metadata": {"name": "o"}})

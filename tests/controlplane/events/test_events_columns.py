@@ -7,7 +7,7 @@ from typing import Any
 from supervisor.domain.job import Phase, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState
 from supervisor.store.kubernetes import KubernetesStore
-from tests.controlplane.ingest.ingest_cluster import Scene
+from tests.controlplane.ingest.ingest_cluster import IngestScene
 from tests.supervisor.decide.decide_builders import T0, answered, hosts, notice, running_job
 from tests.supervisor.store.store_behaviour import put_job, to
 from tests.testkit.controlplane.installed import job_path
@@ -25,7 +25,7 @@ async def stored(store: KubernetesStore, before: SupervisedJob, after: Supervise
     assert await store.decide(before, after.decision)
 
 
-async def test_columns_say_what_happens_and_why(here: Scene, tmp_path: Path) -> None:
+async def test_columns_say_what_happens_and_why(here: IngestScene, tmp_path: Path) -> None:
     """In both widths, for a job that shrinks and one notice of each state."""
     cluster = here.place.plane.cluster
     running = running_job()
@@ -68,7 +68,7 @@ async def test_columns_say_what_happens_and_why(here: Scene, tmp_path: Path) -> 
     assert notices[0]["DEADLINE"].startswith("2023-11-14T22:13:58.")
 
 
-async def test_conditions_can_be_waited_for(here: Scene, tmp_path: Path) -> None:
+async def test_conditions_can_be_waited_for(here: IngestScene, tmp_path: Path) -> None:
     """From the first exclusion to the suspension, with what rank 0 has saved."""
     cluster, running = here.place.plane.cluster, running_job()
     stop = Stop(run=1, generation=6, since=T0 + 5)
@@ -95,7 +95,7 @@ async def test_conditions_can_be_waited_for(here: Scene, tmp_path: Path) -> None
     assert described.count(suspended.decision.reason) == 1 + 5
 
 
-async def test_what_was_stored_before_is_read_and_gets_its_conditions_with_its_next_change(here: Scene) -> None:
+async def test_what_was_stored_before_is_read_and_gets_its_conditions_with_its_next_change(here: IngestScene) -> None:
     running = running_job()
     async with here.place.opened() as store:
         await put_job(store, running)

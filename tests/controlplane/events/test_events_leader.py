@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene, condition
-from tests.controlplane.leader.leader_replicas import Replicas
+from tests.controlplane.ingest.ingest_cluster import EVENTS, IngestScene, condition
+from tests.controlplane.leader.leader_replicas import LeaderReplicas
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
 
-async def about(here: Scene, node: str) -> list[Any]:
+async def about(here: IngestScene, node: str) -> list[Any]:
     """The Events on notices about a node, once there are any."""
 
     async def found() -> list[Any]:
@@ -22,8 +22,8 @@ async def about(here: Scene, node: str) -> list[Any]:
     return await until(found, f"an Event about {node}")
 
 
-async def test_the_leader_alone_speaks_and_the_next_one_repeats_nothing(here: Scene, tmp_path: Path) -> None:
-    async with Replicas.on(here.place, tmp_path) as replicas:
+async def test_the_leader_alone_speaks_and_the_next_one_repeats_nothing(here: IngestScene, tmp_path: Path) -> None:
+    async with LeaderReplicas.on(here.place, tmp_path) as replicas:
         await replicas.forget_lease()
         first = await replicas.start()
         await replicas.start(serving=False)
@@ -43,5 +43,5 @@ async def test_the_leader_alone_speaks_and_the_next_one_repeats_nothing(here: Sc
             assert event.get("series") is None
 
 
-async def _serves(replicas: Replicas) -> bool:
+async def _serves(replicas: LeaderReplicas) -> bool:
     return replicas.all[-1].serves

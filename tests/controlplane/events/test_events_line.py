@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simulator.harness import ServiceSettings
-from tests.controlplane.line.line_world import JobPlan, World, world
+from tests.controlplane.line.line_world import LineJobPlan, LineWorld, world
 from tests.testkit.controlplane.kubectl import kubectl
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
@@ -17,7 +17,7 @@ _BY = "job-supervisor.kube-ai.io/supervisor"
 
 
 class Reader:
-    def __init__(self, plane: ControlPlane, one: World, home: Path) -> None:
+    def __init__(self, plane: ControlPlane, one: LineWorld, home: Path) -> None:
         self._namespace = one.namespace.name
         self._kubectl = partial(kubectl, plane.cluster, home)
 
@@ -48,7 +48,7 @@ async def test_describe_tells_what_happens_to_a_job_and_why(own_controlplane: Co
     async with world(own_controlplane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", "n2", gpus=1)
         await one.connected()
-        job = await one.job("j", JobPlan(workers=3, min_workers=2, steps=3000, step_seconds=0.1))
+        job = await one.job("j", LineJobPlan(workers=3, min_workers=2, steps=3000, step_seconds=0.1))
         await one.training(job, workers=3)
         reader = Reader(own_controlplane, one, tmp_path)
         first = await one.node_of("j-worker-2")

@@ -21,11 +21,11 @@ from supervisor.observability.events.event import ObjectReference
 from supervisor.observability.events.queue import SendResult
 from supervisor.observability.events.recorder import Limits, Recorder
 from supervisor.observability.journal import JobChanged, NoticeChanged
-from tests.controlplane.ingest.ingest_cluster import EVENTS, Scene, condition
+from tests.controlplane.ingest.ingest_cluster import EVENTS, IngestScene, condition
 from tests.supervisor.decide.decide_builders import notice, running_job
 from tests.supervisor.observability.events.observability_events import Known
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.controlplane.installed import OWN_RULES, RULES
 from tests.testkit.controlplane.kubectl import kubectl
@@ -36,7 +36,7 @@ _OURS = "job-supervisor.kube-ai.io/supervisor"
 
 
 @asynccontextmanager
-async def recording(here: Scene, known: Known, **limits: float) -> AsyncIterator[Recorder]:
+async def recording(here: IngestScene, known: Known, **limits: float) -> AsyncIterator[Recorder]:
     server = await ApiServer.connect(str(here.place.kubeconfig), 5.0)
     bounds = replace(Limits(), **limits)  # type: ignore[arg-type]
     recorder = Recorder(server, known, "pod-1", Clock(), Bulkhead(Clock()), bounds)
@@ -59,7 +59,7 @@ async def ours(api: Api) -> list[Any]:
     return [each for each in found if each["reportingComponent"] == _OURS]
 
 
-async def count(here: Scene, number: int) -> list[Any]:
+async def count(here: IngestScene, number: int) -> list[Any]:
     async def there() -> list[Any]:
         found = await ours(here.api)
         return found if len(found) == number else []
@@ -72,7 +72,7 @@ def about(pod: Any) -> ObjectReference:
     return ObjectReference("v1", "Pod", metadata["namespace"], metadata["name"], metadata["uid"])
 
 
-async def test_what_is_said_again_is_one_event_that_kubectl_counts(here: Scene, tmp_path: Path) -> None:
+async def test_what_is_said_again_is_one_event_that_kubectl_counts(here: IngestScene, tmp_path: Path) -> None:
     """In the list that describe shows below the object, with its sentence and who says so."""
     pod = await here.pod("p")
     async with recording(here, Known(jobs=(about(pod),))) as recorder:
@@ -90,11 +90,11 @@ async def test_what_is_said_again_is_one_event_that_kubectl_counts(here: Scene, 
     assert any(line.split()[:2] == ["Normal", "Running"] and line.endswith("It runs on.") for line in lines)
 
 
-async def _counted(here: Scene, times: int) -> bool:
+async def _counted(here: IngestScene, times: int) -> bool:
     return [each.get("series", {}).get("count") for each in await ours(here.api)] == [times]
 
 
-async def test_what_has_no_namespace_lies_in_default_and_is_described_too(here: Scene, tmp_path: Path) -> None:
+async def test_what_has_no_namespace_lies_in_default_and_is_described_too(here: IngestScene, tmp_path: Path) -> None:
     """As an Event on a node would."""
     node = (await here.node("n"))["metadata"]
     known = Known(resource=ObjectReference("v1", "Node", "", "n", node["uid"]), every_notice_has_its_own=False)
@@ -105,7 +105,7 @@ async def test_what_has_no_namespace_lies_in_default_and_is_described_too(here: 
     assert "Node n1 will be reclaimed" in await kubectl(here.place.plane.cluster, tmp_path, "describe", "node", "n")
 
 
-async def test_thousands_of_notices_are_sent_at_the_rate_and_the_jobs_first(here: Scene) -> None:
+async def test_thousands_of_notices_are_sent_at_the_rate_and_the_jobs_first(here: IngestScene) -> None:
     """What is too much is dropped and counted; the API server takes all the others."""
     pods = [ObjectReference("v1", "Pod", "default", f"p{number}", f"u{number}") for number in range(8)]
     job = ObjectReference("kai.alibabacloud.com/v1alpha1", "TrainingJob", "default", "bert", "uid")
@@ -128,29 +128,29 @@ async def _counts(address: str, sample: str) -> bool:
         return f"job_supervisor_kubernetes_events_total{sample}" in await answer.text()
 
 
-async def _at_least(here: Scene, number: int) -> list[Any]:
+async def _at_least(here: IngestScene, number: int) -> list[Any]:
     found = await ours(here.api)
     return found if len(found) >= number else []
 
 
-async def test_an_api_server_that_comes_back_is_told(here: Scene) -> None:
+async def test_an_api_server_that_comes_back_is_told(here: IngestScene) -> None:
     plane = here.place.plane
     async with recording(here, Known(jobs=(ObjectReference("v1", "Pod", "default", "p", "uid"),))) as recorder:
         runs(recorder)
         await count(here, 1)
-        plane.kill(Program.API_SERVER)
+        plane.kill(BinaryProgram.API_SERVER)
         runs(recorder, "It runs on.")
 
         async def missed() -> bool:
             return recorder._fault.reason is not None
 
         await until(missed, "the API server is missed")
-        plane.launch(Program.API_SERVER)
-        plane.wait_ready(Program.API_SERVER)
+        plane.launch(BinaryProgram.API_SERVER)
+        plane.wait_ready(BinaryProgram.API_SERVER)
         assert [each["message"] for each in await count(here, 2)].count("It runs on.") == 1
 
 
-async def test_without_the_right_to_make_events_the_rest_goes_on(here: Scene, tmp_path: Path) -> None:
+async def test_without_the_right_to_make_events_the_rest_goes_on(here: IngestScene, tmp_path: Path) -> None:
     cluster = here.place.plane.cluster
     namespace = Namespace(cluster, here.api)
     await here.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})
@@ -178,7 +178,7 @@ async def test_without_the_right_to_make_events_the_rest_goes_on(here: Scene, tm
 
 
 @pytest.mark.long
-async def test_whoever_wants_none_gets_none(here: Scene, tmp_path: Path) -> None:
+async def test_whoever_wants_none_gets_none(here: IngestScene, tmp_path: Path) -> None:
     """By the setting; with it, a notice is told of, and the metrics count the Event."""
     await here.node("n")
     async with here.supervisor(tmp_path / "silent", KUBERNETES_EVENTS="false"):

@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from tests.testkit.controlplane.installed import Place
-from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, Peers, noticed
+from tests.testkit.controlplane.installed import InstalledPlace
+from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, ServedPeers, noticed
 from tests.testkit.waiting import until
 
 NODES, JOBS = 50, 20
@@ -23,7 +23,7 @@ _MIN_WORKERS = 1
 
 
 @dataclass(slots=True)
-class Job:
+class FaultsJob:
     """A job and what it is told; its launcher puts every order in place.
 
     Attributes:
@@ -74,9 +74,9 @@ class Crowd:
         standing: The nodes whose last announcement is a notice.
     """
 
-    here: Place
+    here: InstalledPlace
     agents: Mapping[str, AgentPeer]
-    jobs: Mapping[str, Job]
+    jobs: Mapping[str, FaultsJob]
     standing: set[str] = field(default_factory=set)
     _revisions: Counter[str] = field(default_factory=Counter)
     _confirmed: dict[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Crowd:
 
     @classmethod
     @asynccontextmanager
-    async def on(cls, here: Place, connected: AbstractAsyncContextManager[Peers]) -> AsyncIterator[Self]:
+    async def on(cls, here: InstalledPlace, connected: AbstractAsyncContextManager[ServedPeers]) -> AsyncIterator[Self]:
         async with connected as peers, AsyncExitStack() as stack:
             names = [f"n{number:02}" for number in range(NODES)]
             agents = await peers.agents(names)
@@ -113,7 +113,7 @@ class Crowd:
         for job in map(self.jobs.__getitem__, names):
             await self._change(job, set(job.nodes) & self.standing, withdrawn=True)
 
-    async def _change(self, job: Job, nodes: set[str], *, withdrawn: bool) -> None:
+    async def _change(self, job: FaultsJob, nodes: set[str], *, withdrawn: bool) -> None:
         job.seen, job.changed_at = len(job.orders), _now()
         self.standing = self.standing - nodes if withdrawn else self.standing | nodes
         for node in sorted(nodes):
@@ -171,7 +171,7 @@ class Crowd:
         either = [job.name for job in self.jobs.values() if bool(self._expected(job)) is noticed]
         return source.sample(either, min(count, len(either)))
 
-    def _expected(self, job: Job) -> set[str]:
+    def _expected(self, job: FaultsJob) -> set[str]:
         return set(job.nodes) & self.standing
 
     def _differences(self) -> str:
@@ -183,7 +183,7 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _job(peers: Peers, name: str, nodes: Sequence[str]) -> Job:
+async def _job(peers: ServedPeers, name: str, nodes: Sequence[str]) -> FaultsJob:
     launcher, order = await peers.running(name, list(nodes), min_workers=_MIN_WORKERS)
     rank = await peers.process(order["token"], nodes[0], 0)
-    return Job(name, nodes, launcher, rank.lines, [order])
+    return FaultsJob(name, nodes, launcher, rank.lines, [order])

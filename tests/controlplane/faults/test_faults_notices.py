@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.chaos_witness import WITNESS_FILE, Held, held
+from tests.chaos.chaos_witness import WITNESS_FILE, WitnessedHold, held
 from tests.controlplane.faults.conftest import SEED
 from tests.controlplane.faults.faults_cluster import WINDOW_SECONDS, Crowd
-from tests.controlplane.leader.leader_replicas import Replica, Replicas
-from tests.testkit.controlplane.faults import RETRY_AFTER, Faults, FaultyApi
+from tests.controlplane.leader.leader_replicas import LeaderReplica, LeaderReplicas
+from tests.testkit.controlplane.faults import RETRY_AFTER, FaultyApi, InjectedFaults
 from tests.testkit.waiting import NotYet, until
 
 pytestmark = pytest.mark.long
@@ -30,12 +30,14 @@ SETTINGS: dict[str, Any] = {
     "window_seconds": WINDOW_SECONDS,
 }
 FAULTS = {
-    "slow": Faults(slow=(1.0, 5.0)),
-    "limited": Faults(limited=0.5),
-    "failing": Faults(failing=0.5),
-    "lost": Faults(lost=0.5),
-    "watches": Faults(cut=(0.1, 1.5), late=(0.0, 0.3), expired=0.3),
-    "all": Faults(slow=(0.0, 1.0), limited=0.1, failing=0.1, lost=0.1, cut=(0.5, 3.0), late=(0.0, 0.1), expired=0.1),
+    "slow": InjectedFaults(slow=(1.0, 5.0)),
+    "limited": InjectedFaults(limited=0.5),
+    "failing": InjectedFaults(failing=0.5),
+    "lost": InjectedFaults(lost=0.5),
+    "watches": InjectedFaults(cut=(0.1, 1.5), late=(0.0, 0.3), expired=0.3),
+    "all": InjectedFaults(
+        slow=(0.0, 1.0), limited=0.1, failing=0.1, lost=0.1, cut=(0.5, 3.0), late=(0.0, 0.1), expired=0.1
+    ),
 }
 QUICK = ("lost", "watches")
 """Faults under which all notices of a group are stored within its window, unless the machine is too busy."""
@@ -52,7 +54,7 @@ _MAX_BYTES = 24 * 1024 * 1024
 
 @pytest.mark.brief
 async def test_notices_come_and_go_under_faults(
-    proxy: FaultyApi, replicas: Replicas, source: random.Random, tmp_path: Path
+    proxy: FaultyApi, replicas: LeaderReplicas, source: random.Random, tmp_path: Path
 ) -> None:
     """Every job leaves out just the nodes that have a notice, nobody is stopped, and one supervisor always leads."""
     replicas.program, observer = _WITNESS, tmp_path / "witness"
@@ -74,7 +76,7 @@ async def test_notices_come_and_go_under_faults(
     assert not standby.serves
 
 
-async def _keeps_no_more(leader: Replica, observer: Path, before: Held) -> None:
+async def _keeps_no_more(leader: LeaderReplica, observer: Path, before: WitnessedHold) -> None:
     async def so() -> bool:
         now = await held(leader.process.pid, observer)
         assert now.resident_bytes - before.resident_bytes < _MAX_BYTES
@@ -85,12 +87,14 @@ async def _keeps_no_more(leader: Replica, observer: Path, before: Held) -> None:
     await until(so, "no more tasks than before")
 
 
-async def test_a_limited_supervisor_asks_no_more_often_than_it_is_told_to(proxy: FaultyApi, replicas: Replicas) -> None:
+async def test_a_limited_supervisor_asks_no_more_often_than_it_is_told_to(
+    proxy: FaultyApi, replicas: LeaderReplicas
+) -> None:
     """It waits as the API server says, however many notices wait with it; afterwards all of them are decided."""
     leader = await replicas.start(**SETTINGS)
     async with Crowd.on(replicas.place, leader.peers()) as crowd:
         before = proxy.requests
-        with proxy.faults(Faults(limited=1.0)):
+        with proxy.faults(InjectedFaults(limited=1.0)):
             await crowd.announce(crowd.jobs)
             await asyncio.sleep(_LIMITED_SECONDS)
             asked = proxy.requests - before
@@ -104,7 +108,7 @@ async def test_a_limited_supervisor_asks_no_more_often_than_it_is_told_to(proxy:
 
 @pytest.mark.brief
 async def test_thirty_notices_that_are_withdrawn_while_the_api_server_is_away_leave_nothing(
-    proxy: FaultyApi, replicas: Replicas
+    proxy: FaultyApi, replicas: LeaderReplicas
 ) -> None:
     """It is away for longer than the lease and forgets its history; after the retention no notice is left either."""
     short = {**SETTINGS, "lease_seconds": 3}
@@ -113,7 +117,7 @@ async def test_thirty_notices_that_are_withdrawn_while_the_api_server_is_away_le
     async with Crowd.on(replicas.place, leader.peers()) as crowd:
         names = sorted(crowd.jobs)
         await crowd.announce(names[:10])
-        with proxy.faults(Faults(away=True)):
+        with proxy.faults(InjectedFaults(away=True)):
             await crowd.announce(names[10:])
             await asyncio.sleep(_AWAY_SECONDS)
             await crowd.withdraw(names)

@@ -5,9 +5,9 @@ from typing import Any
 
 import grpc
 
-from tests.controlplane.identity.identity_world import MadePod, Owner, Pods, Running
+from tests.controlplane.identity.identity_world import IdentityPods, MadePod, PodOwner, RunningIdentity
 from tests.hostile.hostile_world import agent_refused, said
-from tests.testkit.serving import Peers, Refusal, launcher_hello
+from tests.testkit.serving import PeerRefusal, ServedPeers, launcher_hello
 
 WHO = {"process": "p", "host": "worker-0", "rank": 0}
 BODIES: dict[str, dict[str, Any]] = {
@@ -17,7 +17,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/launchers/report": {"job": "job", "instance": "instance-1", **launcher_hello("job", ["n1"])["report"]},
 }
 PROCESSES = ("/v1/processes/stream", "/v1/processes/report")
-BAD, FOREIGN = Refusal(401, "bad_token"), Refusal(403, "foreign_token")
+BAD, FOREIGN = PeerRefusal(401, "bad_token"), PeerRefusal(403, "foreign_token")
 UNAUTHENTICATED = (grpc.StatusCode.UNAUTHENTICATED, "bad_token")
 PERMISSION_DENIED = (grpc.StatusCode.PERMISSION_DENIED, "foreign_token")
 NOBODY: dict[str, Any] = {**dict.fromkeys(BODIES, BAD), "/v1/status": BAD, "agents": UNAUTHENTICATED}
@@ -25,14 +25,14 @@ NOBODY: dict[str, Any] = {**dict.fromkeys(BODIES, BAD), "/v1/status": BAD, "agen
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    pods: Pods
-    running: Running
-    owner: Owner
+class IdentityScene:
+    pods: IdentityPods
+    running: RunningIdentity
+    owner: PodOwner
     good: str
 
     @property
-    def peers(self) -> Peers:
+    def peers(self) -> ServedPeers:
         return self.running.peers
 
     async def of(self, pod: MadePod) -> str:
@@ -46,9 +46,9 @@ class Scene:
         async with self.peers.session.get(
             self.peers.http + "/v1/status", headers={"Authorization": f"Bearer {token}"}
         ) as response:
-            found["/v1/status"] = Refusal(response.status, (await response.json()).get("error"))
+            found["/v1/status"] = PeerRefusal(response.status, (await response.json()).get("error"))
         found["agents"] = await agent_refused(self.peers, token, said("node1"))
         return found
 
-    async def _said(self, path: str, token: str) -> Refusal:
+    async def _said(self, path: str, token: str) -> PeerRefusal:
         return await self.peers.refused_or_open(path, token, BODIES[path])

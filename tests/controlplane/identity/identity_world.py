@@ -24,15 +24,15 @@ from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.supervisor.decide.decide_builders import running_job, spec
-from tests.testkit.controlplane.api import Api, Refused
+from tests.testkit.controlplane.api import Api, ObjectRefused
 from tests.testkit.controlplane.credentials import Credentials
-from tests.testkit.controlplane.installed import Place
-from tests.testkit.serving import FAST, Peers, Refusal
+from tests.testkit.controlplane.installed import InstalledPlace
+from tests.testkit.serving import FAST, PeerRefusal, ServedPeers
 from tests.testkit.waiting import until
 
 AUDIENCE = "job-supervisor.kube-ai.io"
 AGENTS = ("arena-system", "elastic-job-supervisor-agent")
-_BAD, _LATER = Refusal(401, "bad_token"), Refusal(503, "not_serving")
+_BAD, _LATER = PeerRefusal(401, "bad_token"), PeerRefusal(503, "not_serving")
 _SOMEBODY = {"process": "somebody", "host": "anywhere", "rank": None, "pid": 1}
 
 OWNERS = "pytorchjob"
@@ -48,7 +48,7 @@ class MadePod:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class PodOwner:
     namespace: str
     name: str
     uid: str
@@ -58,8 +58,8 @@ class Owner:
         return cluster_job(self.namespace, OWNERS, self.name)
 
 
-class Pods:
-    def __init__(self, place: Place) -> None:
+class IdentityPods:
+    def __init__(self, place: InstalledPlace) -> None:
         self.place = place
         self.namespace = f"identity-{secrets.token_hex(4)}"
 
@@ -74,16 +74,16 @@ class Pods:
         await self._there("/api/v1/namespaces", namespace)
         await self._there(f"/api/v1/namespaces/{namespace}/serviceaccounts", name)
 
-    async def owner(self, name: str) -> Owner:
+    async def owner(self, name: str) -> PodOwner:
         """A job, of which only the uid is needed: nobody here collects pods whose owner does not exist."""
         path = f"/api/v1/namespaces/{self.namespace}/configmaps"
         made = await self.api.create(path, {"metadata": {"name": name}})
-        return Owner(self.namespace, name, made["metadata"]["uid"])
+        return PodOwner(self.namespace, name, made["metadata"]["uid"])
 
     async def pod(
         self,
         name: str,
-        owner: Owner | None = None,
+        owner: PodOwner | None = None,
         *,
         node: str = "node1",
         account: tuple[str, str] | None = None,
@@ -135,12 +135,12 @@ class Pods:
     async def _there(self, path: str, name: str) -> None:
         try:
             await self.api.create(path, {"metadata": {"name": name}})
-        except Refused as refused:
+        except ObjectRefused as refused:
             if refused.status != HTTPStatus.CONFLICT:
                 raise
 
 
-def job_of(owner: Owner, *workers: str, **observed: Any) -> SupervisedJob:
+def job_of(owner: PodOwner, *workers: str, **observed: Any) -> SupervisedJob:
     job = running_job(spec(1, 2))
     hosts = frozenset(Host(worker) for worker in workers)
     return replace(
@@ -153,9 +153,9 @@ def job_of(owner: Owner, *workers: str, **observed: Any) -> SupervisedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningIdentity:
     process: subprocess.Popen[bytes]
-    peers: Peers
+    peers: ServedPeers
     log: Path
 
     async def status(self) -> dict[str, Any]:
@@ -192,16 +192,16 @@ def _spawned(directory: Path, kubeconfig: Path, settings: Mapping[str, Any]) -> 
 
 @asynccontextmanager
 async def supervising(
-    place: Place, directory: Path, kubeconfig: Path | None = None, **changes: Any
-) -> AsyncIterator[Running]:
+    place: InstalledPlace, directory: Path, kubeconfig: Path | None = None, **changes: Any
+) -> AsyncIterator[RunningIdentity]:
     """A supervisor on that cluster, which may do no more than it must."""
     endpoints, log = directory / ENDPOINTS_FILE, directory / "log"
     process = _spawned(directory, kubeconfig or place.kubeconfig, changes)
     try:
         await until(lambda: endpoints.exists() or process.poll() is not None)
         assert endpoints.exists(), log.read_text()
-        async with Peers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
-            yield Running(process, peers, log)
+        async with ServedPeers.of(Tokens.load(directory), json.loads(endpoints.read_bytes())) as peers:
+            yield RunningIdentity(process, peers, log)
     finally:
         process.kill()
         process.wait()

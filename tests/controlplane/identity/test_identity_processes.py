@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.domain.job import AcknowledgementKind, Phase, Stop, SupervisedJob
-from tests.controlplane.identity.identity_world import Pods, job_of, supervising
+from tests.controlplane.identity.identity_world import IdentityPods, job_of, supervising
 from tests.node_agent.agent_process import agent
 from tests.sdk.sdk_scripts import SDK, TRAINING
 from tests.supervisor.store.store_behaviour import put_job
-from tests.testkit.controlplane.installed import Place
+from tests.testkit.controlplane.installed import InstalledPlace
 from tests.testkit.waiting import until
 
 
@@ -46,7 +46,9 @@ def mounted(directory: Path, **files: str) -> Path:
     return directory
 
 
-async def test_a_training_process_is_stopped_saves_and_is_let_go(here: Place, pods: Pods, tmp_path: Path) -> None:
+async def test_a_training_process_is_stopped_saves_and_is_let_go(
+    here: InstalledPlace, pods: IdentityPods, tmp_path: Path
+) -> None:
     owner = await pods.owner("train")
     token = await pods.token(await pods.pod("worker-0", owner))
     async with here.opened() as store, supervising(here, tmp_path / "supervisor") as running:
@@ -70,7 +72,7 @@ async def test_a_training_process_is_stopped_saves_and_is_let_go(here: Place, po
                 process.kill()
 
 
-async def test_an_agent_needs_no_token_but_its_pods(here: Place, pods: Pods, tmp_path: Path) -> None:
+async def test_an_agent_needs_no_token_but_its_pods(here: InstalledPlace, pods: IdentityPods, tmp_path: Path) -> None:
     token = await pods.token(await pods.agent("node8"))
     files = mounted(tmp_path / "agent", token=token, announced="")
     async with supervising(here, tmp_path / "supervisor") as running:

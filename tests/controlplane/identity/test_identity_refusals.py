@@ -4,12 +4,19 @@ import secrets
 
 import jwt
 
-from tests.controlplane.identity.identity_scene import BODIES, FOREIGN, NOBODY, PERMISSION_DENIED, PROCESSES, Scene
+from tests.controlplane.identity.identity_scene import (
+    BODIES,
+    FOREIGN,
+    NOBODY,
+    PERMISSION_DENIED,
+    PROCESSES,
+    IdentityScene,
+)
 from tests.controlplane.identity.identity_world import AGENTS
-from tests.testkit.serving import Refusal
+from tests.testkit.serving import PeerRefusal
 
 
-async def test_a_forged_token_is_refused_everywhere(scene: Scene) -> None:
+async def test_a_forged_token_is_refused_everywhere(scene: IdentityScene) -> None:
     """By the API server's own key with other claims than it would give, or with claims and signatures of others."""
     pods, good = scene.pods, scene.good
     other = await pods.pod("other", scene.owner)
@@ -39,10 +46,10 @@ async def test_a_forged_token_is_refused_everywhere(scene: Scene) -> None:
     assert found == dict.fromkeys(bad, NOBODY)
 
 
-async def test_a_good_token_opens_its_own_door_alone(scene: Scene) -> None:
+async def test_a_good_token_opens_its_own_door_alone(scene: IdentityScene) -> None:
     """A worker is no launcher, onlooker or agent, and an agent is nothing else."""
     others = dict.fromkeys(("/v1/launchers/stream", "/v1/launchers/report", "/v1/status"), FOREIGN)
-    fine = Refusal(200, None)
+    fine = PeerRefusal(200, None)
     assert await scene.everywhere(scene.good) == {
         **dict.fromkeys(PROCESSES, fine),
         **others,
@@ -56,16 +63,16 @@ async def test_a_good_token_opens_its_own_door_alone(scene: Scene) -> None:
     }
 
 
-async def test_a_pod_of_no_job_has_nothing_to_say(scene: Scene) -> None:
+async def test_a_pod_of_no_job_has_nothing_to_say(scene: IdentityScene) -> None:
     alone = await scene.everywhere(await scene.of(await scene.pods.pod("alone")))
     assert alone == {**dict.fromkeys(BODIES, FOREIGN), "/v1/status": FOREIGN, "agents": PERMISSION_DENIED}
 
 
-async def test_tokens_of_our_own_are_good_beside_them(scene: Scene) -> None:
+async def test_tokens_of_our_own_are_good_beside_them(scene: IdentityScene) -> None:
     tokens = scene.peers.tokens
     await scene.peers.agent("node7")
     await scene.peers.launcher("job", ["node7"])
     token = tokens.process(scene.owner.job, scene.owner.uid, 1)
-    assert await scene.peers.refused_or_open("/v1/processes/stream", token, BODIES["/v1/processes/stream"]) == Refusal(
-        200, None
-    )
+    assert await scene.peers.refused_or_open(
+        "/v1/processes/stream", token, BODIES["/v1/processes/stream"]
+    ) == PeerRefusal(200, None)

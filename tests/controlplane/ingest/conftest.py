@@ -1,10 +1,10 @@
 import pytest
 
-from tests.controlplane.ingest.ingest_cluster import Scene, scene
-from tests.testkit.controlplane.installed import Place
+from tests.controlplane.ingest.ingest_cluster import IngestScene, scene
+from tests.testkit.controlplane.installed import InstalledPlace
 
 
 @pytest.fixture
-async def here(here: Place) -> Scene:
+async def here(here: InstalledPlace) -> IngestScene:
     """An empty API server on which a test plays nodes, detectors and controllers."""
     return await scene(here)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from simulator.harness import ServiceSettings, World, world
+from simulator.harness import ReplayWorld, ServiceSettings, world
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.installed import Place
+from tests.testkit.controlplane.installed import InstalledPlace
 from tests.testkit.waiting import until
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -31,8 +31,8 @@ def condition(kind: str, status: str = "True", reason: str = "Why", since: float
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    place: Place
+class IngestScene:
+    place: InstalledPlace
 
     @property
     def api(self) -> Api:
@@ -41,7 +41,7 @@ class Scene:
     @asynccontextmanager
     async def supervisor(
         self, directory: Path, *nodes: str, kubeconfig: Path | None = None, **settings: str
-    ) -> AsyncIterator[World]:
+    ) -> AsyncIterator[ReplayWorld]:
         """A real supervisor that keeps everything there, and real agents of those nodes."""
         variables = {
             "JOB_SUPERVISOR_STORE": "kubernetes",
@@ -116,8 +116,8 @@ def lead(notice: Any, since: str) -> float:
     return (announced - datetime.fromisoformat(since)).total_seconds()
 
 
-async def scene(place: Place) -> Scene:
+async def scene(place: InstalledPlace) -> IngestScene:
     # Nothing here makes accounts, and without one no pod can be made.
     if not (await place.api.get(_ACCOUNTS))["items"]:
         await place.api.create(_ACCOUNTS, {"metadata": {"name": "default"}})
-    return Scene(place)
+    return IngestScene(place)

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cloud.schedule import Notice
+from simulator.cloud.schedule import ScheduledNotice
 from simulator.cloud.trace import Node
-from simulator.services import JobPlan
-from tests.controlplane.ingest.ingest_cluster import NODES, PODS, Scene, condition
+from simulator.services import ServedJobPlan
+from tests.controlplane.ingest.ingest_cluster import NODES, PODS, IngestScene, condition
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
 
 
-async def test_what_is_not_there_any_more_is_gone(here: Scene, tmp_path: Path) -> None:
+async def test_what_is_not_there_any_more_is_gone(here: IngestScene, tmp_path: Path) -> None:
     """A node and a pod that are deleted, and a pod that has failed, long before their deadlines."""
     await here.node("n")
     for name in ("deleted", "failed", "there"):
@@ -38,7 +38,7 @@ async def test_what_is_not_there_any_more_is_gone(here: Scene, tmp_path: Path) -
         await here.notice("default/there", "pod-condition")
 
 
-async def test_what_lives_on_long_after_its_deadline_was_not_reclaimed(here: Scene, tmp_path: Path) -> None:
+async def test_what_lives_on_long_after_its_deadline_was_not_reclaimed(here: IngestScene, tmp_path: Path) -> None:
     """Its notice expires; one of a pod that is being ended is gone a little after its grace instead."""
     await here.node("n")
     await here.node("m")
@@ -56,18 +56,18 @@ async def test_what_lives_on_long_after_its_deadline_was_not_reclaimed(here: Sce
 
 
 async def test_a_clear_answer_of_the_node_outranks_its_condition_until_it_falls_silent(
-    here: Scene, tmp_path: Path
+    here: IngestScene, tmp_path: Path
 ) -> None:
     """A real job: what its metadata say takes a node off the list; what a detector says, once the agent is dead."""
     nodes = ["node1", "node2", "node3", "node4"]
     for name in nodes:
         await here.node(name)
     async with here.supervisor(tmp_path, *nodes, HEARTBEAT_SECONDS="0.5") as one:
-        job = one.start_job(JobPlan(min_workers=1, max_workers=4, steps=100_000, step_seconds=0.05))
+        job = one.start_job(ServedJobPlan(min_workers=1, max_workers=4, steps=100_000, step_seconds=0.05))
         await one.until_training(job, workers=4)
         await here.node_says("node2", condition("InstanceExpired"))
         await here.notice("node2", "node-condition")
-        await one.play([Notice(0, Node("node3"), 60, "g")])
+        await one.play([ScheduledNotice(0, Node("node3"), 60, "g")])
 
         async def excluded(*names: str) -> bool:
             return job.exclusions_now() == names

@@ -5,8 +5,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.controlplane.ingest.ingest_cluster import Scene, condition
-from tests.testkit.controlplane.binaries import Program
+from tests.controlplane.ingest.ingest_cluster import IngestScene, condition
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.controlplane.installed import OWN_RULES, RULES
 from tests.testkit.controlplane.namespace import Namespace
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.mark.brief
-async def test_an_api_server_that_comes_back_is_heard_again(here: Scene, tmp_path: Path) -> None:
+async def test_an_api_server_that_comes_back_is_heard_again(here: IngestScene, tmp_path: Path) -> None:
     plane = here.place.plane
     async with here.supervisor(tmp_path, GONE_GRACE_SECONDS="0.2"):
         pod, node = await here.pod("p"), await here.node("n")
@@ -25,12 +25,12 @@ async def test_an_api_server_that_comes_back_is_heard_again(here: Scene, tmp_pat
         await here.notice("default/p", "event")
         await here.notice("n", "node-condition")
         before = await here.versions()
-        plane.kill(Program.API_SERVER)
+        plane.kill(BinaryProgram.API_SERVER)
         with pytest.raises(aiohttp.ClientConnectionError):
             await here.notices()
         plane.compact()
-        plane.launch(Program.API_SERVER)
-        plane.wait_ready(Program.API_SERVER)
+        plane.launch(BinaryProgram.API_SERVER)
+        plane.wait_ready(BinaryProgram.API_SERVER)
         await here.event("e2", "InstanceToBeTerminated", node)
         marker = await here.notice("n", "event")
         after = await here.versions()
@@ -38,7 +38,7 @@ async def test_an_api_server_that_comes_back_is_heard_again(here: Scene, tmp_pat
         assert after == before
 
 
-async def test_without_the_right_to_events_the_rest_goes_on(here: Scene, tmp_path: Path) -> None:
+async def test_without_the_right_to_events_the_rest_goes_on(here: IngestScene, tmp_path: Path) -> None:
     """The log says what is missing, once for each watch; conditions are taken in."""
     cluster = here.place.plane.cluster
     namespace = Namespace(cluster, here.api)

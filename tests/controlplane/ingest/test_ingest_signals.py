@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.controlplane.ingest.ingest_cluster import PODS, Scene, condition, lead
+from tests.controlplane.ingest.ingest_cluster import PODS, IngestScene, condition, lead
 from tests.testkit.controlplane.installed import NOTICES
 from tests.testkit.waiting import until
 
 
-async def test_every_signal_becomes_a_notice(here: Scene, tmp_path: Path) -> None:
+async def test_every_signal_becomes_a_notice(here: IngestScene, tmp_path: Path) -> None:
     """Those that were there before the supervisor and those that come afterwards; kubectl shows them."""
     early = await here.pod("early")
     at_first, expired = await here.event("e1", "BestEffortToBeReleased", early, at=-30), condition("InstanceExpired")
@@ -35,7 +35,7 @@ async def test_every_signal_becomes_a_notice(here: Scene, tmp_path: Path) -> Non
         }
 
 
-async def test_an_eviction_is_one_and_a_deletion_is_none(here: Scene, tmp_path: Path) -> None:
+async def test_an_eviction_is_one_and_a_deletion_is_none(here: IngestScene, tmp_path: Path) -> None:
     """The eviction API itself sets condition and deadline; pods that are not in our care are nobody's business."""
     async with here.supervisor(tmp_path):
         await here.node("n")
@@ -57,7 +57,7 @@ async def test_an_eviction_is_one_and_a_deletion_is_none(here: Scene, tmp_path: 
         await until(with_grace, "the end of the grace to be the deadline")
 
 
-async def test_an_event_from_before_whose_time_has_passed_is_history(here: Scene, tmp_path: Path) -> None:
+async def test_an_event_from_before_whose_time_has_passed_is_history(here: IngestScene, tmp_path: Path) -> None:
     """It is expired on arrival; an Event about an earlier pod of the name is about nobody."""
     pod = await here.pod("p")
     await here.event("e1", "SpotToBeReleased", pod, at=-900)
@@ -67,7 +67,7 @@ async def test_an_event_from_before_whose_time_has_passed_is_history(here: Scene
         assert len(await here.notices()) == 1
 
 
-async def test_repetitions_and_restarts_write_nothing(here: Scene, tmp_path: Path) -> None:
+async def test_repetitions_and_restarts_write_nothing(here: IngestScene, tmp_path: Path) -> None:
     """A repeated Event moves the deadline of the same notice; a new life of the supervisor finds everything said."""
     pod, node, expired = await here.pod("p"), await here.node("n"), condition("InstanceExpired")
     await here.event("e1", "SpotToBeReleased", pod, at=-60)
@@ -94,7 +94,7 @@ async def test_repetitions_and_restarts_write_nothing(here: Scene, tmp_path: Pat
         assert after == before
 
 
-async def test_what_turns_false_is_withdrawn_and_may_come_again(here: Scene, tmp_path: Path) -> None:
+async def test_what_turns_false_is_withdrawn_and_may_come_again(here: IngestScene, tmp_path: Path) -> None:
     await here.node("n")
     await here.pod("p")
     async with here.supervisor(tmp_path):
@@ -112,7 +112,7 @@ async def test_what_turns_false_is_withdrawn_and_may_come_again(here: Scene, tmp
         await here.notice("n", "node-condition", episode=2)
 
 
-async def test_a_taint_announces_a_reclaim_for_as_long_as_it_is_there(here: Scene, tmp_path: Path) -> None:
+async def test_a_taint_announces_a_reclaim_for_as_long_as_it_is_there(here: IngestScene, tmp_path: Path) -> None:
     """A drain at a time that nobody knows is a hint."""
     await here.node("n")
     await here.node("drained")
@@ -127,6 +127,6 @@ async def test_a_taint_announces_a_reclaim_for_as_long_as_it_is_there(here: Scen
         await here.notice("n", "node-taint", "withdrawn")
 
 
-async def _taint(here: Scene, node: str, *keys: str) -> None:
+async def _taint(here: IngestScene, node: str, *keys: str) -> None:
     taints = [{"key": key, "effect": "NoSchedule"} for key in keys]
     await here.api.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": taints}})

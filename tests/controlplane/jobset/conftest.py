@@ -7,13 +7,13 @@ from tests.controlplane.jobset.jobset_controller import NAME, jobset_controller
 from tests.controlplane.jobset.jobset_jobs import JobSets
 from tests.controlplane.operators import built, plane_of_running_pods
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 
 
 @pytest.fixture(scope="session")
-def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def plane(programs: Mapping[BinaryProgram, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of this process, with the controller of JobSets."""
     controller = built(NAME)
     with (
@@ -24,7 +24,7 @@ def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
-def cluster(plane: ControlPlane) -> Cluster:
+def cluster(plane: ControlPlane) -> RunningCluster:
     """This one instead of the control plane that other tests share."""
     return plane.cluster
 

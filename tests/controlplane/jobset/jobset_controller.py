@@ -12,8 +12,8 @@ import yaml  # type: ignore[import-untyped]  # Its stubs would be one more packa
 
 from tests.controlplane.operators import OperatorWebhooks, define, started
 from tests.testkit.controlplane.api import client
-from tests.testkit.controlplane.binaries import Operator
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.binaries import OperatorBinary
+from tests.testkit.controlplane.running import RunningCluster
 
 NAME = "jobset"
 _COMPONENTS = Path("config", "components")
@@ -22,7 +22,7 @@ _PORT, _HEALTH_PORT = 9444, 8082
 
 
 @contextmanager
-def jobset_controller(operator: Operator, cluster: Cluster) -> Iterator[None]:
+def jobset_controller(operator: OperatorBinary, cluster: RunningCluster) -> Iterator[None]:
     """The controller, for the whole cluster; it takes JobSets once the block begins."""
     host = str(urlsplit(cluster.url).hostname)
     directory = cluster.directory / NAME
@@ -54,7 +54,7 @@ def _configuration(directory: Path, host: str) -> Path:
     return path
 
 
-async def _prepare(cluster: Cluster, components: Path, webhooks: OperatorWebhooks) -> None:
+async def _prepare(cluster: RunningCluster, components: Path, webhooks: OperatorWebhooks) -> None:
     async with client(cluster) as api:
         for path in sorted((components / "crd" / "bases").iterdir()):
             await define(api, path.read_text(encoding="utf-8"))

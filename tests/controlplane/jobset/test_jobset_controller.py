@@ -6,7 +6,7 @@ import pytest
 
 from tests.controlplane.jobset.jobset_jobs import JobSets
 from tests.controlplane.operator_world import world
-from tests.testkit.controlplane.api import Refused
+from tests.testkit.controlplane.api import ObjectRefused
 from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
@@ -73,7 +73,7 @@ async def test_no_other_size_is_accepted_and_no_old_start_is_counted(
         await one.stop("j", [noticed])
         replicated = (await jobs.get("j"))["spec"]["replicatedJobs"]
         replicated[0]["template"]["spec"] |= {"parallelism": 1, "completions": 1}
-        with pytest.raises(Refused, match="immutable"):
+        with pytest.raises(ObjectRefused, match="immutable"):
             await jobs.patch("j", {"spec": {"replicatedJobs": replicated}})
         await jobs.began("j-worker-0", "2020-01-01T00:00:00Z")
         await one.withdraw([noticed])

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from tests.controlplane.operators import define, started
 from tests.testkit.controlplane.api import Api, Manifest, client
-from tests.testkit.controlplane.binaries import Operator
+from tests.testkit.controlplane.binaries import OperatorBinary
 from tests.testkit.controlplane.commands import KWOK_LABEL
 from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 
 NAME = "karpenter"
 _DEFINITIONS = ("pkg/apis/crds", "kwok/apis/crds")
@@ -31,7 +31,7 @@ _MACHINE = {
 
 
 @contextmanager
-def autoscaling(operator: Operator, cluster: Cluster) -> Iterator[None]:
+def autoscaling(operator: OperatorBinary, cluster: RunningCluster) -> Iterator[None]:
     """Karpenter, for the whole cluster."""
     machines = cluster.directory / f"{NAME}-machines.json"
     machines.write_text(json.dumps([_MACHINE]), encoding="utf-8")
@@ -50,7 +50,7 @@ def autoscaling(operator: Operator, cluster: Cluster) -> Iterator[None]:
         yield
 
 
-async def _prepare(operator: Operator, cluster: Cluster) -> None:
+async def _prepare(operator: OperatorBinary, cluster: RunningCluster) -> None:
     async with client(cluster) as api:
         for directory in _DEFINITIONS:
             for path in sorted((operator.module / directory).iterdir()):
@@ -60,7 +60,7 @@ async def _prepare(operator: Operator, cluster: Cluster) -> None:
         )
 
 
-class Pool:
+class KarpenterPool:
     """A pool of spot nodes with one GPU each, for the pods of one namespace. It has none until a pod needs one."""
 
     def __init__(self, api: Api, namespace: Namespace) -> None:

@@ -5,12 +5,12 @@ import pytest
 
 from tests.controlplane.operators import built, plane_of_running_pods
 from tests.controlplane.trainingoperator.trainingoperator_process import NAME, operating
-from tests.testkit.controlplane.binaries import Program
-from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.controlplane.binaries import BinaryProgram
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 
 
 @pytest.fixture(scope="session")
-def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def plane(programs: Mapping[BinaryProgram, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of this process, with an operator whose jobs a queue holds back."""
     operator = built(NAME)
     with (
@@ -21,6 +21,6 @@ def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
-def cluster(plane: ControlPlane) -> Cluster:
+def cluster(plane: ControlPlane) -> RunningCluster:
     """This one instead of the control plane that other tests share."""
     return plane.cluster

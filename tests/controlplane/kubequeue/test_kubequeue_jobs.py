@@ -8,7 +8,7 @@ import pytest
 
 from tests.controlplane.batchjob.batchjob_jobs import BatchJobs
 from tests.controlplane.kubequeue.kubequeue_stand_in import Queue, queue_of_jobs, queue_of_pytorch_jobs
-from tests.controlplane.operator_world import World, world
+from tests.controlplane.operator_world import OperatorWorld, world
 from tests.controlplane.trainingoperator.trainingoperator_jobs import PyTorchJobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
@@ -57,6 +57,6 @@ async def test_a_job_is_its_queues_until_it_is_admitted_and_after_it_was_preempt
         await one.released("j")
 
 
-async def _runs(one: World[Any], run: int) -> None:
+async def _runs(one: OperatorWorld[Any], run: int) -> None:
     await one.jobs.runs("j", 2)
     await one.decided("j", "Running", run=run, workers=2)

@@ -17,13 +17,13 @@ from tests.controlplane.trainingoperator.trainingoperator_process import operati
 from tests.controlplane.trainjob.trainer_controller import NAME as TRAINER
 from tests.controlplane.trainjob.trainer_controller import trainer_controller
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 
 
 @pytest.fixture(scope="session")
-def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def plane(programs: Mapping[BinaryProgram, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of this process, with Kueue and the controllers whose jobs it queues."""
     with (
         plane_of_running_pods(programs, tmp_path_factory.mktemp(NAME)) as running,
@@ -36,12 +36,12 @@ def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFac
         yield running
 
 
-def _trainer(cluster: Cluster) -> AbstractContextManager[None]:
+def _trainer(cluster: RunningCluster) -> AbstractContextManager[None]:
     return trainer_controller(built(TRAINER), cluster) if QUEUES_TRAIN_JOBS else nullcontext()
 
 
 @pytest.fixture(scope="session")
-def cluster(plane: ControlPlane) -> Cluster:
+def cluster(plane: ControlPlane) -> RunningCluster:
     """This one instead of the control plane that other tests share."""
     return plane.cluster
 

@@ -13,8 +13,8 @@ import yaml  # type: ignore[import-untyped]  # Its stubs would be one more packa
 
 from tests.controlplane.operators import OperatorWebhooks, define
 from tests.testkit.controlplane.api import client
-from tests.testkit.controlplane.binaries import Operator
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.binaries import OperatorBinary
+from tests.testkit.controlplane.running import RunningCluster
 
 NAME = "kueue"
 # The pins of the version that is run, such as kueue-0.14.
@@ -39,7 +39,7 @@ _PORT = 9443
 
 
 @contextmanager
-def queueing(operator: Operator, cluster: Cluster) -> Iterator[None]:
+def queueing(operator: OperatorBinary, cluster: RunningCluster) -> Iterator[None]:
     """Kueue, for the whole cluster."""
     host, authority = str(urlsplit(cluster.url).hostname), trustme.CA()
     configuration = _configuration(cluster, host, authority)
@@ -63,7 +63,7 @@ def queueing(operator: Operator, cluster: Cluster) -> Iterator[None]:
         process.wait()
 
 
-def _configuration(cluster: Cluster, host: str, authority: trustme.CA) -> Path:
+def _configuration(cluster: RunningCluster, host: str, authority: trustme.CA) -> Path:
     certificates = cluster.directory / f"{NAME}-certificates"
     certificates.mkdir()
     issued = authority.issue_cert(host)
@@ -84,7 +84,7 @@ def _configuration(cluster: Cluster, host: str, authority: trustme.CA) -> Path:
     return path
 
 
-async def _prepare(cluster: Cluster, module: Path, webhooks: OperatorWebhooks) -> None:
+async def _prepare(cluster: RunningCluster, module: Path, webhooks: OperatorWebhooks) -> None:
     components = module / "config" / "components"
     async with client(cluster) as api:
         for path in sorted((components / "crd" / "bases").iterdir()):

@@ -14,7 +14,7 @@ from tests.controlplane.trainingoperator.trainingoperator_jobs import PyTorchJob
 from tests.controlplane.trainjob.trainjob_jobs import TrainJobs
 from tests.testkit.controlplane.api import Api, Manifest
 from tests.testkit.controlplane.namespace import GPU, Namespace, fresh_namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 _KUEUE = "/apis/kueue.x-k8s.io/v1beta1"
@@ -80,7 +80,7 @@ class QueuedJobs(Generic[J]):
         return found
 
     @asynccontextmanager
-    async def pretended(self, cluster: Cluster, name: str) -> AsyncIterator[None]:
+    async def pretended(self, cluster: RunningCluster, name: str) -> AsyncIterator[None]:
         """Meanwhile there is a Workload of another namespace that names the job as its owner, and is not active."""
         job = await self.jobs.get(name)
         owner = {part: job[part] for part in ("apiVersion", "kind")} | {"name": name, "uid": job["metadata"]["uid"]}

@@ -12,7 +12,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.election import Election, ElectionConfig, LeaseLostError
 from servicekit.kubernetes.server import ApiServer
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.installed import Place
+from tests.testkit.controlplane.installed import InstalledPlace
 from tests.testkit.waiting import PATIENCE
 
 SECONDS = 1
@@ -62,14 +62,14 @@ class Candidate:
 class Hall:
     """The candidates of one lease; `highest` is the highest stored epoch."""
 
-    place: Place
+    place: InstalledPlace
     name: str = field(default_factory=lambda: f"lease-{secrets.token_hex(4)}")
     highest: int = 0
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, place: Place) -> AsyncIterator[Self]:
+    async def open(cls, place: InstalledPlace) -> AsyncIterator[Self]:
         hall = cls(place)
         async with hall.stack:
             yield hall

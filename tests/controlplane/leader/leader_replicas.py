@@ -17,8 +17,8 @@ import aiohttp
 from supervisor.identity.tokens import Tokens
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.testkit.controlplane.installed import Place
-from tests.testkit.serving import FAST, Peers
+from tests.testkit.controlplane.installed import InstalledPlace
+from tests.testkit.serving import FAST, ServedPeers
 from tests.testkit.waiting import PATIENCE, until
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/job-supervisor"
@@ -29,7 +29,7 @@ DEPOSED = 75
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class LeaderReplica:
     process: subprocess.Popen[bytes]
     directory: Path
     log: Path
@@ -61,30 +61,30 @@ class Replica:
             return answer.status, await answer.json()
 
     @asynccontextmanager
-    async def peers(self) -> AsyncIterator[Peers]:
+    async def peers(self) -> AsyncIterator[ServedPeers]:
         endpoints = json.loads((self.directory / ENDPOINTS_FILE).read_bytes())
-        async with Peers.of(Tokens.load(self.directory), endpoints) as peers:
+        async with ServedPeers.of(Tokens.load(self.directory), endpoints) as peers:
             yield peers
 
 
 @dataclass(slots=True)
-class Replicas:
+class LeaderReplicas:
     """All replicas of one supervisor; they share the first one's secret unless the cluster keeps it.
 
     Attributes:
         program: The module that is run, with its arguments.
     """
 
-    place: Place
+    place: InstalledPlace
     root: Path
     kubeconfig: Path
     program: Sequence[str] = ("supervisor", "serve")
-    all: list[Replica] = field(default_factory=list)
+    all: list[LeaderReplica] = field(default_factory=list)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @classmethod
     @asynccontextmanager
-    async def on(cls, place: Place, root: Path, kubeconfig: Path | None = None) -> AsyncIterator[Self]:
+    async def on(cls, place: InstalledPlace, root: Path, kubeconfig: Path | None = None) -> AsyncIterator[Self]:
         """On that control plane, none at first; killed at the end."""
         replicas = cls(place, root, kubeconfig or place.kubeconfig)
         async with replicas.stack:
@@ -97,7 +97,7 @@ class Replicas:
         within: float = PATIENCE,
         variables: Mapping[str, str] | None = None,
         **changes: Any,
-    ) -> Replica:
+    ) -> LeaderReplica:
         """One more: returns when it serves, or else when it stands by, within so many seconds.
 
         Args:
@@ -111,7 +111,9 @@ class Replicas:
         directory.mkdir(mode=0o700)
         if self.all and "keys_secret" not in changes:
             shutil.copy2(self.all[0].directory / "token-secret", directory)
-        replica = Replica(self._spawn(directory, changes, variables or {}), directory, directory.with_suffix(".log"))
+        replica = LeaderReplica(
+            self._spawn(directory, changes, variables or {}), directory, directory.with_suffix(".log")
+        )
         self.all.append(replica)
         self.stack.callback(replica.process.wait)
         self.stack.callback(replica.process.kill)
@@ -147,9 +149,9 @@ class Replicas:
                 await self.place.api.delete(LEASE)
 
 
-def freeze(replica: Replica) -> None:
+def freeze(replica: LeaderReplica) -> None:
     replica.process.send_signal(signal.SIGSTOP)
 
 
-def thaw(replica: Replica) -> None:
+def thaw(replica: LeaderReplica) -> None:
     replica.process.send_signal(signal.SIGCONT)

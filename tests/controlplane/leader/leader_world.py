@@ -4,19 +4,21 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from simulator.cloud.process import Child, environment, script, spawn
-from simulator.harness import ServiceSettings, World, world
+from simulator.cloud.process import CloudChild, environment, script, spawn
+from simulator.harness import ReplayWorld, ServiceSettings, world
 from tests.chaos.chaos_world import NODES
-from tests.testkit.controlplane.installed import Place
+from tests.testkit.controlplane.installed import InstalledPlace
 from tests.testkit.waiting import until
 
 
-def settings(here: Place) -> Mapping[str, str]:
+def settings(here: InstalledPlace) -> Mapping[str, str]:
     return {"JOB_SUPERVISOR_STORE": "kubernetes", "KUBECONFIG": str(here.kubeconfig)}
 
 
 @asynccontextmanager
-async def two_supervisors(here: Place, root: Path, given: ServiceSettings) -> AsyncIterator[tuple[World, Child]]:
+async def two_supervisors(
+    here: InstalledPlace, root: Path, given: ServiceSettings
+) -> AsyncIterator[tuple[ReplayWorld, CloudChild]]:
     """A world, and the supervisor that stands by in it: it opens the ports of the first one once that is gone."""
     given = ServiceSettings({**given.supervisor, **settings(here)}, given.agents)
     async with world(root, [str(node) for node in NODES], settings=given) as one:
@@ -29,7 +31,7 @@ async def two_supervisors(here: Place, root: Path, given: ServiceSettings) -> As
                 await standby.stop()
 
 
-def _stand_by(one: World, given: ServiceSettings) -> Child:
+def _stand_by(one: ReplayWorld, given: ServiceSettings) -> CloudChild:
     serves = one.supervisor.endpoints
     variables = {
         **given.supervisor,

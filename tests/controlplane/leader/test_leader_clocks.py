@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.leader.leader_replicas import Replica, Replicas
-from tests.testkit.controlplane.installed import Place
+from tests.controlplane.leader.leader_replicas import LeaderReplica, LeaderReplicas
+from tests.testkit.controlplane.installed import InstalledPlace
 from tests.testkit.faketime import skew
 from tests.testkit.serving import noticed
 from tests.testkit.waiting import until
@@ -22,13 +22,13 @@ SLACK = 3.0
 
 
 @pytest.fixture
-async def replicas(here: Place, tmp_path: Path) -> AsyncIterator[Replicas]:
-    async with Replicas.on(here, tmp_path) as all_of_them:
+async def replicas(here: InstalledPlace, tmp_path: Path) -> AsyncIterator[LeaderReplicas]:
+    async with LeaderReplicas.on(here, tmp_path) as all_of_them:
         await all_of_them.forget_lease()
         yield all_of_them
 
 
-async def _left(replica: Replica) -> float:
+async def _left(replica: LeaderReplica) -> float:
     """The seconds left of the only notice, by the supervisor that serves."""
     async with replica.peers() as peers:
         headers = {"Authorization": f"Bearer {peers.tokens.viewer()}"}
@@ -41,7 +41,7 @@ async def _left(replica: Replica) -> float:
 
 @pytest.mark.parametrize("step", [pytest.param(2000.0, marks=pytest.mark.brief), -7200.0])
 async def test_stored_instants_mean_the_same_to_the_next_leader(
-    replicas: Replicas, faketime: Path, step: float
+    replicas: LeaderReplicas, faketime: Path, step: float
 ) -> None:
     """A notice that nobody repeats keeps its lead, and a job has waited no longer than it has."""
     first = await replicas.start(within=PATIENCE)
@@ -70,6 +70,6 @@ async def test_stored_instants_mean_the_same_to_the_next_leader(
         assert (await waits.lines.any())["order"] == "wait"
 
 
-async def test_a_clock_that_is_right_is_left_alone(replicas: Replicas) -> None:
+async def test_a_clock_that_is_right_is_left_alone(replicas: LeaderReplicas) -> None:
     first = await replicas.start(within=PATIENCE)
     assert not first.heard("clock.stepped")

@@ -15,13 +15,13 @@ from supervisor.store.interface import StoreUnavailableError
 from tests.controlplane.leader.leader_candidates import Hall
 from tests.supervisor.decide.decide_builders import notice, running_job
 from tests.supervisor.store.store_behaviour import put_job, to
-from tests.testkit.controlplane.installed import Place
+from tests.testkit.controlplane.installed import InstalledPlace
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-async def server(here: Place) -> AsyncIterator[ApiServer]:
+async def server(here: InstalledPlace) -> AsyncIterator[ApiServer]:
     server = await ApiServer.connect(str(here.plane.cluster.kubeconfig), 5.0)
     server.guard = lambda: False
     yield server
@@ -29,7 +29,7 @@ async def server(here: Place) -> AsyncIterator[ApiServer]:
 
 
 @pytest.mark.brief
-async def test_a_store_writes_nothing_while_its_leader_is_not_certain(here: Place) -> None:
+async def test_a_store_writes_nothing_while_its_leader_is_not_certain(here: InstalledPlace) -> None:
     """No notice, no job, no decision, no end of any; and all of it when it is certain again."""
     job, certain = running_job(), True
     async with here.opened() as store:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from supervisor.leadership.label import LABEL
-from tests.controlplane.leader.leader_replicas import Replicas
-from tests.testkit.controlplane.installed import OWN_RULES, RULES, Place
+from tests.controlplane.leader.leader_replicas import LeaderReplicas
+from tests.testkit.controlplane.installed import OWN_RULES, RULES, InstalledPlace
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.waiting import until
 
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.long
 OURS = {"app.kubernetes.io/name": "elastic-job-supervisor", "app.kubernetes.io/instance": "ours"}
 
 
-class Pods:
+class LabelledPods:
     """Pods of supervisors in a namespace of the test's own; nothing runs in them."""
 
-    def __init__(self, place: Place, namespace: Namespace) -> None:
+    def __init__(self, place: InstalledPlace, namespace: Namespace) -> None:
         self._api = place.api
         self.namespace = namespace
 
@@ -44,25 +44,25 @@ class Pods:
 
 
 @pytest.fixture
-async def pods(here: Place) -> Pods:
+async def pods(here: InstalledPlace) -> LabelledPods:
     """None yet, in a namespace whose supervisors may do what docs/kubernetes/permissions.md lists, and nothing else."""
     namespace = Namespace(here.plane.cluster, here.api)
     await here.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})
     # Nobody runs here who would make it, and no pod can be made without.
     await here.api.create(f"{namespace.path}/serviceaccounts", {"metadata": {"name": "default"}})
     await namespace.account("supervisor", OWN_RULES, RULES)
-    return Pods(here, namespace)
+    return LabelledPods(here, namespace)
 
 
 @pytest.fixture
-async def replicas(here: Place, pods: Pods, tmp_path: Path) -> AsyncIterator[Replicas]:
+async def replicas(here: InstalledPlace, pods: LabelledPods, tmp_path: Path) -> AsyncIterator[LeaderReplicas]:
     kubeconfig = await pods.namespace.kubeconfig("supervisor", tmp_path / "kubeconfig")
-    async with Replicas.on(here, tmp_path, kubeconfig) as all_of_them:
+    async with LeaderReplicas.on(here, tmp_path, kubeconfig) as all_of_them:
         yield all_of_them
 
 
 @pytest.mark.brief
-async def test_the_leader_alone_has_the_label(pods: Pods, replicas: Replicas) -> None:
+async def test_the_leader_alone_has_the_label(pods: LabelledPods, replicas: LeaderReplicas) -> None:
     """It moves with the leadership, also from one who was killed; other installations keep theirs."""
     for name in ("one", "two", "three"):
         await pods.make(name, OURS)
@@ -83,7 +83,7 @@ async def test_the_leader_alone_has_the_label(pods: Pods, replicas: Replicas) ->
     assert refused == []
 
 
-async def test_a_label_that_a_person_takes_away_comes_back(pods: Pods, replicas: Replicas) -> None:
+async def test_a_label_that_a_person_takes_away_comes_back(pods: LabelledPods, replicas: LeaderReplicas) -> None:
     """The Service would find nobody."""
     await pods.make("one", OURS)
     await replicas.start(pod_name="one")
@@ -92,7 +92,7 @@ async def test_a_label_that_a_person_takes_away_comes_back(pods: Pods, replicas:
     await pods.become("one")
 
 
-async def test_a_leader_without_its_pod_leads_nevertheless(pods: Pods, replicas: Replicas) -> None:
+async def test_a_leader_without_its_pod_leads_nevertheless(pods: LabelledPods, replicas: LeaderReplicas) -> None:
     first = await replicas.start(pod_name="missing")
     await pods.make("missing", OURS)
     await pods.become("missing")
@@ -100,11 +100,11 @@ async def test_a_leader_without_its_pod_leads_nevertheless(pods: Pods, replicas:
 
 
 async def test_without_the_right_to_look_at_the_lease_it_ends_with_a_sentence(
-    here: Place, pods: Pods, tmp_path: Path
+    here: InstalledPlace, pods: LabelledPods, tmp_path: Path
 ) -> None:
     await pods.namespace.account("narrow", (), RULES)
     kubeconfig = await pods.namespace.kubeconfig("narrow", tmp_path / "narrow")
-    async with Replicas.on(here, tmp_path, kubeconfig) as replicas:
+    async with LeaderReplicas.on(here, tmp_path, kubeconfig) as replicas:
         with pytest.raises(AssertionError, match="cannot read the lease job-supervisor: "):
             await replicas.start()
         assert "Traceback" not in replicas.all[0].log.read_text()

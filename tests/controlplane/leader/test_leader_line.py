@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.failpoints import At
-from tests.chaos.chaos_points import SUPERVISOR, Armed, Scene
+from tests.chaos.chaos_points import SUPERVISOR, Armed, PointsScene
 from tests.chaos.chaos_world import (
     NODES,
     PLANS,
@@ -20,7 +20,7 @@ from tests.chaos.chaos_world import (
     take_away,
 )
 from tests.controlplane.leader.leader_world import two_supervisors
-from tests.testkit.controlplane.installed import Place
+from tests.testkit.controlplane.installed import InstalledPlace
 from tests.testkit.waiting import PATIENCE
 
 pytestmark = pytest.mark.long
@@ -31,7 +31,7 @@ _FILES = (At.STORE_BEGINS, At.STORE_WRITTEN, At.STORE_COMMITTED, At.STORE_PUBLIS
 _ALWAYS = ("stopping-decision.stored:2", "shrinking-decision.stored:1")
 """The STOP is durable and nobody was told; the group is durable and the window has just begun."""
 
-_SCENES = (Scene.STOPPING, Scene.SHRINKING)
+_SCENES = (PointsScene.STOPPING, PointsScene.SHRINKING)
 
 
 def _points() -> list[Armed]:
@@ -41,7 +41,9 @@ def _points() -> list[Armed]:
 
 
 @pytest.mark.parametrize("armed", _points(), ids=str)
-async def test_the_leader_dies_at_a_point_and_another_one_goes_on(here: Place, tmp_path: Path, armed: Armed) -> None:
+async def test_the_leader_dies_at_a_point_and_another_one_goes_on(
+    here: InstalledPlace, tmp_path: Path, armed: Armed
+) -> None:
     """Nothing is lost, nobody is stopped twice or for nothing, and the job finishes with the same parameters."""
     async with two_supervisors(here, tmp_path, armed_by_signal(armed)) as (world, standby):
         job = world.start_job(plan_of(armed))
@@ -55,9 +57,9 @@ async def test_the_leader_dies_at_a_point_and_another_one_goes_on(here: Place, t
         assert standby.running
 
 
-async def test_a_polite_stop_in_the_middle_of_a_reclaim(here: Place, tmp_path: Path) -> None:
+async def test_a_polite_stop_in_the_middle_of_a_reclaim(here: InstalledPlace, tmp_path: Path) -> None:
     """As in a rollout: the streams move, and the reclaim goes on with the next leader."""
-    scene = Scene.SHRINKING
+    scene = PointsScene.SHRINKING
     async with two_supervisors(here, tmp_path, QUICK) as (world, standby):
         job = world.start_job(PLANS[scene])
         await world.until_training(job, workers=4)

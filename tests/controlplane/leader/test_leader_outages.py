@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.leader.leader_replicas import Replica, Replicas
+from tests.controlplane.leader.leader_replicas import LeaderReplica, LeaderReplicas
 from tests.controlplane.leader.test_leader_replicas import decision
-from tests.testkit.controlplane.binaries import Program
-from tests.testkit.controlplane.installed import Place, define
+from tests.testkit.controlplane.binaries import BinaryProgram
+from tests.testkit.controlplane.installed import InstalledPlace, define
 from tests.testkit.controlplane.outages import frozen
-from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, Peers, ProcessPeer, noticed
+from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, ProcessPeer, ServedPeers, noticed
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
@@ -35,13 +35,13 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture
-async def replicas(here: Place, tmp_path: Path) -> AsyncIterator[Replicas]:
-    async with Replicas.on(here, tmp_path) as all_of_them:
+async def replicas(here: InstalledPlace, tmp_path: Path) -> AsyncIterator[LeaderReplicas]:
+    async with LeaderReplicas.on(here, tmp_path) as all_of_them:
         await all_of_them.forget_lease()
         yield all_of_them
 
 
-class Training:
+class OutageTraining:
     """A job of four hosts, two of which it needs, and all that its peers hear."""
 
     def __init__(self, agents: dict[str, AgentPeer], launcher: LauncherPeer, ranks: list[ProcessPeer]) -> None:
@@ -53,7 +53,7 @@ class Training:
 
     @classmethod
     @asynccontextmanager
-    async def on(cls, replica: Replica) -> AsyncIterator["Training"]:
+    async def on(cls, replica: LeaderReplica) -> AsyncIterator["OutageTraining"]:
         async with replica.peers() as peers, AsyncExitStack() as stack:
             one = await cls._connected(peers)
             streams = [(rank.lines, heard) for rank, heard in zip(one.ranks, one.heard, strict=True)]
@@ -64,7 +64,7 @@ class Training:
             yield one
 
     @classmethod
-    async def _connected(cls, peers: Peers) -> "Training":
+    async def _connected(cls, peers: ServedPeers) -> "OutageTraining":
         agents = await peers.agents(NODES)
         launcher, order = await peers.running("job", NODES, min_workers=2)
         return cls(agents, launcher, [await peers.process(order["token"], node, n) for n, node in enumerate(NODES)])
@@ -87,7 +87,7 @@ async def _read(lines: Lines, heard: list[dict[str, Any]]) -> None:
 
 
 class Outage:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: InstalledPlace) -> None:
         self.place = place
         self.over_at = 0.0
 
@@ -101,20 +101,20 @@ class Outage:
     async def killed(self) -> AsyncIterator[None]:
         """It is restarted with the same data, and what etcd had from before is forgotten."""
         plane = self.place.plane
-        plane.kill(Program.API_SERVER)
+        plane.kill(BinaryProgram.API_SERVER)
         yield
         plane.compact()
-        plane.launch(Program.API_SERVER)
-        await asyncio.to_thread(plane.wait_ready, Program.API_SERVER)
+        plane.launch(BinaryProgram.API_SERVER)
+        await asyncio.to_thread(plane.wait_ready, BinaryProgram.API_SERVER)
         self.over_at = time.monotonic()
 
 
 @pytest.mark.parametrize("how", [pytest.param("silent", marks=pytest.mark.brief), "killed"])
-async def test_an_outage_in_the_middle_of_a_reclaim_stops_nobody(replicas: Replicas, how: str) -> None:
+async def test_an_outage_in_the_middle_of_a_reclaim_stops_nobody(replicas: LeaderReplicas, how: str) -> None:
     """A process whose host ends meanwhile is told to leave in time; everything else is decided when it is over."""
     first, second = await replicas.start(**SETTINGS), await replicas.start(serving=False, **SETTINGS)
     outage = Outage(replicas.place)
-    async with Training.on(first) as training:
+    async with OutageTraining.on(first) as training:
         before = await decision(replicas.place)
         async with getattr(outage, how)():
             begun = time.monotonic()
@@ -142,10 +142,10 @@ async def test_an_outage_in_the_middle_of_a_reclaim_stops_nobody(replicas: Repli
     assert seconds < 15
 
 
-async def test_a_leader_that_dies_during_an_outage_is_followed_after_it(replicas: Replicas) -> None:
+async def test_a_leader_that_dies_during_an_outage_is_followed_after_it(replicas: LeaderReplicas) -> None:
     """Nobody leads until the API server is there again; then the one who stood by does, with all that is stored."""
     first, second = await replicas.start(**SETTINGS), await replicas.start(serving=False, **SETTINGS)
-    async with Training.on(first) as training:
+    async with OutageTraining.on(first) as training:
         await training.agents["n4"].notices("n4", left=60)
         before = await decision(replicas.place)
         with frozen(replicas.place.plane):
@@ -161,11 +161,11 @@ async def test_a_leader_that_dies_during_an_outage_is_followed_after_it(replicas
         assert (await again.lines.any())["generation"] >= before["generation"]
 
 
-async def test_a_history_that_is_forgotten_under_the_watches_is_read_again(replicas: Replicas) -> None:
+async def test_a_history_that_is_forgotten_under_the_watches_is_read_again(replicas: LeaderReplicas) -> None:
     """Of the one who leads and of the one who stands by, which goes on from all of it."""
     here = replicas.place
     first, second = await replicas.start(**SETTINGS), await replicas.start(serving=False, **SETTINGS)
-    async with Training.on(first) as training:
+    async with OutageTraining.on(first) as training:
         await training.agents["n4"].notices("n4", left=60)
         async with Outage(here).killed():
             pass

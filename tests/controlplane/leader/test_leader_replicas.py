@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from supervisor.serving.servers import ENDPOINTS_FILE
-from tests.controlplane.leader.leader_replicas import DEPOSED, LEASE, Replica, Replicas, freeze, thaw
-from tests.testkit.controlplane.installed import Place
-from tests.testkit.serving import AgentPeer, LauncherPeer, Peers, ProcessPeer, noticed
+from tests.controlplane.leader.leader_replicas import DEPOSED, LEASE, LeaderReplica, LeaderReplicas, freeze, thaw
+from tests.testkit.controlplane.installed import InstalledPlace
+from tests.testkit.serving import AgentPeer, LauncherPeer, ProcessPeer, ServedPeers, noticed
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
@@ -22,17 +22,17 @@ NODES = ["n1", "n2", "n3"]
 
 
 @pytest.fixture
-async def replicas(here: Place, tmp_path: Path) -> AsyncIterator[Replicas]:
-    async with Replicas.on(here, tmp_path) as all_of_them:
+async def replicas(here: InstalledPlace, tmp_path: Path) -> AsyncIterator[LeaderReplicas]:
+    async with LeaderReplicas.on(here, tmp_path) as all_of_them:
         await all_of_them.forget_lease()
         yield all_of_them
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class ReplicasTraining:
     """A job of three hosts, at least two of which it needs, with all its peers connected."""
 
-    peers: Peers
+    peers: ServedPeers
     agents: dict[str, AgentPeer]
     launcher: LauncherPeer
     order: dict[str, Any]
@@ -45,7 +45,7 @@ class Training:
 
 
 @asynccontextmanager
-async def training(replica: Replica, **report: Any) -> AsyncIterator[Training]:
+async def training(replica: LeaderReplica, **report: Any) -> AsyncIterator[ReplicasTraining]:
     async with replica.peers() as peers:
         agents = await peers.agents(NODES)
         if report:
@@ -54,16 +54,16 @@ async def training(replica: Replica, **report: Any) -> AsyncIterator[Training]:
         else:
             launcher, order = await peers.running("job", NODES, min_workers=2)
         ranks = [await peers.process(order["token"], node, rank) for rank, node in enumerate(NODES)]
-        yield Training(peers, agents, launcher, order, ranks)
+        yield ReplicasTraining(peers, agents, launcher, order, ranks)
 
 
-async def decision(here: Place) -> Any:
+async def decision(here: InstalledPlace) -> Any:
     """What lies in the cluster, with the epoch of whoever wrote it."""
     (job,) = await here.jobs()
     return {"epoch": job["status"]["epoch"], **job["status"]["decision"]}
 
 
-async def decided(here: Place, **expected: Any) -> Any:
+async def decided(here: InstalledPlace, **expected: Any) -> Any:
     async def so() -> Any:
         now = await decision(here)
         return now if expected.items() <= now.items() else None
@@ -71,11 +71,11 @@ async def decided(here: Place, **expected: Any) -> Any:
     return await until(so, f"a decision with {expected}")
 
 
-def again(known: Training) -> dict[str, Any]:
+def again(known: ReplicasTraining) -> dict[str, Any]:
     return {name: value for name, value in known.launcher.report.items() if name not in ("job", "instance")}
 
 
-async def test_one_serves_and_the_others_stand_by(replicas: Replicas) -> None:
+async def test_one_serves_and_the_others_stand_by(replicas: LeaderReplicas) -> None:
     """They are ready, so that a rollout goes on, and take no streams."""
     first = await replicas.start()
     second = await replicas.start(serving=False)
@@ -86,7 +86,7 @@ async def test_one_serves_and_the_others_stand_by(replicas: Replicas) -> None:
 
 
 @pytest.mark.brief
-async def test_after_a_kill_the_next_one_decides_within_five_seconds(replicas: Replicas) -> None:
+async def test_after_a_kill_the_next_one_decides_within_five_seconds(replicas: LeaderReplicas) -> None:
     """All that was confirmed is known; what the streams know comes with them; nobody is stopped."""
     here = replicas.place
     # The group is still collected when the first one dies.
@@ -111,7 +111,7 @@ async def test_after_a_kill_the_next_one_decides_within_five_seconds(replicas: R
 
 
 @pytest.mark.brief
-async def test_a_polite_stop_hands_over_at_once(replicas: Replicas) -> None:
+async def test_a_polite_stop_hands_over_at_once(replicas: LeaderReplicas) -> None:
     """Every stream hears a goodbye and no STOP; the next one serves as soon as that is said."""
     long: dict[str, Any] = {"lease_seconds": 10}
     first, second = await replicas.start(**long), await replicas.start(serving=False, **long)
@@ -133,7 +133,7 @@ async def test_a_polite_stop_hands_over_at_once(replicas: Replicas) -> None:
 
 
 @pytest.mark.brief
-async def test_a_leader_that_stood_still_writes_nothing_more_and_ends(replicas: Replicas) -> None:
+async def test_a_leader_that_stood_still_writes_nothing_more_and_ends(replicas: LeaderReplicas) -> None:
     """It wakes up after another one has gone on: goodbye to its streams, and an exit code of its own."""
     here = replicas.place
     first, second = await replicas.start(), await replicas.start(serving=False)
@@ -157,7 +157,7 @@ async def test_a_leader_that_stood_still_writes_nothing_more_and_ends(replicas: 
     assert "Traceback" not in first.log.read_text()
 
 
-async def test_who_leads_and_cannot_serve_ends_with_a_sentence(replicas: Replicas) -> None:
+async def test_who_leads_and_cannot_serve_ends_with_a_sentence(replicas: LeaderReplicas) -> None:
     """Its port is another one's: it lets go of the lease, and whoever held it before does not hold it for that."""
     first = await replicas.start()
     taken = json.loads((first.directory / ENDPOINTS_FILE).read_bytes())["http"].partition("://")[2]
@@ -171,7 +171,7 @@ async def test_who_leads_and_cannot_serve_ends_with_a_sentence(replicas: Replica
     assert await first.ended() == DEPOSED
 
 
-async def test_a_lease_that_a_person_deletes_is_made_again(replicas: Replicas) -> None:
+async def test_a_lease_that_a_person_deletes_is_made_again(replicas: LeaderReplicas) -> None:
     first, second = await replicas.start(), await replicas.start(serving=False)
     api = replicas.place.api
     holder = (await api.get(LEASE))["spec"]["holderIdentity"]
@@ -184,7 +184,7 @@ async def test_a_lease_that_a_person_deletes_is_made_again(replicas: Replicas) -
     assert not second.serves
 
 
-async def test_the_only_one_needs_no_lease(replicas: Replicas) -> None:
+async def test_the_only_one_needs_no_lease(replicas: LeaderReplicas) -> None:
     """Where that was said; it writes with the epoch of the last who led, so that nothing of its is refused."""
     first = await replicas.start()
     second = await replicas.start(serving=False)

@@ -12,13 +12,13 @@ from itertools import groupby
 import aiohttp
 
 from tests.testkit.connections import TlsConnector
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 
 _RETRY_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HistoryLine:
     """One line of it.
 
     Attributes:
@@ -31,10 +31,10 @@ class Line:
 
 
 @dataclass(slots=True)
-class History:
-    lines: list[Line] = field(default_factory=list)
+class LineHistory:
+    lines: list[HistoryLine] = field(default_factory=list)
 
-    def of(self, name: str) -> list[Line]:
+    def of(self, name: str) -> list[HistoryLine]:
         return [line for line in self.lines if line.columns["Name"] == name]
 
     def phases(self, name: str) -> list[str]:
@@ -46,9 +46,9 @@ class History:
 
 
 @asynccontextmanager
-async def watching(cluster: Cluster, path: str) -> AsyncIterator[History]:
+async def watching(cluster: RunningCluster, path: str) -> AsyncIterator[LineHistory]:
     """Every line of that list for as long as the context lasts, also over the API server's restarts."""
-    history = History()
+    history = LineHistory()
     task = asyncio.create_task(_follow(cluster, path, history))
     try:
         yield history
@@ -58,7 +58,7 @@ async def watching(cluster: Cluster, path: str) -> AsyncIterator[History]:
             await task
 
 
-async def _follow(cluster: Cluster, path: str, history: History) -> None:
+async def _follow(cluster: RunningCluster, path: str, history: LineHistory) -> None:
     headers = {
         "Authorization": f"Bearer {cluster.token}",
         "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io",
@@ -74,11 +74,11 @@ async def _follow(cluster: Cluster, path: str, history: History) -> None:
             await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _read(answer: aiohttp.ClientResponse, history: History) -> None:
+async def _read(answer: aiohttp.ClientResponse, history: LineHistory) -> None:
     heads: list[str] = []
     async for line in answer.content:
         table = json.loads(line)["object"]
         # Named with the first one alone.
         heads = [column["name"] for column in table.get("columnDefinitions") or []] or heads
         for row in table.get("rows") or []:
-            history.lines.append(Line(time.time(), dict(zip(heads, row["cells"], strict=True))))
+            history.lines.append(HistoryLine(time.time(), dict(zip(heads, row["cells"], strict=True))))

@@ -24,26 +24,26 @@ from typing import Any
 import aiohttp
 
 from servicekit.kubernetes.server import ApiServer
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from simulator.cloud import process
 from simulator.cloud.metadata import MetadataServer
-from simulator.cloud.paths import WorldPaths
-from simulator.cloud.process import Child
+from simulator.cloud.paths import CloudPaths
+from simulator.cloud.process import CloudChild
 from simulator.cloud.trace import Node
-from simulator.cluster.identity import Identity
+from simulator.cluster.identity import PodIdentity
 from simulator.cluster.runtime import NodeRuntime
 from simulator.et_operator.crds import create_crds
-from simulator.et_operator.operator import Operator
-from simulator.et_operator.settings import QUICK, Settings
-from simulator.events import Event, Kind, read
+from simulator.et_operator.operator import EtOperator
+from simulator.et_operator.settings import QUICK, OperatorSettings
+from simulator.events import JobEvent, JobEventKind, read
 from simulator.harness import ServiceSettings, training
 from simulator.judge import judge
 from simulator.model import reference
 from simulator.services import SupervisorProcess, agent_command
 from simulator.status import StatusUnavailable, fetch
-from simulator.verdict import Expectations, Verdict
-from tests.controlplane.operator.operator_jobs import Jobs
-from tests.testkit.controlplane.installed import Place, job_path, place
+from simulator.verdict import Expectations, ReplayVerdict
+from tests.controlplane.operator.operator_jobs import OperatorJobs
+from tests.testkit.controlplane.installed import InstalledPlace, job_path, place
 from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace, fresh_namespace
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import PATIENCE, until
@@ -55,7 +55,7 @@ _STOP_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
+class LineJobPlan:
     """A TrainingJob as its user would describe it; one worker a GPU.
 
     Attributes:
@@ -78,13 +78,13 @@ class JobPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LineJob:
     name: str
-    plan: JobPlan
+    plan: LineJobPlan
     namespace: str
     home: Path
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[JobEvent]:
         return read(self.home / "events")
 
     @property
@@ -93,21 +93,21 @@ class Job:
         return self.home / "checkpoint"
 
 
-class World:
+class LineWorld:
     def __init__(
-        self, plane: ControlPlane, root: Path, here: Place, namespace: Namespace, given: ServiceSettings
+        self, plane: ControlPlane, root: Path, here: InstalledPlace, namespace: Namespace, given: ServiceSettings
     ) -> None:
         self.api = here.api
         self.here = here
         self.namespace = namespace
-        self.jobs = Jobs(here.api, namespace, root / "unused")
-        self.paths = WorldPaths(root)
+        self.jobs = OperatorJobs(here.api, namespace, root / "unused")
+        self.paths = CloudPaths(root)
         self.metadata = MetadataServer()
         self.supervisor: SupervisorProcess | None = None
         self._plane = plane
         self._stack = AsyncExitStack()
-        self._agents: dict[str, Child] = {}
-        self._killed: list[Child] = []
+        self._agents: dict[str, CloudChild] = {}
+        self._killed: list[CloudChild] = []
         self._agent_settings = given.agents
         self._supervisor_settings: Mapping[str, str] = {}
         self._server: ApiServer | None = None
@@ -118,7 +118,7 @@ class World:
         assert self._runtime is not None
         return self._runtime
 
-    async def stand_by(self) -> Child:
+    async def stand_by(self) -> CloudChild:
         """One more supervisor, on the first one's ports as behind one Service; returns once it stands by."""
         assert self.supervisor is not None
         serves = self.supervisor.endpoints
@@ -155,7 +155,7 @@ class World:
             self.start_agent(full)
         return full
 
-    def start_agent(self, node: str) -> Child:
+    def start_agent(self, node: str) -> CloudChild:
         assert self.supervisor is not None
         how = agent_command(Node(node), self.supervisor, self.metadata.url_of(Node(node)), self.paths)
         env = process.environment(self.paths.root, {**self._agent_settings, **how.env})
@@ -211,23 +211,23 @@ class World:
 
     # What the supervisor makes of it, as kubectl shows it.
 
-    async def supervised(self, job: Job) -> Any:
+    async def supervised(self, job: LineJob) -> Any:
         """The job's SupervisedJob; 404 until there is one."""
         return await self.api.get(job_path(f"trainingjob.{job.name}", job.namespace))
 
-    async def decided(self, job: Job, phase: str, seconds: float = PATIENCE) -> Any:
+    async def decided(self, job: LineJob, phase: str, seconds: float = PATIENCE) -> Any:
         async def reached() -> Any:
             one = await self.supervised(job)
             return one if one.get("status", {}).get("decision", {}).get("phase") == phase else None
 
         return await until(reached, f"{job.name} is {phase} to the supervisor", seconds=seconds)
 
-    async def excluded(self, job: Job, hosts: Iterable[str], seconds: float = PATIENCE) -> None:
+    async def excluded(self, job: LineJob, hosts: Iterable[str], seconds: float = PATIENCE) -> None:
         """Return when the discovery script of the job's launcher leaves out just these hosts."""
         wanted = sorted(hosts)
 
-        def left_out(events: Sequence[Event]) -> bool:
-            changes = [event.texts("hosts") for event in events if event.kind is Kind.EXCLUSIONS_CHANGED]
+        def left_out(events: Sequence[JobEvent]) -> bool:
+            changes = [event.texts("hosts") for event in events if event.kind is JobEventKind.EXCLUSIONS_CHANGED]
             return bool(changes) and sorted(changes[-1]) == wanted
 
         await self.event(job, left_out, f"{', '.join(wanted)} are excluded", seconds)
@@ -259,33 +259,33 @@ class World:
 
     # Jobs.
 
-    async def job(self, name: str, plan: JobPlan, jobs: Jobs | None = None) -> Job:
+    async def job(self, name: str, plan: LineJobPlan, jobs: OperatorJobs | None = None) -> LineJob:
         """Make a TrainingJob, as Arena would; here or in a neighbour's namespace, in any case on these nodes."""
         jobs = jobs or self.jobs
         namespace = jobs.namespace.name
-        job = Job(name, plan, namespace, self.runtime.paths.job(namespace, name))
+        job = LineJob(name, plan, namespace, self.runtime.paths.job(namespace, name))
         spec = training_job(self.namespace.name, plan, job.checkpoint)
         await jobs.make(name, spec, annotations=plan.annotations)
         return job
 
-    async def neighbour(self) -> Jobs:
+    async def neighbour(self) -> OperatorJobs:
         namespace = await self._stack.enter_async_context(fresh_namespace(self._plane.cluster, self.api))
-        return Jobs(self.api, namespace, self.paths.root / "unused")
+        return OperatorJobs(self.api, namespace, self.paths.root / "unused")
 
-    async def training(self, job: Job, workers: int, seconds: float = PATIENCE) -> None:
+    async def training(self, job: LineJob, workers: int, seconds: float = PATIENCE) -> None:
         """Return when all members of a ring of so many have applied a step."""
         await self.event(job, lambda events: training(events) == workers, f"{workers} workers train", seconds)
 
     async def event(
-        self, job: Job, condition: Callable[[Sequence[Event]], bool], what: str, seconds: float = PATIENCE
-    ) -> list[Event]:
-        async def look() -> list[Event] | None:
+        self, job: LineJob, condition: Callable[[Sequence[JobEvent]], bool], what: str, seconds: float = PATIENCE
+    ) -> list[JobEvent]:
+        async def look() -> list[JobEvent] | None:
             events = job.events()
             return events if events and condition(events) else None
 
         return await until(look, f"{job.name}: {what}", seconds=seconds) or []
 
-    def verdict(self, job: Job) -> Verdict:
+    def verdict(self, job: LineJob) -> ReplayVerdict:
         plan = job.plan
         return judge(job.events(), Expectations(plan.steps, reference(plan.steps), plan.min_workers))
 
@@ -299,7 +299,7 @@ class World:
 
     # Life.
 
-    async def open(self, supervisor: Mapping[str, str] | None, authority: Authority | None) -> None:
+    async def open(self, supervisor: Mapping[str, str] | None, authority: SimulatedAuthority | None) -> None:
         self._stack.push_async_callback(self._sweep)
         self._server = await ApiServer.connect(str(self._plane.cluster.kubeconfig), 10.0)
         self._stack.push_async_callback(self._server.close)
@@ -315,18 +315,18 @@ class World:
         self._stack.push_async_callback(self._stop_agents)
         self._runtime = NodeRuntime(self._server, self.paths.root, self._identity(authority))
         self._run(self._runtime.run())
-        self._run(Operator(self._server, Settings(QUICK)).run())
+        self._run(EtOperator(self._server, OperatorSettings(QUICK)).run())
         # Launchers run on ordinary nodes, which nobody takes away.
         await self.namespace.node("ordinary", 0, _ORDINARY)
 
     async def close(self) -> None:
         await self._stack.aclose()
 
-    def _identity(self, authority: Authority | None) -> Identity | None:
+    def _identity(self, authority: SimulatedAuthority | None) -> PodIdentity | None:
         if self.supervisor is None:
             return None
         ca = authority.ca_file.read_text(encoding="utf-8") if authority else None
-        return Identity(self.supervisor.endpoints.http, AUDIENCE, ca)
+        return PodIdentity(self.supervisor.endpoints.http, AUDIENCE, ca)
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -355,7 +355,7 @@ async def _ended(task: "asyncio.Task[None]") -> None:
         await task
 
 
-def training_job(home: str, plan: JobPlan, checkpoint: Path) -> dict[str, object]:
+def training_job(home: str, plan: LineJobPlan, checkpoint: Path) -> dict[str, object]:
     """The spec, of the shape that Arena gives it: bounds in the environment and on the launcher's command line."""
     script = (
         f"python -m simulator.job --steps {plan.steps} --step-seconds {plan.step_seconds} --checkpoint {checkpoint}"
@@ -393,8 +393,8 @@ async def world(
     plane: ControlPlane,
     root: Path,
     given: ServiceSettings | None = None,
-    authority: Authority | None = None,
-) -> AsyncIterator[World]:
+    authority: SimulatedAuthority | None = None,
+) -> AsyncIterator[LineWorld]:
     """Everything around a control plane that nobody else uses.
 
     Args:
@@ -404,7 +404,7 @@ async def world(
         authority: Who signs the supervisor's certificate; None for a world without TLS.
     """
     async with place(plane) as here, fresh_namespace(plane.cluster, here.api) as namespace:
-        one = World(plane, root, here, namespace, given or ServiceSettings())
+        one = LineWorld(plane, root, here, namespace, given or ServiceSettings())
         try:
             await one.open(given.supervisor if given else None, authority)
             yield one

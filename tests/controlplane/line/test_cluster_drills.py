@@ -6,26 +6,26 @@ from pathlib import Path
 import pytest
 
 from simulator.harness import ServiceSettings
-from tests.controlplane.line.line_world import Job, JobPlan, World, world
+from tests.controlplane.line.line_world import LineJob, LineJobPlan, LineWorld, world
 from tests.job_supervisor.cli.cli_running import Said, run
 from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
 
 
-async def _drill(one: World, subject: str, lead: str) -> Said:
+async def _drill(one: LineWorld, subject: str, lead: str) -> Said:
     """As `kubectl exec` into the supervisor's pod would hold it, to its end."""
     said = await run("simulate", subject, "--lead", lead, "--wait", "--yes", "--kubeconfig", one.here.kubeconfig)
     assert said.code == 0, said.err + said.out
     return said
 
 
-async def _uids(one: World) -> set[str]:
+async def _uids(one: LineWorld) -> set[str]:
     pods = await one.api.get(f"/api/v1/namespaces/{one.namespace.name}/pods")
     return {str(pod["metadata"]["uid"]) for pod in pods["items"]}
 
 
-async def _finished(one: World, job: Job) -> None:
+async def _finished(one: LineWorld, job: LineJob) -> None:
     status = await one.jobs.phase(job.name, "Succeeded", seconds=90)
     assert not status.get("restartCount")
     figures = one.verdict(job).figures
@@ -37,7 +37,7 @@ async def test_a_drill_of_a_node_suspends_a_job_and_resumes_it(line_plane: Contr
     async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", gpus=1)
         await one.connected()
-        job = await one.job("j", JobPlan(workers=2, min_workers=2, steps=400, step_seconds=0.1))
+        job = await one.job("j", LineJobPlan(workers=2, min_workers=2, steps=400, step_seconds=0.1))
         await one.training(job, workers=2)
         await one.decided(job, "Running")
         drill = asyncio.create_task(_drill(one, f"node/{await one.node_of('j-worker-1')}", "25s"))
@@ -62,7 +62,7 @@ async def test_a_drill_of_a_pod_leaves_it_out_and_deletes_it_at_the_end(
     async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", "n2", gpus=1)
         await one.connected()
-        job = await one.job("j", JobPlan(workers=3, min_workers=2, steps=400, step_seconds=0.1))
+        job = await one.job("j", LineJobPlan(workers=3, min_workers=2, steps=400, step_seconds=0.1))
         await one.training(job, workers=3)
         await one.decided(job, "Running")
         uid = (await one.namespace.get_pod("j-worker-2"))["metadata"]["uid"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from simulator.harness import ServiceSettings
-from tests.controlplane.line.line_world import Job, JobPlan, World, world
+from tests.controlplane.line.line_world import LineJob, LineJobPlan, LineWorld, world
 from tests.job_supervisor.cli.cli_running import run
 from tests.testkit.controlplane.running import ControlPlane
 
@@ -17,7 +17,7 @@ def _conditions(supervised: Any) -> dict[str, str]:
     return {each["type"]: each["status"] for each in supervised["status"]["conditions"]}
 
 
-async def _steer(one: World, verb: str, job: Job, *arguments: str) -> str:
+async def _steer(one: LineWorld, verb: str, job: LineJob, *arguments: str) -> str:
     said = await run(verb, job.name, *arguments, "--wait", "--kubeconfig", one.here.kubeconfig)
     assert said.code == 0, said.err + said.out
     return said.out
@@ -28,7 +28,7 @@ async def test_a_job_is_saved_held_by_its_annotation_and_resumed(line_plane: Con
     async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", gpus=1)
         await one.connected()
-        job = await one.job("j", JobPlan(workers=2, min_workers=2, steps=300, step_seconds=0.1))
+        job = await one.job("j", LineJobPlan(workers=2, min_workers=2, steps=300, step_seconds=0.1))
         await one.training(job, workers=2)
         await one.decided(job, "Running")
         out = await _steer(one, "suspend", job, "--reason", "power cut", "--yes")
@@ -49,7 +49,7 @@ async def test_a_drained_node_is_empty_until_it_is_undrained(line_plane: Control
     async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", gpus=1)
         await one.connected()
-        job = await one.job("j", JobPlan(workers=2, min_workers=2, steps=300, step_seconds=0.1))
+        job = await one.job("j", LineJobPlan(workers=2, min_workers=2, steps=300, step_seconds=0.1))
         await one.training(job, workers=2)
         await one.decided(job, "Running")
         node, where = await one.node_of("j-worker-1"), ("--kubeconfig", line_plane.cluster.kubeconfig)

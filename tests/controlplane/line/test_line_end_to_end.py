@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.events import Event, Kind
+from simulator.events import JobEvent, JobEventKind
 from simulator.harness import ServiceSettings
-from tests.controlplane.line.line_history import History, watching
-from tests.controlplane.line.line_world import Job, JobPlan, World, world
+from tests.controlplane.line.line_history import LineHistory, watching
+from tests.controlplane.line.line_world import LineJob, LineJobPlan, LineWorld, world
 from tests.testkit.controlplane.installed import JOBS, NOTICES
 from tests.testkit.controlplane.running import ControlPlane
 
@@ -34,7 +34,7 @@ async def test_a_job_shrinks_grows_stops_resumes_and_succeeds(own_controlplane: 
         await one.connected()
         job = await one.job(
             "j",
-            JobPlan(workers=8, min_workers=2, steps=240, step_seconds=0.15, worker={"restartPolicy": "Always"}),
+            LineJobPlan(workers=8, min_workers=2, steps=240, step_seconds=0.15, worker={"restartPolicy": "Always"}),
         )
         await one.training(job, workers=8)
         shrunk = asyncio.create_task(one.reclaim(small, LEAD, "shrink"))
@@ -57,14 +57,14 @@ async def test_a_job_shrinks_grows_stops_resumes_and_succeeds(own_controlplane: 
             print(f"{name}: {seconds:.2f} s")  # noqa: T201 - what a person waits for
 
 
-async def _stopped_and_suspended(one: World, job: Job, nodes: Sequence[str]) -> None:
+async def _stopped_and_suspended(one: LineWorld, job: LineJob, nodes: Sequence[str]) -> None:
     one.notice(nodes, LEAD, "stop")
     await one.decided(job, "Suspended")
     await one.jobs.phase(job.name, "Suspended")
     await one.jobs.has_pods(job.name)
 
 
-def _nothing_was_lost(one: World, job: Job) -> None:
+def _nothing_was_lost(one: LineWorld, job: LineJob) -> None:
     verdict = one.verdict(job)
     assert verdict.ok, verdict.failures
     assert verdict.figures.parameters_equal
@@ -73,7 +73,7 @@ def _nothing_was_lost(one: World, job: Job) -> None:
     assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
 
 
-def _all_was_readable(shown: History) -> None:
+def _all_was_readable(shown: LineHistory) -> None:
     course = ["Running", "Shrinking", "Running", "Stopping", "Suspended", "Resuming", "Running", "Finished"]
     assert shown.phases(SUPERVISED)[-len(course) :] == course
     lines = [line.columns for line in shown.of(SUPERVISED)]
@@ -81,11 +81,11 @@ def _all_was_readable(shown: History) -> None:
     assert sizes >= {("Running", 8, 0), ("Running", 6, 2)}
 
 
-def _figures(one: World, job: Job, shown: History) -> dict[str, float]:
+def _figures(one: LineWorld, job: LineJob, shown: LineHistory) -> dict[str, float]:
     flag = one.verdict(job).figures.notice_to_flag.longest
     events = job.events()
-    told = next(event.t for event in events if _is(event, Kind.FLAG_SEEN, run=1, rank=0))
-    resumed = next(event.t for event in events if _is(event, Kind.STEP_APPLIED, run=2))
+    told = next(event.t for event in events if _is(event, JobEventKind.FLAG_SEEN, run=1, rank=0))
+    resumed = next(event.t for event in events if _is(event, JobEventKind.STEP_APPLIED, run=2))
     assert flag is not None
     return {
         "notice to STOP in rank 0": flag,
@@ -94,5 +94,5 @@ def _figures(one: World, job: Job, shown: History) -> dict[str, float]:
     }
 
 
-def _is(event: Event, kind: Kind, **fields: int) -> bool:
+def _is(event: JobEvent, kind: JobEventKind, **fields: int) -> bool:
     return event.kind is kind and all(event.integer(name) == value for name, value in fields.items())

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.harness import ServiceSettings
 from tests.chaos.chaos_world import QUICK
-from tests.controlplane.line.line_world import JobPlan, world
+from tests.controlplane.line.line_world import LineJobPlan, world
 from tests.controlplane.operator.operator_jobs import names
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
@@ -22,7 +22,7 @@ async def test_four_that_resumed_as_two_are_four_again(line_plane: ControlPlane,
     async with world(line_plane, tmp_path / "world", given) as one:
         nodes = await one.nodes("n0", "n1", "n2", "n3", gpus=1)
         await one.connected()
-        job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=300, step_seconds=0.1))
+        job = await one.job("j", LineJobPlan(workers=4, min_workers=2, steps=300, step_seconds=0.1))
         await one.training(job, workers=4)
         one.notice(nodes[:3], lead=15)
         await one.decided(job, "Suspended")

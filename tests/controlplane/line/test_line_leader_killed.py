@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cloud.process import Child
+from simulator.cloud.process import CloudChild
 from simulator.harness import ServiceSettings
-from tests.chaos.chaos_points import ON_CLUSTER, Armed, Scene
+from tests.chaos.chaos_points import ON_CLUSTER, Armed, PointsScene
 from tests.chaos.chaos_world import armed_by_signal, fired
-from tests.controlplane.line.line_world import Job, JobPlan, World, world
+from tests.controlplane.line.line_world import LineJob, LineJobPlan, LineWorld, world
 from tests.testkit.controlplane.installed import NOTICES
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import PATIENCE, until
@@ -29,10 +29,10 @@ LEAD = 13.0
 
 _PLANS = {
     # Two of four go and three are needed; then there is room for three.
-    Scene.STOPPING: JobPlan(workers=4, min_workers=3, steps=200, step_seconds=0.1),
-    Scene.SHRINKING: JobPlan(workers=4, min_workers=2, steps=200, step_seconds=0.1),
+    PointsScene.STOPPING: LineJobPlan(workers=4, min_workers=3, steps=200, step_seconds=0.1),
+    PointsScene.SHRINKING: LineJobPlan(workers=4, min_workers=2, steps=200, step_seconds=0.1),
     # Three of four go; then there is room for two, and later for the others.
-    Scene.GROWING: JobPlan(workers=4, min_workers=2, steps=400, step_seconds=0.1),
+    PointsScene.GROWING: LineJobPlan(workers=4, min_workers=2, steps=400, step_seconds=0.1),
 }
 
 
@@ -68,7 +68,9 @@ async def test_the_leader_dies_at_a_point_and_another_one_goes_on(
 
 
 @asynccontextmanager
-async def _two_supervisors(plane: ControlPlane, root: Path, armed: Armed) -> AsyncIterator[tuple[World, Child]]:
+async def _two_supervisors(
+    plane: ControlPlane, root: Path, armed: Armed
+) -> AsyncIterator[tuple[LineWorld, CloudChild]]:
     given = armed_by_signal(armed)
     supervisor = {**given.supervisor, "JOB_SUPERVISOR_GROWTH_DELAY_SECONDS": "2"}
     async with world(plane, root / "world", ServiceSettings(supervisor, given.agents)) as one:
@@ -78,7 +80,7 @@ async def _two_supervisors(plane: ControlPlane, root: Path, armed: Armed) -> Asy
         yield one, await one.stand_by()
 
 
-async def _stopped(one: World, job: Job) -> Sequence[str]:
+async def _stopped(one: LineWorld, job: LineJob) -> Sequence[str]:
     nodes = await _with_one_worker(one)
     one.notice(nodes, LEAD)
     await one.decided(job, "Suspended", PATIENCE)
@@ -88,7 +90,7 @@ async def _stopped(one: World, job: Job) -> Sequence[str]:
     return nodes
 
 
-async def _shrunk(one: World, job: Job) -> Sequence[str]:
+async def _shrunk(one: LineWorld, job: LineJob) -> Sequence[str]:
     nodes = (await _with_one_worker(one))[:1]
     deadline = one.notice(nodes, LEAD)
     await one.training(job, workers=3)
@@ -97,7 +99,7 @@ async def _shrunk(one: World, job: Job) -> Sequence[str]:
     return nodes
 
 
-async def _grown(one: World, job: Job) -> Sequence[str]:
+async def _grown(one: LineWorld, job: LineJob) -> Sequence[str]:
     alone = await _with_one_worker(one)
     nodes = sorted({await one.node_of(f"j-worker-{number}") for number in range(4)} - {alone[0]})
     one.notice(nodes, LEAD)
@@ -117,33 +119,33 @@ async def _grown(one: World, job: Job) -> Sequence[str]:
     return nodes
 
 
-_LIVED = {Scene.STOPPING: _stopped, Scene.SHRINKING: _shrunk, Scene.GROWING: _grown}
+_LIVED = {PointsScene.STOPPING: _stopped, PointsScene.SHRINKING: _shrunk, PointsScene.GROWING: _grown}
 
 
-async def _with_one_worker(one: World) -> list[str]:
+async def _with_one_worker(one: LineWorld) -> list[str]:
     nodes = [await one.node_of(f"j-worker-{number}") for number in range(4)]
     return [node for node in nodes if nodes.count(node) == 1]
 
 
-async def _died(leader: Child, armed: Armed) -> float:
+async def _died(leader: CloudChild, armed: Armed) -> float:
     await leader.wait(2 * PATIENCE)
     fired(leader, armed)
     return time.time()
 
 
-async def _nothing_was_lost(one: World, job: Job, scene: Scene) -> None:
+async def _nothing_was_lost(one: LineWorld, job: LineJob, scene: PointsScene) -> None:
     status = await one.jobs.phase(job.name, "Succeeded", seconds=90)
     await one.decided(job, "Finished")
     assert not status.get("restartCount")
     verdict = one.verdict(job)
     assert verdict.ok, verdict.failures
     figures = verdict.figures
-    stops = int(scene is not Scene.SHRINKING)
+    stops = int(scene is not PointsScene.SHRINKING)
     assert (figures.suspensions, figures.resumes) == (stops, stops)
     assert set(figures.changes_per_group) <= {1}
 
 
-def _next_decision(standby: Child) -> float:
+def _next_decision(standby: CloudChild) -> float:
     lines = [json.loads(line) for line in standby.log.read_text(encoding="utf-8").splitlines()]
     decided = next(line for line in lines if line["event"] == "job.decided")
     return datetime.fromisoformat(decided["timestamp"]).timestamp()

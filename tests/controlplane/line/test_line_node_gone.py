@@ -7,7 +7,7 @@ import pytest
 
 from simulator.harness import ServiceSettings
 from tests.chaos.chaos_world import QUICK
-from tests.controlplane.line.line_world import JobPlan, World, world
+from tests.controlplane.line.line_world import LineJobPlan, LineWorld, world
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
 
@@ -19,14 +19,14 @@ _NEVER_IN_TIME = 120.0
 
 
 @pytest.fixture
-async def one(line_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
+async def one(line_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[LineWorld]:
     async with world(line_plane, tmp_path / "world", ServiceSettings(QUICK.supervisor, QUICK.agents)) as here:
         await here.nodes("n0", "n1", "n2", "n3", gpus=1)
         await here.connected()
         yield here
 
 
-async def _ended(one: World, nodes: Sequence[str]) -> None:
+async def _ended(one: LineWorld, nodes: Sequence[str]) -> None:
     """Return when all that was ever announced about these nodes counts as gone, and nothing else is announced."""
 
     async def gone() -> bool:
@@ -38,9 +38,9 @@ async def _ended(one: World, nodes: Sequence[str]) -> None:
 
 
 @pytest.mark.brief
-async def test_a_job_goes_on_without_a_node_that_vanishes_after_its_notice(one: World) -> None:
+async def test_a_job_goes_on_without_a_node_that_vanishes_after_its_notice(one: LineWorld) -> None:
     """With its agent dead and no pod of it ever reported as ended, the notice ends and the survivors finish."""
-    job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=200, step_seconds=0.1))
+    job = await one.job("j", LineJobPlan(workers=4, min_workers=2, steps=200, step_seconds=0.1))
     await one.training(job, workers=4)
     node = await one.node_of("j-worker-1")
     one.notice([node], _LEAD)
@@ -53,9 +53,9 @@ async def test_a_job_goes_on_without_a_node_that_vanishes_after_its_notice(one: 
     await one.decided(job, "Finished")
 
 
-async def test_a_job_whose_rank_0_vanishes_with_its_node_is_suspended_and_resumes(one: World) -> None:
+async def test_a_job_whose_rank_0_vanishes_with_its_node_is_suspended_and_resumes(one: LineWorld) -> None:
     """Nobody is left to answer the STOP, and three of its pods only go with the garbage collector."""
-    job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=150, step_seconds=0.1))
+    job = await one.job("j", LineJobPlan(workers=4, min_workers=2, steps=150, step_seconds=0.1))
     await one.training(job, workers=4)
     nodes = [await one.node_of(f"j-worker-{number}") for number in range(3)]
     one.notice(nodes, _LEAD)
@@ -70,9 +70,9 @@ async def test_a_job_whose_rank_0_vanishes_with_its_node_is_suspended_and_resume
     assert one.verdict(job).figures.parameters_equal
 
 
-async def test_a_job_whose_launcher_vanishes_is_suspended_and_resumes(one: World) -> None:
+async def test_a_job_whose_launcher_vanishes_is_suspended_and_resumes(one: LineWorld) -> None:
     """Without a notice: its operator would leave it without one for ever; the steps since the checkpoint are redone."""
-    job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=100, step_seconds=0.1))
+    job = await one.job("j", LineJobPlan(workers=4, min_workers=2, steps=100, step_seconds=0.1))
     await one.training(job, workers=4)
     await one.decided(job, "Running")
     await one.jobs.delete_pod("j-launcher")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from simulator.events import Event, Kind
+from simulator.events import JobEvent, JobEventKind
 from simulator.harness import ServiceSettings
 from simulator.job import COMMIT_EVERY
 from simulator.verdict import Failure
 from tests.chaos.chaos_world import QUICK
-from tests.controlplane.line.line_world import OPTED_IN, JobPlan, World, world
+from tests.controlplane.line.line_world import OPTED_IN, LineJobPlan, LineWorld, world
 from tests.controlplane.operator.operator_jobs import names
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.outages import frozen
 from tests.testkit.controlplane.running import ControlPlane
 
@@ -39,7 +39,7 @@ Outage = Callable[[ControlPlane], AbstractAsyncContextManager[None]]
 
 
 @pytest.fixture
-async def one(own_controlplane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
+async def one(own_controlplane: ControlPlane, tmp_path: Path) -> AsyncIterator[LineWorld]:
     """A world without nodes on a control plane that may be harmed."""
     async with world(own_controlplane, tmp_path / "world", ServiceSettings(_SETTINGS, QUICK.agents)) as here:
         yield here
@@ -54,25 +54,27 @@ async def silent(plane: ControlPlane) -> AsyncIterator[None]:
 @asynccontextmanager
 async def killed(plane: ControlPlane) -> AsyncIterator[None]:
     """It is restarted with the same data, and what etcd had from before is forgotten under everybody's watches."""
-    plane.kill(Program.API_SERVER)
+    plane.kill(BinaryProgram.API_SERVER)
     yield
     plane.compact()
     # A scheduler whose watch comes back later than ours still puts pods on nodes that are gone.
-    plane.kill(Program.SCHEDULER)
-    for program in (Program.API_SERVER, Program.SCHEDULER):
+    plane.kill(BinaryProgram.SCHEDULER)
+    for program in (BinaryProgram.API_SERVER, BinaryProgram.SCHEDULER):
         plane.launch(program)
         await asyncio.to_thread(plane.wait_ready, program)
 
 
 @pytest.mark.parametrize("how", [silent, killed], ids=["silent", "killed"])
 async def test_an_outage_in_the_middle_of_a_reclaim_stops_nobody(
-    own_controlplane: ControlPlane, one: World, how: Outage
+    own_controlplane: ControlPlane, one: LineWorld, how: Outage
 ) -> None:
     """A process whose host ends meanwhile leaves in time; the STOP that is due comes when it is over."""
     await one.add_node("n0", 1)
     first, *others = await one.nodes("n1", "n2", "n3", gpus=1)
     await one.connected()
-    job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=200 + round(OUTAGE / _STEP), step_seconds=_STEP))
+    job = await one.job(
+        "j", LineJobPlan(workers=4, min_workers=2, steps=200 + round(OUTAGE / _STEP), step_seconds=_STEP)
+    )
     await one.training(job, workers=4)
     [gone] = [name for name in names("j", range(4), launcher=False) if await one.node_of(name) == first]
     async with how(own_controlplane):
@@ -102,12 +104,12 @@ async def test_an_outage_in_the_middle_of_a_reclaim_stops_nobody(
 
 
 async def test_a_job_whose_time_to_wait_ends_in_an_outage_times_out_after_it(
-    own_controlplane: ControlPlane, one: World
+    own_controlplane: ControlPlane, one: LineWorld
 ) -> None:
     """At once, in the words that its operator and Arena know; a job with more time goes on waiting."""
-    plan = JobPlan(workers=2, annotations={**OPTED_IN, _MAX_WAIT: "6"})
+    plan = LineJobPlan(workers=2, annotations={**OPTED_IN, _MAX_WAIT: "6"})
     short = await one.job("short", plan)
-    patient = await one.job("patient", JobPlan(workers=2, annotations={**OPTED_IN, _MAX_WAIT: "600"}))
+    patient = await one.job("patient", LineJobPlan(workers=2, annotations={**OPTED_IN, _MAX_WAIT: "600"}))
     for job in (short, patient):
         await one.decided(job, "Waiting")
     async with silent(own_controlplane):
@@ -118,9 +120,9 @@ async def test_a_job_whose_time_to_wait_ends_in_an_outage_times_out_after_it(
     assert (await one.supervised(patient))["status"]["decision"]["phase"] == "Waiting"
 
 
-def _flags(events: Sequence[Event]) -> list[Event]:
-    return [event for event in events if event.kind is Kind.FLAG_SEEN]
+def _flags(events: Sequence[JobEvent]) -> list[JobEvent]:
+    return [event for event in events if event.kind is JobEventKind.FLAG_SEEN]
 
 
-def _told(events: Sequence[Event], directive: str) -> list[str]:
+def _told(events: Sequence[JobEvent], directive: str) -> list[str]:
     return [event.text("host") for event in _flags(events) if event.text("directive") == directive]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from simulator.events import Event, Kind
+from simulator.events import JobEvent, JobEventKind
 from simulator.harness import ServiceSettings
 from tests.chaos.chaos_world import QUICK
-from tests.controlplane.line.line_world import Job, JobPlan, World, world
+from tests.controlplane.line.line_world import LineJob, LineJobPlan, LineWorld, world
 from tests.controlplane.operator.operator_jobs import names
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
@@ -25,17 +25,17 @@ _EARLY = {"JOB_SUPERVISOR_MARGIN_SECONDS": "5", "JOB_SUPERVISOR_LEAVE_MARGIN_SEC
 
 
 @pytest.fixture
-async def one(line_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
+async def one(line_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[LineWorld]:
     given = ServiceSettings({**QUICK.supervisor, **_EARLY}, QUICK.agents)
     async with world(line_plane, tmp_path / "world", given) as here:
         yield here
 
 
-async def test_two_suspended_jobs_take_turns_where_there_is_room_for_one(one: World) -> None:
+async def test_two_suspended_jobs_take_turns_where_there_is_room_for_one(one: LineWorld) -> None:
     """Neither takes half of the other's room: one resumes and finishes, then the other does."""
     nodes = await one.nodes("n0", "n1", gpus=2)
     await one.connected()
-    plan = JobPlan(workers=2, min_workers=2, steps=120, step_seconds=0.1)
+    plan = LineJobPlan(workers=2, min_workers=2, steps=120, step_seconds=0.1)
     jobs = [await one.job("a", plan), await one.job("b", plan)]
     for job in jobs:
         await one.training(job, workers=2)
@@ -61,13 +61,13 @@ async def test_two_suspended_jobs_take_turns_where_there_is_room_for_one(one: Wo
         assert (one.verdict(job).figures.suspensions, one.verdict(job).figures.resumes) == (1, 1)
 
 
-async def test_a_worker_that_is_replaced_while_a_group_is_collected(one: World) -> None:
+async def test_a_worker_that_is_replaced_while_a_group_is_collected(one: LineWorld) -> None:
     """The noticed one alone is left out, and the replacement joins: nobody is stopped for the one that went."""
     await one.add_node("n0", 3)
     [node] = await one.nodes("n1", gpus=1)
     await one.add_node("n2", 1)
     await one.connected()
-    plan = JobPlan(workers=4, min_workers=2, steps=150, step_seconds=0.1, worker=_REPLACED)
+    plan = LineJobPlan(workers=4, min_workers=2, steps=150, step_seconds=0.1, worker=_REPLACED)
     job = await one.job("j", plan)
     await one.training(job, workers=4)
     doomed = await _on(one, node)
@@ -83,12 +83,12 @@ async def test_a_worker_that_is_replaced_while_a_group_is_collected(one: World) 
     assert one.verdict(job).figures.suspensions == 0
 
 
-async def test_a_node_and_its_pod_are_noticed_by_two_sources(one: World) -> None:
+async def test_a_node_and_its_pod_are_noticed_by_two_sources(one: LineWorld) -> None:
     """Left out once; when one of the two takes it back the other still counts, and after it the host is back."""
     await one.add_node("n0", 2)
     [node] = await one.nodes("n1", gpus=1)
     await one.connected()
-    job = await one.job("j", JobPlan(workers=3, min_workers=1, steps=300, step_seconds=0.1))
+    job = await one.job("j", LineJobPlan(workers=3, min_workers=1, steps=300, step_seconds=0.1))
     await one.training(job, workers=3)
     [pod] = await _on(one, node)
     one.notice([node], lead=60)
@@ -106,12 +106,12 @@ async def test_a_node_and_its_pod_are_noticed_by_two_sources(one: World) -> None
     assert one.verdict(job).figures.suspensions == 0
 
 
-async def test_a_replacement_that_lands_on_a_noticed_node_is_left_out_at_once(one: World) -> None:
+async def test_a_replacement_that_lands_on_a_noticed_node_is_left_out_at_once(one: LineWorld) -> None:
     """It is not deleted and made again and again while the machine lives, and nothing waits for it."""
     await one.add_node("n0", 2)
     [node] = await one.nodes("n1", gpus=2)
     await one.connected()
-    job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=200, step_seconds=0.1, worker=_REPLACED))
+    job = await one.job("j", LineJobPlan(workers=4, min_workers=2, steps=200, step_seconds=0.1, worker=_REPLACED))
     await one.training(job, workers=4)
     doomed = await _on(one, node)
     deadline = one.notice([node], lead=12)
@@ -128,19 +128,19 @@ async def test_a_replacement_that_lands_on_a_noticed_node_is_left_out_at_once(on
     assert one.verdict(job).figures.suspensions == 0
 
 
-async def _succeeded(one: World, job: Job) -> None:
+async def _succeeded(one: LineWorld, job: LineJob) -> None:
     status = await one.jobs.phase(job.name, "Succeeded", seconds=90)
     assert not status.get("restartCount")
     verdict = one.verdict(job)
     assert verdict.ok, verdict.failures
 
 
-async def _on(one: World, node: str) -> list[str]:
+async def _on(one: LineWorld, node: str) -> list[str]:
     pods = await one.api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={node}")
     return [pod["metadata"]["name"] for pod in pods["items"] if "worker" in pod["metadata"]["name"]]
 
 
-async def _pod_says(one: World, name: str, status: str) -> None:
+async def _pod_says(one: LineWorld, name: str, status: str) -> None:
     """As a virtual node says that its container instance will be gone, or will not."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     said: dict[str, Any] = {"type": "ContainerInstanceExpired", "status": status, "lastTransitionTime": now}
@@ -150,7 +150,7 @@ async def _pod_says(one: World, name: str, status: str) -> None:
     await one.api.patch(f"{one.namespace.path}/pods/{name}/status", {"status": {"conditions": [*others, said]}})
 
 
-async def _withdrawn(one: World, subject: str) -> None:
+async def _withdrawn(one: LineWorld, subject: str) -> None:
     async def told() -> bool:
         notices = await one.here.notices()
         states = [each["status"]["state"] for each in notices if each["spec"]["subject"]["name"] == subject]
@@ -159,10 +159,10 @@ async def _withdrawn(one: World, subject: str) -> None:
     await until(told, f"the notice on {subject} is withdrawn")
 
 
-def _ring(events: Sequence[Event]) -> tuple[str, ...]:
-    rings = [event.texts("hosts") for event in events if event.kind is Kind.RING_FORMED]
+def _ring(events: Sequence[JobEvent]) -> tuple[str, ...]:
+    rings = [event.texts("hosts") for event in events if event.kind is JobEventKind.RING_FORMED]
     return rings[-1] if rings else ()
 
 
-def _exclusions(job: Job) -> list[tuple[str, ...]]:
-    return [event.texts("hosts") for event in job.events() if event.kind is Kind.EXCLUSIONS_CHANGED]
+def _exclusions(job: LineJob) -> list[tuple[str, ...]]:
+    return [event.texts("hosts") for event in job.events() if event.kind is JobEventKind.EXCLUSIONS_CHANGED]

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from simulator.harness import ServiceSettings
-from tests.controlplane.leader.leader_replicas import Replicas
-from tests.controlplane.line.line_world import JobPlan, world
+from tests.controlplane.leader.leader_replicas import LeaderReplicas
+from tests.controlplane.line.line_world import LineJobPlan, world
 from tests.supervisor.observability.metrics.test_observability_metrics import Scraped, scrape
-from tests.testkit.controlplane.installed import Place
+from tests.testkit.controlplane.installed import InstalledPlace
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
 
@@ -44,7 +44,7 @@ async def test_a_clusters_reclaim_is_measured(own_controlplane: ControlPlane, tm
         for node in nodes:
             await one.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": LABELS}})
         await one.connected()
-        job = await one.job("j", JobPlan(workers=2, min_workers=2, steps=3000, step_seconds=0.1))
+        job = await one.job("j", LineJobPlan(workers=2, min_workers=2, steps=3000, step_seconds=0.1))
         await one.training(job, workers=2)
         before = await scraped(address, "workers")
         assert before.value("workers") == 2
@@ -60,10 +60,10 @@ async def test_a_clusters_reclaim_is_measured(own_controlplane: ControlPlane, tm
         assert await scraped(address, "kubernetes_events_total", outcome="sent")
 
 
-async def test_a_supervisor_that_stands_by_is_measured(here: Place, tmp_path: Path) -> None:
+async def test_a_supervisor_that_stands_by_is_measured(here: InstalledPlace, tmp_path: Path) -> None:
     """It serves what every supervisor has, and nothing of what a leader counts."""
     addresses = [free_address(), free_address()]
-    async with Replicas.on(here, tmp_path) as replicas:
+    async with LeaderReplicas.on(here, tmp_path) as replicas:
         await replicas.forget_lease()
         leading = await replicas.start(metrics_address=addresses[0])
         standing_by = await replicas.start(metrics_address=addresses[1], serving=False)

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from tests.controlplane.operators import define, started
 from tests.testkit.controlplane.api import client
-from tests.testkit.controlplane.binaries import Operator
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.binaries import OperatorBinary
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 NAME = "mpi-operator"
@@ -17,7 +17,7 @@ _QUICK = ("-kube-api-qps=100", "-kube-api-burst=200")
 
 
 @contextmanager
-def operating(operator: Operator, cluster: Cluster) -> Iterator[None]:
+def operating(operator: OperatorBinary, cluster: RunningCluster) -> Iterator[None]:
     """The operator, for the whole cluster; it leads once the block begins."""
     manifest = (operator.module / "manifests" / "base" / "kubeflow.org_mpijobs.yaml").read_text(encoding="utf-8")
     asyncio.run(_prepare(cluster, manifest))
@@ -27,13 +27,13 @@ def operating(operator: Operator, cluster: Cluster) -> Iterator[None]:
         yield
 
 
-async def _prepare(cluster: Cluster, manifest: str) -> None:
+async def _prepare(cluster: RunningCluster, manifest: str) -> None:
     async with client(cluster) as api:
         await define(api, manifest)
         await api.create("/api/v1/namespaces", {"metadata": {"name": NAME}})
 
 
-async def _until_it_leads(cluster: Cluster, process: "subprocess.Popen[bytes]") -> None:
+async def _until_it_leads(cluster: RunningCluster, process: "subprocess.Popen[bytes]") -> None:
     async with client(cluster) as api:
 
         async def leads() -> bool:

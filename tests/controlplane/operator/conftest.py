@@ -2,15 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.operator.operator_jobs import Jobs, defined
+from tests.controlplane.operator.operator_jobs import OperatorJobs, defined
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 
 
 @pytest.fixture
-async def jobs(cluster: Cluster, api: Api, namespace: Namespace, tmp_path: Path) -> Jobs:
+async def jobs(cluster: RunningCluster, api: Api, namespace: Namespace, tmp_path: Path) -> OperatorJobs:
     """The jobs of the test's namespace, which has a node for them; nobody runs them yet."""
     await defined(cluster)
     await namespace.node()
-    return Jobs(api, namespace, tmp_path)
+    return OperatorJobs(api, namespace, tmp_path)

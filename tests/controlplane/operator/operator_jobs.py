@@ -8,11 +8,11 @@ from typing import Any
 
 from servicekit.kubernetes.server import ApiServer
 from simulator.et_operator.crds import create_crds
-from simulator.et_operator.operator import Operator
-from simulator.et_operator.settings import QUICK, Flaw, Pace, Settings
+from simulator.et_operator.operator import EtOperator
+from simulator.et_operator.settings import QUICK, Flaw, OperatorPace, OperatorSettings
 from tests.testkit.controlplane.api import Api, Manifest
 from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import PATIENCE, until
 
 SUSPENDED = "job-supervisor.kube-ai.io/job-suspended"
@@ -37,7 +37,7 @@ def _template(home: str, **resources: Any) -> Manifest:
     return {"spec": {"nodeSelector": {OWNER_LABEL: home}, "containers": [container]}}
 
 
-class Jobs:
+class OperatorJobs:
     """The jobs of one namespace; what a command in a job's launcher finds as its EDL is in a directory here."""
 
     def __init__(self, api: Api, namespace: Namespace, directory: Path) -> None:
@@ -155,11 +155,11 @@ def names(job: str, workers: Iterable[int], *, launcher: bool = True) -> list[st
 
 @asynccontextmanager
 async def operating(
-    cluster: Cluster, namespace: str, *flaws: Flaw, pace: Pace = QUICK
+    cluster: RunningCluster, namespace: str, *flaws: Flaw, pace: OperatorPace = QUICK
 ) -> AsyncIterator["asyncio.Task[None]"]:
     """The stand-in, for the jobs of one namespace; its task ends before the block where it crashes."""
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
-    operator = Operator(server, Settings(pace, frozenset(flaws), namespace))
+    operator = EtOperator(server, OperatorSettings(pace, frozenset(flaws), namespace))
     task = asyncio.create_task(operator.run())
     try:
         yield task
@@ -169,7 +169,7 @@ async def operating(
         await server.close()
 
 
-async def defined(cluster: Cluster) -> None:
+async def defined(cluster: RunningCluster) -> None:
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     try:
         await create_crds(server)

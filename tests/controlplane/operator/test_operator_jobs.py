@@ -8,10 +8,10 @@ import pytest
 from servicekit.kubernetes.errors import NotFoundError
 from simulator.et_operator.scaling import OperatorCrashedError
 from simulator.et_operator.settings import QUICK, Flaw
-from tests.controlplane.operator.operator_jobs import RESUME, Jobs, names, operating
-from tests.testkit.controlplane.api import Api, Refused
+from tests.controlplane.operator.operator_jobs import RESUME, OperatorJobs, names, operating
+from tests.testkit.controlplane.api import Api, ObjectRefused
 from tests.testkit.controlplane.namespace import fresh_namespace
-from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
@@ -20,7 +20,7 @@ _ALWAYS = {"restartPolicy": "Always"}
 
 
 @pytest.mark.brief
-async def test_a_job_has_its_workers_first_and_then_its_launcher(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_job_has_its_workers_first_and_then_its_launcher(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     """Names, labels, owner and ConfigMap are those of the real one, and the status tells of it step by step."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
@@ -46,7 +46,7 @@ async def test_a_job_has_its_workers_first_and_then_its_launcher(cluster: Cluste
     assert status["targetWorkers"] == ["j-worker-0", "j-worker-1"]
 
 
-async def test_a_job_that_lacks_one_worker_has_no_launcher(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_job_that_lacks_one_worker_has_no_launcher(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 9, {"minReplicas": 1})
         await jobs.has_pods("j", *names("j", range(9), launcher=False))
@@ -55,12 +55,12 @@ async def test_a_job_that_lacks_one_worker_has_no_launcher(cluster: Cluster, job
         await jobs.phase("j", "Created")
 
 
-async def _pending(jobs: Jobs) -> bool:
+async def _pending(jobs: OperatorJobs) -> bool:
     phases = [pod["status"]["phase"] for pod in (await jobs.pods("j")).values()]
     return sorted(phases) == ["Pending", *["Running"] * 8]
 
 
-async def test_the_end_of_the_launcher_is_the_end_of_the_job(cluster: Cluster, jobs: Jobs) -> None:
+async def test_the_end_of_the_launcher_is_the_end_of_the_job(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     """Succeeded, and the workers are given back where the job asks for it."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2, cleanPodPolicy="Running")
@@ -71,7 +71,9 @@ async def test_the_end_of_the_launcher_is_the_end_of_the_job(cluster: Cluster, j
 
 
 @pytest.mark.brief
-async def test_a_failed_launcher_starts_everything_again_and_counts_it(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_failed_launcher_starts_everything_again_and_counts_it(
+    cluster: RunningCluster, jobs: OperatorJobs
+) -> None:
     """All pods are new; when nothing of the limit is left, the job stays Failed."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2, backoffLimit=1)
@@ -85,7 +87,7 @@ async def test_a_failed_launcher_starts_everything_again_and_counts_it(cluster: 
         await jobs.phase("j", "Failed", restartCount=1)
 
 
-async def test_a_job_that_is_never_restarted_stays_failed(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_job_that_is_never_restarted_stays_failed(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 1, restartPolicy="Never")
         await jobs.phase("j", "Running")
@@ -93,7 +95,7 @@ async def test_a_job_that_is_never_restarted_stays_failed(cluster: Cluster, jobs
         await jobs.phase("j", "Failed")
 
 
-async def test_a_launcher_that_is_deleted_is_missed_by_nobody(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_launcher_that_is_deleted_is_missed_by_nobody(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     """The job stays Running without one, its workers stay, and no restart is counted."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
@@ -105,7 +107,9 @@ async def test_a_launcher_that_is_deleted_is_missed_by_nobody(cluster: Cluster, 
         await jobs.has_pods("j", *names("j", range(2), launcher=False))
 
 
-async def test_a_suspended_job_has_no_pods_and_does_not_come_back_by_itself(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_suspended_job_has_no_pods_and_does_not_come_back_by_itself(
+    cluster: RunningCluster, jobs: OperatorJobs
+) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -119,14 +123,14 @@ async def test_a_suspended_job_has_no_pods_and_does_not_come_back_by_itself(clus
         await jobs.has_pods("j")
 
 
-async def _nothing_happens(jobs: Jobs) -> None:
+async def _nothing_happens(jobs: OperatorJobs) -> None:
     """Another job has come up meanwhile: the operator was not asleep."""
     await jobs.create("other", 1)
     await jobs.phase("other", "Running")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_the_annotation_flips_a_job_that_is_over(cluster: Cluster, jobs: Jobs, phase: str) -> None:
+async def test_the_annotation_flips_a_job_that_is_over(cluster: RunningCluster, jobs: OperatorJobs, phase: str) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 1, restartPolicy="Never")
         await jobs.phase("j", "Running")
@@ -137,7 +141,7 @@ async def test_the_annotation_flips_a_job_that_is_over(cluster: Cluster, jobs: J
 
 
 @pytest.mark.brief
-async def test_the_recipe_resumes_a_job(cluster: Cluster, jobs: Jobs) -> None:
+async def test_the_recipe_resumes_a_job(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     """Annotation away, status back to Created without conditions and lists: new pods, no restart counted."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
@@ -151,7 +155,7 @@ async def test_the_recipe_resumes_a_job(cluster: Cluster, jobs: Jobs) -> None:
         await jobs.has_pods("j", *names("j", range(2)))
 
 
-async def test_the_recipe_resumes_a_job_at_another_size(cluster: Cluster, jobs: Jobs) -> None:
+async def test_the_recipe_resumes_a_job_at_another_size(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     """The replicas count that stand in the spec; the host list is as old as nobody has rewritten it."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 4)
@@ -166,7 +170,9 @@ async def test_the_recipe_resumes_a_job_at_another_size(cluster: Cluster, jobs: 
         assert (await jobs.config("j"))["hostfile"].count("\n") == 4
 
 
-async def test_a_status_without_the_rest_of_the_recipe_resumes_the_old_size(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_status_without_the_rest_of_the_recipe_resumes_the_old_size(
+    cluster: RunningCluster, jobs: OperatorJobs
+) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 4)
         await jobs.phase("j", "Running")
@@ -179,7 +185,9 @@ async def test_a_status_without_the_rest_of_the_recipe_resumes_the_old_size(clus
         await jobs.has_pods("j", *names("j", range(4)))
 
 
-async def test_a_suspended_job_that_is_made_failed_starts_again_and_counts_it(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_suspended_job_that_is_made_failed_starts_again_and_counts_it(
+    cluster: RunningCluster, jobs: OperatorJobs
+) -> None:
     """A second way to resume, at full size, that uses up the limit."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
@@ -191,7 +199,9 @@ async def test_a_suspended_job_that_is_made_failed_starts_again_and_counts_it(cl
         await jobs.phase("j", "Running", restartCount=1)
 
 
-async def test_the_operator_writes_over_what_others_have_made_of_the_status(cluster: Cluster, jobs: Jobs) -> None:
+async def test_the_operator_writes_over_what_others_have_made_of_the_status(
+    cluster: RunningCluster, jobs: OperatorJobs
+) -> None:
     """Whoever patches it while the operator looks elsewhere has to look again, and patch again."""
     slow = QUICK.__class__(suspend=0.05, write=5.0, retry=0.1)
     async with operating(cluster, jobs.namespace.name):
@@ -206,7 +216,9 @@ async def test_the_operator_writes_over_what_others_have_made_of_the_status(clus
         await jobs.phase("j", "Suspended")
 
 
-async def test_a_lost_worker_is_not_replaced_unless_the_job_asks_for_it(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_lost_worker_is_not_replaced_unless_the_job_asks_for_it(
+    cluster: RunningCluster, jobs: OperatorJobs
+) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -216,7 +228,7 @@ async def test_a_lost_worker_is_not_replaced_unless_the_job_asks_for_it(cluster:
 
 
 @pytest.mark.brief
-async def test_a_lost_worker_is_replaced_under_a_new_number(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_lost_worker_is_replaced_under_a_new_number(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     """Each time under one that nobody has had, so that no exclusion by name catches it."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2, _ALWAYS)
@@ -227,7 +239,7 @@ async def test_a_lost_worker_is_replaced_under_a_new_number(cluster: Cluster, jo
         await jobs.has_pods("j", *names("j", [1, 3]))
 
 
-async def test_the_launchers_list_follows_the_workers_that_run(cluster: Cluster, jobs: Jobs) -> None:
+async def test_the_launchers_list_follows_the_workers_that_run(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 3, _ALWAYS)
         await jobs.phase("j", "Running")
@@ -241,7 +253,7 @@ async def test_the_launchers_list_follows_the_workers_that_run(cluster: Cluster,
         await until(listed, "the replacement is listed")
 
 
-async def test_the_status_lists_a_deleted_worker_for_a_while(cluster: Cluster, jobs: Jobs) -> None:
+async def test_the_status_lists_a_deleted_worker_for_a_while(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     lagging = QUICK.__class__(forget=600.0, write=0.005)
     async with operating(cluster, jobs.namespace.name, pace=lagging):
         await jobs.create("j", 2)
@@ -251,7 +263,7 @@ async def test_the_status_lists_a_deleted_worker_for_a_while(cluster: Cluster, j
         assert status["currentWorkers"] == ["j-worker-0", "j-worker-1"]
 
 
-async def test_a_fresh_job_may_have_a_worker_too_many(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_fresh_job_may_have_a_worker_too_many(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     """It runs, it is listed nowhere but among the pods, and it is no target."""
     async with operating(cluster, jobs.namespace.name, Flaw.EXTRA_WORKER):
         await jobs.create("j", 4, _ALWAYS)
@@ -260,7 +272,9 @@ async def test_a_fresh_job_may_have_a_worker_too_many(cluster: Cluster, jobs: Jo
         assert len(status["targetWorkers"]) == 4
 
 
-async def test_an_operator_that_starts_again_may_make_a_worker_too_many(cluster: Cluster, jobs: Jobs) -> None:
+async def test_an_operator_that_starts_again_may_make_a_worker_too_many(
+    cluster: RunningCluster, jobs: OperatorJobs
+) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -268,7 +282,9 @@ async def test_an_operator_that_starts_again_may_make_a_worker_too_many(cluster:
         await jobs.has_pods("j", *names("j", range(3)))
 
 
-async def test_an_operator_that_starts_again_leaves_running_jobs_alone(cluster: Cluster, jobs: Jobs) -> None:
+async def test_an_operator_that_starts_again_leaves_running_jobs_alone(
+    cluster: RunningCluster, jobs: OperatorJobs
+) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -282,12 +298,12 @@ async def test_an_operator_that_starts_again_leaves_running_jobs_alone(cluster: 
 
 
 async def test_jobs_of_one_name_in_two_namespaces_may_share_their_pods(
-    cluster: Cluster, api: Api, jobs: Jobs, tmp_path: Path
+    cluster: RunningCluster, api: Api, jobs: OperatorJobs, tmp_path: Path
 ) -> None:
     """Where that flaw is shown: suspending the one deletes the pods of the other as well."""
     async with fresh_namespace(cluster, api) as other:
         await other.node()
-        twin = Jobs(api, other, tmp_path)
+        twin = OperatorJobs(api, other, tmp_path)
         async with operating(cluster, other.name):
             await twin.create("shared", 1)
             await twin.phase("shared", "Running")
@@ -299,12 +315,12 @@ async def test_jobs_of_one_name_in_two_namespaces_may_share_their_pods(
 
 
 async def test_jobs_of_one_name_in_two_namespaces_are_two_without_that_flaw(
-    cluster: Cluster, api: Api, jobs: Jobs, tmp_path: Path
+    cluster: RunningCluster, api: Api, jobs: OperatorJobs, tmp_path: Path
 ) -> None:
     """As anybody would expect."""
     async with fresh_namespace(cluster, api) as other:
         await other.node()
-        twin = Jobs(api, other, tmp_path)
+        twin = OperatorJobs(api, other, tmp_path)
         async with operating(cluster, other.name), operating(cluster, jobs.namespace.name):
             for each in (twin, jobs):
                 await each.create("twin", 1)
@@ -314,7 +330,7 @@ async def test_jobs_of_one_name_in_two_namespaces_are_two_without_that_flaw(
             await twin.has_pods("twin", *names("twin", [0]))
 
 
-async def test_a_deleted_job_takes_everything_with_it(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_deleted_job_takes_everything_with_it(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -325,14 +341,14 @@ async def test_a_deleted_job_takes_everything_with_it(cluster: Cluster, jobs: Jo
         async def config_gone() -> bool:
             try:
                 await jobs.config("j")
-            except Refused:
+            except ObjectRefused:
                 return True
             return False
 
         await until(config_gone, "its ConfigMap is gone")
 
 
-async def test_a_scale_in_deletes_those_that_it_names(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_scale_in_deletes_those_that_it_names(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 3, _ALWAYS)
         await jobs.phase("j", "Running")
@@ -341,7 +357,7 @@ async def test_a_scale_in_deletes_those_that_it_names(cluster: Cluster, jobs: Jo
         await jobs.has_pods("j", *names("j", [0, 2]))
 
 
-async def test_a_scale_in_that_names_nobody_deletes_every_worker(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_scale_in_that_names_nobody_deletes_every_worker(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 3)
         await jobs.phase("j", "Running")
@@ -349,7 +365,9 @@ async def test_a_scale_in_that_names_nobody_deletes_every_worker(cluster: Cluste
         await jobs.has_pods("j", "j-launcher")
 
 
-async def test_a_scale_in_that_says_nothing_ends_the_operator_again_and_again(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_scale_in_that_says_nothing_ends_the_operator_again_and_again(
+    cluster: RunningCluster, jobs: OperatorJobs
+) -> None:
     async with operating(cluster, jobs.namespace.name) as operator:
         await jobs.create("j", 1)
         await jobs.phase("j", "Running")
@@ -361,7 +379,7 @@ async def test_a_scale_in_that_says_nothing_ends_the_operator_again_and_again(cl
             await operator
 
 
-async def test_a_scale_in_of_one_waits_for_ten(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_scale_in_of_one_waits_for_ten(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     await jobs.namespace.node("second")
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 11)
@@ -374,7 +392,7 @@ async def test_a_scale_in_of_one_waits_for_ten(cluster: Cluster, jobs: Jobs) -> 
         await until(lambda: _scaled(jobs, "ScaleIn", "less", "ScaleSucceeded"), "it is done")
 
 
-async def test_a_scale_out_adds_workers(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_scale_out_adds_workers(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     """Beside those that the spec counts; once all of them run its script does, and they are targets."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
@@ -389,7 +407,7 @@ async def test_a_scale_out_adds_workers(cluster: Cluster, jobs: Jobs) -> None:
     assert (jobs.edl("j") / "scaled").exists()
 
 
-async def test_a_scale_out_without_a_script_rewrites_the_list(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_scale_out_without_a_script_rewrites_the_list(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     """With those that ran before it began: nobody looks at them until it is over."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
@@ -404,7 +422,9 @@ async def test_a_scale_out_without_a_script_rewrites_the_list(cluster: Cluster, 
         await until(lambda: _listed(jobs, [1, 2]), "the lost one is taken off the list after that")
 
 
-async def test_a_scale_out_that_takes_too_long_takes_back_what_it_has_made(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_scale_out_that_takes_too_long_takes_back_what_it_has_made(
+    cluster: RunningCluster, jobs: OperatorJobs
+) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -415,7 +435,7 @@ async def test_a_scale_out_that_takes_too_long_takes_back_what_it_has_made(clust
         await jobs.phase("j", "Running")
 
 
-async def test_a_scale_out_whose_script_fails_changes_nothing(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_scale_out_whose_script_fails_changes_nothing(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -425,7 +445,9 @@ async def test_a_scale_out_whose_script_fails_changes_nothing(cluster: Cluster, 
         await jobs.phase("j", "Running")
 
 
-async def test_a_scale_out_that_fails_deletes_whoever_has_its_names(cluster: Cluster, jobs: Jobs) -> None:
+async def test_a_scale_out_that_fails_deletes_whoever_has_its_names(
+    cluster: RunningCluster, jobs: OperatorJobs
+) -> None:
     """A worker that is no target has the next name; so the supervisor makes none where there is such a worker."""
     async with operating(cluster, jobs.namespace.name, Flaw.EXTRA_WORKER):
         await jobs.create("j", 2)
@@ -437,7 +459,7 @@ async def test_a_scale_out_that_fails_deletes_whoever_has_its_names(cluster: Clu
 
 
 async def test_a_scale_out_that_a_suspension_interrupts_is_taken_up_by_the_next_run(
-    cluster: Cluster, jobs: Jobs
+    cluster: RunningCluster, jobs: OperatorJobs
 ) -> None:
     """With its old names, under which it deletes workers of that run; so the supervisor deletes it before a resume."""
     async with operating(cluster, jobs.namespace.name):
@@ -457,7 +479,7 @@ async def test_a_scale_out_that_a_suspension_interrupts_is_taken_up_by_the_next_
         await jobs.has_pods("j", *names("j", range(2)))
 
 
-async def test_what_a_deleted_scale_out_has_made_stays(cluster: Cluster, jobs: Jobs) -> None:
+async def test_what_a_deleted_scale_out_has_made_stays(cluster: RunningCluster, jobs: OperatorJobs) -> None:
     async with operating(cluster, jobs.namespace.name):
         await jobs.create("j", 2)
         await jobs.phase("j", "Running")
@@ -470,14 +492,14 @@ async def test_what_a_deleted_scale_out_has_made_stays(cluster: Cluster, jobs: J
         await until(lambda: _listed(jobs, range(3)), "it is listed")
 
 
-async def _listed(jobs: Jobs, workers: Iterable[int]) -> bool:
+async def _listed(jobs: OperatorJobs, workers: Iterable[int]) -> bool:
     hosts = jobs.edl("j") / "hostfile"
     return hosts.exists() and hosts.read_text(encoding="utf-8") == "".join(
         f"{name}:1\n" for name in names("j", workers, launcher=False)
     )
 
 
-async def _scaled(jobs: Jobs, kind: str, name: str, phase: str) -> bool:
+async def _scaled(jobs: OperatorJobs, kind: str, name: str, phase: str) -> bool:
     return await jobs.scale_phase(kind, name) == phase
 
 

@@ -23,10 +23,10 @@ from supervisor.pki.keys import CA, TOKENS
 from supervisor.pki.keys_secret import KeysSecret
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.controlplane.leader.leader_replicas import Replica, Replicas
-from tests.testkit.controlplane.api import Api, Refused
-from tests.testkit.controlplane.installed import Place
-from tests.testkit.serving import Peers
+from tests.controlplane.leader.leader_replicas import LeaderReplica, LeaderReplicas
+from tests.testkit.controlplane.api import Api, ObjectRefused
+from tests.testkit.controlplane.installed import InstalledPlace
+from tests.testkit.serving import ServedPeers
 from tests.testkit.waiting import PATIENCE, until
 
 SECRET, CONFIG_MAP, WEBHOOK = "elastic-job-supervisor-keys", "elastic-job-supervisor-ca", "elastic-job-supervisor"
@@ -43,13 +43,13 @@ _PAGE = Path(__file__).parents[3] / "docs" / "kubernetes" / "keys.md"
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    replicas: Replicas
+    replicas: LeaderReplicas
 
     @classmethod
     @asynccontextmanager
-    async def on(cls, place: Place, root: Path) -> AsyncIterator[Self]:
+    async def on(cls, place: InstalledPlace, root: Path) -> AsyncIterator[Self]:
         """On that control plane, where nobody has led or made keys before."""
-        async with Replicas.on(place, root) as replicas:
+        async with LeaderReplicas.on(place, root) as replicas:
             await replicas.forget_lease()
             shared = cls(replicas)
             for path in (SECRET_PATH, CONFIG_MAP_PATH, f"{WEBHOOKS}/{WEBHOOK}"):
@@ -60,14 +60,14 @@ class Shared:
     def api(self) -> Api:
         return self.replicas.place.api
 
-    async def start(self, *, serving: bool = True, **changes: Any) -> Replica:
+    async def start(self, *, serving: bool = True, **changes: Any) -> LeaderReplica:
         settings = {"keys_secret": SECRET, "tls_names": NAMES, **changes}
         return await self.replicas.start(serving=serving, within=PATIENCE, **settings)
 
     async def forget(self, path: str) -> None:
         try:
             await self.api.delete(path)
-        except Refused as refused:
+        except ObjectRefused as refused:
             if refused.status != 404:
                 raise
 
@@ -87,10 +87,10 @@ class Shared:
         return str((await self.api.get(CONFIG_MAP_PATH))["data"]["ca.crt"]).encode()
 
     @asynccontextmanager
-    async def peers(self, replica: Replica) -> AsyncIterator[Peers]:
+    async def peers(self, replica: LeaderReplica) -> AsyncIterator[ServedPeers]:
         """Peers of the one that serves, who trust what is published, with tokens of the Secret."""
         secret = await self.secret()
-        async with Peers.of(Tokens(secret[TOKENS]), endpoints(replica), secret[CA]) as peers:
+        async with ServedPeers.of(Tokens(secret[TOKENS]), endpoints(replica), secret[CA]) as peers:
             yield peers
 
     @asynccontextmanager
@@ -120,12 +120,12 @@ class Shared:
         )
 
 
-def endpoints(replica: Replica) -> dict[str, str]:
+def endpoints(replica: LeaderReplica) -> dict[str, str]:
     said: dict[str, str] = json.loads((replica.directory / ENDPOINTS_FILE).read_bytes())
     return said
 
 
-def ports(replica: Replica) -> tuple[Address, Address]:
+def ports(replica: LeaderReplica) -> tuple[Address, Address]:
     said = endpoints(replica)
     return parse(said["grpc"]), parse(said["http"].removeprefix("https://"))
 
@@ -160,7 +160,7 @@ async def leaf(address: Address, trusted: bytes) -> bytes:
         writer.transport.abort()
 
 
-async def serves_another(replica: Replica, trusted: bytes, before: bytes) -> None:
+async def serves_another(replica: LeaderReplica, trusted: bytes, before: bytes) -> None:
     """Waits until both ports serve another certificate than that one, which that authority has issued."""
     for address in ports(replica):
 

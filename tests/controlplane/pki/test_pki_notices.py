@@ -18,7 +18,7 @@ from tests.controlplane.pki.pki_world import (
     published,
     serves_another,
 )
-from tests.testkit.serving import Peers
+from tests.testkit.serving import ServedPeers
 
 pytestmark = pytest.mark.long
 
@@ -34,7 +34,7 @@ async def test_notices_come_and_go_while_the_authority_is_rotated(shared: Shared
     old = await shared.secret()
     new, key = another(tmp_path)
     steps = [{CA: old[CA] + new}, {CA: new + old[CA], CA_KEY: key}, {CA: new, CA_KEY: key}]
-    everybody = Peers.of(Tokens(old[TOKENS]), endpoints(leader), old[CA] + new)
+    everybody = ServedPeers.of(Tokens(old[TOKENS]), endpoints(leader), old[CA] + new)
     async with Crowd.on(shared.replicas.place, everybody) as crowd:
         before = await leaf(ports(leader)[0], old[CA])
         for number, step in enumerate(steps):
@@ -42,7 +42,7 @@ async def test_notices_come_and_go_while_the_authority_is_rotated(shared: Shared
             announced = await crowd.wave(source)
             assert crowd.splits(announced) == {}
             await published(shared, Keys.read({**old, **step}, 0).trusted)
-            trusted = Peers.of(Tokens(old[TOKENS]), endpoints(leader), step[CA])
+            trusted = ServedPeers.of(Tokens(old[TOKENS]), endpoints(leader), step[CA])
             async with trusted as others:
                 await (await others.agent(f"late{number}")).notices(f"late{number}", withdrawn=True)
             await crowd.stored()

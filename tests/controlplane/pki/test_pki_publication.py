@@ -14,7 +14,7 @@ from servicekit.kubernetes.server import ApiServer
 from supervisor.pki.keys import CA, Keys
 from supervisor.pki.trust import CaConfigMap, TrustPublisher, WebhookConfiguration
 from tests.controlplane.pki.pki_world import CONFIG_MAP, CONFIG_MAP_PATH, CORE, WEBHOOK, WEBHOOKS, Shared
-from tests.testkit.controlplane.api import Refused
+from tests.testkit.controlplane.api import ObjectRefused
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
@@ -98,7 +98,7 @@ async def test_whoever_does_not_lead_says_nothing(publisher: Publisher) -> None:
     """Two that trust different CAs in the middle of a change would undo each other's word."""
     publisher.leads = False
     await publisher.publication.once()
-    with pytest.raises(Refused, match="404"):
+    with pytest.raises(ObjectRefused, match="404"):
         await publisher.shared.trusted()
 
 

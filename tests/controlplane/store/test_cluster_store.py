@@ -16,14 +16,14 @@ from supervisor.store.kubernetes import KubernetesStore
 from supervisor.store.names import notice_key
 from tests.supervisor.decide.decide_builders import T0, notice, observing, running_job, spec, waiting_job
 from tests.supervisor.store.store_behaviour import Opener, StoreBehaviour, put_job, to
-from tests.testkit.controlplane.api import Refused
-from tests.testkit.controlplane.installed import JOBS, NOTICES, Place, job_path
+from tests.testkit.controlplane.api import ObjectRefused
+from tests.testkit.controlplane.installed import JOBS, NOTICES, InstalledPlace, job_path
 from tests.testkit.waiting import PATIENCE
 
 
 class TestKubernetes(StoreBehaviour):
     @pytest.fixture
-    def opener(self, here: Place) -> Opener:
+    def opener(self, here: InstalledPlace) -> Opener:
         return here.store
 
 
@@ -39,7 +39,7 @@ def next_revision(known: ReclaimNotice | None) -> ReclaimNotice:
     return replace(notice(1), revision=known.revision + 1 if known else 1)
 
 
-async def test_what_was_returned_lies_in_the_cluster_and_in_the_snapshot(here: Place) -> None:
+async def test_what_was_returned_lies_in_the_cluster_and_in_the_snapshot(here: InstalledPlace) -> None:
     async with here.opened() as store:
         for number in range(1, 21):
             await store.put_notice(notice(1).id, next_revision)
@@ -48,7 +48,7 @@ async def test_what_was_returned_lies_in_the_cluster_and_in_the_snapshot(here: P
             assert store.snapshot().notices[notice(1).id].revision == number
 
 
-async def test_own_changes_are_seen_without_the_watch(here: Place) -> None:
+async def test_own_changes_are_seen_without_the_watch(here: InstalledPlace) -> None:
     store = await here.store()
     making = asyncio.create_task(store._notices.queue.run())  # No watch runs beside it.
     await store.put_notice(notice(1).id, to(notice(1)))
@@ -60,7 +60,7 @@ async def test_own_changes_are_seen_without_the_watch(here: Place) -> None:
     await store.close()
 
 
-async def test_changes_that_wait_for_one_key_share_a_request(here: Place) -> None:
+async def test_changes_that_wait_for_one_key_share_a_request(here: InstalledPlace) -> None:
     async with here.opened() as store:
         await store.put_notice(notice(1).id, next_revision)
         before = store.requests
@@ -69,7 +69,7 @@ async def test_changes_that_wait_for_one_key_share_a_request(here: Place) -> Non
         assert store.snapshot().notices[notice(1).id].revision == 51
 
 
-async def test_each_change_of_a_notice_is_one_request(here: Place) -> None:
+async def test_each_change_of_a_notice_is_one_request(here: InstalledPlace) -> None:
     """Also the first one. A supervisor of version 0.1 reads the same notice, and changes it in its own way."""
     withdrawn = replace(notice(1), state=NoticeState.WITHDRAWN, ended_at=T0 + 1, revision=2)
     store = await here.store()
@@ -89,7 +89,7 @@ async def test_each_change_of_a_notice_is_one_request(here: Place) -> None:
         assert another.snapshot().notices[notice(1).id].state is NoticeState.GONE
 
 
-async def test_one_change_that_is_refused_takes_no_other_with_it(here: Place) -> None:
+async def test_one_change_that_is_refused_takes_no_other_with_it(here: InstalledPlace) -> None:
     """They waited together; the API server only says that something is wrong with the outcome of all."""
 
     def too_long(known: ReclaimNotice | None) -> ReclaimNotice:
@@ -109,7 +109,7 @@ async def test_one_change_that_is_refused_takes_no_other_with_it(here: Place) ->
         assert lies["status"]["revision"] == 3
 
 
-async def test_an_end_and_a_new_beginning_that_wait_together_are_both_written(here: Place) -> None:
+async def test_an_end_and_a_new_beginning_that_wait_together_are_both_written(here: InstalledPlace) -> None:
     """Two episodes lie in two resources, and neither may be left as it was."""
     ended = replace(notice(1), state=NoticeState.WITHDRAWN, ended_at=T0 + 1, revision=2)
     again = replace(notice(1), episode=2, revision=3)
@@ -121,7 +121,7 @@ async def test_an_end_and_a_new_beginning_that_wait_together_are_both_written(he
         assert store.snapshot().notices == {again.id: again}
 
 
-async def test_no_change_of_two_rivals_is_lost(here: Place) -> None:
+async def test_no_change_of_two_rivals_is_lost(here: InstalledPlace) -> None:
     """Each writes only where nothing came between, and makes its change again where something did."""
     async with here.opened() as one, here.opened() as other:
         for _ in range(10):
@@ -132,7 +132,7 @@ async def test_no_change_of_two_rivals_is_lost(here: Place) -> None:
             await seen(store, lambda now: now.notices[notice(1).id].revision == 20)
 
 
-async def test_of_two_rivals_that_decide_on_one_reading_one_is_told_no(here: Place) -> None:
+async def test_of_two_rivals_that_decide_on_one_reading_one_is_told_no(here: InstalledPlace) -> None:
     job = running_job()
     async with here.opened() as one, here.opened() as other:
         await put_job(one, job)
@@ -144,7 +144,7 @@ async def test_of_two_rivals_that_decide_on_one_reading_one_is_told_no(here: Pla
         assert lies["status"]["decision"]["reason"] == ("One." if outcomes[0] else "Other.")
 
 
-async def test_a_leader_of_before_is_refused_by_the_api_server(here: Place) -> None:
+async def test_a_leader_of_before_is_refused_by_the_api_server(here: InstalledPlace) -> None:
     """Whatever part of a job or notice it would write; it has read all there is, so only its epoch is wrong."""
     job = running_job()
     async with here.opened(epoch=2) as now, here.opened(epoch=1) as before:
@@ -161,7 +161,7 @@ async def test_a_leader_of_before_is_refused_by_the_api_server(here: Place) -> N
         assert (await here.jobs())[0]["status"]["decision"]["generation"] == 5
 
 
-async def test_a_leader_of_before_is_refused_where_only_the_other_part_was_written(here: Place) -> None:
+async def test_a_leader_of_before_is_refused_where_only_the_other_part_was_written(here: InstalledPlace) -> None:
     job = running_job()
     async with here.opened(epoch=1) as before, here.opened(epoch=2) as now:
         await put_job(before, job)
@@ -172,7 +172,7 @@ async def test_a_leader_of_before_is_refused_where_only_the_other_part_was_writt
             await before.put_job(job.name, lambda known: known and observing(known, restarts=1))
 
 
-async def test_what_a_person_deletes_is_gone_and_can_come_again(here: Place) -> None:
+async def test_what_a_person_deletes_is_gone_and_can_come_again(here: InstalledPlace) -> None:
     """A notice and a job, under the store's feet; the next change finds nothing and begins anew."""
     job = running_job()
     async with here.opened() as store:
@@ -190,14 +190,14 @@ async def test_what_a_person_deletes_is_gone_and_can_come_again(here: Place) -> 
         assert store.snapshot().jobs == {job.name: job}
 
 
-async def test_a_deletion_is_seen_without_a_change(here: Place) -> None:
+async def test_a_deletion_is_seen_without_a_change(here: InstalledPlace) -> None:
     async with here.opened() as store:
         await store.put_notice(notice(1).id, to(notice(1)))
         await here.api.delete(f"{NOTICES}/{(await here.notices())[0]['metadata']['name']}")
         await seen(store, lambda now: not now.notices)
 
 
-async def test_what_other_people_write_into_the_metadata_stays(here: Place) -> None:
+async def test_what_other_people_write_into_the_metadata_stays(here: InstalledPlace) -> None:
     job = running_job()
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "1-2-3"}
     async with here.opened() as store:
@@ -211,7 +211,7 @@ async def test_what_other_people_write_into_the_metadata_stays(here: Place) -> N
         assert (lies["spec"]["minWorkers"], lies["status"]["observed"]["restarts"]) == (1, 3)
 
 
-async def test_half_a_notice_does_not_count_and_is_made_whole(here: Place) -> None:
+async def test_half_a_notice_does_not_count_and_is_made_whole(here: InstalledPlace) -> None:
     """A supervisor of version 0.1 was killed before it wrote the status: nobody was told that it is durable."""
     async with here.opened() as store:
         await store.put_notice(notice(1).id, to(notice(1)))
@@ -224,7 +224,7 @@ async def test_half_a_notice_does_not_count_and_is_made_whole(here: Place) -> No
         assert store.snapshot().notices == {notice(1).id: notice(1)}
 
 
-async def test_half_a_notice_that_nobody_finished_is_forgotten(here: Place) -> None:
+async def test_half_a_notice_that_nobody_finished_is_forgotten(here: InstalledPlace) -> None:
     subject = {"kind": "node", "name": "n", "uid": "u"}
     spec_alone = {"source": "s", "subject": subject, "episode": 1}
     await here.half_a_notice("half", spec_alone)
@@ -234,7 +234,7 @@ async def test_half_a_notice_that_nobody_finished_is_forgotten(here: Place) -> N
     assert await here.notices() == []
 
 
-async def test_a_notice_of_the_version_before_stays_in_its_resource(here: Place) -> None:
+async def test_a_notice_of_the_version_before_stays_in_its_resource(here: InstalledPlace) -> None:
     """Which was named without the subject's name; only the next episode has a resource of the present name."""
     async with here.opened() as store:
         await store.put_notice(notice(1).id, to(notice(1)))
@@ -257,7 +257,7 @@ async def test_a_notice_of_the_version_before_stays_in_its_resource(here: Place)
         assert [one["status"]["state"] for one in await here.notices() if one["spec"]["episode"] == 1] == ["withdrawn"]
 
 
-async def test_a_new_job_of_an_old_name_takes_its_resource(here: Place) -> None:
+async def test_a_new_job_of_an_old_name_takes_its_resource(here: InstalledPlace) -> None:
     """The earlier one is over: nothing of it is left in the new one."""
     earlier = observing(running_job(), result=Result.FAILED, exit_code=1)
     later = replace(waiting_job(spec(2, 4)), uid="later")
@@ -269,7 +269,7 @@ async def test_a_new_job_of_an_old_name_takes_its_resource(here: Place) -> None:
         assert store.snapshot().jobs == {later.name: later}
 
 
-async def test_jobs_of_one_name_in_two_namespaces_are_two(here: Place) -> None:
+async def test_jobs_of_one_name_in_two_namespaces_are_two(here: InstalledPlace) -> None:
     names = [cluster_job("default", "trainingjob", "job"), cluster_job("kube-public", "trainingjob", "job")]
     jobs = [replace(waiting_job(), name=name) for name in names] + [waiting_job()]
     async with here.opened() as store:
@@ -280,14 +280,14 @@ async def test_jobs_of_one_name_in_two_namespaces_are_two(here: Place) -> None:
     assert lies == {("default", "trainingjob.job"), ("kube-public", "trainingjob.job"), ("default", "standalone.job")}
 
 
-async def test_a_source_that_never_settles_fills_no_cluster(here: Place) -> None:
+async def test_a_source_that_never_settles_fills_no_cluster(here: InstalledPlace) -> None:
     async with here.opened() as store:
         for episode in range(1, MAX_EPISODES + 6):
             await store.put_notice(notice(1).id, to(replace(notice(1), episode=episode)))
         assert {one["spec"]["episode"] for one in await here.notices()} == set(range(6, MAX_EPISODES + 6))
 
 
-async def test_forgetting_a_job_forgets_that_job(here: Place) -> None:
+async def test_forgetting_a_job_forgets_that_job(here: InstalledPlace) -> None:
     async with here.opened() as store:
         await put_job(store, running_job())
         await store.forget_job(running_job().name, "another")
@@ -297,7 +297,7 @@ async def test_forgetting_a_job_forgets_that_job(here: Place) -> None:
         assert store.snapshot().jobs == {}
 
 
-async def test_four_thousand_workers_fit_with_room_to_spare(here: Place) -> None:
+async def test_four_thousand_workers_fit_with_room_to_spare(here: InstalledPlace) -> None:
     """As the API server keeps them, its own notes included, in the middle of a shrink."""
     hosts = frozenset(Host(f"cn-hangzhou.i-bp1abcdefghijkl{number:05}.training") for number in range(4000))
     job = observing(running_job(spec(2, 4000), workers=0), hosts=hosts)
@@ -311,7 +311,7 @@ async def test_four_thousand_workers_fit_with_room_to_spare(here: Place) -> None
         assert store.snapshot().jobs[job.name].decision.hosts == hosts
 
 
-async def test_a_thousand_notices_at_once(here: Place, record_property: Any) -> None:
+async def test_a_thousand_notices_at_once(here: InstalledPlace, record_property: Any) -> None:
     async with here.opened() as store:
         before, begun = store.requests, time.monotonic()
         await asyncio.gather(*(store.put_notice(notice(n).id, to(notice(n))) for n in range(1000)))
@@ -336,17 +336,17 @@ async def test_a_thousand_notices_at_once(here: Place, record_property: Any) -> 
         (f"{JOBS}/status", {"status": {"decision": {"generation": 1}}}),
     ],
 )
-async def test_what_makes_no_sense_is_refused(here: Place, path: str, change: dict[str, Any]) -> None:
+async def test_what_makes_no_sense_is_refused(here: InstalledPlace, path: str, change: dict[str, Any]) -> None:
     async with here.opened() as store:
         await store.put_notice(notice(1).id, to(notice(1)))
         await put_job(store, running_job())
     name = (await here.notices())[0]["metadata"]["name"]
     path = path.replace(NOTICES, f"{NOTICES}/{name}").replace(JOBS, job_path("standalone.job"))
-    with pytest.raises(Refused, match="422"):
+    with pytest.raises(ObjectRefused, match="422"):
         await here.api.patch(path, change)
 
 
-async def test_people_see_what_is_so(here: Place) -> None:
+async def test_people_see_what_is_so(here: InstalledPlace) -> None:
     job = running_job()
     job = replace(job, decision=replace(job.decision, exclusions=frozenset([Host("n1")]), reason="One goes."))
     async with here.opened() as store:

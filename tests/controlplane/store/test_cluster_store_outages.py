@@ -12,8 +12,8 @@ from supervisor.store.kubernetes import KubernetesStore
 from tests.supervisor.decide.decide_builders import T0, notice, running_job
 from tests.supervisor.store.store_behaviour import opened, put_job, to
 from tests.testkit.controlplane.api import client
-from tests.testkit.controlplane.binaries import Program
-from tests.testkit.controlplane.installed import NOTICES, Place, define
+from tests.testkit.controlplane.binaries import BinaryProgram
+from tests.testkit.controlplane.installed import NOTICES, InstalledPlace, define
 from tests.testkit.controlplane.outages import frozen
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import PATIENCE, until
@@ -27,9 +27,9 @@ async def seen(store: KubernetesStore, condition: Callable[[Snapshot], object]) 
     return snapshot
 
 
-async def restart(place: Place) -> None:
-    place.plane.launch(Program.API_SERVER)
-    place.plane.wait_ready(Program.API_SERVER)
+async def restart(place: InstalledPlace) -> None:
+    place.plane.launch(BinaryProgram.API_SERVER)
+    place.plane.wait_ready(BinaryProgram.API_SERVER)
     await define(place.api)
 
 
@@ -65,7 +65,7 @@ async def more(writers: list[Writer], what: str) -> None:
     await until(lambda: all(getattr(one, what) > was + 2 for one, was in zip(writers, before, strict=True)))
 
 
-async def test_killed_and_restarted_under_writes_nothing_confirmed_is_lost(here: Place) -> None:
+async def test_killed_and_restarted_under_writes_nothing_confirmed_is_lost(here: InstalledPlace) -> None:
     """Changes are refused while it is away, and made once it is back, by the same store."""
     async with here.opened() as store:
         writers = [Writer(store, number) for number in range(5)]
@@ -73,9 +73,9 @@ async def test_killed_and_restarted_under_writes_nothing_confirmed_is_lost(here:
             tasks = [group.create_task(writer.run()) for writer in writers]
             for _ in range(2):
                 await more(writers, "confirmed")
-                here.plane.kill(Program.API_SERVER)
+                here.plane.kill(BinaryProgram.API_SERVER)
                 await more(writers, "refused")
-                here.plane.launch(Program.API_SERVER)
+                here.plane.launch(BinaryProgram.API_SERVER)
                 await more(writers, "confirmed")
             for task in tasks:
                 task.cancel()
@@ -85,25 +85,25 @@ async def test_killed_and_restarted_under_writes_nothing_confirmed_is_lost(here:
             assert store.snapshot().notices[writer.key].revision >= writer.confirmed
 
 
-async def test_what_changed_while_it_was_away_is_seen_when_it_is_back(here: Place) -> None:
+async def test_what_changed_while_it_was_away_is_seen_when_it_is_back(here: InstalledPlace) -> None:
     async with here.opened() as store:
         for number in (1, 2):
             await store.put_notice(notice(number).id, to(notice(number)))
-        here.plane.kill(Program.API_SERVER)
+        here.plane.kill(BinaryProgram.API_SERVER)
         await restart(here)
         first = (await here.notices())[0]
         await here.api.delete(f"{NOTICES}/{first['metadata']['name']}")
         await seen(store, lambda now: len(now.notices) == 1)
 
 
-async def test_a_history_that_was_compacted_is_listed_again(here: Place) -> None:
+async def test_a_history_that_was_compacted_is_listed_again(here: InstalledPlace) -> None:
     """The version from which the watch would go on is not known any more, and an event was missed."""
     async with here.opened() as store:
         for number in (1, 2):
             await store.put_notice(notice(number).id, to(notice(number)))
         # Away as a process is that sleeps: the API server is another one when it goes on.
         names = [one["metadata"]["name"] for one in await here.notices()]
-        here.plane.kill(Program.API_SERVER)
+        here.plane.kill(BinaryProgram.API_SERVER)
         here.plane.compact()
         await restart(here)
         await here.api.delete(f"{NOTICES}/{names[0]}")
@@ -112,7 +112,7 @@ async def test_a_history_that_was_compacted_is_listed_again(here: Place) -> None
         await store.put_notice(notice(3).id, to(notice(3)))
 
 
-async def test_one_that_says_nothing_is_given_up_in_time(here: Place) -> None:
+async def test_one_that_says_nothing_is_given_up_in_time(here: InstalledPlace) -> None:
     """As long as its time-out and not for ever; nobody believes that anything is durable, and then it is."""
     job = running_job()
     async with here.opened(timeout_seconds=2.0) as store:
@@ -138,7 +138,7 @@ async def test_one_that_says_nothing_is_given_up_in_time(here: Place) -> None:
         assert [one["status"]["decision"]["reason"] for one in await here.jobs()] == ["Decided."]
 
 
-async def test_a_watch_that_falls_silent_is_opened_again(here: Place) -> None:
+async def test_a_watch_that_falls_silent_is_opened_again(here: InstalledPlace) -> None:
     """Its connection hangs while the API server sleeps: longer than the watch may last, so another one is opened."""
     async with here.opened(watch_seconds=1, timeout_seconds=2.0) as store:
         with frozen(here.plane):
@@ -148,11 +148,11 @@ async def test_a_watch_that_falls_silent_is_opened_again(here: Place) -> None:
         await seen(store, lambda now: now.notices)
 
 
-async def test_a_store_that_opens_meanwhile_waits(here: Place) -> None:
+async def test_a_store_that_opens_meanwhile_waits(here: InstalledPlace) -> None:
     """A supervisor that is restarted during an outage serves as soon as that is over, with all that is known."""
     async with here.opened() as store:
         await store.put_notice(notice(1).id, to(notice(1)))
-    here.plane.kill(Program.API_SERVER)
+    here.plane.kill(BinaryProgram.API_SERVER)
     opening = asyncio.create_task(here.store())
     await asyncio.sleep(0)
     assert not opening.done()
@@ -165,7 +165,7 @@ async def test_a_store_that_opens_meanwhile_waits(here: Place) -> None:
 
 async def test_a_cluster_without_our_resources_is_said_in_a_sentence(own_plane: ControlPlane) -> None:
     async with client(own_plane.cluster) as api:
-        bare = Place(own_plane, api)
+        bare = InstalledPlace(own_plane, api)
         with pytest.raises(StoreError, match="apply the chart's files/crds/ first"):
             await bare.store(kubeconfig=str(own_plane.cluster.kubeconfig))
         with pytest.raises(StoreError, match="no cluster to connect to"):
@@ -183,7 +183,7 @@ async def test_definitions_of_an_earlier_version_are_said_in_a_sentence(own_plan
 
         async def refusal() -> str:
             try:
-                async with Place(own_plane, api).opened(kubeconfig=kubeconfig):
+                async with InstalledPlace(own_plane, api).opened(kubeconfig=kubeconfig):
                     return ""
             except StoreError as error:
                 return str(error)
@@ -191,12 +191,12 @@ async def test_definitions_of_an_earlier_version_are_said_in_a_sentence(own_plan
         assert "apply the chart's files/crds/ first" in (await until(refusal, "the earlier definition is served") or "")
 
 
-async def test_an_outage_during_a_prune_forgets_later(here: Place) -> None:
+async def test_an_outage_during_a_prune_forgets_later(here: InstalledPlace) -> None:
     ended = [replace(notice(n), state=NoticeState.GONE, ended_at=T0) for n in range(20)]
     async with here.opened() as store:
         for each in ended:
             await store.put_notice(each.id, to(each))
-        here.plane.kill(Program.API_SERVER)
+        here.plane.kill(BinaryProgram.API_SERVER)
         with pytest.raises(StoreUnavailableError):
             await store.prune(T0 + 1)
         assert len(store.snapshot().notices) == 20

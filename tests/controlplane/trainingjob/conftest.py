@@ -10,21 +10,21 @@ from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Superv
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 
 Operated = Callable[..., AbstractAsyncContextManager[Supervision]]
 RunningJob = Callable[..., AbstractAsyncContextManager[Supervision]]
 
 
 @pytest.fixture
-async def jobs(cluster: Cluster, api: Api, namespace: Namespace, tmp_path: Path) -> ElasticJobs:
+async def jobs(cluster: RunningCluster, api: Api, namespace: Namespace, tmp_path: Path) -> ElasticJobs:
     """The jobs of the test's namespace; nobody runs them yet, and there is no node for them."""
     await defined(cluster)
     return elastic(api, namespace, tmp_path)
 
 
 @pytest.fixture
-def operated(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> Operated:
+def operated(cluster: RunningCluster, jobs: ElasticJobs, tmp_path: Path) -> Operated:
     """Supervises jobs beside their operator, on so many nodes with room for one worker each."""
 
     @asynccontextmanager

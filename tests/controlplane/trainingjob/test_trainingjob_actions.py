@@ -15,7 +15,7 @@ from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Superv
 from tests.supervisor.jobs.first_sdk import serving
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, PREFIX
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 EXCLUDED = f"{PREFIX}excluded-hosts"
@@ -107,7 +107,7 @@ async def test_a_job_resumes_smaller_and_later_at_its_own_size(running_job: Runn
                 await supervised.spared()
 
 
-async def test_a_job_without_resources_times_out(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
+async def test_a_job_without_resources_times_out(cluster: RunningCluster, jobs: ElasticJobs, tmp_path: Path) -> None:
     """Its operator and Arena are told in their words, and its pods no longer wait."""
     async with operating(cluster, jobs.namespace.name):
         await jobs.submit("bert", 2, annotations={**OPTED_IN, f"{PREFIX}max-wait-time": "3"})
@@ -198,7 +198,7 @@ async def test_a_job_deleted_in_mid_reclaim_is_let_go(operated: Operated, jobs: 
 
 @pytest.mark.parametrize("done", ["size", "annotation", "status"])
 async def test_a_resume_that_was_interrupted_is_brought_to_its_end(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path, done: str
+    cluster: RunningCluster, jobs: ElasticJobs, tmp_path: Path, done: str
 ) -> None:
     """Whichever of its steps were done; and if the operator's late word undid the last one."""
     await jobs.nodes(3)

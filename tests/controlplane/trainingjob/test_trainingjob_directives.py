@@ -21,7 +21,7 @@ from tests.controlplane.operator.operator_jobs import operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Supervision, supervising
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import PREFIX
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 _DIRECTIVE = f"{PREFIX}directive"
@@ -88,7 +88,7 @@ async def shows(namespace: Namespace, pod: str, home: PodPaths, process: Process
 
 
 async def test_a_stop_reaches_processes_whose_streams_are_cut(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+    cluster: RunningCluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """All workers, as nobody knows who is rank 0; a real process obeys. The launcher is told nothing."""
     await jobs.nodes(3)
@@ -113,7 +113,9 @@ async def test_a_stop_reaches_processes_whose_streams_are_cut(
         assert process.returncode == _LEFT
 
 
-async def test_a_worker_without_a_stream_is_told_to_leave(cluster: Cluster, jobs: ElasticJobs, tmp_path: Path) -> None:
+async def test_a_worker_without_a_stream_is_told_to_leave(
+    cluster: RunningCluster, jobs: ElasticJobs, tmp_path: Path
+) -> None:
     """Once it is left out and its machine is about to go; the others hear nothing."""
     await jobs.nodes(4)
     async with (

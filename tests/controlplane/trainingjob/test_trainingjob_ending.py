@@ -7,7 +7,7 @@ from supervisor.domain.job import Phase
 from tests.controlplane.operator.operator_jobs import defined, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, elastic, supervising
 from tests.testkit.controlplane.api import client
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.installed import define
 from tests.testkit.controlplane.namespace import fresh_namespace
 from tests.testkit.controlplane.running import ControlPlane
@@ -32,7 +32,7 @@ async def test_a_host_whose_pod_is_ending_does_not_come_back(own_controlplane: C
                 await supervised.notices(node)
             await supervised.world.job("bert", lambda known: known.decision.exclusions == {*nodes}, "leaves both out")
             await supervised.phase("bert", Phase.RUNNING)
-            own_controlplane.kill(Program.KWOK)  # Nobody ends a pod any more.
+            own_controlplane.kill(BinaryProgram.KWOK)  # Nobody ends a pod any more.
             await supervised.notices(nodes[_ENDING], left=2.0)
             await until(lambda: _is_ending(jobs), "its pod was deleted")
             await supervised.spared()

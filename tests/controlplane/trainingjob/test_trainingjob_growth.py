@@ -27,7 +27,7 @@ from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, Superv
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import job as trainingjob
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import state as trainingjob_state
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
@@ -147,7 +147,7 @@ async def test_an_operator_that_cannot_make_them_leaves_everything_as_it_was(
 
 
 async def test_an_operator_that_does_not_act_is_not_waited_for(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+    cluster: RunningCluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """What it has not begun with is deleted; when it is back it is asked again."""
     await jobs.nodes(4)
@@ -269,7 +269,7 @@ async def test_a_host_that_is_gone_stays_left_out_while_the_operator_lists_it(
 
 
 async def test_what_nobody_wants_any_more_is_deleted(
-    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
+    cluster: RunningCluster, api: Api, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """One of an earlier leader, which the operator has not begun with; never a person's own."""
     await jobs.nodes(4)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from simulator.harness import ServiceSettings
-from tests.controlplane.line.line_world import JobPlan, world
+from tests.controlplane.line.line_world import LineJobPlan, world
 from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
@@ -18,7 +18,7 @@ async def test_a_job_shrinks_is_suspended_and_resumes_from_its_checkpoint(
     async with world(own_controlplane, tmp_path / "world", ServiceSettings()) as one:
         nodes = await one.nodes("n0", "n1", "n2", "n3", gpus=1)
         await one.connected()
-        job = await one.job("j", JobPlan(workers=4, min_workers=2, steps=250, step_seconds=0.2))
+        job = await one.job("j", LineJobPlan(workers=4, min_workers=2, steps=250, step_seconds=0.2))
         await one.training(job, workers=4)
         await one.decided(job, "Running")
         first = await one.node_of("j-worker-3")

@@ -19,7 +19,7 @@ from tests.testkit.controlplane.api import Api, client
 from tests.testkit.controlplane.definitions import DEFINITIONS, until_gone
 from tests.testkit.controlplane.installed import define, job_path
 from tests.testkit.controlplane.namespace import fresh_namespace
-from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
@@ -40,7 +40,7 @@ class Runs:
 
 @pytest.mark.brief
 async def test_a_job_is_known_from_its_beginning_to_its_end(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+    cluster: RunningCluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """It waits, runs on what it has, loses and regains a worker under a new name, and ends."""
     async with watching(cluster, jobs.namespace, tmp_path) as world:
@@ -64,7 +64,7 @@ async def test_a_job_is_known_from_its_beginning_to_its_end(
 
 
 async def test_a_launcher_that_fails_is_followed_by_another_run(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+    cluster: RunningCluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     await jobs.namespace.node()
     async with watching(cluster, jobs.namespace, tmp_path) as world, operating(cluster, jobs.namespace.name):
@@ -76,7 +76,7 @@ async def test_a_launcher_that_fails_is_followed_by_another_run(
 
 
 async def test_jobs_of_one_name_in_two_namespaces_are_two(
-    cluster: Cluster, api: Api, jobs: ElasticJobs, tmp_path: Path
+    cluster: RunningCluster, api: Api, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     async with fresh_namespace(cluster, api) as another:
         others = elastic(api, another, tmp_path)
@@ -95,7 +95,7 @@ async def test_jobs_of_one_name_in_two_namespaces_are_two(
 
 
 async def test_a_deleted_job_is_forgotten_and_its_name_is_free(
-    cluster: Cluster, jobs: ElasticJobs, tmp_path: Path
+    cluster: RunningCluster, jobs: ElasticJobs, tmp_path: Path
 ) -> None:
     """Another one of the name is another one; one that was never opted in is not known at all."""
     async with watching(cluster, jobs.namespace, tmp_path) as world:

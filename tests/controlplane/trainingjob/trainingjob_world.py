@@ -42,14 +42,14 @@ from supervisor.jobs.registry import pod_labels
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
 from supervisor.leadership.interface import AlwaysLeader
 from supervisor.store.sqlite import SqliteStore
-from tests.controlplane.operator.operator_jobs import Jobs
+from tests.controlplane.operator.operator_jobs import OperatorJobs
 from tests.supervisor.decide.decide_builders import notice
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, spec
 from tests.supervisor.store.store_behaviour import opened
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.installed import RULES
 from tests.testkit.controlplane.namespace import OWNER_LABEL, Namespace
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 _ORDINARY = {"trainingjob.test/ordinary": "true"}
@@ -59,7 +59,7 @@ _GROWTH = {"growth_delay_seconds": 0.3}
 Task = Callable[[], Coroutine[Any, Any, None]]
 
 
-class ElasticJobs(Jobs):
+class ElasticJobs(OperatorJobs):
     """Jobs as Arena would make them, on the nodes of the test's namespace."""
 
     launchers: Mapping[str, str] = {}
@@ -96,7 +96,7 @@ class ElasticJobs(Jobs):
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class TrainingJobWorld:
     """A supervisor's knowledge of the jobs, read with its own account."""
 
     namespace: Namespace
@@ -133,7 +133,7 @@ class World:
         await until(missing, f"{name} is forgotten")
 
 
-class Around:
+class TrainingJobAround:
     """The placements of the jobs' pods, and the capacity that a test grants."""
 
     nodes_version = 0
@@ -174,8 +174,8 @@ class Around:
 class Supervision:
     """A supervisor's jobs, decided about and acted on; what is not TrainingJobs is left out."""
 
-    world: World
-    around: Around
+    world: TrainingJobWorld
+    around: TrainingJobAround
 
     async def notices(self, node: str, *, left: float = 300.0) -> None:
         subject = Subject(SubjectKind.NODE, node, f"machine of {node}")
@@ -218,7 +218,7 @@ class Supervision:
 
 @asynccontextmanager
 async def supervising(
-    cluster: Cluster, namespace: Namespace, directory: Path, *, stop_port: int = stop_request.PORT, **policy: Any
+    cluster: RunningCluster, namespace: Namespace, directory: Path, *, stop_port: int = stop_request.PORT, **policy: Any
 ) -> AsyncIterator[Supervision]:
     rules = Policy(
         **{"window_seconds": 0.2, "resume_delay_seconds": 0.1, "resume_backoff_seconds": 0.1, **_GROWTH, **policy}
@@ -226,7 +226,7 @@ async def supervising(
     # Longer than anybody waits here: what is held up by a command that never ends is not done in time.
     async with watching(cluster, namespace, directory, seconds=60.0) as world:
         clock, store, changes = Clock(), world.store, world.changes
-        around = Around(world.jobs)
+        around = TrainingJobAround(world.jobs)
         agents = AgentRegistry(lambda: None, clock.now)
         facts = Facts(store, agents, UnconfirmedNotices(lambda: None, Clock()), rules, around, now=clock.now)
         requests = PlanRequests(changes.notify)
@@ -288,7 +288,7 @@ async def running(*tasks: Task) -> AsyncIterator[None]:
     assert not [task.exception() for task in ended]
 
 
-async def connected(cluster: Cluster, namespace: Namespace, directory: Path, seconds: float = 10.0) -> ApiServer:
+async def connected(cluster: RunningCluster, namespace: Namespace, directory: Path, seconds: float = 10.0) -> ApiServer:
     """As an account that may do just what the supervisor may."""
     path = directory / f"supervisor.{namespace.name}.kubeconfig"
     if not path.exists():
@@ -300,8 +300,13 @@ async def connected(cluster: Cluster, namespace: Namespace, directory: Path, sec
 
 @asynccontextmanager
 async def watching(
-    cluster: Cluster, namespace: Namespace, directory: Path, *, undefined_seconds: float = 10.0, seconds: float = 10.0
-) -> AsyncIterator[World]:
+    cluster: RunningCluster,
+    namespace: Namespace,
+    directory: Path,
+    *,
+    undefined_seconds: float = 10.0,
+    seconds: float = 10.0,
+) -> AsyncIterator[TrainingJobWorld]:
     async with AsyncExitStack() as stack:
         server = await connected(cluster, namespace, directory, seconds)
         stack.push_async_callback(server.close)
@@ -338,7 +343,7 @@ async def watching(
         tasks += [task for kind in jobs for task in kind.actions.standby_tasks.values()]
         tasks += [cache.run, reconciler.run, reconciler.requeue]
         await stack.enter_async_context(running(*tasks))
-        yield World(namespace, store, view, jobs, reconciler, changes)
+        yield TrainingJobWorld(namespace, store, view, jobs, reconciler, changes)
 
 
 def elastic(api: Api, namespace: Namespace, directory: Path) -> ElasticJobs:

@@ -7,19 +7,19 @@ from tests.controlplane.operators import built, plane_of_running_pods
 from tests.controlplane.trainingoperator.trainingoperator_jobs import PyTorchJobs, TfJobs
 from tests.controlplane.trainingoperator.trainingoperator_process import NAME, operating
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.binaries import Operator, Program
+from tests.testkit.controlplane.binaries import BinaryProgram, OperatorBinary
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 
 
 @pytest.fixture(scope="session")
-def training_operator() -> Operator:
+def training_operator() -> OperatorBinary:
     return built(NAME)
 
 
 @pytest.fixture(scope="session")
 def plane(
-    programs: Mapping[Program, Path], training_operator: Operator, tmp_path_factory: pytest.TempPathFactory
+    programs: Mapping[BinaryProgram, Path], training_operator: OperatorBinary, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
     """A control plane of this process, with the operator."""
     with (
@@ -30,7 +30,7 @@ def plane(
 
 
 @pytest.fixture(scope="session")
-def cluster(plane: ControlPlane) -> Cluster:
+def cluster(plane: ControlPlane) -> RunningCluster:
     """This one instead of the control plane that other tests share."""
     return plane.cluster
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from tests.controlplane.operators import certificate_copied, define, free_port, says_ready, started
 from tests.testkit.controlplane.api import client
-from tests.testkit.controlplane.binaries import Operator
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.binaries import OperatorBinary
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 NAME = "training-operator"
@@ -18,7 +18,7 @@ _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfiguratio
 
 
 @contextmanager
-def operating(operator: Operator, cluster: Cluster, *kinds: str) -> Iterator[None]:
+def operating(operator: OperatorBinary, cluster: RunningCluster, *kinds: str) -> Iterator[None]:
     """The operator, for the whole cluster and these kinds; it is ready once the block begins."""
     directory = cluster.directory / NAME
     certificates = directory / "k8s-webhook-server" / "serving-certs"
@@ -54,7 +54,7 @@ async def _until(is_ready: Callable[[], bool]) -> None:
     await until(is_ready, f"{NAME} is ready", every=0.1)
 
 
-async def _prepare(cluster: Cluster, manifests: Sequence[str]) -> None:
+async def _prepare(cluster: RunningCluster, manifests: Sequence[str]) -> None:
     async with client(cluster) as api:
         for manifest in manifests:
             await define(api, manifest)

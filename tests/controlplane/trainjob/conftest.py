@@ -8,13 +8,13 @@ from tests.controlplane.operators import built, plane_of_running_pods
 from tests.controlplane.trainjob import trainer_controller
 from tests.controlplane.trainjob.trainjob_jobs import TrainJobs
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import Cluster, ControlPlane
+from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 
 
 @pytest.fixture(scope="session")
-def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def plane(programs: Mapping[BinaryProgram, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of this process, with the controllers of TrainJobs and of JobSets."""
     jobset, trainer = built(jobset_controller.NAME), built(trainer_controller.NAME)
     with (
@@ -26,7 +26,7 @@ def plane(programs: Mapping[Program, Path], tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
-def cluster(plane: ControlPlane) -> Cluster:
+def cluster(plane: ControlPlane) -> RunningCluster:
     """This one instead of the control plane that other tests share."""
     return plane.cluster
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.operator_world import World, world
+from tests.controlplane.operator_world import OperatorWorld, world
 from tests.controlplane.trainjob.trainjob_jobs import NO_RUNTIME, TrainJobs
-from tests.testkit.controlplane.api import Refused
+from tests.testkit.controlplane.api import ObjectRefused
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
 
@@ -62,7 +62,7 @@ async def test_a_jobset_of_the_same_name_is_another_job(plane: ControlPlane, job
         await jobs.jobsets.submit_workers("j", 1)
         await jobs.run("j", "worker-0")
         await jobs.submit_workers("j", 1)
-        beside = World(one.here, jobs.jobsets, one.supervisor)
+        beside = OperatorWorld(one.here, jobs.jobsets, one.supervisor)
         await beside.decided("j", "Running", run=1, workers=1)
         await beside.train("j", "worker-0")
         assert await one.names() == {"jobset.j"}
@@ -130,7 +130,7 @@ async def test_a_runtime_that_is_gone_holds_up_no_other_job(
         async def is_refused() -> bool:
             try:
                 await jobs.annotate("j", max_wait_time="60")
-            except Refused:
+            except ObjectRefused:
                 return True
             return False
 
@@ -147,11 +147,11 @@ async def test_a_runtime_that_is_gone_holds_up_no_other_job(
 
 async def test_a_runtime_that_never_was_is_refused(jobs: TrainJobs) -> None:
     """So that a TrainJob without one is not even there."""
-    with pytest.raises(Refused, match=NO_RUNTIME):
+    with pytest.raises(ObjectRefused, match=NO_RUNTIME):
         await jobs.create(jobs.manifest("j", 1))
 
 
-async def _stopped_and_resumed(one: World[TrainJobs], run: int) -> None:
+async def _stopped_and_resumed(one: OperatorWorld[TrainJobs], run: int) -> None:
     noticed = await one.node_of("j", "worker-1")
     await one.stop("j", [noticed])
     await one.withdraw([noticed])
@@ -159,7 +159,7 @@ async def _stopped_and_resumed(one: World[TrainJobs], run: int) -> None:
     await one.decided("j", "Running", run=run, workers=2)
 
 
-async def _told_to_stop(one: World[TrainJobs], name: str) -> None:
+async def _told_to_stop(one: OperatorWorld[TrainJobs], name: str) -> None:
     """The node of the last worker will be reclaimed, and the first one has saved."""
     pods = sorted(await one.jobs.pods(name))
     rank_zero = await one.train(name, pods[0])

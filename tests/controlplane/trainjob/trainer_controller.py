@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.controlplane.operators import certificate_copied, define, free_port, says_ready, started
 from tests.testkit.controlplane.api import client
-from tests.testkit.controlplane.binaries import Operator
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.binaries import OperatorBinary
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 from tests.testkit.yaml_text import document
 
@@ -25,7 +25,7 @@ _HOST = "localhost"
 
 
 @contextmanager
-def trainer_controller(operator: Operator, cluster: Cluster) -> Iterator[None]:
+def trainer_controller(operator: OperatorBinary, cluster: RunningCluster) -> Iterator[None]:
     """The controller, for the whole cluster, beside that of JobSets; it takes TrainJobs once the block begins."""
     directory = cluster.directory / NAME
     certificates = directory / "k8s-webhook-server" / "serving-certs"
@@ -48,7 +48,7 @@ def trainer_controller(operator: Operator, cluster: Cluster) -> Iterator[None]:
         yield
 
 
-async def _prepare(cluster: Cluster, manifests: Path, url: str) -> None:
+async def _prepare(cluster: RunningCluster, manifests: Path, url: str) -> None:
     async with client(cluster) as api:
         for path in sorted((manifests / "crds").glob("trainer.kubeflow.org_*.yaml")):
             await define(api, path.read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def _at(url: str, webhook: Any) -> Any:
     return {**webhook, "clientConfig": {"url": f"{url}{webhook['clientConfig']['service']['path']}"}}
 
 
-async def _ready(cluster: Cluster, port: int) -> None:
+async def _ready(cluster: RunningCluster, port: int) -> None:
     """Returns once the webhooks answer, and the API server trusts them."""
     await until(lambda: says_ready(port), f"{NAME} is ready", every=0.1)
     async with client(cluster) as api:

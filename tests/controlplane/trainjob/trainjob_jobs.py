@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.controlplane.jobset.jobset_jobs import JobSets
 from tests.controlplane.kind_jobs import MANAGED
-from tests.testkit.controlplane.api import Api, Manifest, Refused
+from tests.testkit.controlplane.api import Api, Manifest, ObjectRefused
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.waiting import until
 
@@ -43,7 +43,7 @@ class TrainJobs(JobSets):
         async def made() -> Any:
             try:
                 return await self.create(manifest)
-            except Refused as refusal:
+            except ObjectRefused as refusal:
                 if NO_RUNTIME not in str(refusal):
                     raise
                 return None

@@ -12,8 +12,8 @@ import trustme
 
 from tests.controlplane.operators import define, started
 from tests.testkit.controlplane.api import Api, client
-from tests.testkit.controlplane.binaries import Operator
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.binaries import OperatorBinary
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 NAME = "volcano"
@@ -33,7 +33,7 @@ tiers:
 
 
 @contextmanager
-def volcano(programs: Mapping[str, Operator], cluster: Cluster) -> Iterator[None]:
+def volcano(programs: Mapping[str, OperatorBinary], cluster: RunningCluster) -> Iterator[None]:
     """Volcano, for the whole cluster; it takes jobs once the block begins."""
     host = str(urlsplit(cluster.url).hostname)
     directory = cluster.directory / NAME
@@ -81,7 +81,7 @@ def _certify(directory: Path, host: str) -> None:
     authority.cert_pem.write_to_path(directory / "ca.crt")
 
 
-async def _prepare(cluster: Cluster, definitions: Path, host: str) -> None:
+async def _prepare(cluster: RunningCluster, definitions: Path, host: str) -> None:
     async with client(cluster) as api:
         for group in ("volcano", "jobflow"):
             for path in sorted((definitions / group / "bases").iterdir()):
@@ -105,7 +105,7 @@ async def _register(api: Api, verb: str, kind: str, url: str) -> None:
     await api.create(f"{_WEBHOOKS}/{kind.lower()}s", {"kind": kind, "metadata": metadata, "webhooks": [webhook]})
 
 
-async def _ready(cluster: Cluster, host: str) -> None:
+async def _ready(cluster: RunningCluster, host: str) -> None:
     def answers() -> bool:
         with socket.socket() as asked:
             return asked.connect_ex((host, _PORT)) == 0

@@ -18,7 +18,7 @@ from supervisor.domain.notice import Subject, SubjectKind
 from supervisor.jobs.trainingjob.discovery import DISCOVERY
 from supervisor.webhook.server import PATH
 from tests.controlplane.pki.pki_world import SECRET, SECRET_PATH, WEBHOOK
-from tests.controlplane.webhook.webhook_world import PUBLIC, World, documented
+from tests.controlplane.webhook.webhook_world import PUBLIC, WebhookWorld, documented
 from tests.supervisor.decide.decide_builders import notice
 from tests.supervisor.webhook.webhook_pods import (
     OPTED_IN,
@@ -43,7 +43,7 @@ def _shaped(made: Manifest) -> bool:
     return volume(made) is not None
 
 
-async def test_opted_in_pods_are_shaped_and_admitted(world: World) -> None:
+async def test_opted_in_pods_are_shaped_and_admitted(world: WebhookWorld) -> None:
     await world.ask(await world.supervisor())
     made = await world.make(pod(containers=[container(), container("other")]))
     assert [mounts(each) for each in made["spec"]["containers"]] == [[_DIRECTORY], [_DIRECTORY]]
@@ -59,7 +59,7 @@ async def test_opted_in_pods_are_shaped_and_admitted(world: World) -> None:
     assert _shaped(spot)
 
 
-async def test_a_launcher_is_admitted_with_our_script(world: World) -> None:
+async def test_a_launcher_is_admitted_with_our_script(world: WebhookWorld) -> None:
     await world.ask(await world.supervisor())
     made = await world.make(launcher())
     assert mounts(made["spec"]["containers"][0]) == [_DIRECTORY, _SCRIPT]
@@ -67,7 +67,7 @@ async def test_a_launcher_is_admitted_with_our_script(world: World) -> None:
     assert not mounts(made["spec"]["initContainers"][0])
 
 
-async def test_new_pods_keep_off_nodes_with_a_notice(world: World) -> None:
+async def test_new_pods_keep_off_nodes_with_a_notice(world: WebhookWorld) -> None:
     """Also those with terms of their own; where the notice ends they do not."""
     await world.ask(await world.supervisor())
     noticed, spared = await world.node(), await world.node()
@@ -89,14 +89,14 @@ async def test_new_pods_keep_off_nodes_with_a_notice(world: World) -> None:
     assert terms(bound) is None
 
 
-async def test_one_that_stands_by_answers_as_well(world: World) -> None:
+async def test_one_that_stands_by_answers_as_well(world: WebhookWorld) -> None:
     """It has no streams and decides nothing, but knows all that pods are given."""
     await world.supervisor()
     await world.ask(await world.supervisor(serving=False))
     assert _shaped(await world.make(pod()))
 
 
-async def test_the_supervisors_own_ca_reaches_the_api_server_and_the_pods(world: World) -> None:
+async def test_the_supervisors_own_ca_reaches_the_api_server_and_the_pods(world: WebhookWorld) -> None:
     """Nobody has to carry it, neither into the configuration nor into the pods."""
     no_files = dict.fromkeys(("tls_cert_file", "tls_key_file", "public_ca_file"), "")
     own: dict[str, Any] = {"keys_secret": SECRET, "tls_names": "127.0.0.1", "webhook_name": WEBHOOK, **no_files}
@@ -106,14 +106,14 @@ async def test_the_supervisors_own_ca_reaches_the_api_server_and_the_pods(world:
     assert made["metadata"]["annotations"][f"{PREFIX}ca"] == base64.b64decode(secret["data"]["ca.crt"]).decode()
 
 
-async def test_pods_are_made_when_the_webhook_is_gone(world: World) -> None:
+async def test_pods_are_made_when_the_webhook_is_gone(world: WebhookWorld) -> None:
     replica = await world.supervisor()
     await world.ask(replica)
     await replica.kill()
     assert not _shaped(await world.make(pod()))
 
 
-async def test_what_is_made_by_hand_is_admitted_and_stays(world: World) -> None:
+async def test_what_is_made_by_hand_is_admitted_and_stays(world: WebhookWorld) -> None:
     by_hand = documented("Pod")
     before = await world.make(by_hand)
     await world.ask(await world.supervisor())
@@ -149,7 +149,7 @@ async def _redirects(_request: web.Request) -> web.Response:
 
 
 @asynccontextmanager
-async def answering(world: World, answer: Answer) -> AsyncIterator[tuple[str, list[str]]]:
+async def answering(world: WebhookWorld, answer: Answer) -> AsyncIterator[tuple[str, list[str]]]:
     """Another webhook in its place: its address, and a list that grows with each question."""
     asked: list[str] = []
 
@@ -174,7 +174,7 @@ async def answering(world: World, answer: Answer) -> AsyncIterator[tuple[str, li
 
 
 @pytest.mark.parametrize("answer", [_garbage, _other, _fails, _sleeps, _redirects])
-async def test_pods_are_made_whatever_the_webhook_answers(world: World, answer: Answer) -> None:
+async def test_pods_are_made_whatever_the_webhook_answers(world: WebhookWorld, answer: Answer) -> None:
     """Or if it does not, within the two seconds that the configuration gives it."""
     async with answering(world, answer) as (where, asked):
         await world.ask_at(where)
@@ -188,7 +188,7 @@ async def test_pods_are_made_whatever_the_webhook_answers(world: World, answer: 
         assert not _shaped(one)
 
 
-async def test_a_container_that_another_webhook_adds_is_shaped_as_well(world: World) -> None:
+async def test_a_container_that_another_webhook_adds_is_shaped_as_well(world: WebhookWorld) -> None:
     async def adds(request: web.Request) -> web.Response:
         question = (await request.json())["request"]
         there = [each["name"] for each in question["object"]["spec"]["containers"]]

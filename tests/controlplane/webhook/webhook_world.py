@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from simulator.certificates import Authority
-from tests.controlplane.leader.leader_replicas import Replica, Replicas
+from simulator.certificates import SimulatedAuthority
+from tests.controlplane.leader.leader_replicas import LeaderReplica, LeaderReplicas
 from tests.supervisor.webhook.webhook_pods import Manifest, pod, volume
 from tests.testkit.controlplane.api import Api
-from tests.testkit.controlplane.installed import Place
+from tests.testkit.controlplane.installed import InstalledPlace
 from tests.testkit.waiting import PATIENCE, until
 from tests.testkit.yaml_text import document
 
@@ -31,10 +31,10 @@ def documented(kind: str) -> Manifest:
 
 
 @dataclass(slots=True)
-class World:
-    here: Place
-    replicas: Replicas
-    authority: Authority
+class WebhookWorld:
+    here: InstalledPlace
+    replicas: LeaderReplicas
+    authority: SimulatedAuthority
     namespace: str = field(default_factory=lambda: f"webhook-{secrets.token_hex(4)}")
     made: list[str] = field(default_factory=list)
 
@@ -48,9 +48,9 @@ class World:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, here: Place, replicas: Replicas, directory: Path) -> AsyncIterator[Self]:
+    async def open(cls, here: InstalledPlace, replicas: LeaderReplicas, directory: Path) -> AsyncIterator[Self]:
         """With a namespace and its default account, which every pod needs."""
-        own = cls(here, replicas, Authority(directory / "tls"))
+        own = cls(here, replicas, SimulatedAuthority(directory / "tls"))
         await own.api.create("/api/v1/namespaces", {"metadata": {"name": own.namespace}})
         await own.api.create(f"/api/v1/namespaces/{own.namespace}/serviceaccounts", {"metadata": {"name": "default"}})
         try:
@@ -59,7 +59,7 @@ class World:
             for path in own.made:
                 await own.api.delete(path)
 
-    async def supervisor(self, *, serving: bool = True, **changes: Any) -> Replica:
+    async def supervisor(self, *, serving: bool = True, **changes: Any) -> LeaderReplica:
         """One more, which can be asked; returns when it serves or stands by."""
         settings = {
             "tls_cert_file": self.authority.cert_file,
@@ -71,7 +71,7 @@ class World:
         }
         return await self.replicas.start(serving=serving, within=PATIENCE, **settings)
 
-    async def ask(self, replica: Replica, name: str = "elastic-job-supervisor", ca: bytes | None = None) -> None:
+    async def ask(self, replica: LeaderReplica, name: str = "elastic-job-supervisor", ca: bytes | None = None) -> None:
         """Have that one asked about the pods of the namespace, by that CA; returns once it is."""
         await self.ask_at(await address(replica), name, ca)
 
@@ -106,7 +106,7 @@ class World:
         return name
 
 
-async def address(replica: Replica) -> str:
+async def address(replica: LeaderReplica) -> str:
     async def said() -> str:
         return next((each["address"] for each in replica.said() if each["event"] == "webhook.listening"), "")
 

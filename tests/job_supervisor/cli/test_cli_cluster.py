@@ -21,7 +21,7 @@ from supervisor.store.job_codec import JobCodec
 from tests.job_supervisor.cli.cli_running import Said, environment, run
 from tests.supervisor.check.check_manifests import GOOD, changed
 from tests.supervisor.decide.decide_builders import running_job
-from tests.testkit.controlplane.binaries import NotBuilt, Tool, client_path
+from tests.testkit.controlplane.binaries import BinaryNotBuilt, Tool, client_path
 
 _OURS = "/apis/job-supervisor.kube-ai.io/v1alpha1"
 _EVENTS, _CORE_EVENTS = "/apis/events.k8s.io/v1/events", "/api/v1/events"
@@ -176,7 +176,7 @@ async def test_events_that_may_not_be_read_are_said_to_be_missing(tmp_path: Path
 async def _as_plugin(home: Path, kubeconfig: Path, *arguments: str) -> Said:
     try:
         kubectl = client_path(Tool.KUBECTL)
-    except NotBuilt as error:
+    except BinaryNotBuilt as error:
         pytest.skip(str(error))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     process = await asyncio.create_subprocess_exec(

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.job_supervisor.cli.cli_running import Said, ended, line, run, started
-from tests.testkit.serving import LauncherPeer, Peers, Served
+from tests.testkit.serving import LauncherPeer, Served, ServedPeers
 from tests.testkit.waiting import PATIENCE
 
 NODES = ["n1", "n2"]
 
 
-async def _saved(peers: Peers, launcher: LauncherPeer, token: str, step: int = 7) -> None:
+async def _saved(peers: ServedPeers, launcher: LauncherPeer, token: str, step: int = 7) -> None:
     """Rank 0 saves when it is told to, and the launcher ends its command."""
     process = await peers.process(token, "n1", 0)
     stop = await process.lines.matching(directive="STOP")

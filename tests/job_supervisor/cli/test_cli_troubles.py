@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from tests.job_supervisor.cli.cli_running import RunHere, Said, run
 from tests.testkit.serving import Served
 
@@ -70,7 +70,9 @@ async def test_an_unknown_node(served: Served, tmp_path: Path) -> None:  # noqa:
     assert (said.out, said.err) == ("", "No agent has the name n1. `job-supervisor nodes` lists them.\n")
 
 
-async def test_a_certificate_that_is_not_trusted(secured: Served, tmp_path: Path, authority: Authority) -> None:
+async def test_a_certificate_that_is_not_trusted(
+    secured: Served, tmp_path: Path, authority: SimulatedAuthority
+) -> None:
     directory = tmp_path / "secured"
     said = await run("status", "--data-dir", directory)
     assert said.code == 76

@@ -13,7 +13,7 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.cloud.process import leftovers
-from simulator.runner import ExitCode
+from simulator.runner import ReplayExitCode
 
 
 def ask(url: str, method: str = "GET") -> tuple[int, str]:
@@ -93,7 +93,7 @@ def test_wrong_orders_to_metadata_are_refused(arguments: tuple[str, ...]) -> Non
 def test_a_demo_that_makes_no_sense_is_not_started(
     arguments: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["demo", *arguments]) == ExitCode.USAGE
+    assert main(["demo", *arguments]) == ReplayExitCode.USAGE
     output = capsys.readouterr()
     assert complaint in output.err
     assert output.err.count("\n") == 1
@@ -110,6 +110,6 @@ def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
         (root,) = tmp_path.iterdir()
         process.send_signal(signal.SIGTERM)
         rest = process.stdout.read()
-        assert process.wait(30) == ExitCode.INTERRUPTED
+        assert process.wait(30) == ReplayExitCode.INTERRUPTED
     assert str(root) in rest
     assert leftovers(root) == []

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import aiohttp
 import pytest
 
-from simulator.cloud.dialects import DIALECTS, Cloud, termination_time
+from simulator.cloud.dialects import DIALECTS, SimulatedCloud, termination_time
 from simulator.cloud.faults import MetadataFault
-from simulator.cloud.metadata import MetadataServer, Mode, UnknownNode
+from simulator.cloud.metadata import AnswerMode, MetadataServer, UnknownNode
 from simulator.cloud.trace import Node
 
 NODE = Node("node1")
@@ -16,11 +16,11 @@ OTHER = Node("node2")
 TERMINATION = "/latest/meta-data/instance/spot/termination-time"
 INSTANCE_ID = "/latest/meta-data/instance-id"
 TOKEN = "/latest/api/token"
-TOKEN_HEADER = DIALECTS[Cloud.ALIYUN].token_header
-TTL_HEADER = DIALECTS[Cloud.ALIYUN].ttl_header
+TOKEN_HEADER = DIALECTS[SimulatedCloud.ALIYUN].token_header
+TTL_HEADER = DIALECTS[SimulatedCloud.ALIYUN].ttl_header
 
 
-class Client:
+class MetadataClient:
     """Asks one server as a node's agent would."""
 
     def __init__(self, server: MetadataServer, http: aiohttp.ClientSession) -> None:
@@ -39,15 +39,17 @@ class Client:
 
 @asynccontextmanager
 async def serving(
-    mode: Mode = Mode.PLAIN, monotonic: Callable[[], float] = time.monotonic, cloud: Cloud = Cloud.ALIYUN
-) -> AsyncIterator[Client]:
+    mode: AnswerMode = AnswerMode.PLAIN,
+    monotonic: Callable[[], float] = time.monotonic,
+    cloud: SimulatedCloud = SimulatedCloud.ALIYUN,
+) -> AsyncIterator[MetadataClient]:
     server = MetadataServer(mode, monotonic=monotonic, cloud=cloud)
     await server.start()
     server.add(NODE)
     server.add(OTHER)
     try:
         async with aiohttp.ClientSession() as http:
-            yield Client(server, http)
+            yield MetadataClient(server, http)
     finally:
         await server.stop()
 
@@ -127,7 +129,7 @@ async def test_a_lifetime_in_range_is_granted(ttl: str) -> None:
 
 async def test_hardened_metadata_want_a_token_of_their_own_node() -> None:
     """Without one 403, with a wrong one or another node's 401, with the right one the item."""
-    async with serving(Mode.HARDENED) as client:
+    async with serving(AnswerMode.HARDENED) as client:
         _, token = await client.token()
         _, foreign = await client.token(node=OTHER)
         assert (await client.ask(INSTANCE_ID))[0] == 403
@@ -138,7 +140,7 @@ async def test_hardened_metadata_want_a_token_of_their_own_node() -> None:
 
 async def test_a_token_expires() -> None:
     now = 1000.0
-    async with serving(Mode.HARDENED, lambda: now) as client:
+    async with serving(AnswerMode.HARDENED, lambda: now) as client:
         _, token = await client.token("10")
         now = 1009.9
         assert (await client.ask(INSTANCE_ID, headers={TOKEN_HEADER: token}))[0] == 200
@@ -156,8 +158,8 @@ async def test_a_node_that_is_not_there_cannot_be_noticed() -> None:
 
 async def test_the_other_cloud_wants_its_own_token_always() -> None:
     """401 without one; with one the items of that cloud, a notice as an action, and a warning while there is one."""
-    async with serving(cloud=Cloud.AWS) as client:
-        dialect = DIALECTS[Cloud.AWS]
+    async with serving(cloud=SimulatedCloud.AWS) as client:
+        dialect = DIALECTS[SimulatedCloud.AWS]
         action, warning = f"/latest/meta-data/{dialect.announcement}", f"/latest/meta-data/{dialect.warning}"
         assert (await client.ask(INSTANCE_ID))[0] == 401
         _, token = await client.ask(TOKEN, method="PUT", headers={dialect.ttl_header: "60"})
@@ -177,7 +179,7 @@ async def test_the_other_cloud_wants_its_own_token_always() -> None:
 
 async def test_one_server_may_hold_nodes_of_both_clouds() -> None:
     async with serving() as client:
-        client.server.add(OTHER, Cloud.AWS)
+        client.server.add(OTHER, SimulatedCloud.AWS)
         assert (await client.ask(INSTANCE_ID))[0] == 200
         assert (await client.ask(INSTANCE_ID, OTHER))[0] == 401
 

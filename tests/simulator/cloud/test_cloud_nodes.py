@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from simulator.cloud.metadata import MetadataServer
-from simulator.cloud.nodes import AgentCommand, Nodes, worker_pids
+from simulator.cloud.nodes import AgentCommand, SimulatedNodes, worker_pids
 from simulator.cloud.observer import observe
-from simulator.cloud.paths import WorldPaths
-from simulator.cloud.process import Child, ProcessEnded, carries, environment, leftovers, spawn
+from simulator.cloud.paths import CloudPaths
+from simulator.cloud.process import CloudChild, ProcessEnded, carries, environment, leftovers, spawn
 from simulator.cloud.provider import Provider
 from simulator.cloud.replay import play, replay
-from simulator.cloud.schedule import Add, Kill, Notice, Schedule, Withdraw
+from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule, ScheduledNotice, Withdraw
 from simulator.cloud.trace import Node
-from simulator.events import Event, EventLog, Kind, read
+from simulator.events import EventLog, JobEvent, JobEventKind, read
 from tests.testkit.waiting import until
 
 A, B, C = Node("a"), Node("b"), Node("c")
@@ -34,11 +34,11 @@ time.sleep(600)
 """
 
 
-class Cloud:
+class CloudOfNodes:
     def __init__(self, root: Path, metadata: MetadataServer) -> None:
-        self.paths = WorldPaths(root)
+        self.paths = CloudPaths(root)
         self.metadata = metadata
-        self.nodes = Nodes(self.paths, self._agent)
+        self.nodes = SimulatedNodes(self.paths, self._agent)
         self.truth = EventLog(self.paths.truth, "cloud")
         self.provider = Provider(metadata, self.nodes, self.truth)
 
@@ -46,7 +46,7 @@ class Cloud:
         url = f"{self.metadata.url_of(node)}/latest/meta-data/instance/spot/termination-time"
         return AgentCommand([sys.executable, "-S", "-c", AGENT, url], {})
 
-    def work(self, node: Node) -> Child:
+    def work(self, node: Node) -> CloudChild:
         """Start a worker on a node, as a launcher would."""
         root = self.paths.root
         child = spawn("worker", SLEEP, environment(root, {}), self.paths.log("worker"))
@@ -57,16 +57,16 @@ class Cloud:
     def hosts(self) -> list[str]:
         return self.paths.hosts.read_text().split()
 
-    def happened(self) -> list[Event]:
+    def happened(self) -> list[JobEvent]:
         return read(self.paths.truth)
 
 
 @asynccontextmanager
-async def cloud(root: Path) -> AsyncIterator[Cloud]:
+async def cloud(root: Path) -> AsyncIterator[CloudOfNodes]:
     """A cloud without nodes; in the end nothing of it is left."""
     metadata = MetadataServer()
     await metadata.start()
-    one = Cloud(root, metadata)
+    one = CloudOfNodes(root, metadata)
     try:
         yield one
     finally:
@@ -82,13 +82,13 @@ async def test_nodes_arrive_listed_and_polled(tmp_path: Path) -> None:
         await one.provider.populate([A, B, C], at_once=2)
         assert [one.metadata.poll_count(node) for node in (A, B, C)] == [1, 1, 1]
         assert one.hosts() == ["a:1", "b:1", "c:1"]
-        assert [event.kind for event in one.happened()] == [Kind.NODE_ADDED] * 3
+        assert [event.kind for event in one.happened()] == [JobEventKind.NODE_ADDED] * 3
 
 
 async def test_an_agent_that_ends_at_its_start_is_told_with_its_last_words(tmp_path: Path) -> None:
-    paths = WorldPaths(tmp_path)
+    paths = CloudPaths(tmp_path)
     metadata = MetadataServer()
-    nodes = Nodes(paths, lambda _: AgentCommand(["sh", "-c", "echo no token; exit 3"], {}))
+    nodes = SimulatedNodes(paths, lambda _: AgentCommand(["sh", "-c", "echo no token; exit 3"], {}))
     with (
         EventLog(paths.truth, "cloud") as truth,
         pytest.raises(ProcessEnded, match=r"agent of a ended with 3:\nno token"),
@@ -174,26 +174,26 @@ def test_settings_at_the_terminal_do_not_reach_a_world(tmp_path: Path, monkeypat
 async def test_a_replay_does_each_step_in_its_time_and_writes_the_truth(tmp_path: Path) -> None:
     """Notice, withdrawal, removal and arrival happen as planned, in order, and the end is said."""
     steps = (
-        Notice(0.1, A, 0.5, "group-1"),
-        Notice(0.1, B, 9.0, "withdrawn", synthetic=True),
+        ScheduledNotice(0.1, A, 0.5, "group-1"),
+        ScheduledNotice(0.1, B, 9.0, "withdrawn", synthetic=True),
         Withdraw(0.3, B),
-        Kill(0.6, A),
-        Kill(0.6, B),
-        Add(0.7, C),
+        KillNode(0.6, A),
+        KillNode(0.6, B),
+        AddNode(0.7, C),
     )
     async with cloud(tmp_path) as one:
         await one.provider.populate([A, B])
         started = time.time()
-        await replay(one.provider, Schedule((A, B), steps, 0.9), one.truth)
+        await replay(one.provider, ReclaimSchedule((A, B), steps, 0.9), one.truth)
         events = one.happened()[2:]
     assert [event.kind for event in events] == [
-        Kind.NOTICE_SHOWN,
-        Kind.NOTICE_SHOWN,
-        Kind.NOTICE_WITHDRAWN,
-        Kind.NODE_GONE,
-        Kind.NODE_GONE,
-        Kind.NODE_ADDED,
-        Kind.SCENARIO_ENDED,
+        JobEventKind.NOTICE_SHOWN,
+        JobEventKind.NOTICE_SHOWN,
+        JobEventKind.NOTICE_WITHDRAWN,
+        JobEventKind.NODE_GONE,
+        JobEventKind.NODE_GONE,
+        JobEventKind.NODE_ADDED,
+        JobEventKind.SCENARIO_ENDED,
     ]
     for event, at in zip(events, (0.1, 0.1, 0.3, 0.6, 0.6, 0.7, 0.9), strict=True):
         assert event.t - started >= at - 0.01
@@ -208,7 +208,7 @@ async def test_a_late_notice_does_not_move_the_deadline(tmp_path: Path) -> None:
     async with cloud(tmp_path) as one:
         await one.provider.populate([A])
         started = time.time()
-        await play(one.provider, [Notice(0.1, A, 6.0, "group-1")], elapsed=lambda: 2.0)
+        await play(one.provider, [ScheduledNotice(0.1, A, 6.0, "group-1")], elapsed=lambda: 2.0)
         (notice,) = one.happened()[1:]
     # Two seconds of the six are over when it begins to play.
     assert notice.fields["deadline"] - started > 4.09

@@ -1,6 +1,6 @@
 import pytest
 
-from simulator.cloud.trace import DEFAULT_TRACE, Change, Moment, Node, Record, TraceError, cut, load, parse
+from simulator.cloud.trace import DEFAULT_TRACE, Change, Moment, Node, TraceError, TraceRecord, cut, load, parse
 
 
 def test_the_carried_trace_has_what_its_readme_says() -> None:
@@ -12,8 +12,8 @@ def test_the_carried_trace_has_what_its_readme_says() -> None:
 
 def test_windows_line_ends_and_empty_lines_do_not_matter() -> None:
     assert parse(["0,add,a\r", "", "1500,remove,a\n"]) == [
-        Record(0.0, Change.ADD, Node("a")),
-        Record(1.5, Change.REMOVE, Node("a")),
+        TraceRecord(0.0, Change.ADD, Node("a")),
+        TraceRecord(1.5, Change.REMOVE, Node("a")),
     ]
 
 

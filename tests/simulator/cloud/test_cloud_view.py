@@ -2,33 +2,33 @@ import io
 
 from rich.console import Console, RenderableType
 
-from simulator.events import Event, Kind
-from simulator.guarantees import Costs
-from simulator.outcome import Outcome
+from simulator.events import JobEvent, JobEventKind
+from simulator.guarantees import GuaranteeCosts
+from simulator.outcome import ReplayOutcome
 from simulator.report import MAX_FINDINGS, report
-from simulator.status import JobStatus, Status
-from simulator.verdict import Figures, Group, GroupMeaning, Latency, Verdict
-from simulator.view import NodeView, Snapshot, changes, nodes_of, screen, sentences, settled
+from simulator.status import ReadJobStatus, ReadStatus
+from simulator.verdict import Figures, GroupMeaning, Latency, NoticeGroup, ReplayVerdict
+from simulator.view import NodeView, ViewSnapshot, changes, nodes_of, screen, sentences, settled
 
 
-def event(t: float, kind: Kind, **fields: object) -> Event:
-    return Event(t, kind, fields)
+def event(t: float, kind: JobEventKind, **fields: object) -> JobEvent:
+    return JobEvent(t, kind, fields)
 
 
-def added(t: float, node: str) -> Event:
-    return event(t, Kind.NODE_ADDED, node=node)
+def added(t: float, node: str) -> JobEvent:
+    return event(t, JobEventKind.NODE_ADDED, node=node)
 
 
-def shown(t: float, node: str, group: str = "g", *, synthetic: bool = False) -> Event:
-    return event(t, Kind.NOTICE_SHOWN, node=node, group=group, lead=10.0, deadline=t + 10, synthetic=synthetic)
+def shown(t: float, node: str, group: str = "g", *, synthetic: bool = False) -> JobEvent:
+    return event(t, JobEventKind.NOTICE_SHOWN, node=node, group=group, lead=10.0, deadline=t + 10, synthetic=synthetic)
 
 
-def gone(t: float, node: str, *, announced: bool = True) -> Event:
-    return event(t, Kind.NODE_GONE, node=node, announced=announced)
+def gone(t: float, node: str, *, announced: bool = True) -> JobEvent:
+    return event(t, JobEventKind.NODE_GONE, node=node, announced=announced)
 
 
-def snapshot(*events: Event, phase: str = "Running", reason: str = "All is well.") -> Snapshot:
-    return Snapshot(5.0, status=Status(jobs=[JobStatus("demo", phase, reason)]), events=events)
+def snapshot(*events: JobEvent, phase: str = "Running", reason: str = "All is well.") -> ViewSnapshot:
+    return ViewSnapshot(5.0, status=ReadStatus(jobs=[ReadJobStatus("demo", phase, reason)]), events=events)
 
 
 def written(what: RenderableType) -> str:
@@ -43,8 +43,8 @@ def figures(*, equal: bool = True) -> Figures:
     return Figures(
         notices=3,
         groups=(
-            Group("g1", GroupMeaning.SHRINK, ("a", "b"), 1, (1.5, 1.5)),
-            Group("g2", GroupMeaning.STOP, ("c",), 0, ()),
+            NoticeGroup("g1", GroupMeaning.SHRINK, ("a", "b"), 1, (1.5, 1.5)),
+            NoticeGroup("g2", GroupMeaning.STOP, ("c",), 0, ()),
         ),
         notice_to_process=Latency.of([0.25, 0.5, 0.75]),
         notice_to_flag=Latency.of([]),
@@ -63,13 +63,13 @@ def figures(*, equal: bool = True) -> Figures:
     )
 
 
-def outcome(verdict: Verdict | None, *wrong: str, late: float = 0.0) -> Outcome:
-    return Outcome("demo", verdict, wrong, Costs(0.1, 0.01), 10.0, late, 60.0)
+def outcome(verdict: ReplayVerdict | None, *wrong: str, late: float = 0.0) -> ReplayOutcome:
+    return ReplayOutcome("demo", verdict, wrong, GuaranteeCosts(0.1, 0.01), 10.0, late, 60.0)
 
 
 def test_nodes_are_what_the_truth_says() -> None:
     """Noticed nodes have their seconds, withdrawn ones none, gone ones are not there."""
-    withdrawn = event(3, Kind.NOTICE_WITHDRAWN, node="c")
+    withdrawn = event(3, JobEventKind.NOTICE_WITHDRAWN, node="c")
     events = [
         *(added(0, node) for node in "abcd"),
         shown(1, "b"),
@@ -124,31 +124,33 @@ def test_plain_output_tells_what_is_new_and_nothing_twice() -> None:
 
 
 def test_what_was_there_before_the_clock_started_is_no_news() -> None:
-    now = Snapshot(5.0, events=(added(1, "a"), added(3, "b")), started_at=2.0)
-    assert list(changes(Snapshot(0.0, started_at=2.0), now)) == ["  1.0 s  arrived: b"]
+    now = ViewSnapshot(5.0, events=(added(1, "a"), added(3, "b")), started_at=2.0)
+    assert list(changes(ViewSnapshot(0.0, started_at=2.0), now)) == ["  1.0 s  arrived: b"]
 
 
 def test_a_supervisor_that_stops_answering_is_told_once() -> None:
-    silent = Snapshot(5.0)
+    silent = ViewSnapshot(5.0)
     assert list(changes(snapshot(), silent)) == ["  5.0 s  the supervisor does not answer"]
     assert list(changes(silent, silent)) == []
 
 
 def test_the_screen_shows_nodes_notices_and_the_reason() -> None:
     nodes = (NodeView("a", workers=1), NodeView("b", seconds_left=7.25, synthetic=True, excluded=True))
-    text = written(screen(Snapshot(5.0, nodes, snapshot(phase="Suspended", reason="Too few.").status, (gone(3, "c"),))))
+    text = written(
+        screen(ViewSnapshot(5.0, nodes, snapshot(phase="Suspended", reason="Too few.").status, (gone(3, "c"),)))
+    )
     for words in ("Suspended", "Too few.", "● a", "○ b", "synthetic  7.2 s", "excluded", "3.0 s  gone: c"):
         assert words in text
 
 
 def test_the_screen_says_when_the_supervisor_does_not_answer() -> None:
-    assert "does not answer" in written(screen(Snapshot(1.0)))
-    assert "no job yet" in written(screen(Snapshot(1.0, status=Status())))
+    assert "does not answer" in written(screen(ViewSnapshot(1.0)))
+    assert "no job yet" in written(screen(ViewSnapshot(1.0, status=ReadStatus())))
 
 
 def test_the_table_has_the_figures() -> None:
     """Latencies, changes per group and the verdict; what did not happen is a dash."""
-    text = written(report(outcome(Verdict(figures(), ()))))
+    text = written(report(outcome(ReplayVerdict(figures(), ()))))
     for words in ("3 in groups of 2, 1", "0.50 s / 0.75 s (n=3)", "1 (and 1 meant STOP)", "1 / 1", "yes", "passed"):
         assert words in text
     assert "FAILED" not in text
@@ -156,7 +158,7 @@ def test_the_table_has_the_figures() -> None:
 
 def test_a_failed_verdict_says_why_but_not_endlessly() -> None:
     wrong = tuple(f"step lost: step {step}" for step in range(MAX_FINDINGS + 3))
-    text = written(report(outcome(Verdict(figures(equal=False), ()), *wrong)))
+    text = written(report(outcome(ReplayVerdict(figures(equal=False), ()), *wrong)))
     for words in ("FAILED", "NO", "step lost: step 0", "and 3 more"):
         assert words in text
     assert "passed" not in text

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from simulator.elastic.settings import parse_hosts
-from simulator.events import Kind
+from simulator.events import JobEventKind
 from simulator.model import reference
 from tests.simulator.elastic.training_jobs import DEADLINE, Folder, is_alive
 from tests.testkit.waiting import wait_until
@@ -17,7 +17,7 @@ REJOINED = 300
 def test_one_process_alone_trains_to_the_reference(folder: Folder) -> None:
     """Without a launcher the script is a job of one worker, and its result is the reference."""
     assert folder.run_alone("--steps", "20", "--step-seconds", "0") == 0
-    (end,) = folder.events(Kind.JOB_FINISHED)
+    (end,) = folder.events(JobEventKind.JOB_FINISHED)
     assert end.text("digest") == reference(20)
 
 
@@ -27,8 +27,8 @@ def test_four_workers_train_to_the_reference(folder: Folder) -> None:
     assert folder.launch(steps=20).wait(DEADLINE) == 0
     verdict = folder.verdict(20)
     assert verdict.ok, verdict.failures
-    assert len(folder.events(Kind.STEP_APPLIED)) == 4 * 20
-    assert len(folder.events(Kind.JOB_FINISHED)) == 4
+    assert len(folder.events(JobEventKind.STEP_APPLIED)) == 4 * 20
+    assert len(folder.events(JobEventKind.JOB_FINISHED)) == 4
 
 
 def test_shrink_and_grow_lose_nothing(folder: Folder) -> None:
@@ -92,7 +92,7 @@ def test_an_unannounced_death_rolls_back_and_blacklists(folder: Folder) -> None:
     assert figures.steps_skipped == 0
     assert figures.steps_lost >= 5, "everything since the last commit"
     assert folder.rings() == ["abc", "ac"], "b is still listed"
-    assert [event.text("host") for event in folder.events(Kind.RING_BROKEN)] == ["b"]
+    assert [event.text("host") for event in folder.events(JobEventKind.RING_BROKEN)] == ["b"]
 
 
 def test_the_death_of_rank_0_keeps_the_state(folder: Folder) -> None:
@@ -123,7 +123,7 @@ def test_below_the_minimum_survivors_wait_for_hosts(folder: Folder) -> None:
     launcher = folder.launch(steps=60, least=3)
     folder.until_step(3)
     folder.kill("c")
-    wait_until(lambda: bool(folder.events(Kind.HOST_BLACKLISTED)), "the blacklisting of c")
+    wait_until(lambda: bool(folder.events(JobEventKind.HOST_BLACKLISTED)), "the blacklisting of c")
     assert folder.rings() == ["abc"]
     folder.list_hosts("abcd")
     folder.until_ring("abd")
@@ -228,7 +228,7 @@ def test_a_worker_that_cannot_start_is_blacklisted(folder: Folder) -> None:
     """A script that fails at once takes its hosts off the job, and with the last one the launcher ends."""
     folder.list_hosts("ab")
     assert folder.launch(steps=1, script=("-c", "import sys; sys.exit(3)")).wait(DEADLINE) == 1
-    assert len(folder.events(Kind.HOST_BLACKLISTED)) == 2
+    assert len(folder.events(JobEventKind.HOST_BLACKLISTED)) == 2
 
 
 def test_pid_files_tell_a_process_from_its_successor(folder: Folder) -> None:

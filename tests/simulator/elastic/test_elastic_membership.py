@@ -8,11 +8,11 @@ from simulator.elastic.membership import (
     Action,
     CallOff,
     Dismiss,
-    Form,
-    Limits,
-    Member,
-    Phase,
-    Situation,
+    ElasticLimits,
+    ElasticMember,
+    ElasticSituation,
+    FormRing,
+    MemberPhase,
     Spawn,
     WorkerId,
     decide,
@@ -20,25 +20,25 @@ from simulator.elastic.membership import (
     state_is_lost,
 )
 
-LIMITS = Limits(min_workers=2, max_workers=4, start_workers=3)
-R, S, I, L = Phase.READY, Phase.STARTING, Phase.IN_RING, Phase.LEAVING  # noqa: E741 - the letters of the table below
+LIMITS = ElasticLimits(min_workers=2, max_workers=4, start_workers=3)
+R, S, I, L = MemberPhase.READY, MemberPhase.STARTING, MemberPhase.IN_RING, MemberPhase.LEAVING  # noqa: E741 - the letters of the table below
 
 
-def member(number: int, host: str, phase: Phase, *, has_state: bool | None = None) -> Member:
+def member(number: int, host: str, phase: MemberPhase, *, has_state: bool | None = None) -> ElasticMember:
     """A member; one in a ring holds the state unless said otherwise."""
-    return Member(WorkerId(number), host, phase, has_state=phase is I if has_state is None else has_state)
+    return ElasticMember(WorkerId(number), host, phase, has_state=phase is I if has_state is None else has_state)
 
 
 def situation(
-    listed: str, *members: Member, epoch: int = 1, blacklist: str = "", called_off: bool = False
-) -> Situation:
-    return Situation(members, frozenset(listed), frozenset(blacklist), epoch, called_off)
+    listed: str, *members: ElasticMember, epoch: int = 1, blacklist: str = "", called_off: bool = False
+) -> ElasticSituation:
+    return ElasticSituation(members, frozenset(listed), frozenset(blacklist), epoch, called_off)
 
 
 A, B, C = (member(number, host, I) for number, host in enumerate("abc", start=1))
 READY_A, READY_B, READY_C = (member(number, host, R, has_state=True) for number, host in enumerate("abc", start=1))
 JOINER = member(9, "j", R)
-FORM_AB = Form((WorkerId(1), WorkerId(2)))
+FORM_AB = FormRing((WorkerId(1), WorkerId(2)))
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ FORM_AB = Form((WorkerId(1), WorkerId(2)))
         pytest.param(situation("abc", READY_A, B, C, called_off=True), (), id="not all are at the boundary yet"),
         pytest.param(
             situation("bc", READY_A, READY_B, READY_C),
-            (Dismiss(WorkerId(1)), Form((WorkerId(2), WorkerId(3)))),
+            (Dismiss(WorkerId(1)), FormRing((WorkerId(2), WorkerId(3)))),
             id="the next ring leaves out who was removed",
         ),
         pytest.param(
             situation("abj", replace(READY_A, has_state=False), READY_B, JOINER),
-            (Form((WorkerId(2), WorkerId(1), WorkerId(9))),),
+            (FormRing((WorkerId(2), WorkerId(1), WorkerId(9))),),
             id="rank 0 holds the state",
         ),
         pytest.param(situation("a", READY_A, READY_B), (), id="below the minimum they wait"),
@@ -81,7 +81,7 @@ FORM_AB = Form((WorkerId(1), WorkerId(2)))
         pytest.param(situation("abcx", A, B, C, member(4, "x", L)), (), id="one worker a host at a time"),
     ],
 )
-def test_decisions(now: Situation, expected: tuple[Action, ...]) -> None:
+def test_decisions(now: ElasticSituation, expected: tuple[Action, ...]) -> None:
     assert decide(now, LIMITS) == expected
 
 

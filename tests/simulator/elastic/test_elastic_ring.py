@@ -12,15 +12,15 @@ import pytest
 
 from simulator.elastic import ring as ring_module
 from simulator.elastic.control import (
-    Broken,
-    Hello,
     Leave,
     MalformedMessageError,
     Message,
-    Place,
-    Ready,
     Synced,
     Update,
+    WorkerBroken,
+    WorkerHello,
+    WorkerPlace,
+    WorkerReady,
     decode,
     encode,
 )
@@ -57,7 +57,7 @@ def close_up(ends: Sequence[socket.socket], epoch: int, stack: ExitStack) -> lis
     ports = tuple(end.getsockname()[1] for end in ends)
 
     def join(rank: int) -> Ring:
-        return stack.enter_context(closing(Ring.close_up(Place(epoch, rank, ports), ends[rank], never)))
+        return stack.enter_context(closing(Ring.close_up(WorkerPlace(epoch, rank, ports), ends[rank], never)))
 
     return together(join, range(len(ends)))
 
@@ -108,7 +108,7 @@ def test_a_ring_that_is_called_off_is_not_waited_for() -> None:
     with listeners(2) as ends:
         ports = tuple(end.getsockname()[1] for end in ends)
         with pytest.raises(RingBrokenError, match="called off"):
-            Ring.close_up(Place(1, 0, ports), ends[0], lambda _: True)
+            Ring.close_up(WorkerPlace(1, 0, ports), ends[0], lambda _: True)
 
 
 def test_a_neighbour_that_is_gone_cannot_be_joined() -> None:
@@ -116,7 +116,7 @@ def test_a_neighbour_that_is_gone_cannot_be_joined() -> None:
         ports = tuple(end.getsockname()[1] for end in ends)
         ends[1].close()
         with pytest.raises(RingBrokenError, match="cannot be reached"):
-            Ring.close_up(Place(1, 0, ports), ends[0], never)
+            Ring.close_up(WorkerPlace(1, 0, ports), ends[0], never)
 
 
 def test_a_neighbour_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_a_neighbour_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatc
     with listeners(2) as ends:
         ports = tuple(end.getsockname()[1] for end in ends)
         with pytest.raises(RingBrokenError, match="did not come"):
-            Ring.close_up(Place(1, 0, ports), ends[0], never)
+            Ring.close_up(WorkerPlace(1, 0, ports), ends[0], never)
 
 
 def test_a_leftover_of_a_broken_ring_is_turned_away() -> None:
@@ -139,7 +139,9 @@ def test_a_leftover_of_a_broken_ring_is_turned_away() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [Hello(3, 4711), Ready(2), Synced(2), Place(1, 0, (1, 2)), Update(3), Broken(3), Leave()], ids=repr
+    "message",
+    [WorkerHello(3, 4711), WorkerReady(2), Synced(2), WorkerPlace(1, 0, (1, 2)), Update(3), WorkerBroken(3), Leave()],
+    ids=repr,
 )
 def test_messages_survive_the_wire(message: Message) -> None:
     assert decode(encode(message)) == message

@@ -7,7 +7,7 @@ import pytest
 from kubeai.elastic.testing import ALL, FakeSupervisor
 
 from simulator import checkpoint
-from simulator.events import Kind
+from simulator.events import JobEventKind
 from simulator.judge import Failure
 from simulator.model import reference
 from tests.simulator.elastic.training_jobs import DEADLINE, Folder
@@ -39,10 +39,10 @@ def test_a_stop_saves_and_the_next_run_goes_on_from_there(folder: Folder, superv
     until_connected(supervisor, ranks=3)
     folder.until_step(5)
     for host in "bc":
-        folder.tell_truth(Kind.NOTICE_SHOWN, node=host, group="g", lead=10.0, deadline=0.0, synthetic=False)
+        folder.tell_truth(JobEventKind.NOTICE_SHOWN, node=host, group="g", lead=10.0, deadline=0.0, synthetic=False)
     supervisor.direct(0, directive="STOP")
     supervisor.wait_for(lambda: supervisor.reports_of("left"))
-    assert len(folder.events(Kind.CHECKPOINT_SAVED)) == 1
+    assert len(folder.events(JobEventKind.CHECKPOINT_SAVED)) == 1
     first.terminate()
     assert first.wait(DEADLINE) == 128 + signal.SIGTERM
     supervisor.direct(ALL, directive="RUN")
@@ -53,7 +53,9 @@ def test_a_stop_saves_and_the_next_run_goes_on_from_there(folder: Folder, superv
     assert verdict.ok, verdict.failures
     assert (verdict.figures.suspensions, verdict.figures.resumes) == (1, 1)
     assert verdict.figures.notice_to_flag.count == 1
-    assert folder.events(Kind.CHECKPOINT_LOADED)[0].integer("step") == folder.events(Kind.FLAG_SEEN)[0].integer("step")
+    assert folder.events(JobEventKind.CHECKPOINT_LOADED)[0].integer("step") == folder.events(JobEventKind.FLAG_SEEN)[
+        0
+    ].integer("step")
 
 
 def test_a_survivor_replaces_no_newer_checkpoint(folder: Folder, supervisor: FakeSupervisor) -> None:
@@ -67,7 +69,7 @@ def test_a_survivor_replaces_no_newer_checkpoint(folder: Folder, supervisor: Fak
     folder.kill("a")
     supervisor.direct(ALL, directive="STOP", release=True)
     assert launcher.wait(DEADLINE) == 1
-    told = {event.text("host"): event.integer("step") for event in folder.events(Kind.FLAG_SEEN)}
+    told = {event.text("host"): event.integer("step") for event in folder.events(JobEventKind.FLAG_SEEN)}
     assert told["b"] == 0
     saved = checkpoint.load(folder.checkpoint)
     assert saved is not None
@@ -82,7 +84,7 @@ def test_nobody_steps_while_rank_0_holds(folder: Folder, supervisor: FakeSupervi
     folder.until_step(3)
     supervisor.direct(0, directive="STOP")
     supervisor.wait_for(lambda: supervisor.reports_of("left"))
-    (saved,) = folder.events(Kind.CHECKPOINT_SAVED)
+    (saved,) = folder.events(JobEventKind.CHECKPOINT_SAVED)
     assert folder.last_step() == saved.integer("step")
     supervisor.direct(0, directive="STOP", release=True)
     wait_until(lambda: folder.last_step() > saved.integer("step"), "the survivor to go on once rank 0 is released")
@@ -109,8 +111,8 @@ def test_a_notice_reaches_the_events(folder: Folder, supervisor: FakeSupervisor)
     until_connected(supervisor, ranks=1)
     notice = {"id": "aliyun/i-1", "source": "aliyun", "host": "z", "seconds_left": 60.0}
     supervisor.direct(ALL, directive="RUN", notice=notice)
-    wait_until(lambda: bool(folder.events(Kind.NOTICE_SEEN)), "the notice")
-    (seen,) = folder.events(Kind.NOTICE_SEEN)
+    wait_until(lambda: bool(folder.events(JobEventKind.NOTICE_SEEN)), "the notice")
+    (seen,) = folder.events(JobEventKind.NOTICE_SEEN)
     assert (seen.text("notice"), seen.text("subject"), seen.text("host")) == ("aliyun/i-1", "z", "a")
 
 
@@ -121,7 +123,7 @@ def test_damage_fails_the_verdict(folder: Folder, fault: str) -> None:
     options = ("--fault", fault, "--fault-step", "7")
     assert folder.launch(steps=12, options=options).wait(DEADLINE) == 0
     assert {finding.failure for finding in folder.verdict(12).failures} == {Failure.PARAMETERS_DIFFER}
-    digests = {event.integer("step"): event.text("digest") for event in folder.events(Kind.STEP_APPLIED)}
+    digests = {event.integer("step"): event.text("digest") for event in folder.events(JobEventKind.STEP_APPLIED)}
     assert digests[6] == reference(6)
     assert digests[7] != reference(7)
 
@@ -145,4 +147,4 @@ def test_periodic_checkpoints_bound_the_loss(folder: Folder) -> None:
     options = ("--checkpoint-every", "5")
     assert folder.launch(steps=12, options=options).wait(DEADLINE) == 0
     assert folder.launch(steps=15, run=2, options=options).wait(DEADLINE) == 0
-    assert [event.integer("step") for event in folder.events(Kind.CHECKPOINT_LOADED)] == [10]
+    assert [event.integer("step") for event in folder.events(JobEventKind.CHECKPOINT_LOADED)] == [10]

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simulator.events import Event, EventLog, Kind, read
-from simulator.judge import Expectations, Verdict, judge
+from simulator.events import EventLog, JobEvent, JobEventKind, read
+from simulator.judge import Expectations, ReplayVerdict, judge
 from simulator.model import reference
 from tests.testkit.waiting import wait_until
 
@@ -81,23 +81,23 @@ class Folder:
         command = [sys.executable, "-m", "simulator.job", "--checkpoint", str(self.checkpoint), *options]
         return subprocess.run(command, env=self._environment(1), check=False, timeout=DEADLINE).returncode
 
-    def events(self, *kinds: Kind) -> list[Event]:
+    def events(self, *kinds: JobEventKind) -> list[JobEvent]:
         return [event for event in read(self.root / "events") if event.kind in kinds or not kinds]
 
-    def tell_truth(self, event: Kind, **fields: object) -> None:
+    def tell_truth(self, event: JobEventKind, **fields: object) -> None:
         """Write what the cloud would write."""
         with EventLog(self.root / "events", f"cloud-{time.monotonic_ns()}") as log:
             log.write(event, **fields)
 
     def last_step(self) -> int:
-        return max((event.integer("step") for event in self.events(Kind.STEP_APPLIED)), default=0)
+        return max((event.integer("step") for event in self.events(JobEventKind.STEP_APPLIED)), default=0)
 
     def until_step(self, step: int) -> None:
         wait_until(lambda: self.last_step() >= step, f"step {step}")
 
     def rings(self) -> list[str]:
         """The rings so far: their hosts, a letter each, in rank order."""
-        return ["".join(event.texts("hosts")) for event in self.events(Kind.RING_FORMED)]
+        return ["".join(event.texts("hosts")) for event in self.events(JobEventKind.RING_FORMED)]
 
     def until_ring(self, hosts: str, step: int = 0) -> None:
         """Wait until a ring of these hosts is the last one and has applied so many steps more."""
@@ -113,7 +113,7 @@ class Folder:
         for pid in self.pids(host)[host]:
             os.kill(pid, signal.SIGKILL)
 
-    def verdict(self, steps: int, least: int = 1) -> Verdict:
+    def verdict(self, steps: int, least: int = 1) -> ReplayVerdict:
         return judge(self.events(), Expectations(steps, reference(steps), least))
 
     def close(self) -> None:

@@ -2,22 +2,22 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from simulator.events import Event, Kind
-from simulator.guarantees import Costs, observed_costs, timed_checkpoint
+from simulator.events import JobEvent, JobEventKind
+from simulator.guarantees import GuaranteeCosts, observed_costs, timed_checkpoint
 from simulator.judge import Expectations, judge
-from simulator.outcome import Outcome, lines, measure_delay, shortcomings, table, write_json
-from simulator.verdict import Figures, Group, GroupMeaning, Verdict
+from simulator.outcome import ReplayOutcome, lines, measure_delay, shortcomings, table, write_json
+from simulator.verdict import Figures, GroupMeaning, NoticeGroup, ReplayVerdict
 
-COSTS = Costs(step=0.2, checkpoint=0.1)
+COSTS = GuaranteeCosts(step=0.2, checkpoint=0.1)
 
 
 def figures() -> Figures:
     empty = judge([], Expectations(1, "", 1)).figures
-    return replace(empty, groups=(Group("group-1", GroupMeaning.SHRINK, ("node1",), 1, (1.5,)),))
+    return replace(empty, groups=(NoticeGroup("group-1", GroupMeaning.SHRINK, ("node1",), 1, (1.5,)),))
 
 
-def outcome(*wrong: str, late: float = 0.0) -> Outcome:
-    return Outcome("an act", Verdict(figures(), ()), wrong, COSTS, 7.5, late, 12.0)
+def outcome(*wrong: str, late: float = 0.0) -> ReplayOutcome:
+    return ReplayOutcome("an act", ReplayVerdict(figures(), ()), wrong, COSTS, 7.5, late, 12.0)
 
 
 def test_the_judges_findings_are_shortcomings() -> None:
@@ -27,8 +27,8 @@ def test_the_judges_findings_are_shortcomings() -> None:
 
 def test_a_lead_that_was_too_short_after_all_is_a_shortcoming() -> None:
     """Judged by what steps and checkpoints did take, not by what they were meant to."""
-    verdict = Verdict(figures(), ())
-    (line,) = shortcomings(verdict, Costs(step=4.0, checkpoint=2.0), 7.5)
+    verdict = ReplayVerdict(figures(), ())
+    (line,) = shortcomings(verdict, GuaranteeCosts(step=4.0, checkpoint=2.0), 7.5)
     assert "7.5 s was below" in line
 
 
@@ -49,7 +49,7 @@ async def test_strain_sees_a_blocked_machine() -> None:
 
 def test_the_result_for_machines_has_every_figure(tmp_path: Path) -> None:
     """Whether all is well stands at the top; an act that broke off has no verdict."""
-    broken = Outcome("another", None, ("the job ended",), COSTS, 7.5, 0.0, 3.0)
+    broken = ReplayOutcome("another", None, ("the job ended",), COSTS, 7.5, 0.0, 3.0)
     write_json(tmp_path / "result.json", [outcome(), broken])
     result = json.loads((tmp_path / "result.json").read_text())
     assert [scenario["ok"] for scenario in result["scenarios"]] == [True, False]
@@ -69,11 +69,11 @@ def test_a_checkpoint_is_timed_by_writing_it(tmp_path: Path) -> None:
 def test_costs_are_taken_from_what_happened() -> None:
     """The median step of rank 0 within a ring, and the time from a flag to its checkpoint."""
     steps = [
-        Event(t, Kind.STEP_APPLIED, {"run": 1, "epoch": epoch, "rank": rank, "step": 0})
+        JobEvent(t, JobEventKind.STEP_APPLIED, {"run": 1, "epoch": epoch, "rank": rank, "step": 0})
         for t, epoch, rank in [(0.0, 1, 0), (0.2, 1, 1), (1.0, 1, 0), (2.0, 1, 0), (60.0, 2, 0), (61.0, 2, 0)]
     ]
-    flag = Event(70.0, Kind.FLAG_SEEN, {"run": 1, "rank": 0})
-    saved = [Event(t, Kind.CHECKPOINT_SAVED, {"run": 1}) for t in (69.0, 70.5, 75.0)]
+    flag = JobEvent(70.0, JobEventKind.FLAG_SEEN, {"run": 1, "rank": 0})
+    saved = [JobEvent(t, JobEventKind.CHECKPOINT_SAVED, {"run": 1}) for t in (69.0, 70.5, 75.0)]
     events = sorted([*steps, flag, *saved], key=lambda event: event.t)
-    assert observed_costs(events) == Costs(step=1.0, checkpoint=0.5)
-    assert observed_costs([]) == Costs(0.0, 0.0)
+    assert observed_costs(events) == GuaranteeCosts(step=1.0, checkpoint=0.5)
+    assert observed_costs([]) == GuaranteeCosts(0.0, 0.0)

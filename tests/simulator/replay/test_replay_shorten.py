@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cloud.shorten import shortened, topped_up
-from simulator.cloud.trace import DEFAULT_TRACE, Cut, Moment, Node, TraceError, cut, load
+from simulator.cloud.trace import DEFAULT_TRACE, Moment, Node, TraceCut, TraceError, cut, load
 
 
 def moment(at: float, added: str = "", removed: str = "") -> Moment:
@@ -13,20 +13,20 @@ def moment(at: float, added: str = "", removed: str = "") -> Moment:
 
 
 @st.composite
-def cuts(draw: st.DrawFn) -> Cut:
+def cuts(draw: st.DrawFn) -> TraceCut:
     gaps = draw(st.lists(st.integers(1, 500), max_size=20))
     ends = [sum(gaps[: number + 1]) for number in range(len(gaps))]
     moments = tuple(Moment(at, (Node(f"n{number}"),), ()) for number, at in enumerate(ends))
-    return Cut((Node("a"),), moments, sum(gaps) + draw(st.integers(0, 500)))
+    return TraceCut((Node("a"),), moments, sum(gaps) + draw(st.integers(0, 500)))
 
 
-def gaps_of(piece: Cut) -> list[float]:
+def gaps_of(piece: TraceCut) -> list[float]:
     """The stretches in which nothing happens, the one before the end among them."""
     return [later - sooner for sooner, later in pairwise([0.0, *(one.at for one in piece.moments), piece.seconds])]
 
 
 @given(cuts(), st.floats(0.5, 600))
-def test_long_stretches_are_cut_and_nothing_else_changes(piece: Cut, longest: float) -> None:
+def test_long_stretches_are_cut_and_nothing_else_changes(piece: TraceCut, longest: float) -> None:
     """Every stretch is the shorter of itself and the limit; what happens, and in which order, stays."""
     short = shortened(piece, longest)
     assert gaps_of(short) == pytest.approx([min(gap, longest) for gap in gaps_of(piece)])
@@ -35,7 +35,7 @@ def test_long_stretches_are_cut_and_nothing_else_changes(piece: Cut, longest: fl
 
 
 @given(cuts(), st.floats(1, 600))
-def test_a_trace_without_long_stretches_stays_as_it_is(piece: Cut, longest: float) -> None:
+def test_a_trace_without_long_stretches_stays_as_it_is(piece: TraceCut, longest: float) -> None:
     once = shortened(piece, longest)
     assert gaps_of(shortened(once, longest)) == pytest.approx(gaps_of(once))
 
@@ -52,12 +52,12 @@ def test_the_whole_recording_keeps_its_events_and_becomes_short() -> None:
 def test_stretches_cannot_be_cut_to_nothing(longest: float) -> None:
     """Two groups at one instant would be one group."""
     with pytest.raises(TraceError, match="cannot cut"):
-        shortened(Cut((), (), 1.0), longest)
+        shortened(TraceCut((), (), 1.0), longest)
 
 
 def test_missing_nodes_arrive_after_the_end() -> None:
     """A trace that ends with too few nodes gets the missing ones, named as made up; one with enough gets none."""
-    piece = Cut((Node("a"), Node("b")), (moment(5, removed="a"), moment(6, added="c", removed="b")), 10)
+    piece = TraceCut((Node("a"), Node("b")), (moment(5, removed="a"), moment(6, added="c", removed="b")), 10)
     full = topped_up(piece, 3, after=4)
     assert full.moments == (*piece.moments, Moment(14, (Node("made-up1"), Node("made-up2")), ()))
     assert full.seconds == 18

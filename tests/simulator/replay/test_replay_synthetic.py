@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cloud.schedule import Add, Kill, Notice, Schedule, ScheduleError, Withdraw
+from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule, ScheduledNotice, ScheduleError, Withdraw
 from simulator.cloud.synthetic import (
     HARD_LEAD_SECONDS,
     HARD_MINIMUM,
@@ -17,11 +17,11 @@ from simulator.cloud.synthetic import (
     hard,
 )
 from simulator.cloud.trace import Node
-from simulator.guarantees import Costs, validate_schedule
-from simulator.scenarios import Part, ScenarioOptions, scenarios
+from simulator.guarantees import GuaranteeCosts, validate_schedule
+from simulator.scenarios import ScenarioOptions, ScenarioPart, scenarios
 from tests.testkit.properties import examples
 
-COSTS = Costs(step=0.2, checkpoint=0.01)
+COSTS = GuaranteeCosts(step=0.2, checkpoint=0.01)
 
 
 @given(st.integers())
@@ -60,20 +60,20 @@ def test_removals_come_at_the_wanted_rate(node_hours: float) -> None:
     assert rates.nodes * piece.seconds / HOUR / removals == pytest.approx(node_hours, rel=0.1)
 
 
-def walk(schedule: Schedule) -> Iterator[tuple[float, int]]:
+def walk(schedule: ReclaimSchedule) -> Iterator[tuple[float, int]]:
     """After each step: its time, and the nodes that are there without a notice."""
     there, noticed = set(schedule.present), set[Node]()
     for step in schedule.steps:
         match step:
-            case Add(node=node):
+            case AddNode(node=node):
                 assert node not in there
                 there.add(node)
-            case Notice(node=node):
+            case ScheduledNotice(node=node):
                 assert node in there
                 noticed.add(node)
             case Withdraw(node=node):
                 noticed.remove(node)
-            case Kill(node=node):
+            case KillNode(node=node):
                 there.remove(node)
         yield step.at, len(there - noticed)
 
@@ -83,8 +83,8 @@ def walk(schedule: Schedule) -> Iterator[tuple[float, int]]:
 def test_the_hard_schedule_is_possible_and_hard(seed: int) -> None:
     """Announced nodes go when their lead is over, too few are left twice at least, once none, at the end enough."""
     schedule = hard(seed)
-    true = [step for step in schedule.steps if isinstance(step, Notice) and not step.synthetic]
-    gone = {step.node: step.at for step in schedule.steps if isinstance(step, Kill)}
+    true = [step for step in schedule.steps if isinstance(step, ScheduledNotice) and not step.synthetic]
+    gone = {step.node: step.at for step in schedule.steps if isinstance(step, KillNode)}
     assert {notice.node: pytest.approx(notice.at + HARD_LEAD_SECONDS) for notice in true} == gone
     free = [left for _, left in walk(schedule)]
     assert min(free) == 0
@@ -96,9 +96,9 @@ def test_the_hard_schedule_is_possible_and_hard(seed: int) -> None:
 
 def test_a_schedule_that_is_too_fast_for_the_promise_is_refused() -> None:
     """A lead of less than a step, a checkpoint and 2 s is nothing to judge by."""
-    validate_schedule(hard(1), HARD_MINIMUM, Costs(step=5.0, checkpoint=0.9))
+    validate_schedule(hard(1), HARD_MINIMUM, GuaranteeCosts(step=5.0, checkpoint=0.9))
     with pytest.raises(ScheduleError, match=r"8\.00 s on the clock is less than a step of 5\.00 s"):
-        validate_schedule(hard(1), HARD_MINIMUM, Costs(step=5.0, checkpoint=1.1))
+        validate_schedule(hard(1), HARD_MINIMUM, GuaranteeCosts(step=5.0, checkpoint=1.1))
 
 
 def test_a_schedule_that_ends_below_the_minimum_is_refused() -> None:
@@ -107,13 +107,13 @@ def test_a_schedule_that_ends_below_the_minimum_is_refused() -> None:
         validate_schedule(hard(1), HARD_MINIMUM + 2, COSTS)
 
 
-@pytest.mark.parametrize("part", list(Part))
-def test_every_part_can_be_judged(part: Part) -> None:
+@pytest.mark.parametrize("part", list(ScenarioPart))
+def test_every_part_can_be_judged(part: ScenarioPart) -> None:
     assert scenarios(ScenarioOptions(part), COSTS)
 
 
-@pytest.mark.parametrize("part", [Part.TRACE, Part.RATES, Part.CI])
-def test_a_speed_that_breaks_the_promise_is_refused(part: Part) -> None:
+@pytest.mark.parametrize("part", [ScenarioPart.TRACE, ScenarioPart.RATES, ScenarioPart.CI])
+def test_a_speed_that_breaks_the_promise_is_refused(part: ScenarioPart) -> None:
     """30 s of the trace at twenty times its pace are 1.5 s on the clock."""
     with pytest.raises(ScheduleError, match=r"1\.5 s on the clock"):
         scenarios(ScenarioOptions(part, leads=(30.0,), speed=20.0), COSTS)
@@ -126,8 +126,8 @@ def test_all_acts_are_fair_and_the_whole_trace_is_in_them() -> None:
     assert len(chosen) == 2 + 3 + 3
     for scenario in chosen[:2]:
         steps = scenario.schedule.steps
-        real = [step for step in steps if isinstance(step, Add) and not step.node.startswith("made-up")]
-        assert (len(real), sum(isinstance(step, Kill) for step in steps)) == (79, 74)
+        real = [step for step in steps if isinstance(step, AddNode) and not step.node.startswith("made-up")]
+        assert (len(real), sum(isinstance(step, KillNode) for step in steps)) == (79, 74)
         assert not any(isinstance(step, Withdraw) for step in steps)
 
 
@@ -135,4 +135,4 @@ def test_all_acts_are_fair_and_the_whole_trace_is_in_them() -> None:
 def test_fixed_rates_fit_both_leads(seed: int) -> None:
     """No seed makes an act that would be refused, whatever the lead."""
     for leads in ((30.0,), (120.0,)):
-        assert scenarios(ScenarioOptions(Part.RATES, seeds=(seed,), leads=leads), COSTS)
+        assert scenarios(ScenarioOptions(ScenarioPart.RATES, seeds=(seed,), leads=leads), COSTS)

@@ -12,7 +12,7 @@ from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.app import Supervisor
 from tests.supervisor.decide.decide_builders import observing, running_job
 from tests.supervisor.store.store_behaviour import opened, put_job
-from tests.testkit.serving import Lines, Refusal, Served, full_disk, noticed, serving
+from tests.testkit.serving import Lines, PeerRefusal, Served, full_disk, noticed, serving
 from tests.testkit.waiting import PATIENCE, until
 
 
@@ -100,11 +100,11 @@ async def test_nothing_is_confirmed_that_is_not_durable(served: Served) -> None:
     await full_disk(served.store, full=True)
     before = served.store.snapshot()
     await agents["n1"].say(notice=noticed("n1", 2, left=30.0))
-    assert await launcher.says(restarts=1) == Refusal(503, "not_serving")
-    assert await process.reports("saved", stop) == Refusal(503, "not_serving")
+    assert await launcher.says(restarts=1) == PeerRefusal(503, "not_serving")
+    assert await process.reports("saved", stop) == PeerRefusal(503, "not_serving")
     assert served.store.snapshot() is before
     await full_disk(served.store, full=False)
-    assert await process.reports("saved", stop) == Refusal(200, None)
+    assert await process.reports("saved", stop) == PeerRefusal(200, None)
     await launcher.reports(restarts=1)
     await agents["n1"].acknowledged(2)
     await launcher.lines.matching(phase="Suspended")
@@ -217,7 +217,7 @@ async def test_a_job_that_is_being_ended_is_saved_first_and_then_over(tmp_path: 
         process = await served.peers.process(order["token"], "n1", 0)
         stop = await process.lines.matching(directive="STOP", release=False)
         launcher = await served.peers.launcher("job", ["n1"], report=launcher.report)
-        assert await process.reports("saved", stop) == Refusal(200, None)
+        assert await process.reports("saved", stop) == PeerRefusal(200, None)
         suspended = await launcher.lines.matching(order="wait")
         assert suspended["reason"].endswith(
             "was asked to end the job: stopping. Rank 0 has saved a checkpoint of step 7."
@@ -244,7 +244,7 @@ async def test_after_a_restart_the_line_goes_on(tmp_path: Path) -> None:
         assert (await process.lines.any())["directive"] == "RUN"
         await agents["n2"].notices("n2")
         stop = await process.lines.matching(directive="STOP")
-        assert await process.reports("saved", stop) == Refusal(200, None)
+        assert await process.reports("saved", stop) == PeerRefusal(200, None)
         assert (await launcher.lines.matching(order="wait"))["phase"] == "Suspended"
 
 

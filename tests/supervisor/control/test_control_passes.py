@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from supervisor.decide.plan import Plan, plan
 from supervisor.domain.job import Phase, SupervisedJob
-from tests.testkit.serving import LauncherPeer, Refusal, Served, full_disk, serving
+from tests.testkit.serving import LauncherPeer, PeerRefusal, Served, full_disk, serving
 from tests.testkit.waiting import until
 
 CROWD = 30
@@ -129,5 +129,5 @@ async def test_a_job_that_is_registered_again_is_planned_as_a_new_one(served: Se
     launcher = await served.peers.launcher("crowd-0", ["n1"], instance="instance-2")
     await served.peers.agents(["n1"])
     assert (await launcher.lines.matching(order="run"))["hosts"] == ["n1"]
-    assert await launcher.says(run=1, running=True) == Refusal(200, None)
+    assert await launcher.says(run=1, running=True) == PeerRefusal(200, None)
     assert plans.keys() == {"crowd-0"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from supervisor.domain.job import Phase
-from tests.testkit.serving import AgentPeer, LauncherPeer, ProcessPeer, Refusal, Served, serving
+from tests.testkit.serving import AgentPeer, LauncherPeer, PeerRefusal, ProcessPeer, Served, serving
 from tests.testkit.waiting import until
 
 NODES = [f"n{number}" for number in range(1, 9)]
@@ -68,7 +68,7 @@ class Rank:
             "checkpoint_seconds": self.checkpoint_seconds,
             "unread_seconds": 0.0,
         }
-        assert await self.peer.reports("agreement", line, **fields) == Refusal(200, None)
+        assert await self.peer.reports("agreement", line, **fields) == PeerRefusal(200, None)
 
 
 class Ranks:
@@ -177,7 +177,7 @@ async def test_all_ranks_stop_at_one_step(tmp_path: Path) -> None:
             assert kinds[0][1], "the first line is a poll"
         for rank in job.ranks:
             assert job.decision.phase is Phase.STOPPING
-            assert await rank.peer.reports("saved", rank.seen[-1], step=step) == Refusal(200, None)
+            assert await rank.peer.reports("saved", rank.seen[-1], step=step) == PeerRefusal(200, None)
         await job.phase(Phase.SUSPENDED)
         assert job.decision.reason.endswith(f"All ranks have saved a checkpoint of step {step}.")
 
@@ -295,8 +295,8 @@ async def test_a_malformed_answer_is_refused(served: Served, changes: dict[str, 
     peer = await served.peers.process(order["token"], "n1", 0, **AGREES)
     line = await peer.lines.any()
     good = {"epoch": 1, "purpose": "stop", "at_step": None, "answer": "declined", "step": 7}
-    assert await peer.reports("agreement", line, **{**good, **changes}) == Refusal(400, "malformed")
-    assert await peer.reports("agreement", line, **good) == Refusal(200, None)
+    assert await peer.reports("agreement", line, **{**good, **changes}) == PeerRefusal(400, "malformed")
+    assert await peer.reports("agreement", line, **good) == PeerRefusal(200, None)
 
 
 async def test_what_later_versions_say_is_left_out(served: Served) -> None:
@@ -307,5 +307,5 @@ async def test_what_later_versions_say_is_left_out(served: Served) -> None:
     peer = await served.peers.process(order["token"], "n1", 0, **says)
     line = await peer.lines.any()
     answer = {"epoch": 1, "purpose": "stop", "at_step": None, "answer": "declined", "step": None}
-    assert await peer.reports("agreement", line, **answer, agreement=None) == Refusal(200, None)
-    assert await peer.reports("resumed", line, step=40) == Refusal(200, None)
+    assert await peer.reports("agreement", line, **answer, agreement=None) == PeerRefusal(200, None)
+    assert await peer.reports("resumed", line, step=40) == PeerRefusal(200, None)

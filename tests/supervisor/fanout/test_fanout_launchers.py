@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.domain.job import OnLoss, Phase, Result
-from tests.testkit.serving import Refusal, Served, launcher_hello, noticed, serving
+from tests.testkit.serving import PeerRefusal, Served, launcher_hello, noticed, serving
 from tests.testkit.waiting import PATIENCE, until
 
 STREAM = "/v1/launchers/stream"
@@ -76,7 +76,7 @@ async def test_the_order_carries_the_token_of_the_jobs_run(served: Served) -> No
     process = await served.peers.process(order["token"], "n1", 0)
     assert (await process.lines.any())["run"] == 1
     await launcher.reports(run=2)
-    assert await process.reports("rank", {"run": 1, "generation": 0}) == Refusal(409, "run_is_over")
+    assert await process.reports("rank", {"run": 1, "generation": 0}) == PeerRefusal(409, "run_is_over")
 
 
 async def test_a_name_that_is_live_is_refused(served: Served) -> None:
@@ -84,7 +84,7 @@ async def test_a_name_that_is_live_is_refused(served: Served) -> None:
     another = launcher_hello("job", ["n1"], instance="instance-2")
     for name in ("launcher", "somebody-else"):
         token = served.peers.tokens.launcher(name)
-        assert await served.peers.post(STREAM, token, another) == Refusal(409, "name_is_live")
+        assert await served.peers.post(STREAM, token, another) == PeerRefusal(409, "name_is_live")
 
 
 async def test_of_two_first_hellos_at_once_one_is_refused(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_a_name_is_free_again_a_while_after_its_launcher_went(tmp_path: Pa
         launcher.lines.close()
         body = launcher_hello("job", ["n1"], instance="instance-2")
         token = served.peers.tokens.launcher("launcher")
-        assert await served.peers.post(STREAM, token, body) == Refusal(409, "name_is_live")
+        assert await served.peers.post(STREAM, token, body) == PeerRefusal(409, "name_is_live")
         async with asyncio.timeout(PATIENCE):
             while (await served.peers.refused_or_open(STREAM, token, body)).status == 409:
                 assert served.job("job").uid == uid
@@ -120,7 +120,7 @@ async def test_a_launcher_that_went_without_a_word_keeps_its_hosts_until_its_nam
     other = await served.peers.launcher("other", ["n1"])
     lost.lines.close()
     again = launcher_hello("lost", ["n1"], instance="instance-2")
-    refusal = Refusal(409, "name_is_live")
+    refusal = PeerRefusal(409, "name_is_live")
     while await served.peers.refused_or_open(STREAM, served.peers.tokens.launcher("launcher"), again) == refusal:
         assert all(line["order"] == "wait" for line in await other.lines.before_heartbeat() if line["type"] == "order")
         assert served.job("lost").decision.hosts == {"n1"}
@@ -155,9 +155,9 @@ async def test_a_foreign_launcher_may_not_report(served: Served) -> None:
     before = served.job("job")
     foreign = served.peers.tokens.launcher("somebody-else")
     body = {**launcher.report, "revision": 9, "result": "succeeded"}
-    assert await served.peers.post(REPORT, foreign, body) == Refusal(403, "foreign_token")
+    assert await served.peers.post(REPORT, foreign, body) == PeerRefusal(403, "foreign_token")
     body["instance"] = "instance-2"
-    assert await served.peers.post(REPORT, launcher.token, body) == Refusal(403, "foreign_token")
+    assert await served.peers.post(REPORT, launcher.token, body) == PeerRefusal(403, "foreign_token")
     assert served.job("job") == before
 
 
@@ -166,8 +166,8 @@ async def test_an_older_revision_is_refused_and_the_same_one_is_repeated(served:
     launcher = await served.peers.launcher("job", ["n1"])
     await launcher.reports(hosts=["n1", "n2"])
     late = {**launcher.report, "revision": 1, "hosts": []}
-    assert await served.peers.post(REPORT, launcher.token, late) == Refusal(409, "older_revision")
-    assert await served.peers.post(REPORT, launcher.token, launcher.report) == Refusal(200, None)
+    assert await served.peers.post(REPORT, launcher.token, late) == PeerRefusal(409, "older_revision")
+    assert await served.peers.post(REPORT, launcher.token, launcher.report) == PeerRefusal(200, None)
     assert served.job("job").observed.hosts == {"n1", "n2"}
 
 
@@ -175,7 +175,7 @@ async def test_a_report_about_an_unknown_job_is_refused(served: Served) -> None:
     token = served.peers.tokens.launcher("launcher")
     hello = launcher_hello("job", ["n1"])
     body = {"job": "job", "instance": "instance-1", **hello["report"]}
-    assert await served.peers.post(REPORT, token, body) == Refusal(404, "unknown_job")
+    assert await served.peers.post(REPORT, token, body) == PeerRefusal(404, "unknown_job")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ async def test_a_report_about_an_unknown_job_is_refused(served: Served) -> None:
 async def test_a_malformed_hello_is_refused(served: Served, changes: dict[str, Any]) -> None:
     token = served.peers.tokens.launcher("launcher")
     body = {**launcher_hello("job", ["n1"]), **changes}
-    assert await served.peers.post(STREAM, token, body) == Refusal(400, "malformed")
+    assert await served.peers.post(STREAM, token, body) == PeerRefusal(400, "malformed")
     assert not served.store.snapshot().jobs
 
 
@@ -223,13 +223,13 @@ async def test_what_is_no_message_is_refused(served: Served, body: bytes) -> Non
     """Empty, cut, of another shape, no text, no numbers, or nested without end."""
     token = served.peers.tokens.launcher("launcher")
     for path in (STREAM, REPORT):
-        assert await served.peers.post(path, token, body) == Refusal(400, "malformed")
+        assert await served.peers.post(path, token, body) == PeerRefusal(400, "malformed")
 
 
 async def test_a_body_of_a_mebibyte_is_read_and_a_larger_one_refused(served: Served) -> None:
     token = served.peers.tokens.launcher("launcher")
-    assert await served.peers.post(STREAM, token, b" " * 2**20) == Refusal(400, "malformed")
-    assert await served.peers.post(STREAM, token, b" " * (2**20 + 1)) == Refusal(413, "oversized")
+    assert await served.peers.post(STREAM, token, b" " * 2**20) == PeerRefusal(400, "malformed")
+    assert await served.peers.post(STREAM, token, b" " * (2**20 + 1)) == PeerRefusal(413, "oversized")
 
 
 async def test_unknown_fields_are_ignored(served: Served) -> None:

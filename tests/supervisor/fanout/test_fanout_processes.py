@@ -11,7 +11,7 @@ import pytest
 from supervisor.decide.ranks import RankCounts
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.fanout.processes import COALESCE_SECONDS
-from tests.testkit.serving import AgentPeer, LauncherPeer, ProcessPeer, Refusal, Served, serving
+from tests.testkit.serving import AgentPeer, LauncherPeer, PeerRefusal, ProcessPeer, Served, serving
 from tests.testkit.waiting import until
 
 STREAM = "/v1/processes/stream"
@@ -121,7 +121,7 @@ async def test_a_rank_that_becomes_zero_is_told_to_stop(served: Served) -> None:
     # Whatever else was to be said has been said two heartbeats later.
     await training.ranks[1].lines.before_heartbeat()
     await training.ranks[1].lines.before_heartbeat()
-    assert (await training.ranks[1].reports("rank", stop, rank=0)) == Refusal(200, None)
+    assert (await training.ranks[1].reports("rank", stop, rank=0)) == PeerRefusal(200, None)
     assert (await training.ranks[1].lines.matching(directive="STOP"))["generation"] == stop["generation"]
 
 
@@ -134,7 +134,7 @@ async def test_a_report_that_comes_late_brings_no_older_rank_back(
     process = training.ranks[1]
     for rank, revision in zip((0, 1), revisions, strict=True):
         told = await process.reports("rank", {"run": 1, "generation": 0}, rank=rank, revision=revision)
-        assert told == Refusal(200, None)
+        assert told == PeerRefusal(200, None)
     ranks = {worker.process: worker.rank for worker in served.processes.workers(served.job("job").id)}
     assert ranks[process.who["process"]] == counts
 
@@ -147,7 +147,7 @@ async def test_the_answer_of_rank_zero_is_durable_before_it_is_confirmed_and_sus
     training = await Training(served).start()
     await training.agents["n3"].notices("n3")
     stop = await training.ranks[0].lines.matching(directive="STOP")
-    assert await training.ranks[0].reports(kind, stop, step=42) == Refusal(200, None)
+    assert await training.ranks[0].reports(kind, stop, step=42) == PeerRefusal(200, None)
     stored = served.job("job").observed.acknowledgement
     assert stored is not None
     assert (stored.kind, stored.step, stored.run) == (AcknowledgementKind(kind), 42, 1)
@@ -168,7 +168,7 @@ async def test_any_other_answer_acknowledges_nothing(served: Served, rank: int |
     stop = await training.ranks[0].lines.matching(directive="STOP")
     directive = {"run": 1, "generation": stop["generation"] - older}
     sender = training.ranks[1 if older == 0 else 0]
-    assert await sender.reports("left", directive, rank=rank) == Refusal(200, None)
+    assert await sender.reports("left", directive, rank=rank) == PeerRefusal(200, None)
     assert served.job("job").observed.acknowledgement is None
     await training.ranks[2].lines.before_heartbeat()
     assert training.phase is Phase.STOPPING
@@ -176,7 +176,7 @@ async def test_any_other_answer_acknowledges_nothing(served: Served, rank: int |
 
 async def test_the_ranks_are_told_together_when_nobody_is_rank_zero(served: Served) -> None:
     training = await Training(served).start()
-    assert await training.ranks[0].reports("rank", {"run": 1, "generation": 0}, rank=None) == Refusal(200, None)
+    assert await training.ranks[0].reports("rank", {"run": 1, "generation": 0}, rank=None) == PeerRefusal(200, None)
     await training.agents["n3"].notices("n3")
     for process in training.ranks:
         assert (await process.lines.matching(directive="STOP"))["release"] is False
@@ -261,10 +261,10 @@ async def test_a_process_of_a_run_that_is_over_stops_trying(served: Served) -> N
     training = await Training(served).start()
     await training.launcher.reports(run=2)
     hello = {"process": "p", "host": "n1", "rank": 0, "pid": 1}
-    assert await served.peers.post(STREAM, training.token, hello) == Refusal(409, "run_is_over")
+    assert await served.peers.post(STREAM, training.token, hello) == PeerRefusal(409, "run_is_over")
     present = served.peers.tokens.process("job", served.job("job").uid, 2)
     await training.launcher.reports(result="succeeded", running=False, exit_code=0)
-    assert await served.peers.post(STREAM, present, hello) == Refusal(409, "run_is_over")
+    assert await served.peers.post(STREAM, present, hello) == PeerRefusal(409, "run_is_over")
 
 
 async def test_a_process_of_an_unknown_job_tries_again_later(served: Served) -> None:
@@ -274,13 +274,13 @@ async def test_a_process_of_an_unknown_job_tries_again_later(served: Served) -> 
     report = {"process": "p", "host": "n1", "rank": 0, "run": 1, "generation": 1, "kind": "left"}
     for name, uid in (("nobody", "uid"), ("job", "uid-of-an-earlier-one")):
         token = served.peers.tokens.process(name, uid, 1)
-        assert await served.peers.post(STREAM, token, hello) == Refusal(404, "unknown_job")
-        assert await served.peers.post(REPORT, token, report) == Refusal(404, "unknown_job")
+        assert await served.peers.post(STREAM, token, hello) == PeerRefusal(404, "unknown_job")
+        assert await served.peers.post(REPORT, token, report) == PeerRefusal(404, "unknown_job")
 
 
 async def test_a_token_speaks_for_its_run_only(served: Served) -> None:
     training = await Training(served).start()
-    assert await training.ranks[0].reports("left", {"run": 2, "generation": 1}) == Refusal(403, "foreign_token")
+    assert await training.ranks[0].reports("left", {"run": 2, "generation": 1}) == PeerRefusal(403, "foreign_token")
 
 
 @pytest.mark.parametrize(
@@ -299,20 +299,20 @@ async def test_a_token_speaks_for_its_run_only(served: Served) -> None:
 async def test_a_malformed_hello_is_refused(served: Served, changes: dict[str, Any]) -> None:
     token = served.peers.tokens.process("job", "uid", 1)
     hello = {"process": "p", "host": "n1", "rank": 0, "pid": 1, **changes}
-    assert await served.peers.post(STREAM, token, hello) == Refusal(400, "malformed")
+    assert await served.peers.post(STREAM, token, hello) == PeerRefusal(400, "malformed")
 
 
 @pytest.mark.parametrize("changes", [{"kind": "won"}, {"kind": None}, {"run": -1}, {"generation": None}, {"step": "7"}])
 async def test_a_malformed_report_is_refused(served: Served, changes: dict[str, Any]) -> None:
     token = served.peers.tokens.process("job", "uid", 1)
     report = {"process": "p", "host": "n1", "rank": 0, "run": 1, "generation": 1, "kind": "left", **changes}
-    assert await served.peers.post(REPORT, token, report) == Refusal(400, "malformed")
+    assert await served.peers.post(REPORT, token, report) == PeerRefusal(400, "malformed")
 
 
 async def test_a_body_above_its_limit_is_refused(served: Served) -> None:
     token = served.peers.tokens.process("job", "uid", 1)
-    assert await served.peers.post(REPORT, token, b" " * 16 * 1024) == Refusal(400, "malformed")
-    assert await served.peers.post(REPORT, token, b" " * (16 * 1024 + 1)) == Refusal(413, "oversized")
+    assert await served.peers.post(REPORT, token, b" " * 16 * 1024) == PeerRefusal(400, "malformed")
+    assert await served.peers.post(REPORT, token, b" " * (16 * 1024 + 1)) == PeerRefusal(413, "oversized")
 
 
 async def test_heartbeats_come_between(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.domain.agreement import Round
-from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, MemberPeer, ProcessPeer, Refusal, Served, serving
+from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, MemberPeer, PeerRefusal, ProcessPeer, Served, serving
 from tests.testkit.waiting import until
 
 NODES = ["n1", "n2", "n3", "n4"]
@@ -111,7 +111,7 @@ async def test_a_noticed_member_parks_and_the_others_keep_their_order(tmp_path: 
         await job.enter(2, "n2", "n3", "n4")
         parked = await job.members["n1"].lines.matching(type="rendezvous", wanted=2)
         assert (parked["round"], parked["release"]) == (None, None)
-        assert await job.members["n1"].says(waits=True) == Refusal(200, None)
+        assert await job.members["n1"].says(waits=True) == PeerRefusal(200, None)
         await job.agents["n1"].notices("n1", revision=2, withdrawn=True)
         await job.enter(3, "n2", "n3", "n4", "n1")
 
@@ -146,7 +146,7 @@ async def test_a_connection_that_returns_at_once_changes_nothing(tmp_path: Path)
 
 async def test_failed_workers_start_again_together_with_the_others(tmp_path: Path) -> None:
     async with training(tmp_path) as job:
-        assert await job.members["n4"].says(waits=True, failed=True) == Refusal(200, None)
+        assert await job.members["n4"].says(waits=True, failed=True) == PeerRefusal(200, None)
         await job.enter(2, *NODES)
 
 
@@ -155,9 +155,9 @@ async def test_parked_members_are_released_once_training_has_ended(tmp_path: Pat
     async with training(tmp_path) as job:
         await job.agents["n1"].notices("n1")
         await job.enter(2, "n2", "n3", "n4")
-        assert await job.members["n1"].says(waits=True) == Refusal(200, None)
+        assert await job.members["n1"].says(waits=True) == PeerRefusal(200, None)
         for host in ("n2", "n3", "n4"):
-            assert await job.members[host].says(ended=True) == Refusal(200, None)
+            assert await job.members[host].says(ended=True) == PeerRefusal(200, None)
         await job.members["n1"].lines.matching(type="rendezvous", release=0)
         assert job.round.number == 2
 
@@ -196,13 +196,13 @@ async def test_ranks_that_regroup_keep_their_processes(tmp_path: Path) -> None:
             await _answers(rank, committed, "held")
         await job.enter(2, "n2", "n3", "n4", ready=2)
         assert job.round.in_process
-        assert await job.members["n1"].says(waits=True) == Refusal(200, None)
+        assert await job.members["n1"].says(waits=True) == PeerRefusal(200, None)
         await job.agents["n1"].notices("n1", revision=2, withdrawn=True)
         await job.members["n1"].lines.matching(type="rendezvous", wanted=2, starts=True)
         for number, process in enumerate(ranks):
             process.who = {**process.who, "rank": number - 1 if number else None, "world_size": 3}
-            assert await process.reports("rank", committed) == Refusal(200, None)
-        assert await job.members["n1"].says(waits=False, started=True) == Refusal(200, None)
+            assert await process.reports("rank", committed) == PeerRefusal(200, None)
+        assert await job.members["n1"].says(waits=False, started=True) == PeerRefusal(200, None)
         committed = await _commit(ranks[1:], "regroup")
         for rank in ranks[1:]:
             await _answers(rank, committed, "held")
@@ -223,7 +223,7 @@ async def test_a_member_whose_processes_failed_joins_again(tmp_path: Path) -> No
     """The others do not wait for it."""
     async with training(tmp_path) as job:
         await job.trains(REGROUPS)
-        assert await job.members["n4"].says(waits=True, failed=True) == Refusal(200, None)
+        assert await job.members["n4"].says(waits=True, failed=True) == PeerRefusal(200, None)
         await job.enter(2, "n1", "n2", "n3", ready=2)
         await job.members["n4"].lines.matching(type="rendezvous", wanted=2, starts=True)
 
@@ -271,10 +271,12 @@ async def test_malformed_states_are_refused(tmp_path: Path) -> None:
         member = job.members["n1"]
         for field, value in (("processes", 0), ("round", -1), ("store", {"round": 1}), ("waits", "yes")):
             before = member.state[field]
-            assert await member.says(**{field: value}) == Refusal(400, "malformed")
+            assert await member.says(**{field: value}) == PeerRefusal(400, "malformed")
             member.state[field] = before
         older = {"member": "member-on-n1", "host": "n1", "run": None, "state": member.state, "revision": 0}
-        assert await job.served.peers.post("/v1/rendezvous/report", job.token, older) == Refusal(409, "older_revision")
+        assert await job.served.peers.post("/v1/rendezvous/report", job.token, older) == PeerRefusal(
+            409, "older_revision"
+        )
 
 
 async def _stage(lines: Lines, answer: str) -> dict[str, Any]:
@@ -309,7 +311,7 @@ async def _answers(rank: ProcessPeer, line: Mapping[str, Any], answer: str) -> N
         "step_seconds": 0.05,
     }
     step = 100 if agreement["step"] is None else agreement["step"] - 1
-    assert await rank.reports("agreement", line, **{**fields, "step": step}) == Refusal(200, None)
+    assert await rank.reports("agreement", line, **{**fields, "step": step}) == PeerRefusal(200, None)
 
 
 async def test_a_job_that_takes_the_name_of_an_earlier_one_gets_its_first_round(tmp_path: Path) -> None:
@@ -328,7 +330,7 @@ async def test_a_job_that_takes_the_name_of_an_earlier_one_gets_its_first_round(
         await new.enter(1, *NODES)
         assert await stale.lines.matching(type="goodbye")
         assert await old.lines.matching(type="goodbye")
-        refused = Refusal(404, "unknown_job")
+        refused = PeerRefusal(404, "unknown_job")
         assert await stale.says(ended=True) == refused
         assert await old.reports("left", {"run": 3, "generation": 1}) == refused
         processes = await new.trains(REGROUPS)

@@ -26,7 +26,7 @@ from supervisor.identity.tokens import (
     Tokens,
     Viewer,
 )
-from tests.testkit.serving import Refusal, Served, launcher_hello
+from tests.testkit.serving import PeerRefusal, Served, launcher_hello
 
 SECRET = b"s" * 64
 TOKENS = Tokens(SECRET)
@@ -162,8 +162,8 @@ async def test_what_only_the_secret_can_sign_and_makes_no_sense_is_refused(serve
     tokens = served.peers.tokens
     process = tokens._sign({"kind": "process", "job": "j", "uid": "u", "run": []})
     launcher = tokens._sign({"kind": "launcher", "name": ["me"]})
-    assert await served.peers.post("/v1/processes/report", process, {}) == Refusal(401, "bad_token")
-    assert await served.peers.post("/v1/launchers/stream", launcher, {}) == Refusal(401, "bad_token")
+    assert await served.peers.post("/v1/processes/report", process, {}) == PeerRefusal(401, "bad_token")
+    assert await served.peers.post("/v1/launchers/stream", launcher, {}) == PeerRefusal(401, "bad_token")
     agent = served.peers.stranger(tokens._sign({"kind": "agent", "node": ["n1"]}))
     assert await agent.ended() is grpc.StatusCode.UNAUTHENTICATED
 
@@ -202,9 +202,9 @@ async def test_a_token_is_good_for_its_own_calls_only(served: Served, path: str,
     body = launcher_hello("job", ["n1"])
     for kind, token in kinds.items():
         if kind != own:
-            assert await served.peers.post(path, token, body) == Refusal(403, "foreign_token")
-    assert await served.peers.post(path, None, body) == Refusal(401, "bad_token")
-    assert await served.peers.post(path, "forged", body) == Refusal(401, "bad_token")
+            assert await served.peers.post(path, token, body) == PeerRefusal(403, "foreign_token")
+    assert await served.peers.post(path, None, body) == PeerRefusal(401, "bad_token")
+    assert await served.peers.post(path, "forged", body) == PeerRefusal(401, "bad_token")
 
 
 def test_the_secret_is_for_its_owner_alone(tmp_path: Path) -> None:

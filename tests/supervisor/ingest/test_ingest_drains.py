@@ -16,13 +16,13 @@ from supervisor.domain.ids import Host
 from supervisor.domain.notice import OPERATOR, Announcement, NoticeState, ReclaimNotice
 from supervisor.ingest.cluster.drains import drain_signal
 from tests.supervisor.decide.decide_builders import T0
-from tests.testkit.serving import Refusal, Served, serving
+from tests.testkit.serving import PeerRefusal, Served, serving
 from tests.testkit.waiting import until
 
 POLICY = Policy()
 
 
-async def _says(served: Served, path: str, **body: Any) -> Refusal:
+async def _says(served: Served, path: str, **body: Any) -> PeerRefusal:
     return await served.peers.post(path, served.peers.tokens.operator("ann"), body)
 
 
@@ -42,17 +42,17 @@ async def test_a_drained_node_is_left_out_until_it_is_undrained(served: Served) 
     await served.peers.agents(["n1", "n2"])
     launcher, order = await served.peers.running("job", ["n1", "n2"], min_workers=1)
     process = await served.peers.process(order["token"], "n2", 1)
-    assert await _says(served, "/v1/drains", node="n2", lead_seconds=600, reason="new kernel") == Refusal(200, None)
+    assert await _says(served, "/v1/drains", node="n2", lead_seconds=600, reason="new kernel") == PeerRefusal(200, None)
     assert (await process.lines.matching(directive="LEAVE"))["notice"]["source"] == "operator"
     excluding = await launcher.lines.matching(exclusions=["n2"])
     assert excluding["reason"].startswith("n2 is drained by ")
     await launcher.reports(applied=excluding["generation"])
     (shown,) = (await served.status())["notices"]
     assert (shown["source"], shown["message"], shown["simulated"]) == ("operator", "ann: new kernel", False)
-    assert await _says(served, "/v1/drains/end", node="n2") == Refusal(200, None)
+    assert await _says(served, "/v1/drains/end", node="n2") == PeerRefusal(200, None)
     await launcher.lines.matching(exclusions=[])
     assert [each.state for each in _drains(served)] == [NoticeState.WITHDRAWN]
-    assert await _says(served, "/v1/drains/end", node="n2") == Refusal(200, None)
+    assert await _says(served, "/v1/drains/end", node="n2") == PeerRefusal(200, None)
 
 
 async def test_a_drain_outlives_its_deadline_and_the_supervisor(tmp_path: Path) -> None:

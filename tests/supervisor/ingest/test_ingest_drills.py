@@ -7,14 +7,14 @@ import pytest
 
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from tests.testkit.serving import Refusal, Served, noticed, serving
+from tests.testkit.serving import PeerRefusal, Served, noticed, serving
 from tests.testkit.waiting import until
 
 BEGIN = "/v1/drills"
 END = "/v1/drills/end"
 
 
-async def _says(served: Served, path: str, **body: Any) -> Refusal:
+async def _says(served: Served, path: str, **body: Any) -> PeerRefusal:
     return await served.peers.post(path, served.peers.tokens.operator("ann"), body)
 
 
@@ -29,7 +29,7 @@ def _ended(served: Served) -> bool:
 async def test_a_drill_is_a_notice_that_says_that_it_is_one(served: Served) -> None:
     """Its source, whoever held it, and no agent has to have said anything."""
     await served.peers.agent("n1")
-    assert await _says(served, BEGIN, node="n1", lead_seconds=60) == Refusal(200, None)
+    assert await _says(served, BEGIN, node="n1", lead_seconds=60) == PeerRefusal(200, None)
     (drill,) = _drills(served)
     assert (drill.id, drill.state) == ("simulated/n1/uid-n1", NoticeState.ACTIVE)
     assert drill.message == "A drill, held by ann: the machine stays."
@@ -43,7 +43,7 @@ async def test_the_line_takes_a_drill_for_a_reclaim_and_gives_the_host_back(serv
     await served.peers.agents(["n1", "n2"])
     launcher, order = await served.peers.running("job", ["n1", "n2"], min_workers=1)
     process = await served.peers.process(order["token"], "n2", 1)
-    assert await _says(served, BEGIN, node="n2", lead_seconds=600) == Refusal(200, None)
+    assert await _says(served, BEGIN, node="n2", lead_seconds=600) == PeerRefusal(200, None)
     shown = await process.lines.matching(directive="LEAVE")
     assert shown["notice"]["source"] == "simulated"
     excluding = await launcher.lines.matching(exclusions=["n2"])
@@ -59,10 +59,10 @@ async def test_a_drill_below_the_minimum_suspends_and_the_job_resumes(served: Se
     await served.peers.agents(["n1", "n2"])
     launcher, order = await served.peers.running("job", ["n1", "n2"])
     process = await served.peers.process(order["token"], "n1", 0)
-    assert await _says(served, BEGIN, node="n2", lead_seconds=600) == Refusal(200, None)
+    assert await _says(served, BEGIN, node="n2", lead_seconds=600) == PeerRefusal(200, None)
     stop = await process.lines.matching(directive="STOP")
     assert stop["reason"].startswith("Drill:")
-    assert await process.reports("left", stop) == Refusal(200, None)
+    assert await process.reports("left", stop) == PeerRefusal(200, None)
     waiting = await launcher.lines.matching(order="wait")
     await launcher.reports(running=False, exit_code=1, applied=waiting["generation"])
     await until(lambda: served.job("job").decision.phase is Phase.SUSPENDED)
@@ -77,14 +77,14 @@ async def test_a_drill_ends_when_somebody_says_so(served: Served) -> None:
     await served.peers.agents(["n1", "n2"])
     for node in ("n1", "n2"):
         await _says(served, BEGIN, node=node, lead_seconds=600)
-    assert await _says(served, END, node="n1") == Refusal(200, None)
+    assert await _says(served, END, node="n1") == PeerRefusal(200, None)
     assert {each.subject.name: each.state for each in _drills(served)} == {
         "n1": NoticeState.WITHDRAWN,
         "n2": NoticeState.ACTIVE,
     }
-    assert await _says(served, END) == Refusal(200, None)
+    assert await _says(served, END) == PeerRefusal(200, None)
     assert {each.state for each in _drills(served)} == {NoticeState.WITHDRAWN}
-    assert await _says(served, END, node="nobody") == Refusal(200, None)
+    assert await _says(served, END, node="nobody") == PeerRefusal(200, None)
 
 
 async def test_another_drill_on_a_node_is_the_same_notice(served: Served) -> None:
@@ -138,13 +138,13 @@ async def test_a_machine_that_takes_the_nodes_name_is_not_drilled(served: Served
 async def test_a_lead_out_of_its_bounds_is_refused(served: Served, lead: object) -> None:
     """No drill lasts for ever; below a second it would be over before anybody hears of it."""
     await served.peers.agent("n1")
-    assert await _says(served, BEGIN, node="n1", lead_seconds=lead) == Refusal(400, "malformed")
+    assert await _says(served, BEGIN, node="n1", lead_seconds=lead) == PeerRefusal(400, "malformed")
     assert not _drills(served)
 
 
 async def test_a_node_that_nobody_knows_is_refused(served: Served) -> None:
     """A typing error must not be taken for a drill that went well."""
-    assert await _says(served, BEGIN, node="n1", lead_seconds=60) == Refusal(404, "unknown_node")
+    assert await _says(served, BEGIN, node="n1", lead_seconds=60) == PeerRefusal(404, "unknown_node")
     assert not _drills(served)
 
 
@@ -153,7 +153,7 @@ async def test_who_only_looks_holds_no_drill(served: Served) -> None:
     await served.peers.agent("n1")
     viewer, operator = served.peers.tokens.viewer(), served.peers.tokens.operator("ann")
     for path, body in ((BEGIN, {"node": "n1", "lead_seconds": 60}), (END, {})):
-        assert await served.peers.post(path, viewer, body) == Refusal(403, "foreign_token")
+        assert await served.peers.post(path, viewer, body) == PeerRefusal(403, "foreign_token")
     assert not _drills(served)
     headers = {"Authorization": f"Bearer {operator}"}
     async with served.peers.session.get(served.peers.http + "/v1/status", headers=headers) as response:

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.identity.tokens import Process
 from supervisor.ingest.processes import ProcessEndpoints, Report
-from tests.testkit.serving import AgentPeer, Lines, Refusal, Served
+from tests.testkit.serving import AgentPeer, Lines, PeerRefusal, Served
 from tests.testkit.waiting import until
 
 STREAM = "/v1/relays/stream"
@@ -168,13 +168,13 @@ async def test_only_the_relays_own_job_may_use_its_stream(served: Served, relay:
     """The processes of another job would hear what is not for them."""
     await served.peers.agent("n4")
     _, order = await served.peers.running("other", ["n4"])
-    unknown = Refusal(404, "unknown_relay")
+    unknown = PeerRefusal(404, "unknown_relay")
     batch = {"relay": "relay", "messages": [hello("p")]}
     assert await served.peers.post(MESSAGES, order["token"], batch) == unknown
     assert await served.peers.post(MESSAGES, relay.token, {**batch, "relay": "another"}) == unknown
-    assert await served.peers.post(STREAM, relay.token, {"relay": "relay"}) == Refusal(429, "too_many")
+    assert await served.peers.post(STREAM, relay.token, {"relay": "relay"}) == PeerRefusal(429, "too_many")
     many = {**batch, "messages": [hello("p")] * 65}
-    assert await served.peers.post(MESSAGES, relay.token, many) == Refusal(400, "malformed")
+    assert await served.peers.post(MESSAGES, relay.token, many) == PeerRefusal(400, "malformed")
 
 
 async def test_the_processes_of_a_job_are_bounded(relay: RelayPeer, monkeypatch: pytest.MonkeyPatch) -> None:

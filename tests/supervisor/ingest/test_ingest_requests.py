@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from supervisor.domain.job import Phase, RequestKind
-from tests.testkit.serving import LauncherPeer, ProcessPeer, Refusal, Served, serving
+from tests.testkit.serving import LauncherPeer, PeerRefusal, ProcessPeer, Served, serving
 from tests.testkit.waiting import until
 
 NODES = ["n1", "n2"]
 
 
-async def _says(served: Served, verb: str, **body: Any) -> Refusal:
+async def _says(served: Served, verb: str, **body: Any) -> PeerRefusal:
     return await served.peers.post(f"/v1/jobs/{verb}", served.peers.tokens.operator("ann"), {"job": "job", **body})
 
 
@@ -25,7 +25,7 @@ async def _running(served: Served) -> tuple[LauncherPeer, ProcessPeer]:
 async def _saved(launcher: LauncherPeer, process: ProcessPeer) -> dict[str, Any]:
     """Rank 0 saves when it is told to, and the launcher ends its command; returns the order that it obeyed."""
     stop = await process.lines.matching(directive="STOP")
-    assert await process.reports("saved", stop, step=7) == Refusal(200, None)
+    assert await process.reports("saved", stop, step=7) == PeerRefusal(200, None)
     waiting = await launcher.lines.matching(order="wait")
     await launcher.reports(running=False, exit_code=1, applied=waiting["generation"])
     return waiting
@@ -34,7 +34,7 @@ async def _saved(launcher: LauncherPeer, process: ProcessPeer) -> dict[str, Any]
 async def test_a_job_is_saved_held_and_resumed(served: Served) -> None:
     """Its hosts are free for it all the time, and it takes them only once it may run again."""
     launcher, process = await _running(served)
-    assert await _says(served, "suspend", reason="power cut.") == Refusal(200, None)
+    assert await _says(served, "suspend", reason="power cut.") == PeerRefusal(200, None)
     waiting = await _saved(launcher, process)
     assert waiting["reason"] == "ann has suspended the job: power cut. Rank 0 has saved a checkpoint of step 7."
     await until(lambda: not served.job("job").decision.hosts)
@@ -47,19 +47,19 @@ async def test_a_job_is_saved_held_and_resumed(served: Served) -> None:
         True,
     )
     assert (shown["phase"], shown["waits_for"]) == ("Suspended", "")
-    assert await _says(served, "suspend", reason="power cut.") == Refusal(200, None)
+    assert await _says(served, "suspend", reason="power cut.") == PeerRefusal(200, None)
     held = served.job("job")
     assert (held.decision.phase, held.decision.waiting_since) == (Phase.SUSPENDED, None)
-    assert await _says(served, "resume") == Refusal(200, None)
+    assert await _says(served, "resume") == PeerRefusal(200, None)
     resumed = await launcher.lines.matching(order="run", run=2)
     assert sorted(resumed["hosts"]) == NODES
-    assert await _says(served, "resume") == Refusal(200, None)
+    assert await _says(served, "resume") == PeerRefusal(200, None)
     assert (await served.status())["jobs"][0]["request"] is None
 
 
 async def test_a_stopped_job_is_saved_and_its_launcher_told_to_end(served: Served) -> None:
     launcher, process = await _running(served)
-    assert await _says(served, "stop") == Refusal(200, None)
+    assert await _says(served, "stop") == PeerRefusal(200, None)
     assert (await _says(served, "suspend")).code == "job_is_over"
     await _saved(launcher, process)
     ended = await launcher.lines.matching(order="end")
@@ -79,7 +79,7 @@ async def test_a_suspension_outlives_supervisor_and_launcher(tmp_path: Path) -> 
         await served.peers.agents(NODES)
         launcher = await served.peers.launcher("job", NODES)
         await launcher.lines.matching(order="run")
-        assert await _says(served, "suspend", reason="power cut") == Refusal(200, None)
+        assert await _says(served, "suspend", reason="power cut") == PeerRefusal(200, None)
         await launcher.lines.matching(order="wait")
     async with serving(tmp_path, launcher_live_seconds=0.001) as served:
         await served.peers.agents(NODES)
@@ -87,7 +87,7 @@ async def test_a_suspension_outlives_supervisor_and_launcher(tmp_path: Path) -> 
         waiting = await again.lines.matching(order="wait", phase="Suspended")
         assert waiting["reason"] == "ann has suspended the job: power cut."
         assert served.job("job").observed.request is not None
-        assert await _says(served, "resume") == Refusal(200, None)
+        assert await _says(served, "resume") == PeerRefusal(200, None)
         await again.lines.matching(order="run")
 
 

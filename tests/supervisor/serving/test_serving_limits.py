@@ -17,15 +17,15 @@ import pytest
 
 from servicekit.address import Address, parse
 from supervisor.serving.servers import _grpc_options
-from tests.testkit.server_process import Running, started
-from tests.testkit.serving import Peers, hello
+from tests.testkit.server_process import ServerProcess, started
+from tests.testkit.serving import ServedPeers, hello
 from tests.testkit.waiting import PATIENCE, until
 
 LIMIT = 0.5
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
-def port(peers: Peers, wire: str) -> Address:
+def port(peers: ServedPeers, wire: str) -> Address:
     return parse(peers.grpc if wire == "grpc" else peers.http.removeprefix("http://"))
 
 
@@ -98,7 +98,9 @@ async def test_a_connection_holds_a_hundred_agents_and_no_more(tmp_path: Path) -
         late = running.peers.stranger(running.peers.tokens.agent("n100"))
         last = asyncio.create_task(late.say(hello=hello("n100")))
         welcome = asyncio.create_task(late.read("welcome"))
-        async with Peers.of(running.peers.tokens, {"grpc": running.peers.grpc, "http": running.peers.http}) as others:
+        async with ServedPeers.of(
+            running.peers.tokens, {"grpc": running.peers.grpc, "http": running.peers.http}
+        ) as others:
             await others.agent("n101")
         assert not welcome.done()
         calls[0].call.cancel()
@@ -125,7 +127,7 @@ async def test_running_out_of_descriptors_neither_spins_nor_ends_it(tmp_path: Pa
         assert len((await running.status())["agents"]) == 2
 
 
-async def _used_up(running: Running) -> None:
+async def _used_up(running: ServerProcess) -> None:
     pid = running.process.pid
     most, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     await until(lambda: descriptors(pid) >= most - 1)

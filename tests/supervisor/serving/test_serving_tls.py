@@ -17,10 +17,10 @@ import trustme
 from structlog.testing import capture_logs
 
 from servicekit.address import Address, parse
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
-from tests.testkit.serving import Peers, Served, serving, tls_settings
+from tests.testkit.serving import Served, ServedPeers, serving, tls_settings
 from tests.testkit.waiting import until
 
 
@@ -62,7 +62,7 @@ async def test_both_wires_speak_tls_and_the_endpoints_say_so(tmp_path: Path, sec
     assert (await process.lines.next())["directive"] == "RUN"
 
 
-async def test_nothing_older_than_tls_1_2_is_spoken(secured: Served, authority: Authority) -> None:
+async def test_nothing_older_than_tls_1_2_is_spoken(secured: Served, authority: SimulatedAuthority) -> None:
     context = ssl.create_default_context(cadata=authority.ca_pem.decode())
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -72,7 +72,9 @@ async def test_nothing_older_than_tls_1_2_is_spoken(secured: Served, authority: 
             await asyncio.open_connection(address.host, address.port, ssl=context, server_hostname="localhost")
 
 
-async def test_a_new_certificate_is_served_and_open_streams_go_on(secured: Served, authority: Authority) -> None:
+async def test_a_new_certificate_is_served_and_open_streams_go_on(
+    secured: Served, authority: SimulatedAuthority
+) -> None:
     """Twice, and the second time with another type of key; streams opened before still carry what comes after."""
     agents = await secured.peers.agents(["n1", "n2", "n3"])
     launcher, order = await secured.peers.running("job", ["n1", "n2", "n3"], min_workers=1)
@@ -87,7 +89,7 @@ async def test_a_new_certificate_is_served_and_open_streams_go_on(secured: Serve
 
 
 async def test_a_client_that_names_no_server_gets_the_present_certificate_too(
-    secured: Served, authority: Authority
+    secured: Served, authority: SimulatedAuthority
 ) -> None:
     """The exchange does not depend on the name that a client asks for."""
     expected = authority.issue()
@@ -96,7 +98,7 @@ async def test_a_client_that_names_no_server_gets_the_present_certificate_too(
         assert await leaf(address, authority.ca_pem, name=None) == expected
 
 
-async def test_a_bad_pair_is_refused_and_the_old_one_goes_on(secured: Served, authority: Authority) -> None:
+async def test_a_bad_pair_is_refused_and_the_old_one_goes_on(secured: Served, authority: SimulatedAuthority) -> None:
     before = authority.issue()
     await serves(secured, authority.ca_pem, before)
     with capture_logs() as logged:
@@ -117,7 +119,7 @@ async def test_a_client_without_our_ca_is_not_talked_into_it(secured: Served, wi
 
 async def test_a_client_that_does_not_speak_tls_is_refused_and_nobody_else_notices(secured: Served) -> None:
     endpoints = {"grpc": secured.peers.grpc, "http": secured.peers.http.replace("https:", "http:")}
-    async with Peers.of(secured.peers.tokens, endpoints) as plain:
+    async with ServedPeers.of(secured.peers.tokens, endpoints) as plain:
         with pytest.raises(aiohttp.ClientError):
             await plain.post("/v1/processes/report", "token", {})
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -126,19 +128,21 @@ async def test_a_client_that_does_not_speak_tls_is_refused_and_nobody_else_notic
     await secured.peers.agent("n1")
 
 
-async def test_beyond_loopback_it_serves_with_a_certificate(tmp_path: Path, authority: Authority) -> None:
+async def test_beyond_loopback_it_serves_with_a_certificate(tmp_path: Path, authority: SimulatedAuthority) -> None:
     everywhere: dict[str, Any] = {"grpc_address": "0.0.0.0:0", "http_address": "0.0.0.0:0"}
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(
             serving(tmp_path, authority.ca_pem, **tls_settings(authority), **everywhere)
         )
         here = {name: getattr(served.peers, name).replace("0.0.0.0", "localhost") for name in ("grpc", "http")}
-        peers = await stack.enter_async_context(Peers.of(served.peers.tokens, here, authority.ca_pem))
+        peers = await stack.enter_async_context(ServedPeers.of(served.peers.tokens, here, authority.ca_pem))
         await peers.agent("n1")
         await peers.launcher("job", ["n1"])
 
 
-def test_a_certificate_that_cannot_be_served_is_said_in_a_sentence(tmp_path: Path, authority: Authority) -> None:
+def test_a_certificate_that_cannot_be_served_is_said_in_a_sentence(
+    tmp_path: Path, authority: SimulatedAuthority
+) -> None:
     """The command ends with 1, and nothing is made."""
     authority.spoil()
     named = {"TLS_CERT_FILE": authority.cert_file, "TLS_KEY_FILE": authority.key_file, "DATA_DIR": tmp_path / "data"}

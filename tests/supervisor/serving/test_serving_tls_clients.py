@@ -16,7 +16,7 @@ from node_agent.uplink import Uplink
 from servicekit.address import parse
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from tests.testkit.serving import Served, serving
 from tests.testkit.waiting import until
 
@@ -62,7 +62,7 @@ async def sdk(served: Served, trusted: Path | None, host: str = "localhost", sch
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 async def test_the_certificates_names_and_addresses_are_good(
-    secured: Served, authority: Authority, tmp_path: Path, host: str
+    secured: Served, authority: SimulatedAuthority, tmp_path: Path, host: str
 ) -> None:
     assert UNAUTHENTICATED in await sdk(secured, authority.ca_file, host)
     async with agent(secured, tmp_path, authority.ca_file, host) as uplink:
@@ -81,7 +81,7 @@ async def test_the_certificates_names_and_addresses_are_good(
 )
 async def test_who_trusts_the_wrong_ca_says_so_and_is_welcome_once_it_is_right(  # noqa: PLR0913, PLR0917 - a row of the table
     secured: Served,
-    authority: Authority,
+    authority: SimulatedAuthority,
     tmp_path: Path,
     trusted: bytes | None,
     sdk_says: str,
@@ -101,7 +101,9 @@ async def test_who_trusts_the_wrong_ca_says_so_and_is_welcome_once_it_is_right( 
             assert UNAUTHENTICATED in await sdk(secured, given)
 
 
-async def test_a_certificate_of_another_name_is_refused(secured: Served, authority: Authority, tmp_path: Path) -> None:
+async def test_a_certificate_of_another_name_is_refused(
+    secured: Served, authority: SimulatedAuthority, tmp_path: Path
+) -> None:
     """Our CA signs more than one server; no token is sent to the others."""
     authority.issue("other.example")
 
@@ -121,7 +123,7 @@ async def test_who_speaks_without_tls_is_told_what_may_be_wrong(secured: Served)
     assert "https:// instead of http://" in await sdk(secured, None, scheme="http")
 
 
-async def test_who_speaks_tls_to_a_server_without_it_is_told_too(tmp_path: Path, authority: Authority) -> None:
+async def test_who_speaks_tls_to_a_server_without_it_is_told_too(tmp_path: Path, authority: SimulatedAuthority) -> None:
     async with serving(tmp_path) as plain:
         endpoint = wire.Endpoint(plain.peers.http.replace("http:", "https:"), "t", authority.ca_file)
         with pytest.raises(wire.Unreachable, match="does not speak TLS"):

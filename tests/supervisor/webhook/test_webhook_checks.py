@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from supervisor.check import checking
 from supervisor.check.finding import Facts, Problem, Rule, Severity
 from supervisor.check.job import CheckedJob, Kind
@@ -27,7 +27,7 @@ _SCRIPT = "spec.mpiReplicaSpecs.Launcher.template.spec.containers.0.args"
 
 @pytest.fixture
 async def asked(tmp_path: Path) -> AsyncIterator[Asking]:
-    async with asking(Authority(tmp_path / "tls")) as server:
+    async with asking(SimulatedAuthority(tmp_path / "tls")) as server:
         yield server
 
 

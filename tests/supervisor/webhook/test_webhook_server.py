@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonpatch
 import pytest
 
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from supervisor.refusals import Code, Wire
 from supervisor.webhook.server import PATH
 from tests.supervisor.webhook.webhook_pods import OPTED_IN, patched, pod, review
@@ -20,7 +20,7 @@ from tests.supervisor.webhook.webhook_serving import Asking, asking
 
 @pytest.fixture
 async def asked(tmp_path: Path) -> AsyncIterator[Asking]:
-    async with asking(Authority(tmp_path / "tls")) as server:
+    async with asking(SimulatedAuthority(tmp_path / "tls")) as server:
         yield server
 
 

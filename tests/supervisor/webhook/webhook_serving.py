@@ -14,7 +14,7 @@ from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.tls import Files, ServerCertificate
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from supervisor.refusals import Refusals
 from supervisor.webhook.server import PATH, Webhook
 from tests.supervisor.webhook.webhook_pods import GIFTS, answered
@@ -53,7 +53,7 @@ class Asking:
 
 
 @asynccontextmanager
-async def asking(authority: Authority) -> AsyncIterator[Asking]:
+async def asking(authority: SimulatedAuthority) -> AsyncIterator[Asking]:
     """A client that trusts that authority."""
     files = Files(authority.cert_file, authority.key_file)
     refusals = Refusals()

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from tests.testkit.connections import TlsConnector
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import NotYet
 
 _REQUEST_SECONDS = 30.0
@@ -18,13 +18,13 @@ _REQUEST_SECONDS = 30.0
 Manifest = Mapping[str, Any]
 
 
-class Refused(Exception):  # noqa: N818  # It names what is so.
+class ObjectRefused(Exception):  # noqa: N818  # It names what is so.
     def __init__(self, status: int, said: str) -> None:
         super().__init__(f"{status}: {said}")
         self.status = status
 
 
-class Missing(Refused, NotYet):
+class ObjectMissing(ObjectRefused, NotYet):
     """404: a test that waits for the object looks again."""
 
 
@@ -67,12 +67,12 @@ class Api:
 
 async def _refuse(answer: aiohttp.ClientResponse) -> None:
     if not answer.ok:
-        kind = Missing if answer.status == HTTPStatus.NOT_FOUND else Refused
+        kind = ObjectMissing if answer.status == HTTPStatus.NOT_FOUND else ObjectRefused
         raise kind(answer.status, await answer.text())
 
 
 @asynccontextmanager
-async def client(cluster: Cluster, token: str | None = None) -> AsyncIterator[Api]:
+async def client(cluster: RunningCluster, token: str | None = None) -> AsyncIterator[Api]:
     async with aiohttp.ClientSession(
         cluster.url,
         headers={"Authorization": f"Bearer {token or cluster.token}"},

@@ -35,7 +35,7 @@ _SECONDS = 1800.0
 _VERSION = "k8s.io/component-base/version"
 
 
-class Program(StrEnum):
+class BinaryProgram(StrEnum):
     """The programs of a control plane, in the order of their start."""
 
     ETCD = "etcd"
@@ -58,15 +58,15 @@ class NoGo(Exception):  # noqa: N818  # It names what is so.
     """Nothing can be built here: Go is missing or too old."""
 
 
-class NotBuilt(Exception):  # noqa: N818  # As above.
+class BinaryNotBuilt(Exception):  # noqa: N818  # As above.
     """The programs are not there, and could be."""
 
 
-_Name = TypeVar("_Name", Program, Tool, str)
+_Name = TypeVar("_Name", BinaryProgram, Tool, str)
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class OperatorBinary:
     """An operator's program, and the directory of the Go module that it was built from, which has its CRDs."""
 
     program: Path
@@ -92,15 +92,15 @@ class _Module(Generic[_Name]):
 _KUBERNETES = _Module(
     "-".join(filter(None, ("kubernetes", os.environ.get(KUBERNETES)))),
     {
-        Program.ETCD: "go.etcd.io/etcd/server/v3",
-        Program.API_SERVER: "k8s.io/kubernetes/cmd/kube-apiserver",
-        Program.CONTROLLER_MANAGER: "k8s.io/kubernetes/cmd/kube-controller-manager",
-        Program.SCHEDULER: "k8s.io/kubernetes/cmd/kube-scheduler",
+        BinaryProgram.ETCD: "go.etcd.io/etcd/server/v3",
+        BinaryProgram.API_SERVER: "k8s.io/kubernetes/cmd/kube-apiserver",
+        BinaryProgram.CONTROLLER_MANAGER: "k8s.io/kubernetes/cmd/kube-controller-manager",
+        BinaryProgram.SCHEDULER: "k8s.io/kubernetes/cmd/kube-scheduler",
     },
 )
 KUBERNETES_PINS = _KUBERNETES.pins
 """The directory that pins the version of the control plane."""
-_KWOK = _Module("kwok", {Program.KWOK: "sigs.k8s.io/kwok/cmd/kwok"})
+_KWOK = _Module("kwok", {BinaryProgram.KWOK: "sigs.k8s.io/kwok/cmd/kwok"})
 _HELM = _Module("helm", {Tool.HELM: "helm.sh/helm/v3/cmd/helm"})
 # Of the same version as the usual control plane, and apart: that is wanted without them.
 _KUBECTL = _Module("kubectl", {Tool.KUBECTL: "k8s.io/kubernetes/cmd/kubectl"})
@@ -112,7 +112,7 @@ _NODE = _Module(
 _CLIENTS = {Tool.HELM: _HELM, Tool.KUBECTL: _KUBECTL}
 
 
-def binaries() -> Mapping[Program, Path]:
+def binaries() -> Mapping[BinaryProgram, Path]:
     """The path of each program; builds nothing.
 
     Raises:
@@ -124,11 +124,11 @@ def binaries() -> Mapping[Program, Path]:
     if missing:
         _refuse_incomplete_assets(paths)
         _require_go()
-        raise NotBuilt(f"{missing[0]} is not built; `make controlplane` does it, in some ten minutes")
+        raise BinaryNotBuilt(f"{missing[0]} is not built; `make controlplane` does it, in some ten minutes")
     return paths
 
 
-def build() -> Mapping[Program, Path]:
+def build() -> Mapping[BinaryProgram, Path]:
     """The path of each program, built first where it is missing.
 
     Raises:
@@ -156,7 +156,7 @@ def client_path(tool: Tool) -> Path:
     path = _CLIENTS[tool].home / tool
     if not path.exists():
         _require_go()
-        raise NotBuilt(f"{tool} is not built; `make clients` does it, in a minute or two")
+        raise BinaryNotBuilt(f"{tool} is not built; `make clients` does it, in a minute or two")
     return path
 
 
@@ -175,7 +175,7 @@ def build_clients() -> Sequence[Path]:
     return [module.home / tool for tool, module in _CLIENTS.items()]
 
 
-def operator(name: str, program: str = "") -> Operator:
+def operator(name: str, program: str = "") -> OperatorBinary:
     """An operator by the name of its folder of pins; builds nothing.
 
     Args:
@@ -189,9 +189,9 @@ def operator(name: str, program: str = "") -> Operator:
     module = _operator(name)
     _require_go()
     if not module.home.exists():
-        raise NotBuilt(f"{name} is not built; `make operators` does it, in a few minutes")
+        raise BinaryNotBuilt(f"{name} is not built; `make operators` does it, in a few minutes")
     program = program or name
-    return Operator(module.home / program, _source(module, module.packages[program]))
+    return OperatorBinary(module.home / program, _source(module, module.packages[program]))
 
 
 def build_operators() -> Sequence[Path]:
@@ -244,18 +244,18 @@ def _source(module: _Module[Any], package: str) -> Path:
     return Path(_run_go(["go", "list", "-f", "{{.Module.Dir}}", package], module).strip())
 
 
-def _paths() -> dict[Program, Path]:
+def _paths() -> dict[BinaryProgram, Path]:
     if not _KUBERNETES.pins.exists():
         known = sorted(pins.name.removeprefix("kubernetes-") for pins in PINS.glob("kubernetes-*"))
-        raise NotBuilt(f"{KUBERNETES}={os.environ[KUBERNETES]} is none of {', '.join(known)}")
+        raise BinaryNotBuilt(f"{KUBERNETES}={os.environ[KUBERNETES]} is none of {', '.join(known)}")
     built = {program: module.home / program for module in (_KUBERNETES, _KWOK) for program in module.packages}
     assets = _assets()
     if not assets:
         return built
-    given = {program: assets / program for program in Program}
+    given = {program: assets / program for program in BinaryProgram}
     # kwok is part of no such directory by custom.
-    if not given[Program.KWOK].exists():
-        given[Program.KWOK] = Path(shutil.which(Program.KWOK) or built[Program.KWOK])
+    if not given[BinaryProgram.KWOK].exists():
+        given[BinaryProgram.KWOK] = Path(shutil.which(BinaryProgram.KWOK) or built[BinaryProgram.KWOK])
     return given
 
 
@@ -264,10 +264,10 @@ def _assets() -> Path | None:
     return Path(assets) if assets else None
 
 
-def _refuse_incomplete_assets(paths: Mapping[Program, Path]) -> None:
+def _refuse_incomplete_assets(paths: Mapping[BinaryProgram, Path]) -> None:
     missing = [program for program in _KUBERNETES.packages if not paths[program].exists()]
     if missing and _assets():
-        raise NotBuilt(f"{ASSETS}={_assets()} has no {missing[0]}; without {ASSETS} all are built")
+        raise BinaryNotBuilt(f"{ASSETS}={_assets()} has no {missing[0]}; without {ASSETS} all are built")
 
 
 def _cache() -> Path:
@@ -294,9 +294,9 @@ def _build(module: _Module[Any], package: str, output: Path) -> None:
     try:
         _run_go([*command, *_edited(module, package, output.parents[1]), package], module)
     except subprocess.CalledProcessError as error:
-        raise NotBuilt(f"{output.name} cannot be built: {' '.join(error.stderr.split())[-300:]}") from error
+        raise BinaryNotBuilt(f"{output.name} cannot be built: {' '.join(error.stderr.split())[-300:]}") from error
     except subprocess.TimeoutExpired as error:
-        raise NotBuilt(f"{output.name} was not built after {_SECONDS:g} s") from error
+        raise BinaryNotBuilt(f"{output.name} was not built after {_SECONDS:g} s") from error
 
 
 def _edited(module: _Module[Any], package: str, directory: Path) -> Iterator[str]:
@@ -309,7 +309,7 @@ def _edited(module: _Module[Any], package: str, directory: Path) -> Iterator[str
         text = (source / name).read_text(encoding="utf-8")
         for old, new in edits.items():
             if old not in text:
-                raise NotBuilt(f"{module.name}: {name} has no {old!r}")
+                raise BinaryNotBuilt(f"{module.name}: {name} has no {old!r}")
             text = text.replace(old, new)
         (source / name).chmod(0o644)
         (source / name).write_text(text, encoding="utf-8")
@@ -399,5 +399,5 @@ if __name__ == "__main__":
     try:
         for path in _BUILDERS[sys.argv[1] if sys.argv[1:] else ""]():
             sys.stdout.write(f"{path}\n")
-    except (NoGo, NotBuilt) as reason:
+    except (NoGo, BinaryNotBuilt) as reason:
         sys.exit(f"no control plane: {reason}")

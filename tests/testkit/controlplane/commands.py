@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.credentials import Credentials, User
 
 # The same in every control plane, as each has a loopback address of its own. Below the ephemeral range, so that no
@@ -34,7 +34,7 @@ class Layout:
     def data(self) -> Path:
         return self.directory / "etcd"
 
-    def log(self, program: Program) -> Path:
+    def log(self, program: BinaryProgram) -> Path:
         return self.directory / f"{program}.log"
 
     @property
@@ -45,22 +45,22 @@ class Layout:
     def etcd_url(self) -> str:
         return f"http://{self.address}:{_ETCD}"
 
-    def health(self, program: Program) -> str:
+    def health(self, program: BinaryProgram) -> str:
         """The URL at which a program says whether it is ready."""
         return {
-            Program.ETCD: f"{self.etcd_url}/readyz",
-            Program.API_SERVER: f"{self.url}/readyz",
-            Program.CONTROLLER_MANAGER: f"https://{self.address}:{_CONTROLLER_MANAGER}/healthz",
-            Program.SCHEDULER: f"https://{self.address}:{_SCHEDULER}/healthz",
-            Program.KWOK: f"http://{self.address}:{_KWOK}/healthz",
+            BinaryProgram.ETCD: f"{self.etcd_url}/readyz",
+            BinaryProgram.API_SERVER: f"{self.url}/readyz",
+            BinaryProgram.CONTROLLER_MANAGER: f"https://{self.address}:{_CONTROLLER_MANAGER}/healthz",
+            BinaryProgram.SCHEDULER: f"https://{self.address}:{_SCHEDULER}/healthz",
+            BinaryProgram.KWOK: f"http://{self.address}:{_KWOK}/healthz",
         }[program]
 
 
-Flags = Mapping[Program, Mapping[str, object]]
+Flags = Mapping[BinaryProgram, Mapping[str, object]]
 """More flags of some programs, or other values."""
 
 
-def arguments(program: Program, layout: Layout, more: Mapping[str, object]) -> list[str]:
+def arguments(program: BinaryProgram, layout: Layout, more: Mapping[str, object]) -> list[str]:
     return [f"--{name}={value}" for name, value in {**_FLAGS[program](layout), **more}.items()]
 
 
@@ -145,10 +145,10 @@ def _kwok(layout: Layout) -> dict[str, object]:
     }
 
 
-_FLAGS: Mapping[Program, Callable[[Layout], dict[str, object]]] = {
-    Program.ETCD: _etcd,
-    Program.API_SERVER: _api_server,
-    Program.CONTROLLER_MANAGER: _controller_manager,
-    Program.SCHEDULER: _scheduler,
-    Program.KWOK: _kwok,
+_FLAGS: Mapping[BinaryProgram, Callable[[Layout], dict[str, object]]] = {
+    BinaryProgram.ETCD: _etcd,
+    BinaryProgram.API_SERVER: _api_server,
+    BinaryProgram.CONTROLLER_MANAGER: _controller_manager,
+    BinaryProgram.SCHEDULER: _scheduler,
+    BinaryProgram.KWOK: _kwok,
 }

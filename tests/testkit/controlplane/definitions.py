@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Collection
 from contextlib import suppress
 
-from tests.testkit.controlplane.api import Api, Refused
+from tests.testkit.controlplane.api import Api, ObjectRefused
 from tests.testkit.waiting import until
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -25,7 +25,7 @@ async def until_gone(api: Api, names: Collection[str]) -> None:
         for each in left:
             if "deletionTimestamp" in each:
                 reminder = {"metadata": {"annotations": {"reminder": str(next(changes))}}}
-                with suppress(Refused):  # It is gone.
+                with suppress(ObjectRefused):  # It is gone.
                     await api.patch(f"{DEFINITIONS}/{each['name']}", reminder)
         return not left
 

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from tests.testkit.controlplane.credentials import rewrite_server
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 
 RETRY_AFTER = 1
 """Seconds: what the API server's flow control answers."""
@@ -28,7 +28,7 @@ Seconds = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
+class InjectedFaults:
     """Says which faults requests meet. Each probability applies to each request of its kind.
 
     Attributes:
@@ -52,7 +52,7 @@ class Faults:
     expired: float = 0.0
 
 
-HEALTHY = Faults()
+HEALTHY = InjectedFaults()
 
 
 @dataclass(slots=True)
@@ -69,13 +69,13 @@ class FaultyApi:
     injected: Counter[str] = field(default_factory=Counter)
     requests: int = 0
     _source: random.Random = field(default_factory=random.Random)
-    _faults: Faults = HEALTHY
+    _faults: InjectedFaults = HEALTHY
     _upstream: aiohttp.ClientSession | None = None
     _connections: set[asyncio.Transport] = field(default_factory=set)
 
     @classmethod
     @asynccontextmanager
-    async def before(cls, cluster: Cluster, kubeconfig: Path, directory: Path, seed: int) -> AsyncIterator[Self]:
+    async def before(cls, cluster: RunningCluster, kubeconfig: Path, directory: Path, seed: int) -> AsyncIterator[Self]:
         """In front of that cluster, for the user of that kubeconfig; without faults at first."""
         proxy = cls(directory / "faulty.kubeconfig", _source=random.Random(seed))  # noqa: S311 - draws faults
         trusted = ssl.create_default_context(cafile=str(cluster.ca))
@@ -94,7 +94,7 @@ class FaultyApi:
                 await runner.cleanup()
 
     @contextmanager
-    def faults(self, faults: Faults) -> Iterator[None]:
+    def faults(self, faults: InjectedFaults) -> Iterator[None]:
         """Adds these faults for as long as the context lasts, to the watches that are open as well."""
         self._set(faults)
         try:
@@ -102,7 +102,7 @@ class FaultyApi:
         finally:
             self._set(HEALTHY)
 
-    def _set(self, faults: Faults) -> None:
+    def _set(self, faults: InjectedFaults) -> None:
         self._faults = faults
         for connection in self._connections if faults.away or faults.cut else ():
             connection.abort()

@@ -16,8 +16,8 @@ from supervisor.jobs.queues.kueue.workloads import RIGHTS
 from supervisor.jobs.registry import KINDS
 from supervisor.store.kubernetes import KubernetesStore, Options
 from tests.supervisor.store.store_behaviour import opened
-from tests.testkit.controlplane.api import Api, Refused, client
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.api import Api, ObjectRefused, client
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.commands import Flags
 from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.controlplane.namespace import Namespace
@@ -98,14 +98,14 @@ JOBS = f"{_OURS}/supervisedjobs"
 
 @contextmanager
 def api_server(
-    programs: Mapping[Program, Path], directory: Path, more: Flags = MappingProxyType({})
+    programs: Mapping[BinaryProgram, Path], directory: Path, more: Flags = MappingProxyType({})
 ) -> Iterator[ControlPlane]:
     """An etcd and an API server, with more flags; nothing runs pods or controllers."""
     plane = ControlPlane(programs, directory, more)
     try:
-        for program in (Program.ETCD, Program.API_SERVER):
+        for program in (BinaryProgram.ETCD, BinaryProgram.API_SERVER):
             plane.launch(program)
-        plane.wait_ready(Program.API_SERVER)
+        plane.wait_ready(BinaryProgram.API_SERVER)
         yield plane
     finally:
         plane.stop()
@@ -121,7 +121,7 @@ async def define(api: Api) -> None:
     for path in (NOTICES, JOBS):
 
         async def listed(path: str = path) -> Any:
-            with suppress(Refused):  # 404 and then 429 for as long as it is being prepared.
+            with suppress(ObjectRefused):  # 404 and then 429 for as long as it is being prepared.
                 return await api.get(path)
             return None
 
@@ -150,7 +150,7 @@ def job_path(name: str, namespace: str = "default") -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class InstalledPlace:
     """An API server with our resources, to look at and to open stores on, which may do no more than they must."""
 
     plane: ControlPlane
@@ -195,19 +195,19 @@ class Place:
 
 
 @asynccontextmanager
-async def place(plane: ControlPlane) -> AsyncIterator[Place]:
+async def place(plane: ControlPlane) -> AsyncIterator[InstalledPlace]:
     async with client(plane.cluster) as api:
         await define(api)
         await clear(api)
         await _warm(api)
         await clear(api)
-        own = Place(plane, api)
+        own = InstalledPlace(plane, api)
         if not own.kubeconfig.exists():
             await _account(own)
         yield own
 
 
-async def _account(own: Place) -> None:
+async def _account(own: InstalledPlace) -> None:
     namespace = Namespace(own.plane.cluster, own.api)
     await own.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})
     await namespace.account("supervisor", cluster_rules=(*RULES, *OWN_RULES))

@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 from tests.testkit.controlplane.binaries import Tool, client_path
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 
 
-async def kubectl(cluster: Cluster, home: Path, *arguments: str) -> str:
+async def kubectl(cluster: RunningCluster, home: Path, *arguments: str) -> str:
     """Run kubectl, which must succeed, and return its output; it caches discovery in that directory."""
     environment = {**os.environ, "HOME": str(home), "KUBECONFIG": str(cluster.kubeconfig), "TZ": "UTC"}
     process = await asyncio.create_subprocess_exec(

@@ -8,11 +8,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from tests.testkit.controlplane.api import Api, Manifest, Refused
+from tests.testkit.controlplane.api import Api, Manifest, ObjectRefused
 from tests.testkit.controlplane.commands import KWOK_LABEL
 from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.controlplane.kwok import EXEC_VERSION
-from tests.testkit.controlplane.running import Cluster
+from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 GPU = "nvidia.com/gpu"
@@ -24,7 +24,7 @@ OWNER_LABEL = "controlplane.test/namespace"
 class Namespace:
     """A namespace of its own, and what it has made outside of it."""
 
-    def __init__(self, cluster: Cluster, api: Api) -> None:
+    def __init__(self, cluster: RunningCluster, api: Api) -> None:
         self.name = f"test-{secrets.token_hex(4)}"
         self.path = f"/api/v1/namespaces/{self.name}"
         self._cluster = cluster
@@ -160,7 +160,7 @@ class Namespace:
     async def _delete(self, path: str) -> None:
         try:
             await self._api.delete(path)
-        except Refused as refused:
+        except ObjectRefused as refused:
             # A test may well take away its own nodes.
             if refused.status != HTTPStatus.NOT_FOUND:
                 raise
@@ -184,7 +184,7 @@ def _resource(rule: Manifest, namespace: str) -> Manifest:
 
 
 @asynccontextmanager
-async def fresh_namespace(cluster: Cluster, api: Api) -> AsyncIterator[Namespace]:
+async def fresh_namespace(cluster: RunningCluster, api: Api) -> AsyncIterator[Namespace]:
     namespace = Namespace(cluster, api)
     await namespace._open()
     try:

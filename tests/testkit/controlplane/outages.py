@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.running import ControlPlane
 
 
 @contextmanager
 def frozen(plane: ControlPlane) -> Iterator[None]:
     """Stop all threads of the API server, as a machine that hangs does."""
-    pid = plane.pid(Program.API_SERVER)
+    pid = plane.pid(BinaryProgram.API_SERVER)
     os.kill(pid, signal.SIGSTOP)
     try:
         while not _stands(pid):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.testkit.controlplane import credentials
-from tests.testkit.controlplane.binaries import Program
+from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.commands import PORTS, Flags, Layout, arguments
 from tests.testkit.controlplane.credentials import Credentials, User
 from tests.testkit.controlplane.kwok import DEFINITION, DEFINITIONS, EXECS
@@ -37,7 +37,7 @@ class NotReady(Exception):  # noqa: N818  # It names what is so.
 
 
 @dataclass(frozen=True)
-class Cluster:
+class RunningCluster:
     """The address and credentials of a control plane, for clients in any process."""
 
     directory: Path
@@ -79,24 +79,28 @@ class ControlPlane:
     """
 
     def __init__(
-        self, programs: Mapping[Program, Path], directory: Path, more: Flags = _NONE, addresses: Sequence[str] = ()
+        self,
+        programs: Mapping[BinaryProgram, Path],
+        directory: Path,
+        more: Flags = _NONE,
+        addresses: Sequence[str] = (),
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._programs = programs
         self._more = more
         addresses = addresses or [_free_address()]
         self._layout = Layout(directory, addresses[0])
-        self._processes: dict[Program, subprocess.Popen[bytes]] = {}
+        self._processes: dict[BinaryProgram, subprocess.Popen[bytes]] = {}
         credentials.make(self._layout.credentials, self._layout.url, *addresses)
-        self.cluster = Cluster(directory)
+        self.cluster = RunningCluster(directory)
 
-    def pid(self, program: Program) -> int:
+    def pid(self, program: BinaryProgram) -> int:
         return self._processes[program].pid
 
-    def runs(self, program: Program) -> bool:
+    def runs(self, program: BinaryProgram) -> bool:
         return program in self._processes
 
-    def launch(self, program: Program) -> None:
+    def launch(self, program: BinaryProgram) -> None:
         """Start a program, also again after `kill`, on the same port with the same data; does not wait for it."""
         with self._layout.log(program).open("ab") as log:
             self._processes[program] = subprocess.Popen(
@@ -113,12 +117,12 @@ class ControlPlane:
                 start_new_session=True,
             )
 
-    def kill(self, program: Program) -> None:
+    def kill(self, program: BinaryProgram) -> None:
         process = self._processes.pop(program)
         process.kill()
         process.wait()
 
-    def wait_ready(self, program: Program, seconds: float = PATIENCE) -> None:
+    def wait_ready(self, program: BinaryProgram, seconds: float = PATIENCE) -> None:
         """Return when a program says that it is ready.
 
         Raises:
@@ -141,31 +145,31 @@ class ControlPlane:
         Raises:
             NotReady: One does not start.
         """
-        for program in (Program.ETCD, Program.API_SERVER):
+        for program in (BinaryProgram.ETCD, BinaryProgram.API_SERVER):
             self.launch(program)
-        self.wait_ready(Program.API_SERVER)
+        self.wait_ready(BinaryProgram.API_SERVER)
         self._define_execs()
-        others = (Program.CONTROLLER_MANAGER, Program.SCHEDULER, Program.KWOK)
+        others = (BinaryProgram.CONTROLLER_MANAGER, BinaryProgram.SCHEDULER, BinaryProgram.KWOK)
         for program in others:
             self.launch(program)
         for program in others:
             self.wait_ready(program)
         account = f"{self._layout.url}/api/v1/namespaces/default/serviceaccounts/default"
-        self._wait(account, Program.CONTROLLER_MANAGER, PATIENCE)
+        self._wait(account, BinaryProgram.CONTROLLER_MANAGER, PATIENCE)
 
     def _define_execs(self) -> None:
         # Before kwok starts: it looks for them once, and then again after ever longer pauses.
         self._request(f"{self._layout.url}{DEFINITIONS}", json.dumps(DEFINITION).encode())
-        self._wait(f"{self._layout.url}{EXECS}", Program.API_SERVER, PATIENCE)
+        self._wait(f"{self._layout.url}{EXECS}", BinaryProgram.API_SERVER, PATIENCE)
 
     def stop(self) -> None:
         """End everything at once, as nothing of it is kept but the logs."""
-        for program in reversed(Program):
+        for program in reversed(BinaryProgram):
             if program in self._processes:
                 self.kill(program)
         shutil.rmtree(self._layout.data, ignore_errors=True)
 
-    def _wait(self, url: str, program: Program, seconds: float) -> None:
+    def _wait(self, url: str, program: BinaryProgram, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not self._answers(url):
             ended = self._processes[program].poll() is not None
@@ -199,7 +203,7 @@ class ControlPlane:
 
 @contextmanager
 def running(
-    programs: Mapping[Program, Path], directory: Path, more: Flags = _NONE, addresses: Sequence[str] = ()
+    programs: Mapping[BinaryProgram, Path], directory: Path, more: Flags = _NONE, addresses: Sequence[str] = ()
 ) -> Iterator[ControlPlane]:
     """A control plane with its files in that directory, and with more flags of its programs.
 

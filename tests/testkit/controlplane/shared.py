@@ -16,13 +16,13 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from tests.testkit.controlplane.binaries import binaries
-from tests.testkit.controlplane.running import Cluster, NotReady, running
+from tests.testkit.controlplane.running import NotReady, RunningCluster, running
 
 _ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
-def shared(meeting: Path) -> Iterator[Cluster]:
+def shared(meeting: Path) -> Iterator[RunningCluster]:
     """The control plane of all who meet in that directory, started by the first.
 
     Raises:
@@ -34,12 +34,12 @@ def shared(meeting: Path) -> Iterator[Cluster]:
         yield _started(meeting)
 
 
-def _started(meeting: Path) -> Cluster:
+def _started(meeting: Path) -> RunningCluster:
     with (meeting / "controlplane.starting").open("w") as starting:
         fcntl.flock(starting, fcntl.LOCK_EX)
         if not _present(meeting).exists():
             _start_keeper(meeting)
-    return Cluster(Path(_present(meeting).read_text(encoding="utf-8")))
+    return RunningCluster(Path(_present(meeting).read_text(encoding="utf-8")))
 
 
 def _start_keeper(meeting: Path) -> None:

@@ -27,7 +27,7 @@ from supervisor.observability.hooks import NoMetrics
 from supervisor.observability.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
 from tests.testkit.server_process import started
-from tests.testkit.serving import Refusal, Served, noticed, serving
+from tests.testkit.serving import PeerRefusal, Served, noticed, serving
 from tests.testkit.waiting import until
 
 SUDDEN = {"source": "metadata", "class": "sudden"}
@@ -104,7 +104,7 @@ async def test_the_walk_of_one_notice_is_measured(scene: tuple[Served, Scrape]) 
     meanwhile = await ask()
     assert 0 < meanwhile.value("unacknowledged_stop_seconds_left") <= 60
     assert meanwhile.value("active_notices", **SUDDEN) == 1
-    assert await process.reports("saved", stop) == Refusal(200, None)
+    assert await process.reports("saved", stop) == PeerRefusal(200, None)
     wait = await launcher.lines.matching(order="wait")
     await launcher.reports(run=1, running=False, exit_code=-15, applied=wait["generation"])
     await until(lambda: served.job("job").decision.phase is Phase.SUSPENDED and not served.job("job").decision.hosts)
@@ -221,7 +221,7 @@ async def test_steps_are_lost_where_the_next_run_begins_earlier(scene: tuple[Ser
     process = await served.peers.process(order["token"], "n1", 0)
     await agents["n2"].notices("n2")
     stop = await process.lines.matching(directive="STOP")
-    assert await process.reports("saved", stop) == Refusal(200, None)
+    assert await process.reports("saved", stop) == PeerRefusal(200, None)
     wait = await launcher.lines.matching(order="wait")
     await launcher.reports(run=1, running=False, exit_code=-15, applied=wait["generation"])
     await agents["n2"].say(notice=noticed("n2", 2, withdrawn=True))
@@ -230,7 +230,7 @@ async def test_steps_are_lost_where_the_next_run_begins_earlier(scene: tuple[Ser
     again = await served.peers.process(resumed["token"], "n1", 0)
     present = await again.lines.matching(type="directive")
     for step in (5, 3):
-        assert await again.reports("saved", present, step=step) == Refusal(200, None)
+        assert await again.reports("saved", present, step=step) == PeerRefusal(200, None)
     await until(lambda: served.job("job").decision.phase is Phase.RUNNING)
     found = await ask()
     assert found.value("steps_lost_total") == 2
@@ -264,7 +264,7 @@ async def test_a_line_whose_measures_fail_works(tmp_path: Path) -> None:
             for node in ("n2", "n1"):
                 await agents[node].notices(node)
             stop = await process.lines.matching(directive="STOP")
-            assert await process.reports("saved", stop) == Refusal(200, None)
+            assert await process.reports("saved", stop) == PeerRefusal(200, None)
             await until(lambda: served.job("job").decision.phase is Phase.SUSPENDED)
     failures = [line["where"] for line in logs if line["event"] == "internal.fault"]
     assert sorted(failures) == ["journal", "metrics"]

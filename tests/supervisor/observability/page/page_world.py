@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.testkit.serving import Peers, Served
+from tests.testkit.serving import Served, ServedPeers
 from tests.testkit.waiting import PATIENCE
 
 NODES = ["n1", "n2", "n3"]
@@ -27,20 +27,20 @@ class Answer:
         return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", self.text).split()))
 
 
-async def get(peers: Peers, path: str = "/", token: str | None = None, cookie: str | None = None) -> Answer:
+async def get(peers: ServedPeers, path: str = "/", token: str | None = None, cookie: str | None = None) -> Answer:
     return await _answer(peers, "GET", path, token, cookie)
 
 
-async def sign_in(peers: Peers, token: str, **headers: str) -> Answer:
+async def sign_in(peers: ServedPeers, token: str, **headers: str) -> Answer:
     return await _answer(peers, "POST", "/status/login", data={"token": token}, headers=headers)
 
 
-async def post(peers: Peers, path: str, **given: Any) -> Answer:
+async def post(peers: ServedPeers, path: str, **given: Any) -> Answer:
     return await _answer(peers, "POST", path, **given)
 
 
 async def _answer(
-    peers: Peers, method: str, path: str, token: str | None = None, cookie: str | None = None, **given: Any
+    peers: ServedPeers, method: str, path: str, token: str | None = None, cookie: str | None = None, **given: Any
 ) -> Answer:
     headers = {**given.pop("headers", {}), "Connection": "close"}
     if token is not None:
@@ -82,5 +82,5 @@ class Stream:
         raise AssertionError(f"the stream ended before it showed {text!r}")
 
 
-async def stream(peers: Peers, token: str) -> Stream:
+async def stream(peers: ServedPeers, token: str) -> Stream:
     return Stream(await peers.opened("/status/stream", token))

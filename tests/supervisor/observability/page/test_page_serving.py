@@ -10,7 +10,7 @@ from supervisor.observability.page import rendering, viewers
 from supervisor.observability.page.contents import Contents, contents
 from supervisor.observability.views import StatusView
 from tests.supervisor.observability.page.page_world import NODES, get, stream, viewing
-from tests.testkit.serving import Refusal, Served, serving
+from tests.testkit.serving import PeerRefusal, Served, serving
 from tests.testkit.waiting import PATIENCE, until
 
 BRAKE = '<img/src=x/onerror="alert(1)">'
@@ -153,5 +153,5 @@ async def test_it_can_be_switched_off(tmp_path: Path) -> None:
             answer = await get(served.peers, path, token=served.peers.tokens.viewer())
             assert answer.status == 404
             assert "unknown_call" in answer.text
-        assert await served.peers.post("/status/login", None, {}) == Refusal(404, "unknown_call")
+        assert await served.peers.post("/status/login", None, {}) == PeerRefusal(404, "unknown_call")
         assert (await served.status())["jobs"] == []

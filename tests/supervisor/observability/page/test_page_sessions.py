@@ -8,7 +8,7 @@ from pathlib import Path
 import jwt
 import pytest
 
-from simulator.certificates import Authority
+from simulator.certificates import SimulatedAuthority
 from supervisor.identity.tokens import Tokens
 from tests.supervisor.observability.page.page_world import Answer, get, post, sign_in, stream, viewing
 from tests.testkit.serving import Served, serving, tls_settings
@@ -59,7 +59,7 @@ async def test_signing_in_gives_the_browser_a_session(served: Served) -> None:
 
 
 async def test_with_tls_a_session_travels_by_tls_alone(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "tls")
+    authority = SimulatedAuthority(tmp_path / "tls")
     async with serving(tmp_path, authority.ca_pem, **tls_settings(authority)) as served:
         answer = await sign_in(served.peers, served.peers.tokens.viewer())
     assert answer.cookie is not None
