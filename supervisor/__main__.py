@@ -23,9 +23,8 @@ from supervisor.domain.ids import NAME_RULE, is_name
 from supervisor.identity.tokens import SecretError, Tokens
 from supervisor.leadership.interface import LeadershipError, LeadershipLost
 from supervisor.pki.errors import KeysError
-from supervisor.settings import PREFIX, Settings
+from supervisor.settings import PREFIX, Settings, create_data_dir
 from supervisor.store.interface import StoreError
-from supervisor.wiring.data_dir import ensure_data_dir
 
 _COLLECT_EVERY = 50_000
 _FAILED = 1
@@ -207,7 +206,8 @@ def _tokens(settings: Settings) -> Tokens:
 
         configure(settings.log_format, settings.log_level)  # Logs go to stderr: only the token may be on stdout.
         return asyncio.run(keys.tokens(settings))
-    return Tokens.load(ensure_data_dir(settings.data_dir))
+    create_data_dir(settings.data_dir)
+    return Tokens.load(settings.data_dir)
 
 
 def _notify_test(settings: Settings, _given: argparse.Namespace) -> int:

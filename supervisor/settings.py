@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from servicekit.address import Address, parse
 from servicekit.logs import LogFormat, LogLevel
-from servicekit.settings import check_field
+from servicekit.settings import SettingsError, check_field
 from supervisor.decide.policy import Policy
 from supervisor.domain.notice import EVENT_REASON
 
@@ -463,3 +463,16 @@ def _lead(setting: str, text: str, seconds: str) -> float:
     if float(seconds) > _LONGEST_LEAD:
         raise ValueError(f"{setting}: {text!r} has more than {_LONGEST_LEAD:g} seconds")
     return float(seconds)
+
+
+def create_data_dir(directory: Path) -> None:
+    """Creates the data directory if it does not exist; only its owner can read it.
+
+    Raises:
+        SettingsError: The path is not a directory.
+        OSError: The directory cannot be created.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise SettingsError(f"{PREFIX}DATA_DIR", f"{directory} is not a directory") from error

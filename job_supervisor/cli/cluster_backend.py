@@ -95,11 +95,10 @@ def _whole(data: bytes | msgspec.Raw) -> _Manifest:
 class ClusterBackend:
     """Create it with `open`. It sees one namespace, or all namespaces if `namespace` is empty."""
 
-    def __init__(self, server: ApiServer, namespace: str) -> None:
+    def __init__(self, server: ApiServer, clock: ClusterClock, namespace: str) -> None:
         self._server = server
         self._namespace = namespace
-        self._clock = ClusterClock(Clock())
-        server.on_date = self._clock.observe
+        self._clock = clock
         self._chosen = chosen = Selection(namespace=namespace)
         self._jobs = ResourceClient(server, JOBS, read_job, chosen)
         # By the version that the CRDs of earlier supervisors have as well.
@@ -120,14 +119,15 @@ class ClusterBackend:
             UsageError: None of them exists.
             SettingError: The kubeconfig is not usable.
         """
+        clock = ClusterClock(Clock())
         try:
-            server = await ApiServer.connect(kubeconfig, _CALL_SECONDS, context)
+            server = await ApiServer.connect(kubeconfig, _CALL_SECONDS, context, on_date=clock.observe)
         except MissingConfigurationError as error:
             raise UsageError(f"There is {error}. {_HINT}") from error
         except ConfigurationError as error:
             raise SettingError(f"There is {error}. {_HINT}") from error
         try:
-            yield cls(server, namespace)
+            yield cls(server, clock, namespace)
         finally:
             await server.close()
 

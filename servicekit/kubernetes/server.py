@@ -85,6 +85,15 @@ class Call:
     accept: str = "application/json"
 
 
+def ignore_date(_date: str, _seconds: float) -> None:
+    """Takes no notice of the Date of an answer."""
+
+
+def always() -> bool:
+    """Allows every write."""
+    return True
+
+
 class ApiServer:
     """A connection to an API server. It has to be closed.
 
@@ -94,20 +103,26 @@ class ApiServer:
     Args:
         access: Address, trust and credentials.
         timeout_seconds: For a request with its answer.
+        on_date: Called with the Date of every answer when it arrives, and the seconds since its request.
+        may_write: Called right before a request that may change something. If it returns False, the request is not
+            sent and fails as if the API server were unavailable.
 
     Attributes:
-        on_date: Called with the Date of every answer when it arrives, and the seconds since its request.
-        guard: Called right before a request that may change something. If it returns False, the request is not sent and
-            fails as if the API server were unavailable.
         requests: The number of requests so far.
     """
 
-    def __init__(self, access: Access, timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        access: Access,
+        timeout_seconds: float,
+        on_date: Callable[[str, float], None] = ignore_date,
+        may_write: Callable[[], bool] = always,
+    ) -> None:
         self.namespace = access.namespace or _DEFAULT_NAMESPACE
         self.requests = 0
         self.timeout_seconds = timeout_seconds
-        self.on_date: Callable[[str, float], None] = lambda _date, _seconds: None
-        self.guard: Callable[[], bool] = lambda: True
+        self.on_date = on_date
+        self._may_write = may_write
         self._access = access
         self._connections = weakref.WeakSet[socket.socket]()
         self._client = aiohttp.ClientSession(
@@ -118,7 +133,14 @@ class ApiServer:
         self._not_before = -math.inf
 
     @classmethod
-    async def connect(cls, kubeconfig: str | None, timeout_seconds: float, context: str | None = None) -> Self:
+    async def connect(
+        cls,
+        kubeconfig: str | None,
+        timeout_seconds: float,
+        context: str | None = None,
+        on_date: Callable[[str, float], None] = ignore_date,
+        may_write: Callable[[], bool] = always,
+    ) -> Self:
         """Uses the named kubeconfig, else the pod's service account, else `~/.kube/config`. Sends nothing yet.
 
         A `context` is one of a kubeconfig, by default its current one.
@@ -127,7 +149,7 @@ class ApiServer:
             ConfigurationError: There is none of these, or it is not usable.
         """
         if not kubeconfig and not context and in_pod():
-            return cls(pod_access(), timeout_seconds)
+            return cls(pod_access(), timeout_seconds, on_date, may_write)
         require_kubeconfig(kubeconfig)
         # Imported here: the client library is an extra and costs 36 MiB, and a pod does not need it.
         try:
@@ -135,7 +157,7 @@ class ApiServer:
         except ModuleNotFoundError as error:
             raise ConfigurationError(_NO_KUBECONFIG.format(error.name)) from error
 
-        return cls(await kubeconfig_access(kubeconfig or None, context), timeout_seconds)
+        return cls(await kubeconfig_access(kubeconfig or None, context), timeout_seconds, on_date, may_write)
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -189,7 +211,7 @@ class ApiServer:
         """
         await self._wait_as_told()
         self.requests += 1
-        if not self.guard():
+        if not self._may_write():
             raise ApiUnavailableError(_GUARDED)
         try:
             async with (
@@ -213,7 +235,7 @@ class ApiServer:
     async def _sent(self, call: Call, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
         await self._wait_as_told()
         self.requests += 1
-        if call.method != "GET" and not self.guard():
+        if call.method != "GET" and not self._may_write():
             raise ApiUnavailableError(_GUARDED)
         begun = time.monotonic()
         try:

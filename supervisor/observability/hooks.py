@@ -1,5 +1,6 @@
 """Hooks through which metrics observe the pipeline, and a no-op implementation."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -57,7 +58,7 @@ class LiveState:
     noticed: NoticedHosts
     placements: Placements
     machine: Callable[[Host], Machine]
-    notified: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    notified: Counter[tuple[str, str]] = field(default_factory=Counter)
     policy: Policy
     now: Callable[[], float]
 

@@ -16,7 +16,7 @@ from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ApiError, ConfigurationError, NotFoundError
 from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.reflector import Reflector
-from servicekit.kubernetes.server import ApiServer
+from servicekit.kubernetes.server import ApiServer, always
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, SupervisedJob, ended_before
 from supervisor.domain.notice import ReclaimNotice
@@ -45,7 +45,8 @@ class Options:
     `kubeconfig` is a file that names the cluster; without it the pod's own account is used. `namespace` is that of jobs
     which were registered stand-alone, empty for the configuration's own. `timeout_seconds` is for one request. `epoch`
     grows from leader to leader; the API server refuses a lower one than it has seen. `kinds` are the API resources of
-    the cluster's jobs, by the lower-case kind.
+    the cluster's jobs, by the lower-case kind. `may_write` is called right before every write, and a write that it does
+    not allow fails.
     """
 
     kubeconfig: str | None = None
@@ -54,6 +55,7 @@ class Options:
     epoch: int = _FIRST_EPOCH
     watch_seconds: int = 60
     kinds: Mapping[str, Resource] = field(default_factory=dict)
+    may_write: Callable[[], bool] = always
 
 
 class KubernetesStore:
@@ -83,7 +85,7 @@ class KubernetesStore:
             StoreError: There is no cluster to connect to, it has no such resources, or they may not be read.
         """
         try:
-            server = await ApiServer.connect(options.kubeconfig, options.timeout_seconds)
+            server = await ApiServer.connect(options.kubeconfig, options.timeout_seconds, may_write=options.may_write)
         except ConfigurationError as error:
             raise StoreError(str(error)) from error
         store = cls(server, options, clock, bulkhead)
@@ -128,10 +130,9 @@ class KubernetesStore:
         await self._jobs.refresh()
         return self.known_epoch
 
-    def lead(self, epoch: int, certain: Callable[[], bool]) -> None:
-        """Writes as the leader of that epoch, and only while it is `certain` to be the leader still."""
+    def lead(self, epoch: int) -> None:
+        """Writes as the leader of that epoch."""
         self._notices.epoch = self._jobs.epoch = epoch
-        self._server.guard = certain
 
     def notice_object(self, key: NoticeId) -> Metadata | None:
         """The resource of a notice's newest episode, if there is one."""

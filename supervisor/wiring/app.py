@@ -1,7 +1,12 @@
-"""The components of a supervisor, and how they are connected."""
+"""The features of a supervisor that leads, and what they share.
+
+`Supervisor` has the list of features. A function below it builds each of them, in the same order.
+"""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -10,18 +15,21 @@ import structlog
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 from servicekit.lifecycle import run_tasks
 from servicekit.memory import Trimmer
+from servicekit.reconcile import reconcile
 from servicekit.tls import ServerCertificate
 from servicekit.wakeup import Notifier
 from supervisor.control.facts import Facts, NoCluster
 from supervisor.control.loop import Control, ControlDependencies
 from supervisor.control.schedule import PlanRequests
-from supervisor.domain.ids import JobName
-from supervisor.domain.job import SupervisedJob
+from supervisor.domain.ids import JobId, JobName
+from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.domain.notice import OPERATOR, SIMULATED
 from supervisor.domain.order import Worker
-from supervisor.fanout.heartbeat import Heartbeat
+from supervisor.failpoints import At
+from supervisor.fanout.heartbeat import Heartbeat, Streams
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
@@ -29,7 +37,7 @@ from supervisor.fanout.ranks import RankStates
 from supervisor.fanout.saves import Saves
 from supervisor.identity.authenticator import Authenticator
 from supervisor.identity.tokens import Tokens
-from supervisor.ingest.agent_registry import AgentRegistry
+from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry
 from supervisor.ingest.agents import AgentDependencies, ReclaimService
 from supervisor.ingest.drains import DrainEndpoints
 from supervisor.ingest.drills import DrillEndpoints
@@ -60,227 +68,122 @@ from supervisor.observability.timed_store import TimedStore
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import Endpoints, Servers
 from supervisor.settings import Settings
-from supervisor.store.interface import Store
-from supervisor.wiring.retention import Retention
+from supervisor.store.interface import Store, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from supervisor.wiring.cluster import Cluster
+    from supervisor.wiring.cluster import ClusterLeader, WatchedCluster
 
-OnStep = Callable[[Worker, int | None], None]
 Task = Callable[[], Coroutine[Any, Any, None]]
+
+_GOODBYE = "the supervisor is stopping"
+_PRUNE_SECONDS = 600.0
 
 _log = structlog.get_logger()
 
 
-class Supervisor:
-    """The components of a serving supervisor; `serve` runs them until `stop` is set.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundation:
+    """The parts of the process on which a supervisor stands.
 
-    `changes` wakes the components that decide when facts have changed; `cluster` is None stand-alone.
+    `changes` wakes the components that decide when facts have changed. `cluster` is None stand-alone. `features` are
+    further ones, which the process brings along.
     """
 
-    def __init__(  # noqa: PLR0913 - what each run has of its own
-        self,
-        settings: Settings,
-        store: Store,
-        tokens: Tokens,
-        clock: Clock,
-        *,
-        changes: Notifier | None = None,
-        certificate: ServerCertificate | None = None,
-        cluster: "Cluster | None" = None,
-        leadership: Leadership = AlwaysLeader(),  # noqa: B008 - it has no state
-        refusals: Refusals | None = None,
-        bulkhead: Bulkhead | None = None,
-        listeners: Sequence[Listener] = (),
-        hooks: MetricsHooks = NoMetrics(),  # noqa: B008 - it has no state
-        notifications: NotificationConfig | None = None,
-    ) -> None:
-        changes = changes or Notifier()
-        refusals, bulkhead = refusals or Refusals(), bulkhead or Bulkhead(clock)
-        cluster_facts = cluster or NoCluster()
-        authenticate = Authenticator(tokens, cluster.pod_tokens if cluster else None).authenticate
-        self._changes, self._bulkhead = changes, bulkhead
-        self._store = store = TimedStore(store, hooks.on_store_write, clock)
+    settings: Settings
+    store: Store
+    tokens: Tokens
+    clock: Clock
+    bulkhead: Bulkhead
+    changes: Notifier = field(default_factory=Notifier)
+    refusals: Refusals = field(default_factory=Refusals)
+    certificate: ServerCertificate | None = None
+    cluster: "WatchedCluster | None" = None
+    leadership: Leadership = field(default_factory=AlwaysLeader)
+    hooks: MetricsHooks = field(default_factory=NoMetrics)
+    notifications: NotificationConfig | None = None
+    features: Sequence["Feature"] = ()
 
-        # Facts
-        agents = AgentRegistry(changes.notify, clock.now)
-        unconfirmed = UnconfirmedNotices(changes.notify, clock)
-        facts = Facts(store, agents, unconfirmed, settings, cluster_facts, now=clock.now)
-        pod_reports = PodReports(cluster_facts.node_of, lambda: store.snapshot().notices)
-        expiry = Expiry(
-            store,
-            agents,
-            cluster_facts.is_there,
-            settings,
-            clock,
-            bulkhead=bulkhead,
-            unconfirmed=unconfirmed,
-            wakeup=changes.subscribe(),
-        )
-        self._reclaim = ReclaimService(
-            AgentDependencies(
-                store=store,
-                agents=agents,
-                unconfirmed=unconfirmed,
-                pods=pod_reports,
-                refusals=refusals,
-                authenticate=authenticate,
-                policy=settings,
-                clock=clock,
-                bulkhead=bulkhead,
-                heartbeat_seconds=settings.heartbeat_seconds,
-                on_refused=hooks.on_report_refused,
-            )
-        )
 
-        # Decisions and actions
-        requests = PlanRequests(changes.notify)
-        self._processes = Processes(facts.directives, clock.now, bulkhead, requests.add, hooks.on_directives_sent)
-        ranks = RankStates(self._processes.workers, facts.agreement, requests.add)
-        self._members = MemberStreams(self._job, requests.add, bulkhead)
-        self._launchers = Launchers(tokens.process, clock.now, facts.waits_for)
-        saves = Saves()
-        leader = None
-        if cluster is not None:
-            # Imported here: a stand-alone supervisor does not need the Kubernetes client.
-            from supervisor.wiring.cluster import ClusterLeader  # noqa: PLC0415
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """What one feature adds to a supervisor.
 
-            leader = ClusterLeader(
-                cluster, clock, store, processes=self._processes, saves=saves, settings=settings, bulkhead=bulkhead
-            )
-        control = Control(
-            ControlDependencies(
-                store=store,
-                facts=facts,
-                processes=self._processes,
-                ranks=ranks,
-                saves=saves,
-                members=self._members,
-                adapter=Adapters(StandaloneJobs(self._launchers), leader.actuator if leader else None),
-                leadership=leadership,
-                policy=settings,
-                clock=clock,
-                requests=requests,
-                wakeup=changes.subscribe(),
-                bulkhead=bulkhead,
-            )
-        )
+    Attributes:
+        tasks: The root tasks by name.
+        endpoints: The HTTP endpoints.
+        listeners: The listeners of the journal.
+        streams: The open streams that need heartbeats.
+        finish: Ends these and other streams with a goodbye.
+        forget: Each drops what it knows of jobs other than the stored ones; by the name of the part, for the log.
+    """
 
-        # Observability
-        notifier = _notifier(notifications, settings, leadership, clock, bulkhead)
-        live = LiveState(
-            snapshot=store.snapshot,
-            agents=agents,
-            unconfirmed=unconfirmed,
-            processes=self._processes,
-            ranks=ranks,
-            launchers=self._launchers,
-            noticed=facts.noticed,
-            placements=cluster_facts.placements,
-            machine=facts.machine,
-            notified=notifier.outcomes if notifier else {},
-            policy=settings,
-            now=clock.now,
-        )
-        phases, groups, history = PhaseTracker(), Groups(facts.noticed, settings), JobHistory()
-        notified = notifier.attach(live) if notifier else ()
-        journal = Journal(store, (*hooks.attach(live), *listeners, phases, groups, history, *notified), clock, bulkhead)
-        reader = StatusReader(
-            live=live,
-            shown=facts.shown,
-            missing=facts.missing,
-            groups=groups,
-            phases=phases,
-            history=history,
-            gpus=cluster.gpus if cluster else unknown_gpus,
-            refusals=refusals,
-            bulkhead=bulkhead,
-            name=settings.pod_name,
-            may_act=leadership.may_act,
-        )
-        self._page = None
-        if settings.status_page:
-            self._page = status_page(
-                snapshot=reader.snapshot,
-                job=reader.job,
-                version=lambda: reader.version,
-                authenticate=authenticate,
-                sign=tokens.viewer,
-                refusals=refusals,
-                clock=clock,
-                bulkhead=bulkhead,
-                docs_url=settings.docs_url,
-            )
+    tasks: Mapping[str, Task] = field(default_factory=dict)
+    endpoints: Sequence[Endpoints] = ()
+    listeners: Sequence[Listener] = ()
+    streams: Sequence[Streams] = ()
+    finish: Callable[[], None] | None = None
+    forget: Mapping[str, Callable[[Collection[JobId]], None]] = field(default_factory=dict)
 
-        # Servers
-        process_endpoints = ProcessEndpoints(
-            store=store,
-            processes=self._processes,
-            ranks=ranks,
-            saves=saves,
-            refusals=refusals,
-            authenticate=authenticate,
-            clock=clock,
-            on_step=_both(hooks.on_step, groups.on_step),
+
+class SupervisorService:
+    """A supervisor that leads; `serve` runs it until `stop` is set.
+
+    Attributes:
+        tasks: The root tasks by name, in the order in which they start, without that of the store.
+        retention: Removes what has ended.
+        processes: The streams to training processes.
+        members: The streams to elastic agents.
+    """
+
+    def __init__(self, base: Foundation) -> None:
+        state = SharedState(base)
+        leader = None if base.cluster is None else base.cluster.leader(state.store, state.processes, state.saves)
+        # The features that decide and act start before the servers, the others after them.
+        acting = [
+            _decisions(base, state, leader),
+            _launchers(base, state),
+            _rendezvous(base, state),
+            _processes(base, state),
+            _agents(base, state),
+            _requests(base, state),
+        ]
+        others = [
+            _metrics(base, state),
+            _status(base, state),
+            *([] if base.notifications is None else [_notifications(base, state, base.notifications)]),
+            Feature(tasks=common_tasks(base.refusals, base.certificate) if leader is None else leader.tasks),
+            *base.features,
+        ]
+        features = [*acting, *others]
+        self._base, self._launchers = base, state.launchers
+        self._store = state.store
+        self.processes, self.members = state.processes, state.members
+        self.retention = Retention(
+            state.store, base.settings, base.clock, base.bulkhead, [each.forget for each in features]
         )
-        requested = partial(RequestedNotices, store=store, agents=agents, policy=settings, clock=clock)
-        endpoints: tuple[Endpoints, ...] = (
-            LauncherEndpoints(
-                store=store,
-                quotas=LauncherQuotas(store, settings.launcher_hosts),
-                launchers=self._launchers,
-                refusals=refusals,
-                authenticate=authenticate,
-                clock=clock,
-                live_seconds=settings.launcher_live_seconds,
-            ),
-            process_endpoints,
-            RelayEndpoints(process_endpoints),
-            RendezvousEndpoints(
-                store=store, members=self._members, refusals=refusals, authenticate=authenticate, clock=clock
-            ),
-            DrillEndpoints(notices=requested(source=SIMULATED), authenticate=authenticate),
-            DrainEndpoints(notices=requested(source=OPERATOR), authenticate=authenticate),
-            RequestEndpoints(store=store, authenticate=authenticate, clock=clock),
-            StatusEndpoint(snapshot=reader.snapshot, happened=reader.happened, authenticate=authenticate),
-            *([self._page] if self._page else []),
+        journal = Journal(
+            state.store, [listener for each in features for listener in each.listeners], base.clock, base.bulkhead
         )
+        # Against the order in which they start.
+        self._finishing = [each.finish for each in reversed(features) if each.finish is not None]
+        streams = [stream for each in reversed(features) for stream in each.streams]
         servers = Servers(
-            settings=settings,
-            certificate=certificate,
-            agents=self._reclaim,
-            endpoints=endpoints,
-            refusals=refusals,
+            settings=base.settings,
+            certificate=base.certificate,
+            agents=state.reclaim,
+            endpoints=[endpoints for each in features for endpoints in each.endpoints],
+            refusals=base.refusals,
             end_streams=self._goodbye,
         )
-        self.retention = Retention(
-            store=store,
-            agents=agents,
-            pod_reports=pod_reports,
-            launchers=self._launchers,
-            processes=self._processes,
-            ranks=ranks,
-            saves=saves,
-            members=self._members,
-            clock=clock,
-            seconds=settings.retention_hours * 3600,
-            bulkhead=bulkhead,
-        )
         self.tasks: Mapping[str, Task] = {
-            "control": control.run,
-            "ageing": expiry.run,
+            **_tasks(acting),
             "journal": journal.run,
             "watch": self._watch,
-            "heartbeat": Heartbeat(
-                (self._reclaim, self._processes, self._members, self._launchers), settings.heartbeat_seconds, bulkhead
-            ).run,
+            "heartbeat": Heartbeat(streams, base.settings.heartbeat_seconds, base.bulkhead).run,
             "retention": self.retention.run,
             "servers": servers.run,
-            **({"page": self._page.viewers.run} if self._page else {}),
-            **({"notifications": notifier.run} if notifier else {}),
-            **(leader.tasks if leader else common_tasks(refusals, certificate)),
+            **_tasks(others),
         }
-        """The root tasks by name, except the store's."""
 
     async def serve(self, stop: asyncio.Event, beside: Mapping[str, Task] = MappingProxyType({})) -> None:
         """Serves until `stop` is set; then the streams end with a goodbye before the servers stop.
@@ -291,53 +194,310 @@ class Supervisor:
         """
         await run_tasks({"store": self._store.run, **self.tasks, **beside}, stop)
 
-    def _job(self, name: JobName) -> SupervisedJob | None:
-        return self._store.snapshot().jobs.get(name)
-
     async def _watch(self) -> None:
         version = 0
         while True:
             snapshot = await self._store.changed(version)
             version = snapshot.version
-            with self._bulkhead.guard("launchers", retried=False):
+            with self._base.bulkhead.guard("launchers", retried=False):
                 self._launchers.dismiss_others(snapshot.jobs)
-            self._changes.notify()
+            self._base.changes.notify()
 
     def _goodbye(self) -> None:
-        if self._page is not None:
-            self._page.viewers.finish("the supervisor is stopping")
-        self._reclaim.finish()
-        self._processes.finish("the supervisor is stopping")
-        self._members.finish("the supervisor is stopping")
-        self._launchers.finish("the supervisor is stopping")
+        for finish in self._finishing:
+            finish()
 
 
-def _notifier(
-    config: NotificationConfig | None, settings: Settings, leadership: Leadership, clock: Clock, bulkhead: Bulkhead
-) -> Notifications | None:
-    if config is None:
-        return None
+def _tasks(features: Iterable[Feature]) -> Mapping[str, Task]:
+    return {name: task for feature in features for name, task in feature.tasks.items()}
+
+
+def common_tasks(refusals: Refusals, certificate: ServerCertificate | None) -> Mapping[str, Task]:
+    """The root tasks of every process of a supervisor by name, leading or not."""
+    return {
+        "refusals": refusals.run,
+        "memory": Trimmer().run,
+        **({"certificate": certificate.run} if certificate else {}),
+    }
+
+
+class SharedState:
+    """What features share: the facts, the streams, and what is known of them."""
+
+    def __init__(self, base: Foundation) -> None:
+        changes, clock, bulkhead, settings, hooks = base.changes, base.clock, base.bulkhead, base.settings, base.hooks
+        self.around: WatchedCluster | NoCluster = base.cluster or NoCluster()
+        pod_tokens = None if base.cluster is None else base.cluster.pod_tokens
+        self.authenticate = Authenticator(base.tokens, pod_tokens).authenticate
+        self.store = store = TimedStore(base.store, hooks.on_store_write, clock)
+
+        def job(name: JobName) -> SupervisedJob | None:
+            return store.snapshot().jobs.get(name)
+
+        self.agents = AgentRegistry(changes.notify, clock.now)
+        self.unconfirmed = UnconfirmedNotices(changes.notify, clock)
+        self.facts = Facts(store, self.agents, self.unconfirmed, settings, self.around, now=clock.now)
+        self.pod_reports = PodReports(self.around.node_of, lambda: store.snapshot().notices)
+        self.reclaim = ReclaimService(
+            AgentDependencies(
+                store=store,
+                agents=self.agents,
+                unconfirmed=self.unconfirmed,
+                pods=self.pod_reports,
+                refusals=base.refusals,
+                authenticate=self.authenticate,
+                policy=settings,
+                clock=clock,
+                bulkhead=bulkhead,
+                heartbeat_seconds=settings.heartbeat_seconds,
+                on_refused=hooks.on_report_refused,
+            )
+        )
+        # In this order: notices age before jobs are planned.
+        self.facts_aged, self.facts_changed = changes.subscribe(), changes.subscribe()
+        self.requests = PlanRequests(changes.notify)
+        self.processes = Processes(
+            self.facts.directives, clock.now, bulkhead, self.requests.add, hooks.on_directives_sent
+        )
+        self.ranks = RankStates(self.processes.workers, self.facts.agreement, self.requests.add)
+        self.saves = Saves()
+        self.members = MemberStreams(job, self.requests.add, bulkhead)
+        self.launchers = Launchers(base.tokens.process, clock.now, self.facts.waits_for)
+        self.groups = Groups(self.facts.noticed, settings)
+        self.live = LiveState(
+            snapshot=store.snapshot,
+            agents=self.agents,
+            unconfirmed=self.unconfirmed,
+            processes=self.processes,
+            ranks=self.ranks,
+            launchers=self.launchers,
+            noticed=self.facts.noticed,
+            placements=self.around.placements,
+            machine=self.facts.machine,
+            policy=settings,
+            now=clock.now,
+        )
+
+
+def _decisions(base: Foundation, state: SharedState, leader: "ClusterLeader | None") -> Feature:
+    """Plans every job, and has the decisions carried out."""
+    control = Control(
+        ControlDependencies(
+            store=state.store,
+            facts=state.facts,
+            processes=state.processes,
+            ranks=state.ranks,
+            saves=state.saves,
+            members=state.members,
+            adapter=Adapters(StandaloneJobs(state.launchers), None if leader is None else leader.actuator),
+            leadership=base.leadership,
+            policy=base.settings,
+            clock=base.clock,
+            requests=state.requests,
+            wakeup=state.facts_changed,
+            bulkhead=base.bulkhead,
+        )
+    )
+    return Feature(tasks={"control": control.run})
+
+
+def _launchers(base: Foundation, state: SharedState) -> Feature:
+    """Stand-alone jobs: their launchers register them and take orders."""
+    endpoints = LauncherEndpoints(
+        store=state.store,
+        quotas=LauncherQuotas(state.store, base.settings.launcher_hosts),
+        launchers=state.launchers,
+        refusals=base.refusals,
+        authenticate=state.authenticate,
+        clock=base.clock,
+        live_seconds=base.settings.launcher_live_seconds,
+    )
+    return Feature(
+        endpoints=[endpoints],
+        streams=[state.launchers],
+        finish=partial(state.launchers.finish, _GOODBYE),
+        forget={"launchers": state.launchers.forget_others},
+    )
+
+
+def _rendezvous(base: Foundation, state: SharedState) -> Feature:
+    """Rounds of torchrun: elastic agents report, and get the members of their next round."""
+    endpoints = RendezvousEndpoints(
+        store=state.store,
+        members=state.members,
+        refusals=base.refusals,
+        authenticate=state.authenticate,
+        clock=base.clock,
+    )
+    return Feature(
+        endpoints=[endpoints],
+        streams=[state.members],
+        finish=partial(state.members.finish, _GOODBYE),
+        forget={"members": state.members.forget_others},
+    )
+
+
+def _processes(base: Foundation, state: SharedState) -> Feature:
+    """Training processes: they report ranks, steps and checkpoints, and get directives, also through relays."""
+
+    def on_step(worker: Worker, step: int | None) -> None:
+        base.hooks.on_step(worker, step)
+        state.groups.on_step(worker, step)
+
+    endpoints = ProcessEndpoints(
+        store=state.store,
+        processes=state.processes,
+        ranks=state.ranks,
+        saves=state.saves,
+        refusals=base.refusals,
+        authenticate=state.authenticate,
+        clock=base.clock,
+        on_step=on_step,
+    )
+    return Feature(
+        endpoints=[endpoints, RelayEndpoints(endpoints)],
+        streams=[state.processes],
+        finish=partial(state.processes.finish, _GOODBYE),
+        forget={
+            "processes": state.processes.forget_others,
+            "ranks": state.ranks.forget_others,
+            "saves": state.saves.forget_others,
+        },
+    )
+
+
+def _agents(base: Foundation, state: SharedState) -> Feature:
+    """Reclaim notices: agents report them over gRPC, and they expire."""
+    expiry = Expiry(
+        state.store,
+        state.agents,
+        state.around.is_there,
+        base.settings,
+        base.clock,
+        bulkhead=base.bulkhead,
+        unconfirmed=state.unconfirmed,
+        wakeup=state.facts_aged,
+    )
+
+    def forget(_jobs: Collection[JobId]) -> None:
+        # Not later than the notice that explains the silence of a reclaimed node.
+        state.agents.forget(base.clock.now() - base.settings.retention_hours * 3600 + SILENCE_SECONDS)
+        state.pod_reports.forget_others(state.agents.all())
+
+    return Feature(
+        tasks={"ageing": expiry.run},
+        streams=[state.reclaim],
+        finish=state.reclaim.finish,
+        forget={"pod reports": forget},
+    )
+
+
+def _requests(base: Foundation, state: SharedState) -> Feature:
+    """Requests of people: drills, drains, and steering of single jobs."""
+    notices = partial(RequestedNotices, store=state.store, agents=state.agents, policy=base.settings, clock=base.clock)
+    return Feature(
+        endpoints=[
+            DrillEndpoints(notices=notices(source=SIMULATED), authenticate=state.authenticate),
+            DrainEndpoints(notices=notices(source=OPERATOR), authenticate=state.authenticate),
+            RequestEndpoints(store=state.store, authenticate=state.authenticate, clock=base.clock),
+        ]
+    )
+
+
+def _metrics(base: Foundation, state: SharedState) -> Feature:
+    """Metrics of stored changes and of the present state, if the process serves metrics."""
+    return Feature(listeners=base.hooks.attach(state.live))
+
+
+def _status(base: Foundation, state: SharedState) -> Feature:
+    """The status and its history as JSON, and the status page."""
+    phases, history = PhaseTracker(), JobHistory()
+    reader = StatusReader(
+        live=state.live,
+        shown=state.facts.shown,
+        missing=state.facts.missing,
+        groups=state.groups,
+        phases=phases,
+        history=history,
+        gpus=base.cluster.gpus if base.cluster else unknown_gpus,
+        refusals=base.refusals,
+        bulkhead=base.bulkhead,
+        name=base.settings.pod_name,
+        may_act=base.leadership.may_act,
+    )
+    status = StatusEndpoint(snapshot=reader.snapshot, happened=reader.happened, authenticate=state.authenticate)
+    listeners: list[Listener] = [phases, state.groups, history]
+    if not base.settings.status_page:
+        return Feature(endpoints=[status], listeners=listeners)
+    page = status_page(
+        snapshot=reader.snapshot,
+        job=reader.job,
+        version=lambda: reader.version,
+        authenticate=state.authenticate,
+        sign=base.tokens.viewer,
+        refusals=base.refusals,
+        clock=base.clock,
+        bulkhead=base.bulkhead,
+        docs_url=base.settings.docs_url,
+    )
+    return Feature(
+        tasks={"page": page.viewers.run},
+        endpoints=[status, page],
+        listeners=listeners,
+        finish=partial(page.viewers.finish, _GOODBYE),
+    )
+
+
+def _notifications(base: Foundation, state: SharedState, config: NotificationConfig) -> Feature:
+    """Messages to webhooks about what happens to jobs."""
+    settings = base.settings
     timing = Timing(
         group_seconds=settings.notifications_group_seconds,
         timeout_seconds=settings.notifications_timeout_seconds,
         uncovered_seconds=settings.notifications_uncovered_seconds,
         proxy=settings.notifications_proxy,
     )
-    return Notifications(config, timing, leadership.may_act, clock, bulkhead)
+    notifier = Notifications(config, timing, state.live, base.leadership.may_act, base.clock, base.bulkhead)
+    return Feature(tasks={"notifications": notifier.run}, listeners=[notifier])
 
 
-def _both(one: OnStep, other: OnStep) -> OnStep:
-    def on_step(worker: Worker, step: int | None) -> None:
-        one(worker, step)
-        other(worker, step)
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Keeps ended notices and jobs, and what features know about them, for the retention time."""
 
-    return on_step
+    store: Store
+    settings: Settings
+    clock: Clock
+    bulkhead: Bulkhead
+    forget: Sequence[Mapping[str, Callable[[Collection[JobId]], None]]]
 
+    async def run(self) -> None:
+        """Root task: prunes at intervals."""
+        await reconcile("retention", self.once, self.bulkhead)
 
-def common_tasks(refusals: Refusals, certificate: ServerCertificate | None) -> Mapping[str, Task]:
-    """The root tasks of every supervisor by name, leading or not."""
-    return {
-        "refusals": refusals.run,
-        "memory": Trimmer().run,
-        **({"certificate": certificate.run} if certificate else {}),
-    }
+    async def once(self) -> float:
+        """Prunes once; what cannot be removed now is removed later. Returns the seconds until the next time."""
+        failpoint(At.PRUNING)
+        before = self.clock.now() - self.settings.retention_hours * 3600
+        with self.bulkhead.guard("retention", "store"):
+            try:
+                await self._note_ends()
+                await self.store.prune(before)
+            except StoreUnavailableError as error:
+                _log.warning("store.not_pruned", why=str(error))
+        jobs = {job.id for job in self.store.snapshot().jobs.values()}
+        for parts in self.forget:
+            for part, forget in parts.items():
+                with self.bulkhead.guard("retention", part):
+                    forget(jobs)
+        failpoint(At.PRUNED)
+        return _PRUNE_SECONDS
+
+    async def _note_ends(self) -> None:
+        """Notes the end of jobs that an earlier version has stored without it, and that nobody observes any more."""
+        for job in self.store.snapshot().jobs.values():
+            if job.over and job.observed.ended_at is None:
+                with suppress(StoreUnavailableError):  # It is noted the next time.
+                    await self.store.put_job(
+                        job.name, lambda known: None if known is None else with_end(known, self.clock.now())
+                    )

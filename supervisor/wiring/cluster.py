@@ -1,8 +1,9 @@
-"""The components that exist only on a cluster: those of every replica, and those of the leader."""
+"""Builds the components that exist only on a cluster: those of every replica, and those of the leader."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Self
 
 import structlog
@@ -11,7 +12,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
-from servicekit.kubernetes.server import ApiServer, Call
+from servicekit.kubernetes.server import ApiServer, Call, always
 from supervisor.cluster.allocation import Allocation
 from supervisor.cluster.events import EVENTS, ClusterEvents
 from supervisor.cluster.machines import machine_of
@@ -51,42 +52,38 @@ _GPU = "/gpu"
 _STEP_SECONDS = 5.0
 """A difference between the machine's clock and the API server's is logged from this size on."""
 
-Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
-"""Root tasks, by name."""
+Task = Callable[[], Coroutine[Any, Any, None]]
+Tasks = Mapping[str, Task]
+"""Root tasks by name."""
 
 _log = structlog.get_logger()
 
 
-class Cluster:
-    """The caches of the cluster that every replica keeps. Create it with `open`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDependencies:
+    """What the caches of a cluster are built on.
 
-    Args:
-        server: The API server.
-        settings: The supervisor's settings.
-        clock: The supervisor's clock.
-        store: The store of jobs and notices.
-        may_act: Called before every change.
-        on_change: Called whenever a decision may turn out differently.
-        bulkhead: Keeps what nobody foresaw with its object.
+    `may_act` is called before every change that no other check guards, `on_change` whenever a decision may turn out
+    differently. `may_write` guards every request that changes something.
     """
 
-    def __init__(  # noqa: PLR0913 - documented above
-        self,
-        server: ApiServer,
-        settings: Settings,
-        clock: Clock,
-        *,
-        store: Store,
-        may_act: Callable[[], bool],
-        on_change: Callable[[], None],
-        bulkhead: Bulkhead,
-    ) -> None:
-        self.server = server
-        self.store = store
-        self.may_act = may_act
-        self.view = ClusterView(server, pod_labels(), clock, on_change, bulkhead)
-        self.time = ClusterClock(clock)
-        server.on_date = self.time.observe
+    kubeconfig: str | None
+    settings: Settings
+    clock: Clock
+    store: Store
+    may_act: Callable[[], bool]
+    may_write: Callable[[], bool] = always
+    on_change: Callable[[], None]
+    bulkhead: Bulkhead
+
+
+class WatchedCluster:
+    """The caches of the cluster that every replica keeps; implements `ClusterFacts`. Create it with `open`."""
+
+    def __init__(self, server: ApiServer, time: ClusterClock, on: ClusterDependencies) -> None:
+        self.server, self.time, self._on = server, time, on
+        settings, clock, bulkhead = on.settings, on.clock, on.bulkhead
+        self.view = ClusterView(server, pod_labels(), clock, on.on_change, bulkhead)
         self._events = ClusterEvents(server, settings.event_leads, clock, bulkhead)
         # Separate from the other Events: drills are another source.
         self._drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock, bulkhead)
@@ -96,7 +93,7 @@ class Cluster:
             self._events,
             settings,
             clock,
-            self.time.now,
+            time.now,
             drills=self._drills,
             taint_leads=settings.taint_leads,
             bulkhead=bulkhead,
@@ -104,50 +101,45 @@ class Cluster:
         context = ClusterContext(
             server=server,
             pods=self.view.pod_collection,
-            snapshot=store.snapshot,
-            may_act=may_act,
-            on_change=on_change,
+            snapshot=on.store.snapshot,
+            may_act=on.may_act,
+            on_change=on.on_change,
             clock=clock,
             bulkhead=bulkhead,
         )
+        self.workloads = workloads = Workloads(server, clock, self._queue_changed, bulkhead)
+
+        def admissions(state: JobState[Any]) -> Admission | None:
+            """The answer of the queue that manages a job; None if no queue does."""
+            return workloads.admission(state) or admission(state)
+
+        caches = [JobCache(kind, server, self.view, clock, bulkhead, admissions=admissions) for kind in KINDS]
+        self.jobs = ClusterJobs([connect(cache.kind, cache, context, workloads) for cache in caches])
+        self.jobs.subscribe(lambda _names: on.on_change())
+        self._allocation = Allocation(self.view, settings, self.jobs, bulkhead)
         self._keys = JwksVerifier(server, settings.token_audience, settings.token_issuer, clock)
-        reviews = TokenReviewVerifier(server, settings.token_audience, clock)
         self.pod_tokens = PodTokens(
             published=self._keys,
-            reviews=reviews,
+            reviews=TokenReviewVerifier(server, settings.token_audience, clock),
             pods=self.view,
             process_of=lambda uid: process_of(self.view.pod(uid), self.jobs.owner_of),
             agent_account=settings.agent_account,
             clock=clock,
         )
-        self.workloads = Workloads(server, clock, self._touched, bulkhead)
-        caches = [JobCache(kind, server, self.view, clock, bulkhead, admissions=self._admission) for kind in KINDS]
-        self.jobs = ClusterJobs([connect(cache.kind, cache, context, self.workloads) for cache in caches])
-        self.jobs.subscribe(lambda _names: on_change())
-        self._allocation = Allocation(self.view, settings, self.jobs, bulkhead)
 
     @classmethod
-    async def open(  # noqa: PLR0913 - as `__init__`
-        cls,
-        kubeconfig: str | None,
-        settings: Settings,
-        clock: Clock,
-        *,
-        store: Store,
-        may_act: Callable[[], bool],
-        on_change: Callable[[], None],
-        bulkhead: Bulkhead,
-    ) -> Self:
+    async def open(cls, on: ClusterDependencies) -> Self:
         """Connects and lists everything; waits for an unavailable API server.
 
         Raises:
             StoreError: There is no cluster to connect to, or it may not be read.
         """
+        time, seconds = ClusterClock(on.clock), on.settings.store_timeout_seconds
         try:
-            server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds)
+            server = await ApiServer.connect(on.kubeconfig, seconds, on_date=time.observe, may_write=on.may_write)
         except ConfigurationError as error:
             raise StoreError(str(error)) from error
-        cluster = cls(server, settings, clock, store=store, may_act=may_act, on_change=on_change, bulkhead=bulkhead)
+        cluster = cls(server, time, on)
         try:
             for reflector in cluster.view.reflectors:
                 await reflector.first()
@@ -157,16 +149,16 @@ class Cluster:
                 with suppress(ApiError):  # Nothing waits for jobs, as their kind may not be defined.
                     await kind.cache.first()
         except ApiError as error:
-            await cluster.close()
+            await server.close()
             raise StoreError(f"cannot read the cluster: {error}") from error
         except BaseException:
-            await cluster.close()
+            await server.close()
             raise
         return cluster
 
-    def lead(self) -> None:
-        """From now on, allows changes only while this supervisor certainly leads."""
-        self.server.guard = self.may_act
+    def leader(self, store: Store, processes: Processes, saves: Saves) -> "ClusterLeader":
+        """Builds the components of the leader, which write through `store`."""
+        return ClusterLeader(self, self._on, store, processes, saves)
 
     async def follow_its_clock(self) -> None:
         """From now on, uses the API server's clock for instants, as the last leader did.
@@ -182,7 +174,7 @@ class Cluster:
     @property
     def standby_tasks(self) -> Tasks:
         """The root tasks of every replica by name."""
-        tasks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+        tasks: dict[str, Task] = {
             **{f"cluster.{number}": reflector.run for number, reflector in enumerate(self.view.reflectors)},
             **{f"events.{reason}": reflector.run for reason, reflector in self._events.reflectors.items()},
             **{f"drills.{reason}": reflector.run for reason, reflector in self._drills.reflectors.items()},
@@ -193,11 +185,7 @@ class Cluster:
             tasks |= {f"{kind.cache.kind.name}.follow": kind.cache.run, **kind.actions.standby_tasks}
         return tasks
 
-    async def close(self) -> None:
-        """Closes the connections."""
-        await self.server.close()
-
-    def _touched(self, names: Collection[JobName]) -> None:
+    def _queue_changed(self, names: Collection[JobName]) -> None:
         self.jobs.touched(names)
 
     @property
@@ -211,29 +199,25 @@ class Cluster:
         counts[WORKLOADS.plural] = self.workloads.unread
         return counts
 
-    def _admission(self, state: JobState[Any]) -> Admission | None:
-        """What the queue that manages a job says of it; None if no queue does."""
-        return self.workloads.admission(state) or admission(state)
-
     @property
     def nodes_version(self) -> int:
-        """See `supervisor.control.facts.ClusterFacts`."""
         return self.view.nodes_version
 
     @property
     def node_objects(self) -> Mapping[Host, str]:
-        """See `supervisor.control.facts.ClusterFacts`."""
         return self.view.node_uids
 
     def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
-        """See `supervisor.control.facts.ClusterFacts`."""
         return None if kind_of(name) == STANDALONE else self.jobs.placements(name)
 
     def granted(
         self, jobs: Sequence[SupervisedJob], noticed: Collection[Host], avoided: Collection[Host]
     ) -> Mapping[JobName, Grant]:
-        """See `supervisor.control.facts.ClusterFacts`."""
         return self._allocation.granted(jobs, noticed, avoided)
+
+    def machine(self, node: Host) -> Machine:
+        known = self.view.node(node)
+        return UNKNOWN_MACHINE if known is None else machine_of(known)
 
     def is_there(self, notice: ReclaimNotice) -> bool | None:
         """Whether the subject exists; None if the cluster cannot tell, for example about a machine."""
@@ -256,18 +240,14 @@ class Cluster:
             return Host("")
         return Host(seen.node) if seen is not None and seen.node else None
 
-    def machine(self, node: Host) -> Machine:
-        """See `supervisor.control.facts.ClusterFacts`."""
-        known = self.view.node(node)
-        return UNKNOWN_MACHINE if known is None else machine_of(known)
-
     def location(self, subject: Subject) -> NodeLocation:
         """The location of a node or pod, by the node's labels; unknown if the cloud has set none."""
         name = self.node_of(subject) if subject.kind is SubjectKind.POD else Host(subject.name)
         node = None if name is None else self.view.node(name)
         labels = {} if node is None else node.labels
-        unknown = UNKNOWN_LOCATION
-        return NodeLocation(labels.get(_ZONE, unknown.zone), labels.get(_INSTANCE_TYPE, unknown.instance_type))
+        return NodeLocation(
+            labels.get(_ZONE, UNKNOWN_LOCATION.zone), labels.get(_INSTANCE_TYPE, UNKNOWN_LOCATION.instance_type)
+        )
 
     def gpus(self, name: JobName) -> float | None:
         """The GPUs that each worker of a job requests; None if its request is unknown."""
@@ -278,78 +258,56 @@ class Cluster:
 
 
 class ClusterLeader:
-    """The components of the leader on a cluster: it stores signals and facts about jobs, and carries out decisions.
+    """Stores signals and the facts about jobs while this supervisor leads, and carries out decisions.
 
-    Args:
-        cluster: The cluster.
-        clock: The supervisor's clock.
-        store: The store of notices and jobs.
-        processes: The connected training processes.
-        saves: The checkpoints that they have reported.
-        settings: The supervisor's settings.
-        bulkhead: Keeps what nobody foresaw with its job.
+    Attributes:
+        actuator: Carries out decisions about the jobs of operators.
+        tasks: The root tasks by name.
     """
 
-    def __init__(  # noqa: PLR0913 - documented above
-        self,
-        cluster: Cluster,
-        clock: Clock,
-        store: Store,
-        *,
-        processes: Processes,
-        saves: Saves,
-        settings: Settings,
-        bulkhead: Bulkhead,
+    def __init__(
+        self, cluster: WatchedCluster, on: ClusterDependencies, store: Store, processes: Processes, saves: Saves
     ) -> None:
-        self._cluster = cluster
-        self._store = store
-        self._jobs = JobReconciler(cluster.jobs, store, clock, bulkhead)
+        settings, clock, bulkhead = on.settings, on.clock, on.bulkhead
+        jobs = JobReconciler(cluster.jobs, store, clock, bulkhead)
         self.actuator = Actuator(
             ActuatorDependencies(
                 jobs=cluster.jobs,
                 pods=cluster.view.pod_collection,
                 store=store,
-                report=self._jobs.in_place,
-                may_act=cluster.may_act,
+                report=jobs.in_place,
+                may_act=on.may_act,
                 connected=processes.hosts,
                 clock=clock,
                 cluster_now=cluster.time.now,
                 bulkhead=bulkhead,
             )
         )
-        self._booster = Booster(
+        booster = Booster(
             BoosterDependencies(
                 jobs=cluster.jobs,
                 workloads=cluster.workloads,
                 store=store,
                 saves=saves,
                 rank_zero=processes.rank_zero,
-                may_act=cluster.may_act,
-                policy=_boost_policy(settings),
+                may_act=on.may_act,
+                policy=BoostPolicy(
+                    maximum=settings.kueue_priority_boost_max,
+                    step_seconds=settings.kueue_priority_boost_step_seconds,
+                    hold_seconds=settings.kueue_priority_boost_hold_seconds,
+                    margin_seconds=settings.margin_seconds,
+                ),
                 clock=clock,
                 bulkhead=bulkhead,
             )
         )
-
-    @property
-    def tasks(self) -> Tasks:
-        """The root tasks of the leader by name."""
-        tasks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "cluster.signals": lambda: self._cluster.signals.run(self._store),
-            "jobs.observe": self._jobs.run,
-            "jobs.requeue": self._jobs.requeue,
+        tasks: dict[str, Task] = {
+            "cluster.signals": lambda: cluster.signals.run(store),
+            "jobs.observe": jobs.run,
+            "jobs.requeue": jobs.requeue,
             "jobs.act": self.actuator.run,
-            "jobs.boost": self._booster.run,
+            "jobs.boost": booster.run,
         }
-        for kind in self._cluster.jobs:
+        for kind in cluster.jobs:
             tasks |= kind.actions.leader_tasks
-        return tasks
-
-
-def _boost_policy(settings: Settings) -> BoostPolicy:
-    return BoostPolicy(
-        maximum=settings.kueue_priority_boost_max,
-        step_seconds=settings.kueue_priority_boost_step_seconds,
-        hold_seconds=settings.kueue_priority_boost_hold_seconds,
-        margin_seconds=settings.margin_seconds,
-    )
+        self.tasks: Tasks = tasks

@@ -1,16 +1,15 @@
-"""The components of the supervisors' own PKI, and how they are connected."""
+"""Builds the components of the PKI that all supervisors of a cluster share."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
-from servicekit.tls import ServerCertificate
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import Leadership
 from supervisor.pki.errors import KeysError
@@ -19,24 +18,29 @@ from supervisor.pki.renewal import CertificateOptions, CertificateRenewer
 from supervisor.pki.trust import CaConfigMap, TrustPublisher, TrustTarget, WebhookConfiguration
 from supervisor.settings import Settings
 
-_HOUR = 3600.0
+if TYPE_CHECKING:
+    from supervisor.wiring.app import Task
 
-Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
-"""Root tasks, by name."""
+_HOUR = 3600.0
 
 
 class PkiService:
-    """The keys of the Secret, the certificate, and the publication of the CA. Create it with `open`."""
+    """Keeps the keys of the Secret and a certificate, and publishes the CA. Create it with `open`.
+
+    Attributes:
+        tokens: Signs and checks tokens.
+        certificate: The certificate to serve; None if no names are set.
+        tasks: The root tasks of every replica by name.
+    """
 
     def __init__(
         self, server: ApiServer, renewal: CertificateRenewer, settings: Settings, clock: Clock, bulkhead: Bulkhead
     ) -> None:
-        self._bulkhead = bulkhead
-        self._server = server
-        self._renewal = renewal
-        self._settings = settings
-        self._clock = clock
+        self._server, self._renewal, self._settings = server, renewal, settings
+        self._clock, self._bulkhead = clock, bulkhead
         self.tokens = Tokens(renewal.keys.tokens)
+        self.certificate = renewal.certificate
+        self.tasks: Mapping[str, Task] = {"keys.renewal": renewal.run}
 
     @classmethod
     @asynccontextmanager
@@ -57,41 +61,25 @@ class PkiService:
             renewal = CertificateRenewer(keys_secret, await keys_secret.first(), options, clock, bulkhead)
             yield cls(server, renewal, settings, clock, bulkhead)
 
-    @property
-    def certificate(self) -> ServerCertificate | None:
-        """The certificate to serve; None if no names are set."""
-        return self._renewal.certificate
-
     def trusted(self) -> str:
         """The CAs that clients should trust at present, as PEM."""
         return self._renewal.keys.trusted.decode("ascii")
 
-    @property
-    def tasks(self) -> Tasks:
-        """The root tasks of every replica by name."""
-        return {"keys.renewal": self._renewal.run}
-
-    def leader_tasks(self, leadership: Leadership) -> Tasks:
-        """The root tasks of the leader by name."""
-        targets = self._targets()
+    def leader_tasks(self, leadership: Leadership) -> Mapping[str, "Task"]:
+        """Builds the root task that publishes the CA, if anything is to get it."""
+        server, settings = self._server, self._settings
+        targets: list[TrustTarget] = []
+        if settings.tls_names and settings.ca_config_map:
+            key = ObjectKey(settings.namespace or server.namespace, settings.ca_config_map)
+            targets.append(CaConfigMap(server, key))
+        if settings.tls_names and settings.webhook_name:
+            targets.append(WebhookConfiguration(server, settings.webhook_name))
         if not targets:
             return {}
         publisher = TrustPublisher(
             targets, lambda: self._renewal.keys.trusted, leadership.may_act, self._clock, self._bulkhead
         )
         return {"keys.publication": publisher.run}
-
-    def _targets(self) -> list[TrustTarget]:
-        settings = self._settings
-        if not settings.tls_names:
-            return []
-        targets: list[TrustTarget] = []
-        if settings.ca_config_map:
-            key = ObjectKey(_namespace(self._server, settings), settings.ca_config_map)
-            targets.append(CaConfigMap(self._server, key))
-        if settings.webhook_name:
-            targets.append(WebhookConfiguration(self._server, settings.webhook_name))
-        return targets
 
 
 async def tokens(settings: Settings) -> Tokens:
@@ -120,8 +108,4 @@ async def _connected(settings: Settings) -> AsyncIterator[ApiServer]:
 
 
 def _keys_secret(server: ApiServer, settings: Settings, clock: Clock) -> KeysSecret:
-    return KeysSecret(server, ObjectKey(_namespace(server, settings), settings.keys_secret), clock)
-
-
-def _namespace(server: ApiServer, settings: Settings) -> str:
-    return settings.namespace or server.namespace
+    return KeysSecret(server, ObjectKey(settings.namespace or server.namespace, settings.keys_secret), clock)

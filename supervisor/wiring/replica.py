@@ -1,16 +1,16 @@
-"""A replica of the supervisor on a cluster: it keeps its caches warm, and serves once it leads."""
+"""Runs a replica of the supervisor on a cluster: it keeps its caches up to date, and serves once it leads."""
 
 import os
 import socket
 from asyncio import Event
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.kubernetes.server import ApiServer
+from servicekit.kubernetes.server import ApiServer, always
 from servicekit.lifecycle import run_tasks
 from servicekit.tls import ServerCertificate
 from servicekit.wakeup import Notifier
@@ -20,33 +20,45 @@ from supervisor.leadership.elected import ElectedLeadership
 from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.events.recorder import Recorder
 from supervisor.observability.events.references import ClusterReferenceResolver
-from supervisor.observability.journal import Listener
 from supervisor.refusals import Refusals
 from supervisor.settings import Settings
 from supervisor.store import kubernetes
 from supervisor.store.kubernetes import KubernetesStore
 from supervisor.webhook.injection import NoticedNodes, PodInjector
 from supervisor.webhook.server import Reviewed, Webhook
-from supervisor.wiring.cluster import Cluster
+from supervisor.wiring.app import Feature
+from supervisor.wiring.cluster import ClusterDependencies, Tasks, WatchedCluster
 
-Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
-"""Root tasks, by name."""
+
+class WriteGuard:
+    """Allows the connections of a replica to write: always before it leads, and then only while it certainly leads."""
+
+    def __init__(self) -> None:
+        self._certain: Callable[[], bool] = always
+
+    def lead(self, certain: Callable[[], bool]) -> None:
+        """From now on allows writes only while `certain` returns True."""
+        self._certain = certain
+
+    def may_write(self) -> bool:
+        return self._certain()
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class SupervisorReplica:
     """The components of a replica before it leads.
 
     `elected` is None without leader election, `events` is None if Kubernetes Events are off.
     """
 
     store: KubernetesStore
-    cluster: Cluster
+    cluster: WatchedCluster
     changes: Notifier
     clock: Clock
     elected: ElectedLeadership | None
     events: Recorder | None
     bulkhead: Bulkhead
+    guard: WriteGuard
 
     @classmethod
     @asynccontextmanager
@@ -58,6 +70,7 @@ class Replica:
             LeadershipError: The lease may not be read.
         """
         kubeconfig = os.environ.get("KUBECONFIG")  # The usual name, without our prefix.
+        guard, changes = WriteGuard(), Notifier()
         async with AsyncExitStack() as stack:
             store = await KubernetesStore.open(
                 kubernetes.Options(
@@ -65,6 +78,7 @@ class Replica:
                     namespace=settings.namespace,
                     timeout_seconds=settings.store_timeout_seconds,
                     kinds=resources(),
+                    may_write=guard.may_write,
                 ),
                 clock,
                 bulkhead,
@@ -72,31 +86,37 @@ class Replica:
             stack.push_async_callback(store.close)
             candidate = None
             if settings.leader_election:
-                candidate = await ElectedLeadership.open(
-                    _options(settings, kubeconfig), clock, store.highest_epoch, bulkhead
+                options = elected.ElectionOptions(
+                    kubeconfig=kubeconfig,
+                    namespace=settings.namespace,
+                    lease=settings.lease_name,
+                    seconds=settings.lease_seconds,
+                    pod=settings.pod_name,
                 )
+                candidate = await ElectedLeadership.open(options, clock, store.highest_epoch, bulkhead)
                 stack.push_async_callback(candidate.close)
-            leadership = candidate or AlwaysLeader()
-            changes = Notifier()
-            cluster = await Cluster.open(
-                kubeconfig,
-                settings,
-                clock,
-                store=store,
-                may_act=leadership.may_act,
-                on_change=changes.notify,
-                bulkhead=bulkhead,
+            cluster = await WatchedCluster.open(
+                ClusterDependencies(
+                    kubeconfig=kubeconfig,
+                    settings=settings,
+                    clock=clock,
+                    store=store,
+                    may_act=(candidate or AlwaysLeader()).may_act,
+                    may_write=guard.may_write,
+                    on_change=changes.notify,
+                    bulkhead=bulkhead,
+                )
             )
-            stack.push_async_callback(cluster.close)
+            stack.push_async_callback(cluster.server.close)
             events = None
             if settings.kubernetes_events:
-                server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds)
+                server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds, may_write=guard.may_write)
                 stack.push_async_callback(server.close)
                 objects = ClusterReferenceResolver(
                     store, cluster.view, cluster.placements, cluster.jobs.owner_of, cluster.jobs.is_released
                 )
                 events = Recorder(server, objects, settings.pod_name or socket.gethostname(), clock, bulkhead)
-            yield cls(store, cluster, changes, clock, candidate, events, bulkhead)
+            yield cls(store, cluster, changes, clock, candidate, events, bulkhead, guard)
 
     @property
     def leadership(self) -> Leadership:
@@ -104,14 +124,11 @@ class Replica:
         return self.elected or AlwaysLeader()
 
     @property
-    def listeners(self) -> Sequence[Listener]:
-        """Further listeners of the journal while it leads."""
-        return [self.events] if self.events else []
-
-    @property
-    def listening(self) -> Tasks:
-        """The root tasks of these listeners."""
-        return {"events": self.events.run} if self.events else {}
+    def recording(self) -> Feature:
+        """Kubernetes Events about what happens, while this replica leads."""
+        if self.events is None:
+            return Feature()
+        return Feature(tasks={"events": self.events.run}, listeners=[self.events])
 
     def webhook(
         self,
@@ -159,23 +176,11 @@ class Replica:
             if self.elected is not None:
                 epoch = await self.elected.gained()
             await self.cluster.follow_its_clock()
-            self.store.lead(epoch, self.leadership.may_act)
-            self.cluster.lead()
-            if self.events is not None:
-                self.events.lead(self.leadership.may_act)
+            self.store.lead(epoch)
+            self.guard.lead(self.leadership.may_act)
             await run_tasks({**tasks(), **(self.elected.leader_tasks if self.elected else {})}, Event())
 
         candidacy = self.elected.tasks if self.elected else {}
         await run_tasks(
             {"store": self.store.run, **self.cluster.standby_tasks, **candidacy, **beside, "leader": lead}, stop
         )
-
-
-def _options(settings: Settings, kubeconfig: str | None) -> elected.ElectionOptions:
-    return elected.ElectionOptions(
-        kubeconfig=kubeconfig,
-        namespace=settings.namespace,
-        lease=settings.lease_name,
-        seconds=settings.lease_seconds,
-        pod=settings.pod_name,
-    )

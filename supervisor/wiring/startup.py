@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -23,21 +24,40 @@ from supervisor.observability.notifications.config import Config as Notification
 from supervisor.observability.notifications.config import ConfigError, load
 from supervisor.refusals import Refusals
 from supervisor.serving.health import ServingState, SupervisorHealth
-from supervisor.settings import PREFIX, Settings, StoreKind
+from supervisor.settings import PREFIX, Settings, StoreKind, create_data_dir
 from supervisor.store.sqlite import SqliteStore
 from supervisor.webhook.injection import CaFile
 from supervisor.webhook.server import ignore_review
-from supervisor.wiring.app import Supervisor, Task, common_tasks
-from supervisor.wiring.data_dir import ensure_data_dir
+from supervisor.wiring.app import Feature, Foundation, SupervisorService, Task, common_tasks
 
 if TYPE_CHECKING:
     from supervisor.observability.metrics.wiring import Metrics
-    from supervisor.wiring.keys import PkiService
-    from supervisor.wiring.replica import Replica
+    from supervisor.wiring.replica import SupervisorReplica
 
 STORE_FILE = "supervisor.sqlite"
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingProcess:
+    """The parts of every supervisor's process, stand-alone or on a cluster; `metrics` is None if it serves none."""
+
+    settings: Settings
+    clock: Clock
+    bulkhead: Bulkhead
+    refusals: Refusals
+    health: SupervisorHealth
+    certificate: ServerCertificate | None
+    notifications: NotificationConfig | None
+    metrics: "Metrics | None"
+
+    @property
+    def metrics_task(self) -> Mapping[str, Task]:
+        """The root task that serves metrics, if they are on."""
+        if self.metrics is None or self.settings.metrics is None:
+            return {}
+        return {"metrics": self.metrics.server(self.settings.metrics).run}
 
 
 async def serve(settings: Settings) -> int:
@@ -45,125 +65,25 @@ async def serve(settings: Settings) -> int:
     descriptors.raise_limit()
     clock = Clock()
     certificate = load_certificate(settings, clock)
-    ensure_data_dir(settings.data_dir)
+    create_data_dir(settings.data_dir)
     notifications = load_notifications(settings)
     with cancel_on_signals():  # For the wait for an API server; later, signals set `stop`.
         async with _probes(settings.probe_address) as health:
-            if settings.store is StoreKind.SQLITE:
-                await _serve_alone(settings, clock, certificate, health, notifications)
-            else:
-                await _serve_in_cluster(settings, clock, certificate, health, notifications)
-    return 0
-
-
-async def _serve_alone(
-    settings: Settings,
-    clock: Clock,
-    certificate: ServerCertificate | None,
-    health: SupervisorHealth,
-    notifications: NotificationConfig | None,
-) -> None:
-    tokens, stop, refusals, bulkhead = Tokens.load(settings.data_dir), asyncio.Event(), Refusals(), _bulkhead(clock)
-    metrics = _metrics(settings, refusals, bulkhead, clock)
-    store = await SqliteStore.open(settings.data_dir / STORE_FILE)
-    try:
-        await store.continue_clock(clock)
-        health.standing = ServingState.SERVING
-        supervisor = Supervisor(
-            settings,
-            store,
-            tokens,
-            clock,
-            certificate=certificate,
-            refusals=refusals,
-            bulkhead=bulkhead,
-            hooks=_standalone_hooks(metrics, store),
-            notifications=notifications,
-        )
-        with stop_on_signals(stop):
-            await supervisor.serve(stop, _metrics_task(settings, metrics))
-    finally:
-        await store.close()
-
-
-def _standalone_hooks(metrics: "Metrics | None", store: SqliteStore) -> MetricsHooks:
-    if metrics is None:
-        return NoMetrics()
-    # Imported here: metrics that are off should cost no memory.
-    from supervisor.observability.metrics.wiring import ClusterSources  # noqa: PLC0415
-
-    return metrics.for_leader(AlwaysLeader().may_act, ClusterSources(unread=lambda: store.unread))
-
-
-async def _serve_in_cluster(
-    settings: Settings,
-    clock: Clock,
-    certificate: ServerCertificate | None,
-    health: SupervisorHealth,
-    notifications: NotificationConfig | None,
-) -> None:
-    # Imported here: a stand-alone supervisor does not need the Kubernetes client.
-    from supervisor.wiring.replica import Replica  # noqa: PLC0415
-
-    refusals, stop, bulkhead = Refusals(), asyncio.Event(), _bulkhead(clock)
-    metrics = _metrics(settings, refusals, bulkhead, clock)
-    async with AsyncExitStack() as stack:
-        own = await stack.enter_async_context(_own_keys(settings, clock, bulkhead))
-        tokens = own.tokens if own else Tokens.load(settings.data_dir)
-        if own is not None and own.certificate is not None:
-            certificate = own.certificate
-        replica = await stack.enter_async_context(Replica.open(settings, clock, bulkhead))
-
-        def leader_tasks() -> Mapping[str, Task]:
-            health.standing = ServingState.SERVING
-            supervisor = Supervisor(
-                settings,
-                replica.store,
-                tokens,
-                clock,
-                certificate=certificate,
-                changes=replica.changes,
-                cluster=replica.cluster,
-                leadership=replica.leadership,
-                refusals=refusals,
+            bulkhead, refusals = Bulkhead(clock), Refusals()
+            # It also takes what callbacks of the running loop raise.
+            asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
+            process = ServingProcess(
+                settings=settings,
+                clock=clock,
                 bulkhead=bulkhead,
-                listeners=replica.listeners,
-                hooks=_metrics_hooks(metrics, replica),
+                refusals=refusals,
+                health=health,
+                certificate=certificate,
                 notifications=notifications,
+                metrics=_metrics(settings, refusals, bulkhead, clock),
             )
-            return {**supervisor.tasks, **replica.listening, **(own.leader_tasks(replica.leadership) if own else {})}
-
-        on_review = metrics.on_review if metrics else ignore_review
-        webhook = replica.webhook(settings, _public_ca(settings, own, clock), certificate, refusals, on_review)
-        health.standing = ServingState.STANDING_BY
-        _log.info("supervisor.standing_by")
-        with stop_on_signals(stop):
-            beside = {**common_tasks(refusals, certificate), **_metrics_task(settings, metrics), **webhook}
-            await replica.serve(leader_tasks, stop, beside={**beside, **(own.tasks if own else {})})
-
-
-def _bulkhead(clock: Clock) -> Bulkhead:
-    """The guard of this process, which also takes what callbacks of the running loop raise."""
-    bulkhead = Bulkhead(clock)
-    asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
-    return bulkhead
-
-
-def _metrics_hooks(metrics: "Metrics | None", replica: "Replica") -> MetricsHooks:
-    """The metrics of a leader on a cluster."""
-    if metrics is None:
-        return NoMetrics()
-    # Imported here: metrics that are off should cost no memory.
-    from supervisor.observability.metrics.wiring import ClusterSources  # noqa: PLC0415
-
-    cluster, events = replica.cluster, replica.events
-    around = ClusterSources(
-        locations=cluster.location,
-        gpus=cluster.gpus,
-        unread=lambda: {**cluster.unread, **replica.store.unread},
-        events=lambda: {} if events is None else {outcome.value: count for outcome, count in events.outcomes.items()},
-    )
-    return metrics.for_leader(replica.leadership.may_act, around)
+            await (_serve_alone(process) if settings.store is StoreKind.SQLITE else _serve_in_cluster(process))
+    return 0
 
 
 def _metrics(settings: Settings, refusals: Refusals, bulkhead: Bulkhead, clock: Clock) -> "Metrics | None":
@@ -175,33 +95,101 @@ def _metrics(settings: Settings, refusals: Refusals, bulkhead: Bulkhead, clock: 
     return Metrics(version("elastic-job-supervisor"), refusals, bulkhead, clock, settings.metrics_jobs)
 
 
-def _metrics_task(settings: Settings, metrics: "Metrics | None") -> Mapping[str, Task]:
-    """The root task that serves metrics, if they are on."""
-    return {} if metrics is None or settings.metrics is None else {"metrics": metrics.server(settings.metrics).run}
+async def _serve_alone(process: ServingProcess) -> None:
+    settings, tokens, stop = process.settings, Tokens.load(process.settings.data_dir), asyncio.Event()
+    store = await SqliteStore.open(settings.data_dir / STORE_FILE)
+    try:
+        await store.continue_clock(process.clock)
+        process.health.standing = ServingState.SERVING
+        hooks: MetricsHooks = NoMetrics()
+        if process.metrics is not None:
+            # Imported here: metrics that are off should cost no memory.
+            from supervisor.observability.metrics.wiring import ClusterSources  # noqa: PLC0415
+
+            hooks = process.metrics.for_leader(AlwaysLeader().may_act, ClusterSources(unread=lambda: store.unread))
+        supervisor = SupervisorService(
+            Foundation(
+                settings=settings,
+                store=store,
+                tokens=tokens,
+                clock=process.clock,
+                bulkhead=process.bulkhead,
+                refusals=process.refusals,
+                certificate=process.certificate,
+                hooks=hooks,
+                notifications=process.notifications,
+            )
+        )
+        with stop_on_signals(stop):
+            await supervisor.serve(stop, process.metrics_task)
+    finally:
+        await store.close()
 
 
-def _public_ca(settings: Settings, own: "PkiService | None", clock: Clock) -> Callable[[], str]:
-    """Returns a function that returns the CAs for pods as PEM.
-
-    Raises:
-        CertificateUnusable: PUBLIC_CA_FILE cannot be used.
-    """
-    if settings.public_ca_file is not None:
-        return CaFile(settings.public_ca_file, clock).text
-    return str if own is None or own.certificate is None else own.trusted
-
-
-@asynccontextmanager
-async def _own_keys(settings: Settings, clock: Clock, bulkhead: Bulkhead) -> AsyncIterator["PkiService | None"]:
-    """The PKI that all supervisors of a cluster share; None without KEYS_SECRET."""
-    if not settings.keys_secret:
-        yield None
-        return
+async def _serve_in_cluster(process: ServingProcess) -> None:
     # Imported here: a stand-alone supervisor does not need the Kubernetes client.
-    from supervisor.wiring.keys import PkiService  # noqa: PLC0415
+    from supervisor.wiring.replica import SupervisorReplica  # noqa: PLC0415
 
-    async with PkiService.open(settings, clock, bulkhead) as own:
-        yield own
+    settings, clock, bulkhead, stop = process.settings, process.clock, process.bulkhead, asyncio.Event()
+    async with AsyncExitStack() as stack:
+        own = None
+        if settings.keys_secret:
+            from supervisor.wiring.keys import PkiService  # noqa: PLC0415 - as above
+
+            own = await stack.enter_async_context(PkiService.open(settings, clock, bulkhead))
+        tokens = own.tokens if own else Tokens.load(settings.data_dir)
+        certificate = own.certificate if own and own.certificate else process.certificate
+        replica = await stack.enter_async_context(SupervisorReplica.open(settings, clock, bulkhead))
+
+        def leader_tasks() -> Mapping[str, Task]:
+            process.health.standing = ServingState.SERVING
+            publication = Feature(tasks=own.leader_tasks(replica.leadership)) if own else Feature()
+            return SupervisorService(
+                Foundation(
+                    settings=settings,
+                    store=replica.store,
+                    tokens=tokens,
+                    clock=clock,
+                    bulkhead=bulkhead,
+                    changes=replica.changes,
+                    refusals=process.refusals,
+                    certificate=certificate,
+                    cluster=replica.cluster,
+                    leadership=replica.leadership,
+                    hooks=_replica_hooks(process.metrics, replica),
+                    notifications=process.notifications,
+                    features=[replica.recording, publication],
+                )
+            ).tasks
+
+        public_ca: Callable[[], str] = str
+        if settings.public_ca_file is not None:
+            public_ca = CaFile(settings.public_ca_file, clock).text
+        elif own is not None and own.certificate is not None:
+            public_ca = own.trusted
+        on_review = process.metrics.on_review if process.metrics else ignore_review
+        webhook = replica.webhook(settings, public_ca, certificate, process.refusals, on_review)
+        process.health.standing = ServingState.STANDING_BY
+        _log.info("supervisor.standing_by")
+        with stop_on_signals(stop):
+            beside = {**common_tasks(process.refusals, certificate), **process.metrics_task, **webhook}
+            await replica.serve(leader_tasks, stop, beside={**beside, **(own.tasks if own else {})})
+
+
+def _replica_hooks(metrics: "Metrics | None", replica: "SupervisorReplica") -> MetricsHooks:
+    if metrics is None:
+        return NoMetrics()
+    # Imported here: metrics that are off should cost no memory.
+    from supervisor.observability.metrics.wiring import ClusterSources  # noqa: PLC0415
+
+    cluster, events = replica.cluster, replica.events
+    sources = ClusterSources(
+        locations=cluster.location,
+        gpus=cluster.gpus,
+        unread=lambda: {**cluster.unread, **replica.store.unread},
+        events=lambda: {} if events is None else {outcome.value: count for outcome, count in events.outcomes.items()},
+    )
+    return metrics.for_leader(replica.leadership.may_act, sources)
 
 
 @asynccontextmanager

@@ -153,7 +153,7 @@ async def test_a_fault_in_the_agents_of_one_job_leaves_the_rounds_of_others(
         await bad.lines.matching(type="rendezvous")
         await good.lines.matching(type="rendezvous")
         defect.put(supervisor.fanout.members, "message", lambda job, *_: job.name == BAD)
-        streams = served.supervisor._members
+        streams = served.supervisor.members
         streams.refresh([JobName(BAD), JobName(GOOD)])
         assert defect.met
         faults = {job["job"]: job["faults"] for job in (await served.status())["jobs"]}

@@ -17,6 +17,7 @@ import grpc
 from reclaim.v1 import reclaim_pb2 as wire
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from simulator.certificates import SimulatedAuthority
 from supervisor.domain.ids import JobName
@@ -30,7 +31,7 @@ from supervisor.refusals import Refusals
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
-from supervisor.wiring.app import Supervisor
+from supervisor.wiring.app import Foundation, SupervisorService
 from supervisor.wiring.startup import STORE_FILE, load_certificate, load_notifications
 from tests.testkit.connections import TlsConnector
 from tests.testkit.waiting import PATIENCE, until
@@ -453,7 +454,7 @@ class Served:
     store: SqliteStore
     peers: ServedPeers
     processes: Processes
-    supervisor: Supervisor
+    supervisor: SupervisorService
     _stop: asyncio.Event
     _task: asyncio.Task[None]
     _since: float = field(default_factory=time.monotonic)
@@ -519,23 +520,26 @@ async def serving(  # noqa: PLR0913 - each has a default
     endpoints.unlink(missing_ok=True)
     store = await kept_in.open(directory / STORE_FILE)
     stop = asyncio.Event()
-    certificate = load_certificate(settings, Clock())
-    supervisor = Supervisor(
-        settings,
-        store,
-        tokens,
-        Clock(),
-        certificate=certificate,
-        leadership=leadership,
-        refusals=refusals,
-        hooks=hooks,
-        notifications=load_notifications(settings),
+    clock = Clock()
+    supervisor = SupervisorService(
+        Foundation(
+            settings=settings,
+            store=store,
+            tokens=tokens,
+            clock=clock,
+            bulkhead=Bulkhead(clock),
+            certificate=load_certificate(settings, Clock()),
+            leadership=leadership,
+            refusals=refusals or Refusals(),
+            hooks=hooks,
+            notifications=load_notifications(settings),
+        )
     )
     task = asyncio.create_task(supervisor.serve(stop))
     try:
         await until(lambda: endpoints.exists() or task.done())
         async with ServedPeers.of(tokens, json.loads(endpoints.read_bytes()), ca) as peers:
-            yield Served(store, peers, supervisor._processes, supervisor, stop, task)
+            yield Served(store, peers, supervisor.processes, supervisor, stop, task)
     finally:
         stop.set()
         await task

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from servicekit.backoff import Backoff
@@ -83,10 +82,6 @@ class Recorder:
         self._backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
         self._fault = Fault("Kubernetes Events", clock)
         self._wakeup = Wakeup()
-
-    def lead(self, certain: Callable[[], bool]) -> None:
-        """Sends Events only while `certain` says that this supervisor leads."""
-        self._server.guard = certain
 
     def on_change(self, change: Change) -> None:
         for draft in drafts(change, self._objects):

@@ -1,8 +1,8 @@
 """Collects what happened, groups it, and hands messages to the outboxes of all targets."""
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.wakeup import Wakeup
 from supervisor.observability.hooks import LiveState
-from supervisor.observability.journal import Change, JobForgotten, Listener
+from supervisor.observability.journal import Change, JobForgotten
 from supervisor.observability.notifications.composing import messages
 from supervisor.observability.notifications.config import Config
 from supervisor.observability.notifications.coverage import CoverageWatch, uncovered
@@ -56,6 +56,7 @@ class Notifications:
     Args:
         config: The targets.
         timing: Delays and limits.
+        live: The state of the leader. It also has the counts of messages by target and outcome.
         may_act: Whether this supervisor certainly leads.
         clock: For instants and pauses.
         bulkhead: Keeps what nobody foresaw with its target.
@@ -65,14 +66,21 @@ class Notifications:
         outcomes: Counts messages by target and outcome.
     """
 
-    def __init__(
-        self, config: Config, timing: Timing, may_act: Callable[[], bool], clock: Clock, bulkhead: Bulkhead
+    def __init__(  # noqa: PLR0913, PLR0917 - documented above
+        self,
+        config: Config,
+        timing: Timing,
+        live: LiveState,
+        may_act: Callable[[], bool],
+        clock: Clock,
+        bulkhead: Bulkhead,
     ) -> None:
         self._bulkhead = bulkhead
         self.name = "notifications"
-        self.outcomes: Outcomes = Counter()
+        self.outcomes: Outcomes = live.notified
         self._config = config
         self._timing = timing
+        self._live = live
         self._clock = clock
         self._outboxes = [
             (target.choice, Outbox(target, self.outcomes, may_act, clock, timing.limits, bulkhead))
@@ -81,22 +89,14 @@ class Notifications:
         self._pending: deque[Happening] = deque()
         self._drilled: set[JobName] = set()
         self._wakeup = Wakeup()
-        self._live: LiveState | None = None
         self._coverage: CoverageWatch | None = None
-
-    def attach(self, live: LiveState) -> Sequence[Listener]:
-        """Gives access to the leader's state; returns the listeners that the journal has to notify."""
-        self._live = live
-        if any(Kind.UNCOVERED in target.kinds for target in self._config.targets):
-            self._coverage = CoverageWatch(partial(uncovered, live), self._timing.uncovered_seconds)
+        if any(Kind.UNCOVERED in target.kinds for target in config.targets):
+            self._coverage = CoverageWatch(partial(uncovered, live), timing.uncovered_seconds)
         # What an earlier leader decided a moment ago may still have waited for its group to be complete.
-        since = live.now() - self._timing.group_seconds - self._timing.timeout_seconds
+        since = live.now() - timing.group_seconds - timing.timeout_seconds
         self._put(recent(live.snapshot().jobs.values(), since))
-        return (self,)
 
     def on_change(self, change: Change) -> None:
-        if self._live is None:
-            return
         late = partial(is_late, noticed=self._live.noticed, policy=self._live.policy)
         self._put(self._marked(each) for each in happenings(change, late))
         if isinstance(change, JobForgotten):
@@ -125,7 +125,7 @@ class Notifications:
                     outbox.put(message)
 
     def _look(self) -> None:
-        if self._coverage is not None and self._live is not None:
+        if self._coverage is not None:
             self._put(self._coverage.look(self._live.snapshot().jobs, self._clock.now()))
 
     def _put(self, found: Iterable[Happening]) -> None:

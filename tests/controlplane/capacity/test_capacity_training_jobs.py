@@ -14,7 +14,7 @@ from supervisor.domain.job import Decision, Phase, SupervisedJob
 from supervisor.jobs.trainingjob.observe import supervised
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
-from supervisor.wiring.cluster import Cluster as ClusterFacts
+from supervisor.wiring.cluster import ClusterDependencies, WatchedCluster
 from tests.controlplane.operator.operator_jobs import defined, operating
 from tests.controlplane.trainingjob.trainingjob_world import elastic
 from tests.supervisor.store.store_behaviour import opened
@@ -33,7 +33,7 @@ async def _ready(api: Api, node: str) -> None:
     await until(ready, f"node {node} is Ready")
 
 
-def _suspended(around: ClusterFacts, namespace: Namespace, name: str) -> SupervisedJob:
+def _suspended(around: WatchedCluster, namespace: Namespace, name: str) -> SupervisedJob:
     seen = around.jobs.state(cluster_job(namespace.name, "trainingjob", name))
     assert seen is not None
     job = supervised(seen, None, 1.0)
@@ -43,22 +43,24 @@ def _suspended(around: ClusterFacts, namespace: Namespace, name: str) -> Supervi
 
 
 @asynccontextmanager
-async def _surroundings(cluster: RunningCluster, directory: Path, settings: Settings) -> AsyncIterator[ClusterFacts]:
+async def _surroundings(cluster: RunningCluster, directory: Path, settings: Settings) -> AsyncIterator[WatchedCluster]:
     clock = Clock()
     async with opened(lambda: SqliteStore.open(directory / "store.sqlite")) as store:
-        around = await ClusterFacts.open(
-            str(cluster.kubeconfig),
-            settings,
-            clock,
-            store=store,
-            may_act=lambda: True,
-            on_change=lambda: None,
-            bulkhead=Bulkhead(Clock()),
+        around = await WatchedCluster.open(
+            ClusterDependencies(
+                kubeconfig=str(cluster.kubeconfig),
+                settings=settings,
+                clock=clock,
+                store=store,
+                may_act=lambda: True,
+                on_change=lambda: None,
+                bulkhead=Bulkhead(Clock()),
+            )
         )
         try:
             yield around
         finally:
-            await around.close()
+            await around.server.close()
 
 
 async def test_what_pods_are_reckoned_to_ask_for_is_what_they_ask_for(

@@ -22,8 +22,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 async def server(here: InstalledPlace) -> AsyncIterator[ApiServer]:
-    server = await ApiServer.connect(str(here.plane.cluster.kubeconfig), 5.0)
-    server.guard = lambda: False
+    server = await ApiServer.connect(str(here.plane.cluster.kubeconfig), 5.0, may_write=lambda: False)
     yield server
     await server.close()
 
@@ -32,8 +31,8 @@ async def server(here: InstalledPlace) -> AsyncIterator[ApiServer]:
 async def test_a_store_writes_nothing_while_its_leader_is_not_certain(here: InstalledPlace) -> None:
     """No notice, no job, no decision, no end of any; and all of it when it is certain again."""
     job, certain = running_job(), True
-    async with here.opened() as store:
-        store.lead(3, lambda: certain)
+    async with here.opened(may_write=lambda: certain) as store:
+        store.lead(3)
         await store.put_notice(notice(1).id, to(notice(1)))
         await put_job(store, job)
         certain = False

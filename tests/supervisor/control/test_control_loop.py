@@ -4,12 +4,13 @@ import asyncio
 import time
 from pathlib import Path
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.job import Decision, Phase, Result, SupervisedJob
 from supervisor.identity.tokens import Tokens
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
-from supervisor.wiring.app import Supervisor
+from supervisor.wiring.app import Foundation, Retention, SupervisorService
 from tests.supervisor.decide.decide_builders import observing, running_job
 from tests.supervisor.store.store_behaviour import opened, put_job
 from tests.testkit.serving import Lines, PeerRefusal, Served, full_disk, noticed, serving
@@ -276,6 +277,12 @@ async def test_waiting_too_long_ends_the_job(served: Served) -> None:
     assert served.job("job").decision.phase is Phase.TIMED_OUT
 
 
+def _retention(settings: Settings, store: SqliteStore, clock: Clock) -> Retention:
+    tokens = Tokens.load(settings.data_dir)
+    base = Foundation(settings=settings, store=store, tokens=tokens, clock=clock, bulkhead=Bulkhead(clock))
+    return SupervisorService(base).retention
+
+
 async def test_a_job_that_trained_for_long_is_kept_from_its_end(tmp_path: Path) -> None:
     """Jobs that an earlier version stored without their end count from when they are first seen as ended."""
     settings, clock = Settings(data_dir=tmp_path), Clock()
@@ -283,7 +290,7 @@ async def test_a_job_that_trained_for_long_is_kept_from_its_end(tmp_path: Path) 
     trained = observing(running_job(), registered_at=clock.now() - week, running=False, result=Result.SUCCEEDED)
     async with opened(lambda: SqliteStore.open(tmp_path / "store.sqlite")) as store:
         await put_job(store, trained)
-        retention = Supervisor(settings, store, Tokens.load(tmp_path), clock).retention
+        retention = _retention(settings, store, clock)
         kept = list[bool]()
         for seconds in (0, day - 60, 120):
             clock.move(seconds)
@@ -308,4 +315,4 @@ async def test_a_store_that_cannot_forget_now_does_so_later(tmp_path: Path) -> N
     settings = Settings(data_dir=tmp_path)
     store = await SqliteStore.open(tmp_path / "store")
     await store.close()
-    await Supervisor(settings, store, Tokens.load(tmp_path), Clock()).retention.once()
+    await _retention(settings, store, Clock()).once()

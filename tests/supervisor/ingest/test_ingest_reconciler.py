@@ -124,10 +124,10 @@ async def _scene(directory: Path) -> AsyncIterator[_Scene]:
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server = await ApiServer.connect(_kubeconfig(directory, runner.addresses[0][1]), 5.0)
     clock = Clock()
     time = ClusterClock(clock)
-    server.on_date = time.observe
+    kubeconfig = _kubeconfig(directory, runner.addresses[0][1])
+    server = await ApiServer.connect(kubeconfig, 5.0, on_date=time.observe)
     view = ClusterView(server, frozenset(), clock, lambda: None, Bulkhead(Clock()))
     events = ClusterEvents(server, {"Soon": 60.0}, clock, Bulkhead(Clock()))
     drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock, Bulkhead(Clock()))

@@ -11,7 +11,7 @@ from aiohttp import web
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
-from servicekit.kubernetes.server import ApiServer
+from servicekit.kubernetes.server import ApiServer, always
 from supervisor.domain.ids import Host
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -128,7 +128,9 @@ async def _nobody() -> dict[str, str]:
 
 
 @asynccontextmanager
-async def recording(*, timeout_seconds: float = 5.0, **limits: float) -> AsyncIterator[Scene]:
+async def recording(
+    *, timeout_seconds: float = 5.0, may_write: Callable[[], bool] = always, **limits: float
+) -> AsyncIterator[Scene]:
     events, known = EventServer(), Known()
     events.open.set()
     application = web.Application()
@@ -137,7 +139,8 @@ async def recording(*, timeout_seconds: float = 5.0, **limits: float) -> AsyncIt
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    server = ApiServer(Access(url=url, namespace="", tls=None, credentials=_nobody), timeout_seconds)
+    access = Access(url=url, namespace="", tls=None, credentials=_nobody)
+    server = ApiServer(access, timeout_seconds, may_write=may_write)
     bounds = replace(Limits(), **limits)  # type: ignore[arg-type]
     recorder = Recorder(server, known, "pod-1", Clock(), Bulkhead(Clock()), bounds)
     task = asyncio.create_task(recorder.run())

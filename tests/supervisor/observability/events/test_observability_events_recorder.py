@@ -212,9 +212,8 @@ async def test_what_no_event_can_hold_costs_that_event_alone() -> None:
 
 
 async def test_who_is_not_certain_to_lead_says_nothing() -> None:
-    async with recording() as scene:
-        leads = asyncio.Event()
-        scene.recorder.lead(leads.is_set)
+    leads = asyncio.Event()
+    async with recording(may_write=leads.is_set) as scene:
         scene.notices(1)
         await until(lambda: scene.recorder._server.requests > 0)
         assert scene.server.requests == []
