@@ -1,7 +1,9 @@
-"""The endpoints for launchers: the stream, whose hello registers a job, and reports."""
+"""Serves launchers over HTTP: the stream, whose hello registers a job, reports, and the quota of each token."""
 
 import uuid
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import msgspec
@@ -22,11 +24,13 @@ from supervisor.fanout.lines import LineStream
 from supervisor.identity.tokens import Launcher
 from supervisor.ingest.errors import TooManyError
 from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
-from supervisor.ingest.quotas import LauncherQuotas
 from supervisor.refusals import Code, Refusals, Wire
 from supervisor.store.interface import Store
 
 _MAX_BYTES = 1024 * 1024
+_MAX_JOBS = 1000
+"""Jobs of one launcher token."""
+
 _NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z"  # `$` would let a newline at the end pass.
 
 Count = Annotated[int, Meta(ge=0, le=2**31)]
@@ -40,8 +44,8 @@ Hosts = Annotated[list[HostName], Meta(max_length=MAX_HOSTS)]
 _log = structlog.get_logger()
 
 
-class ReportBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a launcher's report."""
+class LauncherReportBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a launcher's report, which is also a part of its hello."""
 
     revision: Count
     hosts: Hosts
@@ -58,7 +62,7 @@ class ReportBody(msgspec.Struct, frozen=True, kw_only=True):
             printable("hosts", host)
 
     def value(self) -> LauncherReport:
-        """The report as a value of the domain."""
+        """Returns the report as a value of the domain."""
         return LauncherReport(
             revision=self.revision,
             hosts=frozenset(Host(name) for name in self.hosts),
@@ -72,15 +76,15 @@ class ReportBody(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class SentReport(ReportBody, frozen=True, kw_only=True):
-    """A report as a request of its own."""
+class PostedLauncherReport(LauncherReportBody, frozen=True, kw_only=True):
+    """A report as a request of its own, which names the sender."""
 
     job: Name
     instance: Instance
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """The first and only message of a launcher's stream."""
+class LauncherHello(msgspec.Struct, frozen=True, kw_only=True):
+    """Opens the stream of a launcher and registers its job; it is the only message there."""
 
     job: Name
     instance: Instance
@@ -92,7 +96,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     launcher_host: HostName | None = None
     on_loss: OnLoss = OnLoss.SHRINK
     worker_multiple: Workers = 1
-    report: ReportBody
+    report: LauncherReportBody
 
     def __post_init__(self) -> None:
         if not self.min_workers <= self.requested_workers <= self.max_workers:
@@ -102,7 +106,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
         printable("launcher_host", self.launcher_host or "")
 
     def spec(self) -> Spec:
-        """The spec of the job."""
+        """Returns the spec of the job."""
         return Spec(
             framework=self.framework,
             min_workers=self.min_workers,
@@ -113,6 +117,98 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
             on_loss=self.on_loss,
             worker_multiple=self.worker_multiple,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _QuotaClaim:
+    """A job that is being stored with `hosts` hosts."""
+
+    launcher: str
+    job: JobName
+    hosts: int
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherQuotas:
+    """Limits the jobs of each launcher token, and the hosts of all of them together, as limits per job would multiply.
+
+    Jobs that are being stored count from their claim on, so that concurrent requests cannot use the same quota twice.
+    """
+
+    store: Store
+    max_hosts: int
+    _claims: dict[int, _QuotaClaim] = field(default_factory=dict)
+
+    @contextmanager
+    def claim(self, launcher: str, name: JobName, hosts: int) -> Iterator[None]:
+        """Counts the job with that many hosts while the context lasts; leave it once the job is stored."""
+        claim = _QuotaClaim(launcher, name, hosts)
+        self._claims[id(claim)] = claim
+        try:
+            yield
+        finally:
+            del self._claims[id(claim)]
+
+    def accepted(self, known: SupervisedJob, report: LauncherReport) -> LauncherReport:
+        """Returns the report with the hosts that fit, or `report` itself. Those that the job had always fit."""
+        hosts, listed = report.hosts, known.observed.hosts
+        if len(hosts) <= len(listed):
+            return report
+        launcher = known.observed.launcher
+        most = max(len(listed), self.max_hosts - sum(self._other_jobs(launcher, known.name).values()))
+        if len(hosts) <= most:
+            return report
+        kept = hosts & listed
+        return replace(report, hosts=kept | frozenset(sorted(hosts - kept)[: most - len(kept)]))
+
+    def evictable(
+        self, launcher: str, name: JobName, hosts: int, order: Callable[[SupervisedJob], tuple[bool, float] | None]
+    ) -> list[SupervisedJob]:
+        """Returns the jobs of the token that have to be forgotten to make room for a new one.
+
+        Args:
+            launcher: The name of the token.
+            name: The name of the new job.
+            hosts: The number of hosts that it lists.
+            order: The sort key of a job that may be forgotten; None for one that may not.
+
+        Raises:
+            TooManyError: There would not be enough room even without all those jobs.
+        """
+        jobs, others = self.store.snapshot().jobs, self._other_jobs(launcher, name)
+
+        def fits() -> bool:
+            return len(others) < _MAX_JOBS and sum(others.values()) + hosts <= self.max_hosts
+
+        idle = sorted((at, job.name) for job in jobs.values() if job.name in others and (at := order(job)) is not None)
+        chosen: list[SupervisedJob] = []
+        for _, each in idle:
+            if fits():
+                break
+            chosen.append(jobs[each])
+            del others[each]
+        if not fits():
+            raise TooManyError(self.refusal(launcher, name, hosts, going_on=True))
+        return chosen
+
+    def refusal(self, launcher: str, name: JobName, hosts: int, *, going_on: bool = False) -> str:
+        """Returns the message for a job that exceeds the quota."""
+        listed = self._other_jobs(launcher, name)
+        others = f"its other {len(listed)} jobs{' that go on' if going_on else ''} have {sum(listed.values())}"
+        return (
+            f"{name} lists {hosts} hosts and {others}: the launcher token {launcher} may have {_MAX_JOBS} jobs, and "
+            f"{self.max_hosts} hosts in all of them together"
+        )
+
+    def _other_jobs(self, launcher: str, but: JobName) -> dict[JobName, int]:
+        """Returns the number of hosts of each other job of the token, including jobs that are being stored."""
+        jobs = self.store.snapshot().jobs.values()
+        listed = {job.name: len(job.observed.hosts) for job in jobs if job.observed.launcher == launcher}
+        for claim in self._claims.values():
+            if claim.launcher == launcher:
+                listed[claim.job] = max(claim.hosts, listed.get(claim.job, 0))
+        listed.pop(but, None)
+        return listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +229,7 @@ class LauncherEndpoints:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Registers the job and sends orders until either side ends."""
         launcher = await require_principal(Launcher, request, self.authenticate)
-        hello = await body(request, Hello, _MAX_BYTES)
+        hello = await body(request, LauncherHello, _MAX_BYTES)
         failpoint(At.HELLO_RECEIVED)
         job = await self._register(launcher.name, hello)
         failpoint(At.JOB_REGISTERED)
@@ -155,12 +251,12 @@ class LauncherEndpoints:
             _log.info("launcher.disconnected", job=job.name)
 
     async def report(self, request: web.Request) -> web.Response:
-        """Stores a report. If its hosts exceed the quota, only some are stored and the launcher is told once."""
+        """Stores a report. If its hosts exceed the quota, it stores only some of them and tells the launcher once."""
         launcher = await require_principal(Launcher, request, self.authenticate)
-        sent = await body(request, SentReport, _MAX_BYTES)
+        sent = await body(request, PostedLauncherReport, _MAX_BYTES)
         name, report = JobName(sent.job), sent.value()
-        known = self._known(name, launcher.name, sent.instance)
-        accepted = report if known is None else self._accepted(known, report)
+        known = self._registered(name, launcher.name, sent.instance)
+        accepted = report if known is None else self.quotas.accepted(known, report)
 
         def change(stored: SupervisedJob | None) -> SupervisedJob:
             return with_end(observe(stored, launcher.name, sent.instance, accepted), self.clock.now())
@@ -173,59 +269,51 @@ class LauncherEndpoints:
             raise TooManyError(self.quotas.refusal(launcher.name, name, len(report.hosts)))
         return done()
 
-    async def _register(self, launcher: str, hello: Hello) -> SupervisedJob:
+    async def _register(self, launcher: str, hello: LauncherHello) -> SupervisedJob:
         name, report = JobName(hello.job), hello.report.value()
-        known = self._known(name, launcher, hello.instance)
+        known = self._registered(name, launcher, hello.instance)
         # A launcher that reconnects must not be refused, whatever other jobs its token has by then.
-        accepted = report if known is None else self._accepted(known, report)
+        accepted = report if known is None else self.quotas.accepted(known, report)
         if accepted is not report:
             why = self.quotas.refusal(launcher, name, len(report.hosts))
             self.refusals.add(Wire.HTTP, Code.TOO_MANY, why)
-        evictable = [] if known else self.quotas.evictable(launcher, name, len(report.hosts), self._eviction_order)
+
+        def eviction_order(job: SupervisedJob) -> tuple[bool, float] | None:
+            """Ended jobs are forgotten before silent ones, and live jobs never."""
+            idle = job.over or not self._is_live(job)
+            return (not job.over, self.launchers.last_seen(job.id)) if idle else None
+
+        evictable = [] if known else self.quotas.evictable(launcher, name, len(report.hosts), eviction_order)
+        registration = Registration(
+            name=name,
+            uid=str(uuid.uuid4()),
+            launcher=launcher,
+            instance=hello.instance,
+            spec=hello.spec(),
+            report=accepted,
+        )
+        now = self.clock.now()
+
+        def change(known: SupervisedJob | None) -> SupervisedJob:
+            live = known is not None and self._is_live(known)
+            return with_end(register(known, registration, live=live, now=now), now)
+
         with self.quotas.claim(launcher, name, len(accepted.hosts)):
-            job = await self._registered(launcher, hello, accepted)
+            job = await self.store.put_job(name, change)
+            if job is None:
+                raise AssertionError("registering always returns a job")
             # Only now: a registration that is refused must cost no other job its place.
             for each in evictable:
                 await self.store.forget_job(each.name, each.uid)
             return job
 
-    async def _registered(self, launcher: str, hello: Hello, report: LauncherReport) -> SupervisedJob:
-        registration = Registration(
-            name=JobName(hello.job),
-            uid=str(uuid.uuid4()),
-            launcher=launcher,
-            instance=hello.instance,
-            spec=hello.spec(),
-            report=report,
-        )
-        now = self.clock.now()
-
-        def change(known: SupervisedJob | None) -> SupervisedJob:
-            return with_end(register(known, registration, live=self._live(known), now=now), now)
-
-        job = await self.store.put_job(registration.name, change)
-        if job is None:
-            raise AssertionError("registering always returns a job")
-        return job
-
-    def _known(self, name: JobName, launcher: str, instance: str) -> SupervisedJob | None:
-        """The job, if this launcher process has already registered it."""
+    def _registered(self, name: JobName, launcher: str, instance: str) -> SupervisedJob | None:
+        """Returns the job, if this launcher process has already registered it."""
         job = self.store.snapshot().jobs.get(name)
-        there = job is not None and (job.observed.launcher, job.observed.instance) == (launcher, instance)
-        return job if there else None
+        same = job is not None and (job.observed.launcher, job.observed.instance) == (launcher, instance)
+        return job if same else None
 
-    def _accepted(self, known: SupervisedJob, report: LauncherReport) -> LauncherReport:
-        hosts = self.quotas.accepted(known, report.hosts)
-        return report if len(hosts) == len(report.hosts) else replace(report, hosts=hosts)
-
-    def _eviction_order(self, job: SupervisedJob) -> tuple[bool, float] | None:
-        """The order in which jobs are forgotten: ended jobs before silent ones; None for a live job."""
-        idle = job.over or not self._live(job)
-        return (not job.over, self.launchers.last_seen(job.id)) if idle else None
-
-    def _live(self, known: SupervisedJob | None) -> bool:
+    def _is_live(self, known: SupervisedJob) -> bool:
         """Whether the job's launcher is connected, or was connected or registered a moment ago."""
-        if known is None:
-            return False
         seen = max(self.launchers.last_seen(known.id), known.observed.registered_at)
         return self.clock.now() - seen < self.live_seconds

@@ -1,30 +1,31 @@
-"""The endpoints for training processes: the stream, and reports of ranks and acknowledgements."""
+"""Serves training processes over HTTP: the stream of directives, and reports of ranks, steps and saves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
+import msgspec
 import structlog
 from aiohttp import web
 from msgspec import Meta
 
+from servicekit.bounds import LONGEST_SECONDS, pace
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from supervisor.decide.registration import acknowledge, admit, is_answer
-from supervisor.domain.ids import Host
+from supervisor.decide.registration import acknowledge, admit, is_answer, run_of
+from supervisor.domain.agreement import Answer, AnswerKind, Purpose
+from supervisor.domain.ids import Host, JobId
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Stop, SupervisedJob
 from supervisor.domain.order import Worker
 from supervisor.failpoints import At
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes, ProcessStream
-from supervisor.fanout.ranks import RankStates
+from supervisor.fanout.ranks import Measurements, RankStates, Statement
 from supervisor.fanout.saves import Saves
 from supervisor.identity.tokens import Process
-from supervisor.ingest.agreements import AgreeingProcess, AgreementAnswer, Held
-from supervisor.ingest.errors import MalformedError, TooManyError
+from supervisor.ingest.errors import ForeignTokenError, MalformedError, TooManyError
 from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
-from supervisor.ingest.senders import sender_run
 from supervisor.refusals import Refusals, readable
 from supervisor.store.interface import Store
 
@@ -37,29 +38,67 @@ UNKNOWN_ERROR = "it did not say why"
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Text = Annotated[str, Meta(min_length=1, max_length=253)]
+Epoch = Annotated[int, Meta(ge=0, le=2**31)]
+Step = Annotated[int, Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
+PurposeName = Annotated[str, Meta(max_length=63)]
+
+_PURPOSES = frozenset(Purpose)
 
 _log = structlog.get_logger()
 
 
-class Hello(AgreeingProcess, frozen=True, kw_only=True):
-    """The first and only message of a process's stream."""
+class HeldAgreement(msgspec.Struct, frozen=True, kw_only=True):
+    """The agreement that a process holds when it connects."""
+
+    epoch: Epoch
+    purpose: PurposeName
+    step: Step | None = None
+    committed: bool = False
+
+
+class ProcessMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that hellos and reports share: the sender, what it can agree to, and its pace. See `RankState`.
+
+    `revision` grows whenever the rank, or one of the fields below it, changes. It is None from an older SDK.
+    """
 
     process: Text
     host: Text
     rank: Count | None
-    pid: Count
-    step: Count | None = None
     run: Count | None = None
-    attempt: Count | None = None
-    sdk: Annotated[str, Meta(max_length=253)] = ""
-    agreement: Held | None = None
+    revision: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    agrees: Annotated[list[PurposeName], Meta(max_length=8)] | None = None
+    collective: bool | None = None
+    world_size: Annotated[int, Meta(ge=1, le=65536)] | None = None
+    step_seconds: Seconds | None = None
+    step: Step | None = None
 
     def __post_init__(self) -> None:
         printable("process", self.process)
         printable("host", self.host)
 
+    def statement(self, held: HeldAgreement | None = None) -> Statement:
+        """Returns what the process states about itself, without purposes of a later version."""
+        return Statement(
+            purposes=None if self.agrees is None else frozenset(Purpose(each) for each in _PURPOSES & set(self.agrees)),
+            collective=self.collective,
+            world_size=self.world_size,
+            step_seconds=pace(self.step_seconds),
+            epoch=0 if held is None else held.epoch,
+        )
 
-class ReportKind(StrEnum):
+
+class ProcessHello(ProcessMessage, frozen=True, kw_only=True):
+    """Opens the stream of a process, and is its only message there."""
+
+    pid: Count
+    attempt: Count | None = None
+    sdk: Annotated[str, Meta(max_length=253)] = ""
+    agreement: HeldAgreement | None = None
+
+
+class ProcessReportKind(StrEnum):
     """The kinds of reports."""
 
     RANK = "rank"
@@ -70,30 +109,68 @@ class ReportKind(StrEnum):
     RESUMED = "resumed"
 
 
-_ACKNOWLEDGEMENTS = (ReportKind.SAVED, ReportKind.LEFT, ReportKind.FAILED)
+_ACKNOWLEDGEMENTS = (ProcessReportKind.SAVED, ProcessReportKind.LEFT, ProcessReportKind.FAILED)
 
 
-class Report(AgreementAnswer, frozen=True, kw_only=True):
-    """One report of a process; `generation` is that of the directive that it answers, if it answers one.
+class ProcessReport(ProcessMessage, frozen=True, kw_only=True):
+    """Reports one event of a process; `generation` is that of the directive that it answers, if it answers one.
 
-    `error` is why it has saved nothing, in a report that it could not, or that it left for that reason.
+    `error` is why the process has saved nothing, if its save failed or it left for that reason. The fields from `epoch`
+    on belong to kind `agreement`: `step` is the rank's own, `at_step` that of the agreement.
     """
 
-    process: Text
-    host: Text
-    rank: Count | None
-    run: Count | None = None
     generation: Count | None = None
-    kind: ReportKind
+    kind: ProcessReportKind
     error: Annotated[str, Meta(max_length=4096)] = ""
+    epoch: Epoch | None = None
+    purpose: PurposeName | None = None
+    at_step: Step | None = None
+    answer: AnswerKind | None = None
+    checkpoint_seconds: Seconds | None = None
+    unread_seconds: Seconds | None = None
 
     def __post_init__(self) -> None:
-        printable("process", self.process)
-        printable("host", self.host)
-        if self.generation is None and self.kind in (ReportKind.RANK, *_ACKNOWLEDGEMENTS):
+        super().__post_init__()
+        if self.generation is None and self.kind in (ProcessReportKind.RANK, *_ACKNOWLEDGEMENTS):
             raise ValueError("generation must be set")
-        if self.kind is ReportKind.AGREEMENT and (self.epoch is None or self.answer is None):
+        if self.kind is ProcessReportKind.AGREEMENT and (self.epoch is None or self.answer is None):
             raise ValueError("epoch and answer must be set")
+
+    def answered(self, now: float) -> Answer | None:
+        """Returns the answer to an agreement, received at `now`; None from a rank that does not know its step."""
+        if (
+            self.kind is not ProcessReportKind.AGREEMENT
+            or self.epoch is None
+            or self.answer is None
+            or self.step is None
+        ):
+            return None
+        return Answer(epoch=self.epoch, at_step=self.at_step, kind=self.answer, step=self.step, at=now)
+
+    @property
+    def measured(self) -> Measurements:
+        return Measurements(
+            step_seconds=pace(self.step_seconds),
+            checkpoint_seconds=self.checkpoint_seconds,
+            unread_seconds=self.unread_seconds,
+        )
+
+
+def sender_run(store: Store, principal: Process, named: int | None) -> tuple[JobId, int]:
+    """Returns the job and run of a message: the run of its token, if the token names one, or else `named`, its own.
+
+    Raises:
+        ForeignTokenError: The message names another run than the token.
+        UnknownJobError: The job is unknown, or has no run yet.
+        RunIsOverError: A later run has started, or the job has ended.
+    """
+    job = store.snapshot().jobs.get(principal.job)
+    run = principal.run
+    if run is None:
+        run = run_of(job, principal.uid, named)
+    elif named not in (run, None):
+        raise ForeignTokenError(f"the token is for run {run}")
+    return admit(job, principal.uid, run).id, run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +192,7 @@ class ProcessEndpoints:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Sends directives until either side ends."""
         principal = await require_principal(Process, request, self.authenticate)
-        hello = await body(request, Hello, MAX_MESSAGE_BYTES)
+        hello = await body(request, ProcessHello, MAX_MESSAGE_BYTES)
         worker = self.admit(principal, hello)
         lines = LineStream(request, self.refusals)
         await lines.prepare()
@@ -128,59 +205,72 @@ class ProcessEndpoints:
     async def report(self, request: web.Request) -> web.Response:
         """Handles a changed rank and an answer to an agreement, or stores an acknowledgement."""
         principal = await require_principal(Process, request, self.authenticate)
-        await self.accept(principal, await body(request, Report, MAX_MESSAGE_BYTES))
+        await self.accept(principal, await body(request, ProcessReport, MAX_MESSAGE_BYTES))
         return done()
 
-    def admit(self, principal: Process, hello: Hello) -> Worker:
-        """The process that a hello is from. Raises as `_worker`, or TooManyError."""
-        worker = self._worker(principal, hello)
+    def admit(self, principal: Process, hello: ProcessHello) -> Worker:
+        """Returns the process that a hello is from.
+
+        Raises:
+            ForeignTokenError, UnknownJobError, RunIsOverError: See `sender_run`.
+            TooManyError: The job has the maximum number of processes.
+        """
+        worker = self._sender(principal, hello)
         if self.processes.full(worker.job):
             raise TooManyError(f"{principal.job} has the maximum number of processes")
         self.saves.has(worker, hello.step)
         return worker
 
-    def attach(self, worker: Worker, hello: Hello, stream: ProcessStream) -> None:
-        """Adds a process, whose lines go to `stream`, unless it has said hello again since."""
+    def attach(self, worker: Worker, hello: ProcessHello, stream: ProcessStream) -> None:
+        """Adds a process, whose lines go to `stream`, unless a later hello of the process has come."""
         if self.processes.attach(worker, stream, hello.revision, hello.attempt):
             self.ranks.said(worker, hello.statement(hello.agreement))
             self.on_step(worker, hello.step)
 
-    async def accept(self, principal: Process, sent: Report) -> None:
-        """Handles a report. Raises as `_worker`, MalformedError, or StoreUnavailableError."""
+    async def accept(self, principal: Process, sent: ProcessReport) -> None:
+        """Handles a report.
+
+        Raises:
+            ForeignTokenError, UnknownJobError, RunIsOverError: See `sender_run`.
+            MalformedError: The token names a run, and the report does not.
+            StoreUnavailableError: An acknowledgement could not be stored.
+        """
         if principal.run is not None and sent.run is None:
             raise MalformedError("run must be set")
-        worker = self._worker(principal, sent)
+        worker = self._sender(principal, sent)
         if self.processes.update(worker, sent.revision):
             self.ranks.said(worker, sent.statement())
         self.on_step(worker, sent.step)
-        answer = sent.answered(self.clock.now()) if sent.kind is ReportKind.AGREEMENT else None
+        answer = sent.answered(self.clock.now())
         if answer is not None:
             self.ranks.answered(worker, answer, sent.measured)
-        if sent.kind is ReportKind.RESUMED and sent.step is not None:
-            self._resumed(worker, sent.step)
+        if sent.kind is ProcessReportKind.RESUMED and sent.step is not None:
+            saved = self.saves.step_of(worker.job)
+            if worker.rank == 0 and saved is not None and sent.step < saved:
+                # Such as one that has loaded its checkpoint and counts from 0 all the same.
+                _log.warning(
+                    "run.resumed_below_checkpoint",
+                    job=worker.job.name,
+                    run=worker.run,
+                    step=sent.step,
+                    saved_step=saved,
+                )
+            self.saves.resumed(worker, sent.step)
         is_late = False
-        if sent.kind is ReportKind.SAVED:
+        if sent.kind is ProcessReportKind.SAVED:
             is_late = self.saves.is_older(worker, sent.step)
             if not is_late:
                 self.saves.saved(worker, sent.checkpoint_seconds, self.clock.now(), sent.step)
         if sent.kind in _ACKNOWLEDGEMENTS and not is_late:
             await self._acknowledge(worker, sent)
 
-    def _worker(self, principal: Process, message: Hello | Report) -> Worker:
-        """The process that sent a message. Its token may name its host. Raises as `sender_run`."""
+    def _sender(self, principal: Process, message: ProcessMessage) -> Worker:
+        """Returns the process that sent a message. Its token may name its host."""
         job, run = sender_run(self.store, principal, message.run)
         return Worker(message.process, job, run, principal.host or Host(message.host), message.rank)
 
-    def _resumed(self, worker: Worker, step: int) -> None:
-        saved = self.saves.step_of(worker.job)
-        if worker.rank == 0 and saved is not None and step < saved:
-            # Such as one that has loaded its checkpoint and counts from 0 all the same.
-            _log.warning(
-                "run.resumed_below_checkpoint", job=worker.job.name, run=worker.run, step=step, saved_step=saved
-            )
-        self.saves.resumed(worker, step)
-
-    async def _acknowledge(self, worker: Worker, sent: Report) -> None:
+    async def _acknowledge(self, worker: Worker, sent: ProcessReport) -> None:
+        """Stores the answer to a STOP, and counts it if each rank has to give one."""
         answer = self._answer(worker, sent)
         needs_all = bool(sent.collective)
         speaker, counts = self._speaker(worker, answer.generation), False
@@ -192,12 +282,12 @@ class ProcessEndpoints:
             return job
 
         if worker.rank is None:  # Stored as the job's answer, it has to be counted already.
-            self._acknowledge_together(worker, answer, sent)
+            self._count_acknowledgement(worker, answer, sent)
         failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
         await self.store.put_job(worker.job.name, change)
         failpoint(At.ACKNOWLEDGEMENT_STORED)
         if worker.rank is not None:  # Counted as the last one before it is stored, it would take no failure back.
-            self._acknowledge_together(worker, answer, sent)
+            self._count_acknowledgement(worker, answer, sent)
         if not counts:  # Otherwise one token could fill the log with repetitions.
             return
         _log.info(
@@ -212,20 +302,18 @@ class ProcessEndpoints:
             error=answer.error,
         )
 
-    def _speaker(self, worker: Worker, generation: int) -> Worker:
-        """The process whose acknowledgement this is: rank 0 if it is the last of a run in which none knows its rank."""
-        job = self.store.snapshot().jobs.get(worker.job.name)
-        stop = None if job is None or job.id != worker.job else job.decision.stop
-        if job is None or stop is None or worker.run != stop.run or worker.rank is not None:
-            return worker
-        is_told = stop.everyone or job.decision.agreed_stop is not None
-        if not is_told or not stop.generation <= generation <= job.decision.generation:
-            return worker
-        return replace(worker, rank=0) if self.processes.answers_for_all(worker, stop.generation) else worker
-
-    def _answer(self, worker: Worker, sent: Report) -> Acknowledgement:
-        """What a report says about the STOP."""
-        error = self._error(worker, sent)
+    def _answer(self, worker: Worker, sent: ProcessReport) -> Acknowledgement:
+        """Returns the answer of a report to the STOP. It has an error if nothing is saved."""
+        error = ""
+        if sent.kind is not ProcessReportKind.SAVED:
+            error = readable(sent.error, MAX_ERROR)
+            if not error and sent.kind is ProcessReportKind.FAILED:
+                error = UNKNOWN_ERROR
+        elif sent.collective and (stop := self._agreed_stop(worker)) is not None:
+            # The parts of different steps make no whole.
+            other = self.ranks.saved_otherwise(worker, stop.generation, sent.step)
+            if other is not None:
+                error = f"its checkpoint is of step {sent.step}, and that of rank {other[0]} of step {other[1]}"
         return Acknowledgement(
             run=worker.run,
             generation=sent.generation or 0,
@@ -234,31 +322,31 @@ class ProcessEndpoints:
             at=self.clock.now(),
             rank=worker.rank or 0,
             error=error,
-            has_left=bool(error) and sent.kind is ReportKind.LEFT,
+            has_left=bool(error) and sent.kind is ProcessReportKind.LEFT,
             resumes_from=self.saves.step_before(worker.job, sent.step) if error else None,
         )
 
-    def _error(self, worker: Worker, sent: Report) -> str:
-        """Why nothing is saved for the STOP; empty if something may be. The parts of different steps make no whole."""
-        if sent.kind is not ReportKind.SAVED:
-            error = readable(sent.error, MAX_ERROR)
-            return error or (UNKNOWN_ERROR if sent.kind is ReportKind.FAILED else "")
-        stop = self._agreed_stop(worker)
-        other = None if stop is None else self.ranks.saved_otherwise(worker, stop.generation, sent.step)
-        if not sent.collective or other is None:
-            return ""
-        return f"its checkpoint is of step {sent.step}, and that of rank {other[0]} of step {other[1]}"
+    def _speaker(self, worker: Worker, generation: int) -> Worker:
+        """Returns the process whose answer this is: rank 0, if it is the last of a run in which none knows its rank."""
+        job = self.store.snapshot().jobs.get(worker.job.name)
+        stop = None if job is None or job.id != worker.job else job.decision.stop
+        if job is None or stop is None or worker.run != stop.run or worker.rank is not None:
+            return worker
+        stops_all = stop.everyone or job.decision.agreed_stop is not None
+        if not stops_all or not stop.generation <= generation <= job.decision.generation:
+            return worker
+        return replace(worker, rank=0) if self.processes.answers_for_all(worker, stop.generation) else worker
 
-    def _acknowledge_together(self, worker: Worker, answer: Acknowledgement, sent: Report) -> None:
+    def _count_acknowledgement(self, worker: Worker, answer: Acknowledgement, sent: ProcessReport) -> None:
         """Counts an acknowledgement of a STOP at an agreed step, which every rank has to give."""
         stop, job = self._agreed_stop(worker), self.store.snapshot().jobs.get(worker.job.name)
         if stop is None or job is None or not is_answer(job, worker.run, answer):
             return
-        if sent.kind is not ReportKind.FAILED:  # It may try again, until it leaves.
-            saved = sent.step if sent.kind is ReportKind.SAVED else None
+        if sent.kind is not ProcessReportKind.FAILED:  # It may try again, until it leaves.
+            saved = sent.step if sent.kind is ProcessReportKind.SAVED else None
             self.ranks.acknowledged(worker, stop.generation, saved)
 
     def _agreed_stop(self, worker: Worker) -> Stop | None:
-        """The present STOP of a job if it is at an agreed step."""
+        """Returns the present STOP of a job if it is at an agreed step."""
         job = self.store.snapshot().jobs.get(worker.job.name)
         return None if job is None or job.id != worker.job or job.decision.agreed_stop is None else job.decision.stop

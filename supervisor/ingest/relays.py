@@ -1,4 +1,4 @@
-"""The endpoints for relays: one stream for all training processes of a pod or machine, and their messages in batches.
+"""Serves relays over HTTP: one stream for all training processes of a pod or machine, and their messages in batches.
 
 Each message is that of a process's own calls, is accepted or refused for itself, and is answered in the order sent.
 """
@@ -19,14 +19,14 @@ from supervisor.fanout.relays import Relay
 from supervisor.identity.tokens import Process
 from supervisor.ingest.errors import OversizedError, TooManyError, UnknownRelayError
 from supervisor.ingest.http import body, decode, printable, refused, require_principal
-from supervisor.ingest.processes import MAX_MESSAGE_BYTES, Hello, ProcessEndpoints, Report, Text
+from supervisor.ingest.processes import MAX_MESSAGE_BYTES, ProcessEndpoints, ProcessHello, ProcessReport, Text
 
 _MAX_BYTES = 1024 * 1024
 _MAX_MESSAGES = 64
 
 
 class RelayHello(msgspec.Struct, frozen=True, kw_only=True):
-    """The first and only message of a relay's stream; `relay` is a random id."""
+    """Opens the stream of a relay, and is its only message there; `relay` is a random id."""
 
     relay: Text
 
@@ -34,18 +34,18 @@ class RelayHello(msgspec.Struct, frozen=True, kw_only=True):
         printable("relay", self.relay)
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of the relay's processes. Each is decoded for itself: a malformed one must not harm the others."""
+class RelayBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Carries messages of the relay's processes. Each is decoded for itself: a malformed one must not harm others."""
 
     relay: Text
     messages: Annotated[list[msgspec.Raw], Meta(max_length=_MAX_MESSAGES)]
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One of three: a process joins the stream, reports, or has left the stream."""
+class RelayedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Carries one of three: a process joins the stream, reports, or has left the stream."""
 
-    hello: Hello | None = None
-    report: Report | None = None
+    hello: ProcessHello | None = None
+    report: ProcessReport | None = None
     gone: Text | None = None
 
     def __post_init__(self) -> None:
@@ -53,22 +53,22 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("one of hello, report and gone must be set")
 
 
-_Job = tuple[JobName, str]
+JobOfToken = tuple[JobName, str]
 """The name and uid of a job: the relays of an earlier job of the name must not use up the number that it may have."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _OpenRelay:
     principal: Process
     relay: Relay
 
 
 @dataclass(frozen=True, slots=True)
 class RelayEndpoints:
-    """`/v1/relays/…`; what the messages of processes mean is said by `processes`."""
+    """`/v1/relays/…`; `processes` handles the messages."""
 
     processes: ProcessEndpoints
-    _relays: dict[_Job, dict[str, _Open]] = field(default_factory=dict)
+    _relays: dict[JobOfToken, dict[str, _OpenRelay]] = field(default_factory=dict)
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/relays/stream", self.stream), web.post("/v1/relays/messages", self.messages)]
@@ -77,37 +77,44 @@ class RelayEndpoints:
         """Sends the lines of the processes that join, until either side ends."""
         principal = await require_principal(Process, request, self.processes.authenticate)
         hello = await body(request, RelayHello, MAX_MESSAGE_BYTES)
-        relays = self._relays.get(_job(principal), {})
+        job = principal.job, principal.uid
+        relays = self._relays.get(job, {})
         if hello.relay in relays or len(relays) >= fanout.MAX_STREAMS:
             raise TooManyError(f"{principal.job} has this stream already, or the maximum number of streams")
         lines = LineStream(request, self.processes.refusals)
-        opened = _Open(principal, Relay(lines))
-        self._relays.setdefault(_job(principal), {})[hello.relay] = opened
+        opened = self._relays.setdefault(job, {})[hello.relay] = _OpenRelay(principal, Relay(lines))
         try:
             await lines.prepare()
             return await lines.serve()
         finally:
-            self._forget(hello.relay, opened)
+            del self._relays[job][hello.relay]
+            if not self._relays[job]:
+                del self._relays[job]
+            for stream in list(opened.relay.streams):
+                self._leave(opened, stream.worker.process)
 
     async def messages(self, request: web.Request) -> web.Response:
         """Answers each message: `{}` if it was accepted, otherwise its refusal."""
         principal = await require_principal(Process, request, self.processes.authenticate)
-        batch = await body(request, Batch, _MAX_BYTES)
-        opened = self._relays.get(_job(principal), {}).get(batch.relay)
+        batch = await body(request, RelayBatch, _MAX_BYTES)
+        opened = self._relays.get((principal.job, principal.uid), {}).get(batch.relay)
         if opened is None or opened.principal != principal:
             raise UnknownRelayError("the relay has no stream here")
         # Tasks start in this order, and a process that joins or leaves does so before its task first waits.
         answers = await asyncio.gather(*(self._answer(opened, message) for message in batch.messages))
         return web.json_response({"answers": answers})
 
-    async def _answer(self, opened: _Open, raw: msgspec.Raw) -> Mapping[str, Any]:
+    async def _answer(self, opened: _OpenRelay, raw: msgspec.Raw) -> Mapping[str, Any]:
         try:
-            await self._accept(opened, _decoded(raw))
+            await self._accept(opened, raw)
         except Exception as error:  # noqa: BLE001 - it is answered to the process whose message it was, and counted
             return refused(self.processes.refusals, error)
         return {}
 
-    async def _accept(self, opened: _Open, message: Message) -> None:
+    async def _accept(self, opened: _OpenRelay, raw: msgspec.Raw) -> None:
+        if len(raw) > MAX_MESSAGE_BYTES:
+            raise OversizedError(f"more than {MAX_MESSAGE_BYTES} bytes")
+        message = decode(raw, RelayedMessage)
         if message.hello is not None:
             worker = self.processes.admit(opened.principal, message.hello)
             self.processes.attach(worker, message.hello, opened.relay.join(worker))
@@ -116,26 +123,7 @@ class RelayEndpoints:
         if message.gone is not None:
             self._leave(opened, message.gone)
 
-    def _leave(self, opened: _Open, process: str) -> None:
+    def _leave(self, opened: _OpenRelay, process: str) -> None:
         stream = opened.relay.leave(process)
         if stream is not None:
             self.processes.processes.detach(stream.worker, stream)
-
-    def _forget(self, name: str, opened: _Open) -> None:
-        job = _job(opened.principal)
-        relays = self._relays[job]
-        del relays[name]
-        if not relays:
-            del self._relays[job]
-        for stream in list(opened.relay.streams):
-            self._leave(opened, stream.worker.process)
-
-
-def _job(principal: Process) -> _Job:
-    return principal.job, principal.uid
-
-
-def _decoded(raw: msgspec.Raw) -> Message:
-    if len(raw) > MAX_MESSAGE_BYTES:
-        raise OversizedError(f"more than {MAX_MESSAGE_BYTES} bytes")
-    return decode(raw, Message)

@@ -26,7 +26,6 @@ from supervisor.control.loop import Control, ControlDependencies
 from supervisor.control.schedule import PlanRequests
 from supervisor.domain.ids import JobId, JobName
 from supervisor.domain.job import SupervisedJob, with_end
-from supervisor.domain.notice import OPERATOR, SIMULATED
 from supervisor.domain.order import Worker
 from supervisor.failpoints import At
 from supervisor.fanout.heartbeat import Heartbeat, Streams
@@ -39,17 +38,13 @@ from supervisor.identity.authenticator import Authenticator
 from supervisor.identity.tokens import Tokens
 from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry
 from supervisor.ingest.agents import AgentDependencies, ReclaimService
-from supervisor.ingest.drains import DrainEndpoints
-from supervisor.ingest.drills import DrillEndpoints
 from supervisor.ingest.expiry import Expiry
-from supervisor.ingest.launchers import LauncherEndpoints
+from supervisor.ingest.launchers import LauncherEndpoints, LauncherQuotas
+from supervisor.ingest.operators import OperatorNoticeEndpoints, RequestEndpoints
 from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.processes import ProcessEndpoints
-from supervisor.ingest.quotas import LauncherQuotas
 from supervisor.ingest.relays import RelayEndpoints
 from supervisor.ingest.rendezvous import RendezvousEndpoints
-from supervisor.ingest.requested_notices import RequestedNotices
-from supervisor.ingest.requests import RequestEndpoints
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.jobs.adapter import Adapters
 from supervisor.jobs.standalone import StandaloneJobs
@@ -394,11 +389,15 @@ def _agents(base: Foundation, state: SharedState) -> Feature:
 
 def _requests(base: Foundation, state: SharedState) -> Feature:
     """Requests of people: drills, drains, and steering of single jobs."""
-    notices = partial(RequestedNotices, store=state.store, agents=state.agents, policy=base.settings, clock=base.clock)
     return Feature(
         endpoints=[
-            DrillEndpoints(notices=notices(source=SIMULATED), authenticate=state.authenticate),
-            DrainEndpoints(notices=notices(source=OPERATOR), authenticate=state.authenticate),
+            OperatorNoticeEndpoints(
+                store=state.store,
+                agents=state.agents,
+                policy=base.settings,
+                clock=base.clock,
+                authenticate=state.authenticate,
+            ),
             RequestEndpoints(store=state.store, authenticate=state.authenticate, clock=base.clock),
         ]
     )

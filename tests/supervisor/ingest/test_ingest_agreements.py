@@ -1,16 +1,21 @@
-"""What processes say about agreed steps is read within bounds."""
+"""The supervisor reads within bounds what processes report about agreed steps."""
 
 import msgspec
 import pytest
 
-from supervisor.ingest.agreements import AgreementAnswer
+from supervisor.ingest.processes import ProcessReport
+
+
+def _read(field: str) -> ProcessReport:
+    report = f'{{"process": "p", "host": "n1", "rank": 0, "kind": "resumed", {field}}}'
+    return msgspec.json.decode(report, type=ProcessReport)
 
 
 @pytest.mark.parametrize(("written", "read"), [("5e-324", None), ("0", None), ("0.0000001", None), ("0.25", 0.25)])
 def test_a_pace_that_no_step_has_is_unknown(written: str, read: float | None) -> None:
     """The process stays covered: a hello is not refused because of a wrong measurement."""
-    said = msgspec.json.decode(f'{{"step_seconds": {written}}}', type=AgreementAnswer)
-    assert (said.statement().step_seconds, said.measured.step_seconds) == (read, read)
+    report = _read(f'"step_seconds": {written}')
+    assert (report.statement().step_seconds, report.measured.step_seconds) == (read, read)
 
 
 @pytest.mark.parametrize(
@@ -18,4 +23,4 @@ def test_a_pace_that_no_step_has_is_unknown(written: str, read: float | None) ->
 )
 def test_a_number_beyond_its_bound_is_refused(field: str) -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(f"{{{field}}}", type=AgreementAnswer)
+        _read(field)
