@@ -47,10 +47,7 @@ from supervisor.cluster.reading import pod_or_outline
 from supervisor.domain.ids import JobName, kind_of, namespace
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import EVENT_REASON, LEAD_ANNOTATION, NoticeState, ReclaimNotice, SubjectKind, explained
-from supervisor.store.codec import Record
-from supervisor.store.job_codec import read_job
-from supervisor.store.names import JOBS, NOTICES
-from supervisor.store.notice_codec import read_notice
+from supervisor.store.codec import JOBS, NOTICES, StoredRecord, read_job, read_notice
 
 _EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
 _CORE_EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)
@@ -334,7 +331,7 @@ class ClusterBackend:
             return Subject(kind=SubjectKind.POD, name=f"{namespace}/{bare}")
         return Subject(kind=SubjectKind.POD, name=f"{self._namespace or self._server.namespace}/{name}")
 
-    async def _noticed(self, unseen: list[str]) -> list[Record[ReclaimNotice]]:
+    async def _noticed(self, unseen: list[str]) -> list[StoredRecord[ReclaimNotice]]:
         """Empty for a user whose permissions are limited to a namespace: notices are cluster-scoped."""
         try:
             listed = await self._notices.list()

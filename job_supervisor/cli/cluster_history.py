@@ -12,7 +12,7 @@ from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import REPORTER
 from supervisor.domain.ids import JobName
-from supervisor.store.names import JOBS
+from supervisor.store.codec import JOBS
 
 _EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
 _CORE_EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)

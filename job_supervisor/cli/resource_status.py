@@ -16,8 +16,8 @@ from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.observability.snapshot import JobStatus, StatusSnapshot
 from supervisor.observability.status_view import status_view
 from supervisor.observability.views import LeaderView
-from supervisor.store.codec import Record
-from supervisor.store.conditions import Condition
+from supervisor.store.codec import StoredRecord
+from supervisor.store.conditions import ResourceCondition
 
 Placements = Mapping[JobName, Mapping[Host, Placement]]
 """The placements of the hosts of each job."""
@@ -30,8 +30,8 @@ _POLICY = Policy()
 
 
 def status_of(
-    jobs: Iterable[Record[SupervisedJob]],
-    notices: Iterable[Record[ReclaimNotice]],
+    jobs: Iterable[StoredRecord[SupervisedJob]],
+    notices: Iterable[StoredRecord[ReclaimNotice]],
     placements: Placements,
     now: float,
     unseen: list[str],
@@ -68,7 +68,7 @@ def status_of(
     )
 
 
-def _newest(records: Iterable[Record[ReclaimNotice]]) -> list[ReclaimNotice]:
+def _newest(records: Iterable[StoredRecord[ReclaimNotice]]) -> list[ReclaimNotice]:
     """The newest completely written episode of each notice."""
     values = [each.value for each in records if each.value is not None]
     return list({value.id: value for value in sorted(values, key=lambda value: value.episode)}.values())
@@ -89,7 +89,7 @@ class _Noticed:
         return most_urgent([self._nodes.get(placement.node), self._pods.get(placement.pod)], _POLICY)
 
 
-def _seen(record: Record[SupervisedJob], noticed: _Noticed, placements: Placements) -> JobStatus | None:
+def _seen(record: StoredRecord[SupervisedJob], noticed: _Noticed, placements: Placements) -> JobStatus | None:
     job = record.value
     if job is None:
         return None
@@ -104,7 +104,7 @@ def _seen(record: Record[SupervisedJob], noticed: _Noticed, placements: Placemen
     )
 
 
-def _since(decision: Decision, conditions: Iterable[Condition]) -> float | None:
+def _since(decision: Decision, conditions: Iterable[ResourceCondition]) -> float | None:
     if decision.stop is not None:
         return decision.stop.since
     kind = _CONDITION.get(decision.phase)

@@ -11,7 +11,7 @@ from supervisor.domain.ids import JobName
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
-from supervisor.store.sentences import sentence
+from supervisor.store.conditions import sentence
 
 if TYPE_CHECKING:
     from supervisor.domain.ids import Host

@@ -1,21 +1,70 @@
-"""How values of one kind lie in custom resources."""
+"""Encodes notices and jobs as custom resources and decodes them: their names, their fields and their parts.
 
-from collections.abc import Hashable, Mapping
+A resource has names in camelCase, instants in RFC 3339 that are rounded to a microsecond, and no field for None. The
+CRDs in charts/elastic-job-supervisor/files/crds/ list the fields.
+"""
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from datetime import datetime
+from functools import cache
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from servicekit.bounds import instant_of, nearest_seconds
+from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata, ObjectKey
-from supervisor.store.conditions import Condition
-from supervisor.store.fields import Fields
+from supervisor.domain.agreement import Agreement, Round
+from supervisor.domain.ids import STANDALONE, Host, Instant, JobName, NoticeId, bare_name, cluster_job, kind_of
+from supervisor.domain.job import (
+    Acknowledgement,
+    CheckpointRequest,
+    Decision,
+    Growth,
+    Observed,
+    Stop,
+    SupervisedJob,
+    UserRequest,
+)
+from supervisor.domain.notice import ReclaimNotice
+from supervisor.store.conditions import ResourceCondition, job_conditions, notice_condition
+from supervisor.store.migrations import spec_fields, stored_job
 
-K_co = TypeVar("K_co", bound=Hashable, covariant=True)
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+
+Fields = dict[str, Any]
+"""A JSON object."""
+
+_GROUP = "job-supervisor.kube-ai.io"
+_VERSION = "v1alpha1"
+# A reclaim of a whole zone is thousands of new notices: each is created together with its status, in one request.
+NOTICES = Resource(
+    group=_GROUP,
+    version="v1alpha2",
+    status_version=_VERSION,
+    kind="ReclaimNotice",
+    plural="reclaimnotices",
+    namespaced=False,
+)
+# Some 200 KB a job of thousands of workers: a page of 500 would be 100 MB.
+JOBS = Resource(group=_GROUP, version=_VERSION, kind="SupervisedJob", plural="supervisedjobs", namespaced=True, page=50)
+
+_HASH = "-hash"
+_HASHED = STANDALONE + _HASH
+"""For names that no resource can have. A kind has no dot and no hyphen, so no other job's resource begins so."""
+
+_MAX_NAME = 253
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_RESOURCE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
 
 class CustomResource(msgspec.Struct, frozen=True):
-    """A custom resource as it is read."""
+    """A custom resource as the API server returns it."""
 
     metadata: Metadata
     spec: Fields
@@ -23,7 +72,7 @@ class CustomResource(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Record(Generic[T]):
+class StoredRecord(Generic[T]):
     """A resource and the value in it.
 
     The value is None while spec and status do not belong together, as it takes two requests to write both. `ours` is
@@ -32,7 +81,7 @@ class Record(Generic[T]):
 
     resource: CustomResource
     value: T | None
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ResourceCondition, ...] = ()
     ours: bool = True
 
     @property
@@ -45,34 +94,297 @@ class Record(Generic[T]):
         return max(int(part.get("epoch", 0)) for part in (self.resource.spec, self.resource.status or {}))
 
 
-class Codec(Protocol[K_co, T]):
-    """Encodes the values of one kind into resources and decodes them."""
+class Codec(ABC, Generic[K, T]):
+    """Encodes the values of one kind into resources."""
 
-    def id(self, value: T) -> K_co:
+    @abstractmethod
+    def id(self, value: T) -> K:
         """Returns the key under which the store knows the value."""
 
-    def rank(self, value: T) -> int:
+    def rank(self, value: T) -> int:  # noqa: ARG002 - for kinds with several values of one id
         """Orders the values of one id: the highest is the present one."""
+        return 0
 
-    def object_key(self, value: T) -> ObjectKey:
-        """Returns the key of the resource for a value that has none yet."""
+    @abstractmethod
+    def object_key(self, value: T, unread: Container[ObjectKey] = ()) -> ObjectKey:
+        """Returns the key of the resource for a value that has none yet.
 
-    def spare_key(self, key: ObjectKey) -> ObjectKey:
-        """Returns the key for a value whose resource `key` does not decode; the same if its name has a meaning."""
+        Where the name has no meaning, it is another one if the resource of that name is `unread`: it does not decode.
+        """
 
-    def metadata(self, value: T) -> Mapping[str, object]:
+    def metadata(self, value: T) -> Mapping[str, object]:  # noqa: ARG002 - for kinds that have any
         """Returns further metadata of a new resource."""
+        return {}
 
-    def encode(self, value: T, before: Record[T] | None, epoch: int) -> tuple[Fields, Fields]:
+    @abstractmethod
+    def encode(self, value: T, before: StoredRecord[T] | None, epoch: int) -> tuple[Fields, Fields]:
         """Returns spec and status as the leader of that epoch writes them over `before`.
 
         Raises:
             TypeError: The value has no form in JSON.
         """
 
-    def decode(self, data: bytes | msgspec.Raw) -> Record[T]:
-        """Reads a resource.
 
-        Raises:
-            msgspec.MsgspecError: It does not decode.
-        """
+class NoticeCodec(Codec[NoticeId, ReclaimNotice]):
+    """Encodes one ReclaimNotice for each episode."""
+
+    def id(self, value: ReclaimNotice) -> NoticeId:
+        return value.id
+
+    def rank(self, value: ReclaimNotice) -> int:
+        return value.episode
+
+    def object_key(self, value: ReclaimNotice, unread: Container[ObjectKey] = ()) -> ObjectKey:
+        key = notice_key(value.id, value.episode)
+        return ObjectKey(key.namespace, f"{key.name}-again") if key in unread else key
+
+    def encode(
+        self,
+        value: ReclaimNotice,
+        before: StoredRecord[ReclaimNotice] | None,  # noqa: ARG002 - Codec
+        epoch: int,
+    ) -> tuple[Fields, Fields]:
+        status = encode(value)
+        spec = {name: status.pop(name) for name in ("source", "subject", "episode")}
+        return spec, {"epoch": epoch, **status, "conditions": [encode(notice_condition(value))]}
+
+
+def read_notice(data: bytes | msgspec.Raw) -> StoredRecord[ReclaimNotice]:
+    """Reads a notice.
+
+    Raises:
+        msgspec.MsgspecError: It does not decode.
+    """
+    resource = msgspec.json.decode(data, type=CustomResource)
+    if resource.status is None:
+        return StoredRecord(resource, None)
+    return StoredRecord(resource, decode(resource.status | resource.spec, ReclaimNotice))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHosts:
+    """All hosts of a job, each once: three lists that repeat them made 4,000 workers three times as large.
+
+    `missing` hosts are granted to the job, and not in its launcher's list.
+    """
+
+    workers: Sequence[Host] = ()
+    excluded: Sequence[Host] = ()
+    waiting: Sequence[Host] = ()
+    missing: Sequence[Host] = ()
+    missing_excluded: Sequence[Host] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredJobIdentity:
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredJobStatus:
+    uid: str
+    hosts: JobHosts
+    observed: Fields
+    decision: Fields
+    conditions: tuple[ResourceCondition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobCodec(Codec[JobName, SupervisedJob]):
+    """Encodes one SupervisedJob for each job.
+
+    `home` is the namespace of stand-alone jobs, `now` reads Unix seconds. `kinds` are the API resources of the other
+    jobs, by the lower-case kind: a job's object owns its resource.
+    """
+
+    home: str
+    now: Callable[[], float]
+    kinds: Mapping[str, Resource]
+
+    def id(self, value: SupervisedJob) -> JobName:
+        return value.name
+
+    def object_key(self, value: SupervisedJob, unread: Container[ObjectKey] = ()) -> ObjectKey:  # noqa: ARG002 - Codec
+        return job_key(value.name, self.home)
+
+    def metadata(self, value: SupervisedJob) -> Mapping[str, object]:
+        found = owners(value, self.kinds)
+        return {"ownerReferences": found} if found else {}
+
+    def encode(
+        self, value: SupervisedJob, before: StoredRecord[SupervisedJob] | None, epoch: int
+    ) -> tuple[Fields, Fields]:
+        spec = {"epoch": epoch, "name": bare_name(value.name), "uid": value.uid, **encode(spec_fields(value.spec))}
+        observed, decision = encode(value.observed), encode(value.decision)
+        del observed["hosts"], decision["hosts"], decision["exclusions"]
+        listed, granted, excluded = value.observed.hosts, value.decision.hosts, value.decision.exclusions
+        used = granted - excluded
+        hosts = JobHosts(
+            workers=sorted(used & listed),
+            excluded=sorted(excluded & listed),
+            waiting=sorted(listed - granted),
+            missing=sorted(used - listed),
+            missing_excluded=sorted(excluded - listed),
+        )
+        known = before.conditions if before and before.value and before.value.uid == value.uid else ()
+        return spec, {
+            "epoch": epoch,
+            "uid": value.uid,
+            "workers": len(used),
+            "excluded": len(excluded),
+            "hosts": encode(hosts),
+            "observed": observed,
+            "decision": decision,
+            "conditions": [encode(each) for each in job_conditions(value, known, self.now())],
+        }
+
+
+def read_job(data: bytes | msgspec.Raw, home: str | None = None) -> StoredRecord[SupervisedJob]:
+    """Reads a job of the supervisor whose namespace is `home`, or of any supervisor.
+
+    Raises:
+        msgspec.MsgspecError: It does not decode.
+    """
+    resource = msgspec.json.decode(data, type=CustomResource)
+    key, spec = resource.metadata.key, decode(resource.spec, _StoredJobIdentity)
+    name = job_name(key, spec.name, key.namespace if home is None else home)
+    if name is None or resource.status is None:
+        return StoredRecord(resource, None, ours=name is not None)
+    status = decode(resource.status, _StoredJobStatus)
+    if status.uid != spec.uid:
+        return StoredRecord(resource, None)
+    hosts, observed = status.hosts, status.observed
+    if observed.get("result") is not None and observed.get("ended_at") is None:
+        # An earlier version has stored no end, but when its phase became a final one.
+        finished = (each for each in status.conditions if (each.type, each.status) == ("Finished", "True"))
+        observed["ended_at"] = next((each.last_transition_time for each in finished), None)
+    listed = frozenset().union(hosts.workers, hosts.excluded, hosts.waiting)
+    excluded = frozenset().union(hosts.excluded, hosts.missing_excluded)
+    granted = excluded.union(hosts.workers, hosts.missing)
+    value = stored_job(
+        name,
+        spec.uid,
+        decode(resource.spec, Fields),
+        msgspec.convert({**observed, "hosts": listed}, Observed),
+        msgspec.convert({**status.decision, "hosts": granted, "exclusions": excluded}, Decision),
+    )
+    return StoredRecord(resource, value, status.conditions)
+
+
+def notice_key(key: NoticeId, episode: int) -> ObjectKey:
+    """Returns the key of an episode's resource: a hash, as sources and uids may hold anything."""
+    return ObjectKey("", "n-" + _hash(f"{key}/{episode}"))
+
+
+def job_key(name: JobName, home: str) -> ObjectKey:
+    """Returns the key of a job's resource, in the job's namespace, or in `home` if it was registered stand-alone."""
+    namespace, slash, resource = name.partition("/")
+    if slash and len(resource) <= _MAX_NAME:
+        return ObjectKey(namespace, resource)
+    if slash:
+        # The job's own name leaves no room for its kind: a beginning to read, and a hash.
+        kind, _, bare = resource.partition(".")
+        ending = f"-{_hash(name)}"
+        return ObjectKey(namespace, f"{kind}{_HASH}.{bare}"[: _MAX_NAME - len(ending)].rstrip("-.") + ending)
+    resource = f"{STANDALONE}.{name}"
+    if len(resource) <= _MAX_NAME and _RESOURCE_NAME.fullmatch(resource):
+        return ObjectKey(home, resource)
+    return ObjectKey(home, f"{_HASHED}.{_hash(name)}")
+
+
+def job_name(key: ObjectKey, name: str, home: str) -> JobName | None:
+    """Returns the job in a resource whose spec has `name`; None for another supervisor's stand-alone job."""
+    kind, _, _ = key.name.partition(".")
+    if kind not in (STANDALONE, _HASHED):
+        if not kind.endswith(_HASH):
+            return JobName(f"{key.namespace}/{key.name}")
+        found = cluster_job(key.namespace, kind.removesuffix(_HASH), name)
+        return found if key == job_key(found, home) else None
+    return JobName(name) if key == job_key(JobName(name), home) else None
+
+
+def owners(job: SupervisedJob, kinds: Mapping[str, Resource]) -> list[Mapping[str, str]]:
+    """Returns the owner of the job's resource: the object of the cluster that it is about, by the kinds' resources."""
+    kind = kinds.get(kind_of(job.name))
+    if kind is None:
+        return []
+    return [{"apiVersion": kind.api_version, "kind": kind.kind, "name": bare_name(job.name), "uid": job.uid}]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+_WITH_INSTANTS = (
+    Acknowledgement,
+    Agreement,
+    CheckpointRequest,
+    Decision,
+    Growth,
+    Observed,
+    ReclaimNotice,
+    ResourceCondition,
+    Round,
+    Stop,
+    UserRequest,
+)
+_INSTANTS = {
+    name
+    for kind in _WITH_INSTANTS
+    for name, hint in get_type_hints(kind, include_extras=True).items()
+    if Instant in (hint, *get_args(hint))
+}
+
+
+def encode(value: object) -> Fields:
+    """Returns the fields of a dataclass.
+
+    Raises:
+        TypeError: One of them has no form in JSON.
+    """
+    fields: Fields = _encoded(msgspec.to_builtins(value))
+    return fields
+
+
+def decode(fields: Fields, kind: type[T]) -> T:
+    """Reads a dataclass and ignores fields that it does not have.
+
+    Raises:
+        msgspec.ValidationError: A field is missing or holds something else.
+    """
+    return msgspec.convert(_decoded(fields), kind)
+
+
+def _encoded(value: Any, name: str = "") -> Any:
+    match value:
+        case dict():
+            return {_camel_case(key): _encoded(each, key) for key, each in value.items() if each is not None}
+        case [dict(), *_]:
+            return [_encoded(each) for each in value]
+        case tuple():  # JSON has only lists, and what is written is compared with what is read.
+            return list(value)
+        case float() | int() if name in _INSTANTS:
+            return msgspec.to_builtins(instant_of(value))
+    return value
+
+
+def _decoded(value: Any, name: str = "") -> Any:
+    match value:
+        case dict():
+            return {(name := _snake_case(key)): _decoded(each, name) for key, each in value.items()}
+        case [dict(), *_]:
+            return [_decoded(each) for each in value]
+        case str() if name in _INSTANTS:
+            return nearest_seconds(msgspec.convert(value, datetime))
+    return value
+
+
+@cache
+def _camel_case(name: str) -> str:
+    return re.sub("_([a-z])", lambda found: found[1].upper(), name)
+
+
+@cache
+def _snake_case(name: str) -> str:
+    return re.sub("[A-Z]", lambda found: "_" + found[0].lower(), name)

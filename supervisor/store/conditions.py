@@ -1,17 +1,29 @@
-"""The conditions of custom resources, for `kubectl wait` and for people."""
+"""The conditions of custom resources for `kubectl wait`, and the sentences about notices that people read in them."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servicekit.bounds import instant_of
 from supervisor.decide.reasons import following, left_out
 from supervisor.domain.ids import Instant
 from supervisor.domain.job import Phase, SupervisedJob
-from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.store.sentences import sentence
+from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice
+
+_PHASES = {
+    "Running": {Phase.RUNNING, Phase.SHRINKING},
+    "Suspended": {Phase.SUSPENDED},
+    "Finished": {Phase.FINISHED, Phase.TIMED_OUT},
+}
+
+_VERBS = {
+    NoticeClass.SUDDEN: "will be",
+    NoticeClass.SCHEDULED: "is scheduled to be",
+    NoticeClass.HINT: "may be",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class ResourceCondition:
     """A condition of the usual form.
 
     It has no observedGeneration: between a change of the spec and the next change of the status, `kubectl wait` would
@@ -25,51 +37,68 @@ class Condition:
     last_transition_time: Instant
 
 
-def notice_condition(notice: ReclaimNotice) -> Condition:
+def notice_condition(notice: ReclaimNotice) -> ResourceCondition:
     active = notice.state is NoticeState.ACTIVE
-    reason = "Announced" if active else notice.state.capitalize()
-    since = notice.first_seen if notice.ended_at is None else notice.ended_at
-    return _condition("Active", since, reason, sentence(notice), holds=active)
+    return ResourceCondition(
+        type="Active",
+        status=str(active),
+        reason="Announced" if active else notice.state.capitalize(),
+        message=sentence(notice),
+        last_transition_time=notice.first_seen if notice.ended_at is None else notice.ended_at,
+    )
 
 
-def job_conditions(job: SupervisedJob, before: Iterable[Condition], now: Instant) -> Iterator[Condition]:
+def job_conditions(
+    job: SupervisedJob, before: Iterable[ResourceCondition], now: Instant
+) -> Iterator[ResourceCondition]:
     """Yields the conditions at `now`; one that has the status it had `before` keeps its transition time."""
     known = {(each.type, each.status): each.last_transition_time for each in before}
-    for each in _job_conditions(job, now):
-        yield replace(each, last_transition_time=known.get((each.type, each.status), now))
 
+    def condition(kind: str, reason: str, message: str, *, holds: bool) -> ResourceCondition:
+        status = str(holds)
+        since = known.get((kind, status), now)
+        return ResourceCondition(type=kind, status=status, reason=reason, message=message, last_transition_time=since)
 
-_PHASES = {
-    "Running": {Phase.RUNNING, Phase.SHRINKING},
-    "Suspended": {Phase.SUSPENDED},
-    "Finished": {Phase.FINISHED, Phase.TIMED_OUT},
-}
-
-
-def _job_conditions(job: SupervisedJob, now: Instant) -> Iterator[Condition]:
     decision, is_requested = job.decision, job.observed.request is not None
+    phase, reason, message = decision.phase, decision.phase.value, decision.reason
     for kind, phases in _PHASES.items():
-        yield _condition(kind, now, decision.phase, decision.reason, holds=decision.phase in phases)
-    held = is_requested and decision.phase is Phase.SUSPENDED
-    yield _condition("Held", now, "Requested" if held else decision.phase, decision.reason, holds=held)
-    yield _disrupted(job, now, is_requested=is_requested)
-
-
-def _disrupted(job: SupervisedJob, now: Instant, *, is_requested: bool) -> Condition:
-    """Says whether a reclaim, or the loss of hosts, and not a person keeps the job from what it asked for."""
-    decision = job.decision
-    reason, message, holds = decision.phase.value, decision.reason, True
-    if decision.phase in {Phase.STOPPING, Phase.SUSPENDED}:
-        holds = not is_requested
+        yield condition(kind, phase, message, holds=phase in phases)
+    held = is_requested and phase is Phase.SUSPENDED
+    yield condition("Held", "Requested" if held else phase, message, holds=held)
+    # A job is disrupted while a reclaim, or the loss of hosts, and not a person keeps it from what it asked for.
+    disrupted = True
+    if phase in {Phase.STOPPING, Phase.SUSPENDED}:
+        disrupted = not is_requested
     elif decision.exclusions:
-        reason, message = "HostsExcluded", following(decision.reason, left_out(decision.exclusions, job.spec))
+        reason, message = "HostsExcluded", following(message, left_out(decision.exclusions, job.spec))
     elif decision.window_until is not None:
         reason = "CollectingGroup"
     else:
-        holds = False
-    return _condition("Disrupted", now, reason, message, holds=holds)
+        disrupted = False
+    yield condition("Disrupted", reason, message, holds=disrupted)
 
 
-def _condition(kind: str, since: Instant, reason: str, message: str, *, holds: bool) -> Condition:
-    status = "True" if holds else "False"
-    return Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=since)
+def sentence(notice: ReclaimNotice) -> str:
+    """Returns a sentence about a notice; instants are in UTC and cut to whole seconds."""
+    subject, source = f"{notice.subject.kind.capitalize()} {notice.subject.name}", notice.source
+    active = notice.state is NoticeState.ACTIVE
+    deadline = "" if notice.deadline is None else f" at {instant_of(notice.deadline):%Y-%m-%dT%H:%M:%SZ}"
+    words = f': "{notice.message}"' if notice.message else "."
+    announced = f"{subject} {_VERBS[notice.notice_class]} reclaimed{deadline}, says {source}{words}"
+    if notice.simulated:
+        return f"Drill: {announced}" if active else f"Drill: {subject} stays; it is over."
+    if notice.drains:
+        empty = f" It has to be empty{deadline}." if deadline else ""
+        by = notice.message.rstrip(".") or "an operator"
+        return f"{subject} is drained by {by}.{empty}" if active else f"{subject} is not drained any more."
+    match notice.state:
+        case NoticeState.ACTIVE:
+            return announced
+        case NoticeState.WITHDRAWN:
+            return f"{subject} will not be reclaimed after all, says {source}."
+        case NoticeState.EXPIRED if notice.notice_class is NoticeClass.HINT:
+            return f"{subject} is not watched any more; {source} had announced no end."
+        case NoticeState.GONE:
+            return f"{subject} is gone, as {source} had announced."
+        case _:
+            return f"{subject} is still there, though {source} had announced its end."

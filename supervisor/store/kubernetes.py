@@ -5,9 +5,9 @@ does. Every value is written whole, so a lost answer costs no more than a repeti
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 from servicekit.bulkhead import Bulkhead
@@ -20,6 +20,7 @@ from servicekit.kubernetes.server import ApiServer, always
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, SupervisedJob, ended_before
 from supervisor.domain.notice import ReclaimNotice
+from supervisor.store.codec import JOBS, NOTICES, JobCodec, NoticeCodec, notice_key, read_job, read_notice
 from supervisor.store.interface import (
     MAX_EPISODES,
     JobChange,
@@ -29,30 +30,24 @@ from supervisor.store.interface import (
     StoreUnavailableError,
     decided_since,
 )
-from supervisor.store.job_codec import JobCodec
-from supervisor.store.names import JOBS, NOTICES, notice_key
-from supervisor.store.notice_codec import NoticeCodec
 from supervisor.store.typed_store import TypedStore
-
-_FIRST_EPOCH = 1
-"""The epoch of the first leader, and of a supervisor without rivals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class KubernetesStoreOptions:
     """The connection and the role.
 
     `kubeconfig` is a file that names the cluster; without it the pod's own account is used. `namespace` is that of jobs
     which were registered stand-alone, empty for the configuration's own. `timeout_seconds` is for one request. `epoch`
-    grows from leader to leader; the API server refuses a lower one than it has seen. `kinds` are the API resources of
-    the cluster's jobs, by the lower-case kind. `may_write` is called right before every write, and a write that it does
-    not allow fails.
+    grows from leader to leader, from 1 on; the API server refuses a lower one than it has seen. `kinds` are the API
+    resources of the cluster's jobs, by the lower-case kind. `may_write` is called right before every write, and a write
+    that it does not allow fails.
     """
 
     kubeconfig: str | None = None
     namespace: str = ""
     timeout_seconds: float = 5.0
-    epoch: int = _FIRST_EPOCH
+    epoch: int = 1
     watch_seconds: int = 60
     kinds: Mapping[str, Resource] = field(default_factory=dict)
     may_write: Callable[[], bool] = always
@@ -61,13 +56,13 @@ class Options:
 class KubernetesStore:
     """See `supervisor.store.interface.Store`. Open with `open`, let `run` run, end with `close`."""
 
-    def __init__(self, server: ApiServer, options: Options, clock: Clock, bulkhead: Bulkhead) -> None:
+    def __init__(self, server: ApiServer, options: KubernetesStoreOptions, clock: Clock, bulkhead: Bulkhead) -> None:
         self._server = server
-        notice_codec = NoticeCodec()
-        job_codec = JobCodec(options.namespace or server.namespace, clock.now, options.kinds)
-        notices = ResourceClient(server, NOTICES, notice_codec.decode)
-        jobs = ResourceClient(server, JOBS, job_codec.decode)
-        self._notices = TypedStore(notices, notice_codec, options.epoch, self._publish, bulkhead)
+        home = options.namespace or server.namespace
+        notices = ResourceClient(server, NOTICES, read_notice)
+        jobs = ResourceClient(server, JOBS, partial(read_job, home=home))
+        self._notices = TypedStore(notices, NoticeCodec(), options.epoch, self._publish, bulkhead)
+        job_codec = JobCodec(home, clock.now, options.kinds)
         self._jobs = TypedStore(jobs, job_codec, options.epoch, self._publish, bulkhead)
         self._reflectors: tuple[Reflector[Any], ...] = (
             Reflector(notices, self._notices.cache, clock, options.watch_seconds),
@@ -78,7 +73,7 @@ class KubernetesStore:
         self._news = asyncio.Event()
 
     @classmethod
-    async def open(cls, options: Options, clock: Clock, bulkhead: Bulkhead) -> Self:
+    async def open(cls, options: KubernetesStoreOptions, clock: Clock, bulkhead: Bulkhead) -> Self:
         """Connects and reads everything; waits for an API server that is away.
 
         Raises:
@@ -118,7 +113,8 @@ class KubernetesStore:
     @property
     def known_epoch(self) -> int:
         """The epoch of the last leader whose writes are known, 0 for none."""
-        return max(self._notices.known_epoch, self._jobs.known_epoch)
+        notices, jobs = self._notices.cache.objects.values(), self._jobs.cache.objects.values()
+        return max((*(each.epoch for each in notices), *(each.epoch for each in jobs)), default=0)
 
     async def highest_epoch(self) -> int:
         """Reads everything again and returns `known_epoch`.
@@ -151,22 +147,25 @@ class KubernetesStore:
 
     async def close(self) -> None:
         """Ends the connections; changes still waiting are refused."""
-        self._notices.queue.close()
-        self._jobs.queue.close()
+        self._notices.close()
+        self._jobs.close()
         await self._server.close()
 
     async def run(self) -> None:
         """Root task: makes changes and follows the resources; once it has ended, every change is refused."""
         async with asyncio.TaskGroup() as group:
-            for queue in (self._notices.queue, self._jobs.queue):
-                group.create_task(queue.run(), name="store.changes")
+            for run in (self._notices.run, self._jobs.run):
+                group.create_task(run(), name="store.changes")
             for reflector in self._reflectors:
                 group.create_task(reflector.run(), name="store.follow")
 
     async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:
         notice = await self._notices.change(key, change)
         if notice is not None and notice.episode > MAX_EPISODES:
-            await self._delete_outlived(notice)
+            # A source that announces and withdraws without end must not fill the cluster before the retention ends.
+            outlived = self._notices.cache.objects.get(notice_key(notice.id, notice.episode - MAX_EPISODES))
+            if outlived is not None:
+                await self._notices.remove(outlived)
         return notice
 
     async def put_job(self, name: JobName, change: JobChange) -> SupervisedJob | None:
@@ -185,7 +184,9 @@ class KubernetesStore:
 
     def snapshot(self) -> Snapshot:
         if self._snapshot is None:
-            self._snapshot = Snapshot(self._version, self._notices.values(), self._jobs.values())
+            notices = {key: each.value for key, each in self._notices.newest.items() if each.value is not None}
+            jobs = {name: each.value for name, each in self._jobs.newest.items() if each.value is not None}
+            self._snapshot = Snapshot(self._version, notices, jobs)
         return self._snapshot
 
     async def changed(self, since: int) -> Snapshot:
@@ -201,28 +202,16 @@ class KubernetesStore:
     async def prune(self, before: float) -> int:
         notices = self._notices.outdated(before, lambda notice: (notice.ended_at or before) < before)
         jobs = self._jobs.outdated(before, lambda job: ended_before(job, before))
-        async with _all_or_unavailable() as group:
-            removed = [group.create_task(self._notices.remove(each)) for each in notices]
-            removed += [group.create_task(self._jobs.remove(each)) for each in jobs]
+        try:
+            async with asyncio.TaskGroup() as group:
+                removed = [group.create_task(self._notices.remove(each)) for each in notices]
+                removed += [group.create_task(self._jobs.remove(each)) for each in jobs]
+        except* StoreUnavailableError as errors:
+            raise StoreUnavailableError(str(errors.exceptions[0])) from errors
         return sum(task.result() for task in removed)
-
-    async def _delete_outlived(self, notice: ReclaimNotice) -> None:
-        """A source that announces and withdraws without end must not fill the cluster before the retention ends."""
-        outlived = self._notices.cache.objects.get(notice_key(notice.id, notice.episode - MAX_EPISODES))
-        if outlived is not None:
-            await self._notices.remove(outlived)
 
     def _publish(self) -> None:
         self._version += 1
         self._snapshot = None
         self._news.set()
         self._news = asyncio.Event()
-
-
-@asynccontextmanager
-async def _all_or_unavailable() -> AsyncIterator[asyncio.TaskGroup]:
-    try:
-        async with asyncio.TaskGroup() as group:
-            yield group
-    except* StoreUnavailableError as errors:
-        raise StoreUnavailableError(str(errors.exceptions[0])) from errors

@@ -1,32 +1,33 @@
 """The stand-alone store: one SQLite file that one thread writes, with group commit.
 
 Changes that arrive during a commit share the next one, so that 2,500 notices at once take a few commits instead of
-2,500. Reads come from memory and show durable state only.
+2,500. Reads come from memory and show durable state only. Each value is stored whole, as the JSON of its dataclass.
 """
 
 import asyncio
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeVar, TypeVarTuple, cast
+from typing import Any, Self, TypeVar, TypeVarTuple, cast
 
+import msgspec
 import structlog
 
-from servicekit.clock import Clock
+from servicekit.clock import BootTime, Clock
 from servicekit.failpoints import failpoint
 from servicekit.files import draft_beside
 from servicekit.text import one_line
 from supervisor.domain.ids import JobName, NoticeId
-from supervisor.domain.job import Decision, SupervisedJob, ended_before
+from supervisor.domain.job import Decision, Observed, SupervisedJob, ended_before
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.failpoints import At
-from supervisor.store import rows
 from supervisor.store.interface import (
+    MAX_EPISODES,
     JobChange,
     NoticeChange,
     Snapshot,
@@ -34,15 +35,40 @@ from supervisor.store.interface import (
     StoreUnavailableError,
     decided_since,
 )
+from supervisor.store.migrations import migrate_notice_ids, spec_fields, stored_job
+
+_VERSION = 2
+_TABLES = (
+    """CREATE TABLE notices (
+        id TEXT NOT NULL, episode INTEGER NOT NULL, ended_at REAL, body BLOB NOT NULL,
+        PRIMARY KEY (id, episode)) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE jobs (
+        name TEXT NOT NULL PRIMARY KEY, uid TEXT NOT NULL,
+        spec BLOB NOT NULL, observed BLOB NOT NULL, decision BLOB NOT NULL) STRICT, WITHOUT ROWID""",
+)
+_BOOT_TIME = (
+    "CREATE TABLE IF NOT EXISTS boot_time (one INTEGER PRIMARY KEY, boot TEXT NOT NULL, at REAL NOT NULL) STRICT"
+)
+"""It is not created with the other tables, because earlier versions made files without it."""
+
+_KEYS = {"notices": "id = ? AND episode = ?", "jobs": "name = ?"}
 
 _MAX_PER_COMMIT = 1000
 _STEP_SECONDS = 1.0
 """A smaller step of the system's clock is not logged."""
 
 _log = structlog.get_logger()
+_encoder = msgspec.json.Encoder(order="deterministic")
 
 R = TypeVar("R")
 P = TypeVarTuple("P")
+
+_Write = tuple[str, Sequence[object]]
+"""A statement and its parameters."""
+
+
+class _UnusableFileError(Exception):
+    """This version cannot use the file."""
 
 
 @dataclass(slots=True)
@@ -51,11 +77,11 @@ class _Draft:
 
     notices: dict[NoticeId, ReclaimNotice]
     jobs: dict[JobName, SupervisedJob]
-    writes: list[rows.Write]
+    writes: list[_Write]
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _PendingDraft:
     """A change that waits for its commit; `apply` changes the draft and returns the caller's result."""
 
     apply: Callable[[_Draft], object]
@@ -63,17 +89,20 @@ class _Pending:
 
 
 class SqliteStore:
-    """See `supervisor.store.interface.Store`. Open with `open`, let `run` run, end with `close`."""
+    """See `supervisor.store.interface.Store`. Open with `open`, let `run` run, end with `close`.
+
+    Attributes:
+        unread: How many rows of each table did not decode when the file was opened.
+    """
 
     def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor, snapshot: Snapshot) -> None:
         self._connection = connection
         self._thread = thread
         self._snapshot = snapshot
-        self._queue: asyncio.Queue[_Pending] = asyncio.Queue()
+        self._queue: asyncio.Queue[_PendingDraft] = asyncio.Queue()
         self._news = asyncio.Condition()
         self._closed = False
         self.unread: Mapping[str, int] = {}
-        """How many rows of each table did not decode when the file was opened."""
 
     @classmethod
     async def open(cls, path: Path) -> Self:
@@ -84,13 +113,12 @@ class SqliteStore:
         """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         try:
-            connection, contents = await asyncio.get_running_loop().run_in_executor(thread, _open, path)
+            connection, snapshot, unread = await asyncio.get_running_loop().run_in_executor(thread, _open, path)
         except BaseException:
             thread.shutdown()
             raise
-        store = cls(connection, thread, Snapshot(1, contents.notices, contents.jobs))
-        counts = Counter(row.table for row in contents.unread)
-        store.unread = {table: counts[table] for table in ("notices", "jobs")}
+        store = cls(connection, thread, snapshot)
+        store.unread = {table: unread[table] for table in _KEYS}
         return store
 
     async def continue_clock(self, clock: Clock) -> None:
@@ -99,15 +127,12 @@ class SqliteStore:
         To be called before anything reads the clock. While nothing is active, no instant matters, and the clock stays
         as it is.
         """
+        notices, jobs = self._snapshot.notices.values(), self._snapshot.jobs.values()
+        active = any(each.state is NoticeState.ACTIVE for each in notices) or any(not each.over for each in jobs)
         try:
-            await self._in_thread(_continue_clock, self._connection, clock, self._active)
+            await self._in_thread(_continue_clock, self._connection, clock, active)
         except sqlite3.Error as error:
             _log.warning("clock.not_kept", why=str(error))
-
-    @property
-    def _active(self) -> bool:
-        notices, jobs = self._snapshot.notices.values(), self._snapshot.jobs.values()
-        return any(each.state is NoticeState.ACTIVE for each in notices) or any(not each.over for each in jobs)
 
     async def close(self) -> None:
         """Closes the file; changes that still wait are refused."""
@@ -132,7 +157,7 @@ class SqliteStore:
             await self._commit(batch)
         except asyncio.CancelledError:
             for pending in batch:
-                _refuse(pending, "the store is closing")
+                _settle(pending, StoreUnavailableError("the store is closing"))
             raise
 
     async def put_notice(self, key: NoticeId, change: NoticeChange) -> ReclaimNotice | None:
@@ -140,7 +165,13 @@ class SqliteStore:
             known = draft.notices.get(key)
             notice = change(known)
             if notice is not None and notice != known:
-                draft.writes.extend(rows.notice_writes(notice))
+                statement = "INSERT OR REPLACE INTO notices (id, episode, ended_at, body) VALUES (?, ?, ?, ?)"
+                row = (notice.id, notice.episode, notice.ended_at, _encoder.encode(notice))
+                draft.writes.append((statement, row))
+                if notice.episode > MAX_EPISODES:
+                    # A source that announces and withdraws without end must not fill the disk until the retention ends.
+                    outlived = notice.episode - MAX_EPISODES
+                    draft.writes.append(("DELETE FROM notices WHERE id = ? AND episode = ?", (notice.id, outlived)))
                 draft.notices[key] = notice
             return notice
 
@@ -151,7 +182,9 @@ class SqliteStore:
             known = draft.jobs.get(name)
             job = change(known)
             if job is not None and job != known:
-                draft.writes.append(rows.job_write(job))
+                statement = "INSERT OR REPLACE INTO jobs (name, uid, spec, observed, decision) VALUES (?, ?, ?, ?, ?)"
+                parts = [_encoder.encode(part) for part in (spec_fields(job.spec), job.observed, job.decision)]
+                draft.writes.append((statement, (job.name, job.uid, *parts)))
                 draft.jobs[name] = job
             return job
 
@@ -178,7 +211,7 @@ class SqliteStore:
         def apply(draft: _Draft) -> None:
             if name in draft.jobs and draft.jobs[name].uid == uid:
                 del draft.jobs[name]
-                draft.writes.append(rows.job_deletion(name))
+                draft.writes.append(("DELETE FROM jobs WHERE name = ?", (name,)))
 
         await self._submit(apply)
 
@@ -186,104 +219,105 @@ class SqliteStore:
         def apply(draft: _Draft) -> int:
             notices = [key for key, notice in draft.notices.items() if (notice.ended_at or before) < before]
             jobs = [name for name, job in draft.jobs.items() if ended_before(job, before)]
+            draft.writes.append(("DELETE FROM notices WHERE ended_at < ?", (before,)))
             for key in notices:
                 del draft.notices[key]
             for name in jobs:
                 del draft.jobs[name]
-            draft.writes.extend(rows.ended_deletions(before, jobs))
+                draft.writes.append(("DELETE FROM jobs WHERE name = ?", (name,)))
             return len(notices) + len(jobs)
 
         return cast("int", await self._submit(apply))
-
-    def _refuse_all(self) -> None:
-        self._closed = True
-        while not self._queue.empty():
-            _refuse(self._queue.get_nowait(), "the store is closing")
 
     async def _submit(self, apply: Callable[[_Draft], object]) -> object:
         if self._closed:
             raise StoreUnavailableError("the store is closing")
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(_Pending(apply, done))
+        self._queue.put_nowait(_PendingDraft(apply, done))
         return await done
 
-    async def _commit(self, batch: list[_Pending]) -> None:
+    async def _commit(self, batch: Sequence[_PendingDraft]) -> None:
         draft = _Draft(dict(self._snapshot.notices), dict(self._snapshot.jobs), [])
-        outcomes = [(pending, *_try(pending, draft)) for pending in batch]
+        outcomes = list[object]()
+        for pending in batch:
+            try:
+                outcomes.append(pending.apply(draft))
+            except Exception as refusal:  # noqa: BLE001 - a change that refuses itself concerns its caller alone
+                outcomes.append(refusal)
         if draft.writes:
             try:
                 await self._in_thread(_write, self._connection, draft.writes)
             except sqlite3.Error as error:
                 for pending in batch:
-                    _refuse(pending, f"cannot write: {error}", error)
+                    unavailable = StoreUnavailableError(f"cannot write: {error}")
+                    unavailable.__cause__ = error
+                    _settle(pending, unavailable)
                 return
-            await self._publish(Snapshot(self._snapshot.version + 1, draft.notices, draft.jobs))
+            self._snapshot = Snapshot(self._snapshot.version + 1, draft.notices, draft.jobs)
+            async with self._news:
+                self._news.notify_all()
             failpoint(At.STORE_PUBLISHED)
-        for pending, result, refusal in outcomes:
-            _settle(pending, result, refusal)
+        for pending, outcome in zip(batch, outcomes, strict=True):
+            _settle(pending, outcome)
 
-    async def _publish(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        async with self._news:
-            self._news.notify_all()
+    def _refuse_all(self) -> None:
+        self._closed = True
+        while not self._queue.empty():
+            _settle(self._queue.get_nowait(), StoreUnavailableError("the store is closing"))
 
     def _in_thread(self, function: Callable[[*P], R], *arguments: *P) -> Awaitable[R]:
         return asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
 
-def _try(pending: _Pending, draft: _Draft) -> tuple[object, Exception | None]:
-    try:
-        return pending.apply(draft), None
-    except Exception as refusal:  # noqa: BLE001 - a change that refuses itself concerns its caller alone
-        return None, refusal
-
-
-def _settle(pending: _Pending, result: object, refusal: Exception | None) -> None:
+def _settle(pending: _PendingDraft, outcome: object) -> None:
+    """Ends the wait of the change's caller, with the outcome or with the error that it is."""
     if pending.done.done():
         return
-    if refusal is None:
-        pending.done.set_result(result)
+    if isinstance(outcome, Exception):
+        pending.done.set_exception(outcome)
     else:
-        pending.done.set_exception(refusal)
+        pending.done.set_result(outcome)
 
 
-def _refuse(pending: _Pending, reason: str, cause: Exception | None = None) -> None:
-    error = StoreUnavailableError(reason)
-    error.__cause__ = cause
-    _settle(pending, None, error)
-
-
-def _open(path: Path) -> tuple[sqlite3.Connection, rows.ReadRows]:
+def _open(path: Path) -> tuple[sqlite3.Connection, Snapshot, Counter[str]]:
+    """Returns the connection, what is stored, and the number of rows of each table that do not decode."""
     try:
         if not path.exists():
             _create(path)
-        _check_not_empty(path)
-        _make_private(path)
+        _check_file(path)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
-        return connection, _read(connection)
-    except (sqlite3.Error, rows.UnreadableError) as error:
+        try:
+            _prepare(connection)
+            snapshot, unread = _read(connection)
+        except BaseException:
+            connection.close()
+            raise
+    except (sqlite3.Error, _UnusableFileError) as error:
         raise StoreError(f"cannot open the store {path}: {_explained(error, path)}") from error
+    return connection, snapshot, unread
 
 
 def _create(path: Path) -> None:
     """Creates a store in another file and links it into place: an interrupted first start leaves no empty store."""
     with draft_beside(path) as file:
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-            rows.create(connection)
+            connection.execute("BEGIN EXCLUSIVE")
+            for table in _TABLES:
+                connection.execute(table)
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+            connection.execute("COMMIT")
         failpoint(At.STORE_PREPARED)
         with suppress(FileExistsError):  # If another process was first, its store counts.
             path.hardlink_to(file)
         failpoint(At.STORE_LINKED)
 
 
-def _check_not_empty(path: Path) -> None:
-    """Refuses an empty file: SQLite would take it for a new store and discard the log beside it."""
+def _check_file(path: Path) -> None:
+    """Refuses an empty file, and tightens the mode of files that older versions made."""
     if path.stat().st_size == 0:
-        raise rows.UnreadableError("it is damaged: it is empty. Remove it to begin with nothing known")
-
-
-def _make_private(path: Path) -> None:
-    """Tightens the mode of files that older versions made; SQLite gives it to the files beside the store."""
+        # SQLite would take it for a new store and discard the log beside it.
+        raise _UnusableFileError("it is damaged: it is empty. Remove it to begin with nothing known")
+    # SQLite gives the mode of the store to the files beside it.
     for suffix in ("", "-wal", "-shm", "-journal"):
         file = path.with_name(path.name + suffix)
         try:
@@ -293,6 +327,78 @@ def _make_private(path: Path) -> None:
             continue
         except OSError as error:
             _log.warning("store.readable_by_others", file=str(file), why=error.strerror)
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Locks a file, checks it and migrates it to the present version.
+
+    Raises:
+        _UnusableFileError: A newer version wrote the file, or it is damaged.
+        sqlite3.Error: It is damaged, or another process has it open.
+    """
+    # A second supervisor on the same file fails here, not in the middle of a reclaim.
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    # Before any write: a lost page may read as an empty table. This takes some 10 ms for 10 MB.
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise _UnusableFileError(f"it is damaged: {verdict}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN EXCLUSIVE")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 1:
+        try:
+            migrate_notice_ids(connection)
+        except msgspec.MsgspecError as error:
+            raise _UnusableFileError(f"a row does not decode: {error}") from error
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+    connection.execute("COMMIT")
+    if version == 0:
+        raise _UnusableFileError("it is damaged: no store has been made in it")
+    if version > _VERSION:
+        raise _UnusableFileError(f"it was written by a newer version (schema {version}, this one knows {_VERSION})")
+
+
+def _read(connection: sqlite3.Connection) -> tuple[Snapshot, Counter[str]]:
+    """Reads the newest episode of every notice, and every job, and sets rows aside that do not decode.
+
+    One row of another version must not keep everybody's supervisor from starting. The agent or the launcher that the
+    row is of reports again, and its new row must not overwrite what nobody has understood. Rows that are set aside stay
+    for people in the tables `unread_notices` and `unread_jobs`.
+    """
+    notices, jobs = dict[NoticeId, ReclaimNotice](), dict[JobName, SupervisedJob]()
+    unread = list[tuple[str, tuple[object, ...], str]]()
+    for key, episode, body in connection.execute("SELECT id, episode, body FROM notices ORDER BY id, episode"):
+        try:
+            notice = msgspec.json.decode(body, type=ReclaimNotice)
+            notices[notice.id] = notice
+        except msgspec.MsgspecError as error:
+            unread.append(("notices", (key, episode), f"a row does not decode: {error}"))
+    for name, uid, spec, observed, decision in connection.execute(
+        "SELECT name, uid, spec, observed, decision FROM jobs"
+    ):
+        try:
+            jobs[JobName(name)] = stored_job(
+                JobName(name),
+                uid,
+                msgspec.json.decode(spec, type=dict[str, Any]),
+                msgspec.json.decode(observed, type=Observed),
+                msgspec.json.decode(decision, type=Decision),
+            )
+        except (msgspec.MsgspecError, ValueError) as error:
+            unread.append(("jobs", (name,), str(error)))
+    if unread:
+        connection.execute("BEGIN IMMEDIATE")
+        for table, row, _ in unread:
+            aside, which = f"unread_{table}", _KEYS[table]
+            columns = f"SELECT *, CURRENT_TIMESTAMP AS set_aside_at FROM {table} WHERE"  # noqa: S608 - constants
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {aside} AS {columns} FALSE")
+            connection.execute(f"INSERT INTO {aside} {columns} {which}", row)
+            connection.execute(f"DELETE FROM {table} WHERE {which}", row)  # noqa: S608 - constants
+        connection.execute("COMMIT")
+    for table, row, reason in unread:
+        _log.warning("store.row_unread", table=table, row="/".join(map(str, row)), reason=one_line(reason))
+    return Snapshot(1, notices, jobs), Counter(table for table, _, _ in unread)
 
 
 def _explained(error: Exception, path: Path) -> str:
@@ -308,29 +414,20 @@ def _explained(error: Exception, path: Path) -> str:
     return str(error)
 
 
-def _read(connection: sqlite3.Connection) -> rows.ReadRows:
-    try:
-        rows.prepare(connection)
-        contents = rows.read(connection)
-    except BaseException:
-        connection.close()
-        raise
-    for row in contents.unread:
-        _log.warning("store.row_unread", table=row.table, row="/".join(map(str, row.key)), reason=one_line(row.reason))
-    return contents
-
-
 def _continue_clock(connection: sqlite3.Connection, clock: Clock, active: bool) -> None:  # noqa: FBT001 - internal
-    now, kept = clock.boot_time, rows.boot_time(connection)
+    now = clock.boot_time
+    connection.execute(_BOOT_TIME)
+    row = connection.execute("SELECT boot, at FROM boot_time").fetchone()
+    kept = None if row is None else BootTime(*row)
     if kept is None or not active or not kept.boot or kept.boot != now.boot:
-        rows.set_boot_time(connection, now)
+        connection.execute("INSERT OR REPLACE INTO boot_time (one, boot, at) VALUES (1, ?, ?)", (now.boot, now.at))
         return
     clock.move(kept.at - now.at)
     if abs(kept.at - now.at) > _STEP_SECONDS:
         _log.warning("clock.stepped", seconds=round(now.at - kept.at, 1))
 
 
-def _write(connection: sqlite3.Connection, writes: list[rows.Write]) -> None:
+def _write(connection: sqlite3.Connection, writes: Sequence[_Write]) -> None:
     failpoint(At.STORE_BEGINS)
     connection.execute("BEGIN IMMEDIATE")
     try:

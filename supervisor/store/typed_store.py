@@ -1,7 +1,13 @@
-"""The values of one kind in custom resources: a cache of them, and changes that never overwrite another writer's."""
+"""Keeps the values of one kind in custom resources: a cache of them, and changes that never overwrite another writer's.
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import MappingProxyType
+Changes are made in order for one key, and concurrently across keys; those that wait for one key are one batch.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from servicekit.bulkhead import Bulkhead
@@ -10,20 +16,36 @@ from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
 from servicekit.kubernetes.objects import ObjectKey
+from servicekit.workqueue import KeyedWorkQueue
 from supervisor.failpoints import At
-from supervisor.store.changes import Change, ChangeQueue, PendingChange
-from supervisor.store.codec import Codec, Record
-from supervisor.store.fields import Fields
+from supervisor.store.codec import Codec, Fields, StoredRecord
 from supervisor.store.interface import StoreUnavailableError
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-Outcomes = list[tuple[PendingChange[T], T | Exception | None]]
-"""The value that each change of a batch led to, or why it was refused."""
+Change = Callable[[T | None], T | None]
+"""Maps the stored value (None = nothing is stored) to the new one; None leaves it as it is."""
 
 _MAX_ATTEMPTS = 10
 """Attempts at one change that others come between: only a person or a deposed supervisor does that."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingChange(Generic[T]):
+    """A change and the future that its caller awaits."""
+
+    change: Change[T]
+    done: asyncio.Future[T | None]
+
+    def settle(self, outcome: T | Exception | None) -> None:
+        """Ends the wait: with the value that is durable, or with the error for which the change was not made."""
+        if self.done.done():
+            return
+        if isinstance(outcome, Exception):
+            self.done.set_exception(outcome)
+        else:
+            self.done.set_result(outcome)
 
 
 class TypedStore(Generic[K, T]):
@@ -31,15 +53,19 @@ class TypedStore(Generic[K, T]):
 
     Args:
         client: Reads and writes the resources.
-        codec: Encodes and decodes them.
+        codec: Encodes them.
         epoch: The leader's, which every write carries.
         on_change: Called after a value has changed.
-        bulkhead: Keeps what nobody foresaw with its value.
+        bulkhead: Confines an unforeseen error to its value.
+
+    Attributes:
+        cache: All resources of the kind.
+        newest: The record of the newest value of each id, live.
     """
 
     def __init__(
         self,
-        client: ResourceClient[Record[T]],
+        client: ResourceClient[StoredRecord[T]],
         codec: Codec[K, T],
         epoch: int,
         on_change: Callable[[], None],
@@ -48,32 +74,40 @@ class TypedStore(Generic[K, T]):
         self._client = client
         self._codec = codec
         self._on_change = on_change
-        self._newest: dict[K, Record[T]] = {}
+        self._queue = KeyedWorkQueue("store.change", self._make_batch, bulkhead)
+        self._waiting: defaultdict[K, list[PendingChange[T]]] = defaultdict(list)
+        self._closed = False
         self.epoch = epoch
-        self.cache: Cache[Record[T]] = Cache(client.resource.plural, self._update_newest, bulkhead)
-        self.queue: ChangeQueue[K, T] = ChangeQueue(self._make, bulkhead)
+        self.newest: dict[K, StoredRecord[T]] = {}
+        self.cache: Cache[StoredRecord[T]] = Cache(client.resource.plural, self._update_newest, bulkhead)
 
-    def values(self) -> dict[K, T]:
-        """Returns the newest value of each id."""
-        return {key: record.value for key, record in self._newest.items() if record.value is not None}
+    async def run(self) -> None:
+        """Root task: writes changes; once it has ended, every change is refused."""
+        try:
+            await self._queue.run()
+        finally:
+            self.close()
 
-    @property
-    def newest(self) -> Mapping[K, Record[T]]:
-        """The record of the newest value of each id, live."""
-        return MappingProxyType(self._newest)
-
-    @property
-    def known_epoch(self) -> int:
-        """The highest epoch in the cache, 0 if there is none."""
-        return max((record.epoch for record in self.cache.objects.values()), default=0)
+    def close(self) -> None:
+        """Refuses all waiting and future changes."""
+        self._closed = True
+        for waiting in self._waiting.values():
+            for pending in waiting:
+                pending.settle(StoreUnavailableError("the store is closing"))
+        self._waiting.clear()
 
     async def change(self, key: K, change: Change[T]) -> T | None:
-        """Changes the newest value of an id, after the changes that wait already; returns the outcome.
+        """Changes the newest value of an id, after the changes that wait already; returns the outcome once durable.
 
         Raises:
-            StoreUnavailableError: The outcome is not durable.
+            StoreUnavailableError: The outcome is not durable; the change may have been made.
         """
-        return await self.queue.submit(key, change)
+        if self._closed or self._queue.shutting_down:
+            raise StoreUnavailableError("the store is closing")
+        pending = PendingChange(change, asyncio.get_running_loop().create_future())
+        self._waiting[key].append(pending)
+        self._queue.add(key)
+        return await pending.done
 
     async def refresh(self) -> None:
         """Reads what is new or changed, as the watch may be late. Only the watch tells of deletions.
@@ -84,65 +118,94 @@ class TypedStore(Generic[K, T]):
         for record in (await self._client.list()).objects:
             self.cache.record_write(record)
 
-    def outdated(self, before: float, ended: Callable[[T], bool]) -> list[Record[T]]:
-        """Returns the records whose value has `ended`, and our own without a value that were made `before`."""
-        return [
-            record
-            for key, record in self.cache.objects.items()
-            if key not in self.cache.unread
-            and (_abandoned(record, before) if record.value is None else ended(record.value))
-        ]
+    def outdated(self, before: float, ended: Callable[[T], bool]) -> list[StoredRecord[T]]:
+        """Returns the records whose value has `ended`, and our own without a value that were made `before`.
 
-    async def remove(self, record: Record[T]) -> bool:
+        Nobody has written the status of those, in the second request.
+        """
+        found = list[StoredRecord[T]]()
+        for key, record in self.cache.objects.items():
+            created = record.metadata.creation_timestamp
+            if key in self.cache.unread:
+                continue
+            if record.value is not None:
+                over = ended(record.value)
+            else:
+                over = record.ours and created is not None and created.timestamp() < before
+            if over:
+                found.append(record)
+        return found
+
+    async def remove(self, record: StoredRecord[T]) -> bool:
         """Deletes a resource unless it has changed; returns whether it is gone.
 
         Raises:
             StoreUnavailableError: It may still exist.
         """
         try:
-            return await self._remove(record)
+            try:
+                with suppress(NotFoundError):
+                    await self._client.delete(record)
+            except ConflictError:
+                await self._read_again(record.metadata.key)
+                return False
         except ApiError as error:
             raise StoreUnavailableError(f"cannot delete: {error}") from error
-
-    async def _remove(self, record: Record[T]) -> bool:
-        try:
-            await self._client.delete(record)
-        except NotFoundError:
-            pass
-        except ConflictError:
-            await self._read_again(record.metadata.key)
-            return False
         self.cache.record_deletion(record)
         return True
 
+    async def _make_batch(self, key: K) -> None:
+        batch = self._waiting.pop(key, [])
+        try:
+            await self._make(key, batch)
+        finally:
+            for pending in batch:
+                pending.settle(StoreUnavailableError("the change was not made"))
+
     async def _make(self, key: K, batch: Sequence[PendingChange[T]]) -> None:
-        """Settles or refuses every change of a batch."""
+        """Settles every change of a batch."""
         try:
             outcomes = await self._write_batch(key, batch)
         except Exception as error:  # noqa: BLE001 - every error concerns those who wait for these changes
-            if len(batch) > 1 and not _is_transient(error):
+            # Whether the same request may succeed at another time.
+            is_transient = isinstance(error, StoreUnavailableError | ApiError) and not isinstance(error, RefusedError)
+            if len(batch) > 1 and not is_transient:
                 # One of them cannot be written: the others still can.
                 for pending in batch:
                     await self._make(key, [pending])
                 return
+            refusal: Exception = error
+            if isinstance(error, ApiError):
+                refusal = StoreUnavailableError(f"cannot write: {error}")
+                refusal.__cause__ = error
             for pending in batch:
-                pending.refuse(_refusal(error))
+                pending.settle(refusal)
             return
-        for pending, outcome in outcomes:
-            if isinstance(outcome, Exception):
-                pending.refuse(outcome)
-            else:
-                pending.settle(outcome)
+        for pending, outcome in zip(batch, outcomes, strict=True):
+            pending.settle(outcome)
 
-    async def _write_batch(self, key: K, batch: Sequence[PendingChange[T]]) -> Outcomes[T]:
-        """Applies each change to the outcome of the one before, and writes the last outcome for every resource."""
+    async def _write_batch(self, key: K, batch: Sequence[PendingChange[T]]) -> list[T | Exception | None]:
+        """Applies each change to the outcome of the one before, and writes the last outcome for every resource.
+
+        Returns the value that each change led to, or why it refused itself.
+        """
         came_between = ""
         for _ in range(_MAX_ATTEMPTS):
-            record = self._newest.get(key)
-            outcomes = _apply(batch, None if record is None else record.value)
+            record = self.newest.get(key)
+            known = None if record is None else record.value
+            outcomes = list[T | Exception | None]()
             # By resource: a batch may end one episode and begin the next.
-            values = [value for _, value in outcomes if not isinstance(value, Exception | None)]
-            last = {self._object_key(record, value): value for value in values}
+            last = dict[ObjectKey, T]()
+            for pending in batch:
+                try:
+                    outcome = pending.change(known)
+                except Exception as refusal:  # noqa: BLE001 - a change that refuses itself concerns its caller alone
+                    outcomes.append(refusal)
+                    continue
+                outcomes.append(outcome)
+                if outcome is not None:
+                    known = outcome
+                    last[self._object_key(record, outcome)] = outcome
             for object_key in last.keys() & self.cache.unread.keys():
                 raise StoreUnavailableError(f"{object_key.name} does not decode: delete it, or start its version again")
             try:
@@ -156,7 +219,7 @@ class TypedStore(Generic[K, T]):
                 return outcomes
         raise StoreUnavailableError(f"somebody else keeps changing it: {came_between}")
 
-    def _object_key(self, record: Record[T] | None, value: T) -> ObjectKey:
+    def _object_key(self, record: StoredRecord[T] | None, value: T) -> ObjectKey:
         """Returns the key of the resource that holds the value, however an earlier version named it, or a new key.
 
         A resource that does not decode is not overwritten.
@@ -164,8 +227,7 @@ class TypedStore(Generic[K, T]):
         unread = self.cache.unread
         if record is not None and self._rank(record) == self._codec.rank(value) and record.metadata.key not in unread:
             return record.metadata.key
-        key = self._codec.object_key(value)
-        return self._codec.spare_key(key) if key in unread else key
+        return self._codec.object_key(value, unread)
 
     async def _write(self, key: ObjectKey, value: T) -> None:
         """Writes in one request for a changed value, and none for an unchanged one.
@@ -177,7 +239,12 @@ class TypedStore(Generic[K, T]):
             return
         spec, status = self._codec.encode(value, record, self.epoch)
         if record is None:
-            record = await self._create(key, {"spec": spec, "status": status}, self._codec.metadata(value))
+            content, metadata = {"spec": spec, "status": status}, self._codec.metadata(value)
+            try:
+                record = await self._client.create(key, content, **metadata)
+            except NotFoundError as error:  # The namespace or the CRD is missing, not the resource.
+                raise RefusedError(str(error)) from error
+            self.cache.record_write(record)
             failpoint(At.RESOURCE_CREATED)
         elif _differs(record.resource.spec, spec):
             record = await self._client.replace(record, "spec", spec)
@@ -185,14 +252,6 @@ class TypedStore(Generic[K, T]):
         if _differs(record.resource.status, status):
             self.cache.record_write(await self._client.replace(record, "status", status))
         failpoint(At.RESOURCE_WRITTEN)
-
-    async def _create(self, key: ObjectKey, content: Mapping[str, Fields], metadata: Mapping[str, object]) -> Record[T]:
-        try:
-            record = await self._client.create(key, content, **metadata)
-        except NotFoundError as error:  # The namespace or the CRD is missing, not the resource.
-            raise RefusedError(str(error)) from error
-        self.cache.record_write(record)
-        return record
 
     async def _read_again(self, key: ObjectKey) -> None:
         """Brings one resource up to date, as the watch may be late."""
@@ -202,69 +261,30 @@ class TypedStore(Generic[K, T]):
             if (known := self.cache.objects.get(key)) is not None:
                 self.cache.record_deletion(known)
 
-    def _update_newest(self, before: Record[T] | None, after: Record[T] | None) -> None:
+    def _update_newest(self, before: StoredRecord[T] | None, after: StoredRecord[T] | None) -> None:
         old = None if before is None else before.value
         new = None if after is None else after.value
         if after is not None and new is not None:
             self._keep_newest(after, new)
-        elif old is not None and self._newest.get(self._codec.id(old)) is before:
-            self._fall_back(old)
+        elif old is not None and self.newest.get(key := self._codec.id(old)) is before:
+            # The newest value of this id is gone: the one before replaces it, if there is one.
+            del self.newest[key]
+            if self._codec.rank(old) > 1:
+                for record in self.cache.objects.values():
+                    if record.value is not None and self._codec.id(record.value) == key:
+                        self._keep_newest(record, record.value)
         if old != new:
             self._on_change()
 
-    def _keep_newest(self, record: Record[T], value: T) -> None:
+    def _keep_newest(self, record: StoredRecord[T], value: T) -> None:
         key = self._codec.id(value)
-        if self._codec.rank(value) >= self._rank(self._newest.get(key)):
-            self._newest[key] = record
+        if self._codec.rank(value) >= self._rank(self.newest.get(key)):
+            self.newest[key] = record
 
-    def _fall_back(self, gone: T) -> None:
-        """Replaces the newest value of an id, which is gone, by the one before, if there is one."""
-        key = self._codec.id(gone)
-        del self._newest[key]
-        if self._codec.rank(gone) <= 1:
-            return
-        for record in self.cache.objects.values():
-            if record.value is not None and self._codec.id(record.value) == key:
-                self._keep_newest(record, record.value)
-
-    def _rank(self, record: Record[T] | None) -> int:
+    def _rank(self, record: StoredRecord[T] | None) -> int:
         return -1 if record is None or record.value is None else self._codec.rank(record.value)
-
-
-def _apply(batch: Sequence[PendingChange[T]], known: T | None) -> Outcomes[T]:
-    outcomes: Outcomes[T] = []
-    for pending in batch:
-        try:
-            outcome = pending.change(known)
-        except Exception as refusal:  # noqa: BLE001 - a change that refuses itself concerns its caller alone
-            outcomes.append((pending, refusal))
-        else:
-            known = known if outcome is None else outcome
-            outcomes.append((pending, outcome))
-    return outcomes
 
 
 def _differs(before: Fields | None, after: Fields) -> bool:
     """Ignores the epoch: a leader that has nothing else to write does not write that it leads."""
     return before is None or {**before, "epoch": None} != {**after, "epoch": None}
-
-
-def _abandoned(record: Record[T], before: float) -> bool:
-    """Whether nobody has written the status of a resource, in its second request, since that time."""
-    created = record.metadata.creation_timestamp
-    return record.ours and created is not None and created.timestamp() < before
-
-
-def _is_transient(error: Exception) -> bool:
-    """Whether the same request may succeed at another time."""
-    return isinstance(error, StoreUnavailableError) or (
-        isinstance(error, ApiError) and not isinstance(error, RefusedError)
-    )
-
-
-def _refusal(error: Exception) -> Exception:
-    if not isinstance(error, ApiError):
-        return error
-    unavailable = StoreUnavailableError(f"cannot write: {error}")
-    unavailable.__cause__ = error
-    return unavailable

@@ -73,7 +73,7 @@ class SupervisorReplica:
         guard, changes = WriteGuard(), Notifier()
         async with AsyncExitStack() as stack:
             store = await KubernetesStore.open(
-                kubernetes.Options(
+                kubernetes.KubernetesStoreOptions(
                     kubeconfig=kubeconfig,
                     namespace=settings.namespace,
                     timeout_seconds=settings.store_timeout_seconds,

@@ -13,7 +13,7 @@ from supervisor.domain.ids import cluster_job
 from supervisor.domain.job import SupervisedJob
 from supervisor.jobs.kind import AnyKind, JobState
 from supervisor.jobs.registry import resources
-from supervisor.store.job_codec import JobCodec
+from supervisor.store.codec import JobCodec
 from tests.supervisor.decide.decide_builders import T0
 from tests.supervisor.jobs.every_kind import BY_NAME, OPTED_IN, PREFIX, SIZED, TEMPLATE, spec_of
 

@@ -46,8 +46,7 @@ from supervisor.jobs.registry import KINDS, job_of, pod_labels, process_of, reso
 from supervisor.jobs.trainingjob.growth import growable
 from supervisor.jobs.trainingjob.kind import TrainingJobKind
 from supervisor.jobs.trainingjob.resize import host_lists
-from supervisor.store.job_codec import JobCodec
-from supervisor.store.notice_codec import NoticeCodec
+from supervisor.store.codec import JobCodec, NoticeCodec, read_job, read_notice
 from tests.hostile.hostile_objects import (
     MADE,
     NAMESPACE,
@@ -79,7 +78,7 @@ REFUSED = (msgspec.MsgspecError, ValueError)
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
-def read_job(kind: AnyKind, data: bytes) -> Any:
+def read_manifest(kind: AnyKind, data: bytes) -> Any:
     """The job, joined with one that its controller has made of it; None if it is refused."""
     try:
         job = kind.decode(data)
@@ -103,7 +102,7 @@ def read_pods(pods: Iterable[bytes]) -> list[Pod]:
 
 def goes_through(kind: AnyKind, job: bytes, pods: Iterable[bytes], known: SupervisedJob | None = None) -> None:
     """Takes a job and its pods through everything that the supervisor does with them, but for its actions."""
-    read, present = read_job(kind, job), read_pods(pods)
+    read, present = read_manifest(kind, job), read_pods(pods)
     for pod in present:
         process_of(pod), job_of(pod)
     if read is None:
@@ -151,7 +150,7 @@ def is_stored(job: SupervisedJob) -> None:
     where = {"name": key.name, "namespace": key.namespace, "uid": "u", "resourceVersion": "1"}
     data = json.dumps({"metadata": where, "spec": spec, "status": status}).encode()
     assert len(data) < 1_000_000
-    assert JOBS.decode(data).value is not None
+    assert read_job(data, "home").value is not None
 
 
 def noticed(signal: Signal | None) -> ReclaimNotice | None:
@@ -165,7 +164,7 @@ def noticed(signal: Signal | None) -> ReclaimNotice | None:
     spec, status = NOTICES.encode(notice, None, 1)
     where = {"name": NOTICES.object_key(notice).name, "uid": "u", "resourceVersion": "1"}
     data = json.dumps({"metadata": where, "spec": spec, "status": status}).encode()
-    assert NOTICES.decode(data).value is not None
+    assert read_notice(data).value is not None
     return notice
 
 
@@ -173,7 +172,7 @@ def noticed(signal: Signal | None) -> ReclaimNotice | None:
 def test_an_honest_job_goes_through(kind: AnyKind) -> None:
     """The objects that are bent below are supervised as they are, so that the bent ones reach the decisions."""
     job, pods = honest_job(kind), [honest_pod(kind, index) for index in range(4)]
-    read, present = read_job(kind, as_json(job)), read_pods(as_json(pod) for pod in pods)
+    read, present = read_manifest(kind, as_json(job)), read_pods(as_json(pod) for pod in pods)
     observed = kind.observe(JobState.of(kind, cluster_job(NAMESPACE, kind.name, "resnet"), read, present), None, NOW)
     assert observed is not None
     assert observed.spec.requested_workers >= 4
@@ -283,7 +282,7 @@ def honest_record(kind: AnyKind) -> dict[str, Any]:
     """The SupervisedJob that the supervisor stores of an honest job that runs."""
     pods = read_pods(as_json(honest_pod(kind, index)) for index in range(4))
     state = JobState.of(
-        kind, cluster_job(NAMESPACE, kind.name, "resnet"), read_job(kind, as_json(honest_job(kind))), pods
+        kind, cluster_job(NAMESPACE, kind.name, "resnet"), read_manifest(kind, as_json(honest_job(kind))), pods
     )
     observed = kind.observe(state, None, NOW)
     assert observed is not None
@@ -326,7 +325,7 @@ def plans_record(data: bytes) -> None:
     if not schema().is_valid(json.loads(data.replace(b"0" * 4900, b""))):
         return
     try:
-        job = JOBS.decode(data).value
+        job = read_job(data, "home").value
     except REFUSED:
         return
     if job is not None:

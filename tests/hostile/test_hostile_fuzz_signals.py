@@ -22,7 +22,7 @@ from supervisor.ingest.cluster.signals import (
     pod_subject,
 )
 from supervisor.ingest.cluster.taints import taint_signals
-from supervisor.store.notice_codec import NoticeCodec
+from supervisor.store.codec import NoticeCodec
 from tests.supervisor.decide.decide_builders import T0
 
 _INSTANTS = ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00", "0001-01-01T00:00:00+14:00")

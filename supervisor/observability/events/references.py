@@ -13,8 +13,8 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
 from supervisor.jobs.registry import OwnerOf, job_of, resources
 from supervisor.observability.events.event import ObjectReference
+from supervisor.store.codec import JOBS, NOTICES, owners
 from supervisor.store.kubernetes import KubernetesStore
-from supervisor.store.names import JOBS, NOTICES, owners
 
 
 @dataclass(frozen=True, slots=True)

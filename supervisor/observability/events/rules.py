@@ -21,7 +21,7 @@ from supervisor.observability.events.event import (
 )
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
 from supervisor.observability.transitions import LIVE, is_unsaved
-from supervisor.store.sentences import sentence
+from supervisor.store.conditions import sentence
 
 _RELEASED = (
     "The supervisor does not look after the job any more: the job does not opt in, or a person has suspended it."

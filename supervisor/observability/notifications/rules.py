@@ -9,7 +9,7 @@ from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
 from supervisor.observability.journal import Change, JobChanged, NoticeChanged
 from supervisor.observability.notifications.message import Happening, Kind, identifier
 from supervisor.observability.transitions import SUSPENDED, is_stopped, is_suspended
-from supervisor.store.sentences import sentence
+from supervisor.store.conditions import sentence
 
 IsLate = Callable[[SupervisedJob, SupervisedJob], bool]
 """Whether a change of a job shows that its STOP was not acknowledged before the deadline."""

@@ -7,7 +7,7 @@ import pytest
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.job import ELASTIC
-from supervisor.store.kubernetes import KubernetesStore, Options
+from supervisor.store.kubernetes import KubernetesStore, KubernetesStoreOptions
 from tests.chart.chart_rendering import RELEASE, RenderingRefused
 from tests.controlplane.chart.chart_cluster import PREVIOUS_CHART, Installation
 from tests.supervisor.store.store_behaviour import opened, put_job
@@ -102,7 +102,7 @@ async def _store(present: Installation, path: str, resource: Any) -> str:
 
 
 def _opened(present: Installation) -> AbstractAsyncContextManager[KubernetesStore]:
-    options = Options(kubeconfig=str(present.plane.cluster.kubeconfig), namespace="default", epoch=4)
+    options = KubernetesStoreOptions(kubeconfig=str(present.plane.cluster.kubeconfig), namespace="default", epoch=4)
     return opened(lambda: KubernetesStore.open(options, Clock(), Bulkhead(Clock())))
 
 

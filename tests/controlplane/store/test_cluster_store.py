@@ -11,9 +11,9 @@ import pytest
 from supervisor.domain.ids import Host, NoticeId, cluster_job
 from supervisor.domain.job import Result
 from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.store.codec import notice_key
 from supervisor.store.interface import MAX_EPISODES, Snapshot, StoreUnavailableError
 from supervisor.store.kubernetes import KubernetesStore
-from supervisor.store.names import notice_key
 from tests.supervisor.decide.decide_builders import T0, notice, observing, running_job, spec, waiting_job
 from tests.supervisor.store.store_behaviour import Opener, StoreBehaviour, put_job, to
 from tests.testkit.controlplane.api import ObjectRefused
@@ -50,7 +50,7 @@ async def test_what_was_returned_lies_in_the_cluster_and_in_the_snapshot(here: I
 
 async def test_own_changes_are_seen_without_the_watch(here: InstalledPlace) -> None:
     store = await here.store()
-    making = asyncio.create_task(store._notices.queue.run())  # No watch runs beside it.
+    making = asyncio.create_task(store._notices.run())  # No watch runs beside it.
     await store.put_notice(notice(1).id, to(notice(1)))
     assert store.snapshot().notices == {notice(1).id: notice(1)}
     await store.put_notice(notice(1).id, to(replace(notice(1), revision=2)))
@@ -73,7 +73,7 @@ async def test_each_change_of_a_notice_is_one_request(here: InstalledPlace) -> N
     """Also the first one. A supervisor of version 0.1 reads the same notice, and changes it in its own way."""
     withdrawn = replace(notice(1), state=NoticeState.WITHDRAWN, ended_at=T0 + 1, revision=2)
     store = await here.store()
-    making = asyncio.create_task(store._notices.queue.run())  # No watch runs beside it, which is a request too.
+    making = asyncio.create_task(store._notices.run())  # No watch runs beside it, which is a request too.
     before = store.requests
     await store.put_notice(notice(1).id, to(notice(1)))
     assert store.requests - before == 1

@@ -11,7 +11,7 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result, SupervisedJob
 from supervisor.jobs.registry import resources
 from supervisor.jobs.trainingjob.objects import TRAINING_JOBS
-from supervisor.store.kubernetes import KubernetesStore, Options
+from supervisor.store.kubernetes import KubernetesStore, KubernetesStoreOptions
 from tests.controlplane.operator.operator_jobs import defined, names, operating
 from tests.controlplane.trainingjob.trainingjob_world import ElasticJobs, elastic, watching
 from tests.supervisor.store.store_behaviour import opened, put_job
@@ -124,7 +124,7 @@ async def test_what_is_stored_of_a_job_goes_with_it(own_controlplane: ControlPla
         uid = (await jobs.get("bert"))["metadata"]["uid"]
         async with watching(cluster, namespace, tmp_path) as world:
             job = await world.appears("bert")
-        options = Options(kubeconfig=str(cluster.kubeconfig), timeout_seconds=10.0, kinds=resources())
+        options = KubernetesStoreOptions(kubeconfig=str(cluster.kubeconfig), timeout_seconds=10.0, kinds=resources())
         async with opened(lambda: KubernetesStore.open(options, Clock(), Bulkhead(Clock()))) as store:
             await put_job(store, job)
             path = job_path("trainingjob.bert", namespace.name)

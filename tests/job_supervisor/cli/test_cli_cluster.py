@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 from supervisor.check.job import Kind
 from supervisor.domain.ids import JobName
 from supervisor.jobs.registry import resources
-from supervisor.store.job_codec import JobCodec
+from supervisor.store.codec import JobCodec
 from tests.job_supervisor.cli.cli_running import Said, environment, run
 from tests.supervisor.check.check_manifests import GOOD, changed
 from tests.supervisor.decide.decide_builders import running_job

@@ -1,40 +1,53 @@
-"""Changes that are queued while the store closes."""
+"""Changes of custom resources that are waiting while the store closes."""
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from supervisor.store.changes import ChangeQueue, PendingChange
+from supervisor.domain.ids import NoticeId
+from supervisor.domain.notice import ReclaimNotice
+from supervisor.store.codec import NOTICES, NoticeCodec
 from supervisor.store.interface import StoreUnavailableError
+from supervisor.store.typed_store import TypedStore
+from tests.supervisor.decide.decide_builders import notice
+from tests.supervisor.store.store_behaviour import to
 from tests.testkit.waiting import PATIENCE
+
+
+class _StuckClient:
+    """A client whose request is not answered, and takes a moment to end."""
+
+    resource = NOTICES
+
+    def __init__(self) -> None:
+        self.asked, self.cancelled, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def create(self, *_key_and_content: object, **_metadata: object) -> None:
+        self.asked.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.cancelled.set()
+            await self.ended.wait()
 
 
 async def test_a_change_that_comes_while_another_one_ends_is_refused() -> None:
     """As one that may be tried again, not as a fault: what ends may take a moment."""
-    making, ending, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def make(_key: str, _batch: Sequence[PendingChange[int]]) -> None:
-        making.set()
-        try:
-            await asyncio.get_running_loop().create_future()
-        finally:
-            ending.set()
-            await ended.wait()
-
-    queue: ChangeQueue[str, int] = ChangeQueue(make, Bulkhead(Clock()))
-    running = asyncio.create_task(queue.run())
-    first = asyncio.create_task(queue.submit("a", lambda _: 1))
+    client = _StuckClient()
+    store = TypedStore[NoticeId, ReclaimNotice](cast("Any", client), NoticeCodec(), 1, lambda: None, Bulkhead(Clock()))
+    running = asyncio.create_task(store.run())
+    first = asyncio.create_task(store.change(notice(1).id, to(notice(1))))
     async with asyncio.timeout(PATIENCE):
-        await making.wait()
+        await client.asked.wait()
         running.cancel()
-        await ending.wait()
+        await client.cancelled.wait()
         with pytest.raises(StoreUnavailableError):
-            await queue.submit("b", lambda _: 1)
-        ended.set()
+            await store.change(notice(2).id, to(notice(2)))
+        client.ended.set()
         with contextlib.suppress(asyncio.CancelledError):
             await running
         with pytest.raises(StoreUnavailableError):

@@ -1,7 +1,10 @@
 """Notices and jobs as custom resources: nothing is lost, nothing meets, and the definitions know every field."""
 
+import json
 import re
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +20,7 @@ from servicekit.kubernetes.objects import ObjectKey
 from supervisor.decide.plan import plan
 from supervisor.decide.situation import JobFacts
 from supervisor.domain.agreement import Agreement, Purpose, Round
-from supervisor.domain.ids import Host, JobName, NoticeId, cluster_job
+from supervisor.domain.ids import Host, JobName, NoticeId, bare_name, cluster_job
 from supervisor.domain.job import (
     ELASTIC,
     Acknowledgement,
@@ -40,11 +43,21 @@ from supervisor.domain.job import (
 )
 from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.jobs.registry import resources
-from supervisor.store.codec import Codec, Record
-from supervisor.store.conditions import Condition, job_conditions, notice_condition
-from supervisor.store.job_codec import JobCodec, read_job
-from supervisor.store.names import JOBS, NOTICES, bare_name, job_key, job_name, notice_key
-from supervisor.store.notice_codec import NoticeCodec
+from supervisor.store.codec import (
+    JOBS,
+    NOTICES,
+    Codec,
+    JobCodec,
+    NoticeCodec,
+    StoredRecord,
+    job_key,
+    job_name,
+    notice_key,
+    read_job,
+    read_notice,
+)
+from supervisor.store.conditions import ResourceCondition, job_conditions, notice_condition
+from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,
@@ -56,12 +69,14 @@ from tests.supervisor.decide.decide_builders import (
     running_job,
     waiting_job,
 )
+from tests.supervisor.store.store_behaviour import opened, put_job
 from tests.testkit.yaml_text import document
 
 T = TypeVar("T")
 
 HOME = "home"
 MICROSECOND = 1e-6
+PRESENT = Path(__file__).parent / "present"
 CRDS = Path(__file__).parents[3] / "charts" / "elastic-job-supervisor" / "files" / "crds"
 
 INSTANTS = st.floats(0, 4e9)
@@ -221,8 +236,10 @@ def body(codec: Codec[Any, T], value: T) -> dict[str, Any]:
     return decoded
 
 
-def record(codec: Codec[Any, T], resource: dict[str, Any]) -> Record[T]:
-    return codec.decode(msgspec.json.encode(resource))
+def record(codec: Codec[Any, T], resource: dict[str, Any]) -> StoredRecord[T]:
+    data = msgspec.json.encode(resource)
+    read: StoredRecord[Any] = read_notice(data) if isinstance(codec, NoticeCodec) else read_job(data, HOME)
+    return read
 
 
 def notice_back(value: ReclaimNotice) -> ReclaimNotice | None:
@@ -408,7 +425,9 @@ def test_episodes_sources_and_machines_have_resources_of_their_own() -> None:
     assert all(re.fullmatch("n-[0-9a-f]{40}", name) for name in names)
 
 
-def conditions(job: SupervisedJob, before: Iterable[Condition] = (), now: float = T0) -> dict[str, Condition]:
+def conditions(
+    job: SupervisedJob, before: Iterable[ResourceCondition] = (), now: float = T0
+) -> dict[str, ResourceCondition]:
     return {each.type: each for each in job_conditions(job, before, now)}
 
 
@@ -631,3 +650,26 @@ def test_the_definitions_know_every_word(plural: str, path: str, words: type[Str
     for name in path.split("."):
         schema = schema["properties"][name]
     assert schema["enum"] == [each.value for each in words]
+
+
+@pytest.mark.parametrize(("codec", "full"), [(NOTICE_CODEC, FULL_NOTICE), (JOB_CODEC, FULL_JOB)], ids=["notice", "job"])
+async def test_the_stored_form_is_the_one_that_was_stored_before(
+    codec: Codec[Any, Any], full: Any, tmp_path: Path
+) -> None:
+    """Byte by byte, in both stores. Whoever changes a file in `present` makes a migration, see CONTRIBUTING."""
+    kind = "notice" if isinstance(full, ReclaimNotice) else "job"
+    present = json.loads((PRESENT / f"{kind}.json").read_text("utf-8"))
+    spec, status = codec.encode(full, None, 3)
+    assert json.dumps([spec, status]) == json.dumps([present["resource"]["spec"], present["resource"]["status"]])
+    assert record(codec, present["resource"]).value == full
+    assert codec.object_key(full).name == present["resource"]["metadata"]["name"]
+    async with opened(lambda: SqliteStore.open(tmp_path / "store")) as store:
+        if isinstance(full, ReclaimNotice):
+            await store.put_notice(full.id, lambda _: full)
+        else:
+            await put_job(store, full)
+    with closing(sqlite3.connect(tmp_path / "store")) as connection:
+        rows = [list(row) for row in connection.execute(f"SELECT * FROM {kind}s")]  # noqa: S608 - constants
+        assert rows == [[each.encode() if str(each).startswith("{") else each for each in present["row"]]]
+    async with opened(lambda: SqliteStore.open(tmp_path / "store")) as store:
+        assert [*store.snapshot().notices.values(), *store.snapshot().jobs.values()] == [full]

@@ -13,11 +13,9 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.server import ApiServer
+from supervisor.store.codec import JOBS, NOTICES, JobCodec, NoticeCodec
 from supervisor.store.interface import StoreUnavailableError
-from supervisor.store.job_codec import JobCodec
-from supervisor.store.kubernetes import KubernetesStore, Options
-from supervisor.store.names import JOBS, NOTICES
-from supervisor.store.notice_codec import NoticeCodec
+from supervisor.store.kubernetes import KubernetesStore, KubernetesStoreOptions
 from tests.supervisor.decide.decide_builders import T0, notice, running_job, waiting_job
 from tests.supervisor.store.store_behaviour import put_job, to
 
@@ -74,9 +72,9 @@ async def _serving(cluster: _Cluster) -> AsyncIterator[KubernetesStore]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     server = ApiServer(Access(url=url, namespace="home", tls=None, credentials=_nobody), 5.0)
-    store = KubernetesStore(server, Options(), Clock(), Bulkhead(Clock()))
+    store = KubernetesStore(server, KubernetesStoreOptions(), Clock(), Bulkhead(Clock()))
     await store.sync()
-    queues = [asyncio.create_task(each.queue.run()) for each in (store._notices, store._jobs)]
+    queues = [asyncio.create_task(each.run()) for each in (store._notices, store._jobs)]
     try:
         yield store
     finally:

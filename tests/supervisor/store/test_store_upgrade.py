@@ -13,17 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from servicekit.clock import BootTime
 from supervisor.decide.plan import plan
 from supervisor.decide.situation import JobFacts
 from supervisor.domain.job import Capability, Observed, SupervisedJob
 from supervisor.domain.notice import NoticeClass
 from supervisor.jobs.registry import resources
-from supervisor.store import rows
-from supervisor.store.codec import Codec
-from supervisor.store.job_codec import JobCodec
-from supervisor.store.notice_codec import NoticeCodec
-from supervisor.store.specs import spec_fields, spec_of
+from supervisor.store.codec import Codec, JobCodec, NoticeCodec, StoredRecord, read_job, read_notice
+from supervisor.store.migrations import spec_fields, stored_job
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import POLICY
 from tests.supervisor.store.store_behaviour import opened, put_job
@@ -60,7 +56,7 @@ async def test_a_file_is_read_with_every_field_and_goes_on(file: Path) -> None:
     async with opened(lambda: SqliteStore.open(file)) as store:
         assert store.snapshot().jobs == {**BY_NAME, later.name: later}
     with closing(sqlite3.connect(file)) as connection:
-        assert rows.boot_time(connection) == BootTime(BOOT, T0)
+        assert connection.execute("SELECT boot, at FROM boot_time").fetchone() == (BOOT, T0)
         kept = {(key, episode) for key, episode in connection.execute("SELECT id, episode FROM notices")}
         assert kept == {(notice.id, notice.episode) for notice in EPISODES}
 
@@ -83,7 +79,8 @@ async def test_a_file_still_says_what_the_version_before_asks_of_a_job(file: Pat
 )
 def test_resources_are_read_with_every_field(codec: Codec[Any, Any], plural: str, values: Iterable[Any]) -> None:
     """And lie where the present version looks for them, each with its conditions and the epoch of its leader."""
-    records = [codec.decode(json.dumps(resource).encode()) for resource in stored(plural)]
+    read = read_notice if isinstance(codec, NoticeCodec) else read_job
+    records: list[StoredRecord[Any]] = [read(json.dumps(resource).encode()) for resource in stored(plural)]
     assert {record.metadata.key: without_end(record.value) for record in records} == {
         codec.object_key(value): value for value in values
     }
@@ -101,8 +98,7 @@ def test_resources_are_read_with_every_field(codec: Codec[Any, Any], plural: str
 
 def test_a_job_ended_when_it_was_first_called_finished() -> None:
     """The version before has not stored when, but the transition of its condition."""
-    codec = JobCodec(HOME, lambda: T0, resources())
-    jobs = [job for each in stored("supervisedjobs") if (job := codec.decode(json.dumps(each).encode()).value)]
+    jobs = [job for each in stored("supervisedjobs") if (job := read_job(json.dumps(each).encode(), HOME).value)]
     ended = {job.name: job.observed.ended_at for job in jobs if job.observed.ended_at is not None}
     assert ended == {FINISHED.name: datetime(2026, 11, 22, 15, 11, 26, 204372, UTC).timestamp()}
 
@@ -121,7 +117,8 @@ def _known(now: Any, before: Any) -> Any:
 
 def test_capabilities_of_a_later_version_are_left_out() -> None:
     fields = {**spec_fields(QUIET.spec), "capabilities": ["Grows", "Flies"]}
-    assert spec_of(fields).capabilities == {Capability.GROWS}
+    job = stored_job(QUIET.name, QUIET.uid, fields, QUIET.observed, QUIET.decision)
+    assert job.spec.capabilities == {Capability.GROWS}
 
 
 @pytest.mark.parametrize("job", [RUNNING, QUIET], ids=["stand-alone", "operated"])

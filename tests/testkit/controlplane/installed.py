@@ -14,7 +14,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.jobs.queues.kueue.workloads import RIGHTS
 from supervisor.jobs.registry import KINDS
-from supervisor.store.kubernetes import KubernetesStore, Options
+from supervisor.store.kubernetes import KubernetesStore, KubernetesStoreOptions
 from tests.supervisor.store.store_behaviour import opened
 from tests.testkit.controlplane.api import Api, ObjectRefused, client
 from tests.testkit.controlplane.binaries import BinaryProgram
@@ -163,7 +163,7 @@ class InstalledPlace:
 
     async def store(self, **options: Any) -> KubernetesStore:
         settings = {"kubeconfig": str(self.kubeconfig), "timeout_seconds": 10.0, **options}
-        return await KubernetesStore.open(Options(**settings), Clock(), Bulkhead(Clock()))
+        return await KubernetesStore.open(KubernetesStoreOptions(**settings), Clock(), Bulkhead(Clock()))
 
     @asynccontextmanager
     async def opened(self, **options: Any) -> AsyncIterator[KubernetesStore]:
