@@ -1,13 +1,20 @@
-"""Metrics of jobs: groups, suspensions, acknowledgements and their margins."""
+"""Metrics of jobs, counted as listeners of the journal: stops, checkpoints, agreements, steps, and single jobs."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from supervisor.decide.policy import Policy
 from supervisor.decide.stopping import answers
-from supervisor.domain.ids import JobName
-from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, Stop, SupervisedJob
-from supervisor.observability.journal import Change, JobChanged
-from supervisor.observability.metrics.named_jobs import NamedJobs
+from supervisor.domain.agreement import Agreement, Purpose
+from supervisor.domain.ids import JobId, JobName, bare_name, kind_of, namespace
+from supervisor.domain.job import AcknowledgementKind, Phase, SupervisedJob
+from supervisor.domain.order import Worker
+from supervisor.observability.journal import Change, JobChanged, JobForgotten
+from supervisor.observability.metrics.table import counter, counter_family, gauge_family, histogram
 from supervisor.observability.transitions import (
     SUSPENDED,
     NoticedHosts,
@@ -17,19 +24,88 @@ from supervisor.observability.transitions import (
     is_unsaved,
 )
 
-_CHECKPOINTS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
-_MARGINS = (0, 1, 2, 5, 10, 20, 30, 60, 120, 180, 300)
-"""No bucket below 0: a sum that can fall looks like a restart to Prometheus."""
+
+@dataclass(slots=True)
+class _NamedJob:
+    phase: Phase
+    workers: int = 0
+    over: bool = False
+    suspensions: int = 0
+    late_stops: int = 0
+    steps_lost: int = 0
+
+
+class NamedJobs(Collector):
+    """Serves metrics of single jobs. The first jobs are named; a job that is over gives its place to a new one.
+
+    Args:
+        most: The most jobs that are named; 0 names none.
+    """
+
+    name = "metrics of named jobs"
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._jobs: dict[JobName, _NamedJob] = {}
+        self._unnamed: set[JobName] = set()
+
+    def begin(self, jobs: Iterable[SupervisedJob]) -> None:
+        """Starts from the stored jobs; those that are not over come first."""
+        for job in sorted(jobs, key=lambda job: (job.over, job.name)):
+            self._follow(job)
+
+    def on_change(self, change: Change) -> None:
+        if isinstance(change, JobForgotten):
+            self._jobs.pop(change.before.name, None)
+            self._unnamed.discard(change.before.name)
+        elif isinstance(change, JobChanged):
+            named = self._follow(change.after)
+            if named is not None and change.before is not None and is_suspended(change.before, change.after):
+                named.suspensions += 1
+
+    def on_late_stop(self, job: JobName) -> None:
+        if named := self._jobs.get(job):
+            named.late_stops += 1
+
+    def on_steps_lost(self, job: JobName, steps: int) -> None:
+        if named := self._jobs.get(job):
+            named.steps_lost += steps
+
+    def collect(self) -> Iterator[Metric]:
+        jobs = {(namespace(name), kind_of(name), bare_name(name)): job for name, job in self._jobs.items()}
+        yield gauge_family("job_phase", (((*labels, job.phase), 1) for labels, job in jobs.items()))
+        yield gauge_family("job_workers", ((labels, job.workers) for labels, job in jobs.items()))
+        yield counter_family("job_suspensions", ((labels, job.suspensions) for labels, job in jobs.items()))
+        yield counter_family("job_late_stops", ((labels, job.late_stops) for labels, job in jobs.items()))
+        yield counter_family("job_steps_lost", ((labels, job.steps_lost) for labels, job in jobs.items()))
+        yield gauge_family("unnamed_jobs", [((), len(self._unnamed))])
+
+    def _follow(self, job: SupervisedJob) -> _NamedJob | None:
+        """Brings the series of a job up to date and returns them; None if there is no place for it."""
+        named = self._jobs.get(job.name)
+        if named is None and not job.over:
+            if len(self._jobs) >= self._most:
+                ended = next((name for name, each in self._jobs.items() if each.over), None)
+                if ended is not None:
+                    del self._jobs[ended]
+            if len(self._jobs) < self._most:
+                self._unnamed.discard(job.name)
+                named = self._jobs[job.name] = _NamedJob(Phase.WAITING)
+        if named is None:
+            (self._unnamed.discard if job.over else self._unnamed.add)(job.name)
+            return None
+        named.phase, named.workers, named.over = job.decision.phase, len(job.workers), job.over
+        return named
 
 
 class JobMetrics:
-    """A listener of the journal.
+    """Counts groups, suspensions and acknowledgements, and measures how much time acknowledgements leave.
 
     Args:
         registry: The registry that serves the metrics.
         noticed: Called when a STOP is acknowledged.
         policy: Gives the deadlines of notices that name no time.
-        named: Told of the jobs whose STOP came too late.
+        named: Gets the jobs whose STOP came too late.
     """
 
     name = "job metrics"
@@ -38,96 +114,146 @@ class JobMetrics:
         self._named = named
         self._noticed = noticed
         self._policy = policy
-        self._groups = Counter(
-            "job_supervisor_groups",
-            "Decisions about groups of notices or lost hosts, by outcome: shrunk or stopped.",
-            ("outcome",),
-            registry=registry,
-        )
-        self._shrunk, self._stopped = self._groups.labels("shrunk"), self._groups.labels("stopped")
-        self._exclusions = _counter(registry, "exclusions", "Hosts that were newly excluded.")
-        self._suspensions = _counter(registry, "suspensions", "Suspensions of jobs after a STOP.")
-        self._resumes = _counter(registry, "resumes", "Suspended jobs that resumed.")
-        self._timeouts = _counter(
-            registry, "timeouts", "Jobs that were given up because they waited longer than their maximum."
-        )
-        self._late = _counter(registry, "late_stops", "STOPs that were not saved before the deadline.")
-        acknowledgements = Counter(
-            "job_supervisor_acknowledgements", "Acknowledgements of STOPs by rank 0.", ("kind",), registry=registry
-        )
+        groups = counter(registry, "groups")
+        self._shrunk, self._stopped = groups.labels("shrunk"), groups.labels("stopped")
+        self._exclusions = counter(registry, "exclusions")
+        self._suspensions = counter(registry, "suspensions")
+        self._resumes = counter(registry, "resumes")
+        self._timeouts = counter(registry, "timeouts")
+        self._late = counter(registry, "late_stops")
+        acknowledgements = counter(registry, "acknowledgements")
         self._acknowledgements = {kind: acknowledgements.labels(kind) for kind in AcknowledgementKind}
-        self._checkpoint = Histogram(
-            "job_supervisor_acknowledgement_seconds",
-            "Time from the decision to stop to its first acknowledgement, which is the time of the checkpoint.",
-            registry=registry,
-            buckets=_CHECKPOINTS,
-        )
-        self._margin = Histogram(
-            "job_supervisor_acknowledgement_margin_seconds",
-            "Time from the acknowledgement of a STOP to the first deadline; 0 if it came too late.",
-            registry=registry,
-            buckets=_MARGINS,
-        )
+        self._checkpoint = histogram(registry, "acknowledgement_seconds")
+        self._margin = histogram(registry, "acknowledgement_margin_seconds")
 
     def on_change(self, change: Change) -> None:
         if not isinstance(change, JobChanged) or change.before is None:
             return
-        self._excluded(change.before, change.after)
-        self._phase_changed(change.before, change.after)
-        self._answered(change.before, change.after)
-
-    def _excluded(self, before: SupervisedJob, after: SupervisedJob) -> None:
-        new = len(after.decision.exclusions - before.decision.exclusions)
-        if new:
+        before, after = change.before, change.after
+        if new := len(after.decision.exclusions - before.decision.exclusions):
             self._shrunk.inc()
             self._exclusions.inc(new)
-
-    def _phase_changed(self, before: SupervisedJob, after: SupervisedJob) -> None:
         if is_stopped(before, after):
             self._stopped.inc()
-        if after.decision.phase is before.decision.phase:
-            return
-        if is_suspended(before, after):
-            self._suspensions.inc()
-            if is_unsaved(before, after):
-                self._count_late(after.name)
-        if after.decision.phase is Phase.RUNNING and before.decision.phase in SUSPENDED:
-            self._resumes.inc()
-        if after.decision.phase is Phase.TIMED_OUT:
-            self._timeouts.inc()
+        if after.decision.phase is not before.decision.phase:
+            if is_suspended(before, after):
+                self._suspensions.inc()
+                if is_unsaved(before, after):
+                    self._count_late(after.name)
+            if after.decision.phase is Phase.RUNNING and before.decision.phase in SUSPENDED:
+                self._resumes.inc()
+            if after.decision.phase is Phase.TIMED_OUT:
+                self._timeouts.inc()
+        self._answered(before, after)
 
     def _answered(self, before: SupervisedJob, after: SupervisedJob) -> None:
-        answer, stop = after.observed.acknowledgement, before.decision.stop or after.decision.stop
-        if answer is None or answer == before.observed.acknowledgement:
+        earlier, answer = before.observed.acknowledgement, after.observed.acknowledgement
+        stop = before.decision.stop or after.decision.stop
+        if answer is None or answer == earlier:
             return
-        if not _continues(before.observed.acknowledgement, answer):
+        # A process that leaves after its save acknowledges the same save again.
+        key = (answer.run, answer.kind, answer.rank)
+        if earlier is None or (earlier.run, earlier.kind, earlier.rank) != key:
             self._acknowledgements[answer.kind].inc()
         has_failed = answer.kind is AcknowledgementKind.FAILED
-        if stop is None or has_failed or not answers(answer, stop) or _is_answered(before, stop):
+        if stop is None or has_failed or not answers(answer, stop) or answers(earlier, stop):
             return
         self._checkpoint.observe(max(0.0, answer.at - stop.since))
         end = first_loss(before, self._noticed, answer.at, self._policy)
         if end is not None:
-            self._measure(before.name, answer, end)
-
-    def _measure(self, job: JobName, answer: Acknowledgement, end: float) -> None:
-        self._margin.observe(max(0.0, end - answer.at))
-        if answer.at > end:
-            self._count_late(job)
+            self._margin.observe(max(0.0, end - answer.at))
+            if answer.at > end:
+                self._count_late(before.name)
 
     def _count_late(self, job: JobName) -> None:
         self._late.inc()
         self._named.on_late_stop(job)
 
 
-def _continues(before: Acknowledgement | None, answer: Acknowledgement) -> bool:
-    """Whether an answer says of the same save only that the process has left."""
-    return before is not None and (before.run, before.kind, before.rank) == (answer.run, answer.kind, answer.rank)
+class StepsLost:
+    """Counts the steps that a job repeats after a resume; it also observes the steps that processes report.
+
+    The acknowledgement of a STOP names the step that rank 0 had reached. The first step that rank 0 of the next run
+    reports may already be a later one than its first, so the difference is a lower bound.
+
+    Args:
+        registry: The registry that serves the metric.
+        named: Gets the jobs that lost steps.
+    """
+
+    name = "step metrics"
+
+    def __init__(self, registry: CollectorRegistry, named: NamedJobs) -> None:
+        self._named = named
+        self._lost = counter(registry, "steps_lost")
+        self._reached = dict[JobId, tuple[int, int]]()
+
+    def on_change(self, change: Change) -> None:
+        if isinstance(change, JobForgotten):
+            self._reached.pop(change.before.id, None)
+        if not isinstance(change, JobChanged):
+            return
+        job, answer = change.after.id, change.after.observed.acknowledgement
+        if change.after.over:
+            self._reached.pop(job, None)
+        elif answer is not None and answer.step is not None:
+            before = None if change.before is None else change.before.observed.acknowledgement
+            if answer != before:
+                self._reached[job] = (answer.run, answer.step)
+
+    def on_step(self, worker: Worker, step: int | None) -> None:
+        reached = self._reached.get(worker.job)
+        if reached is None or step is None or worker.rank != 0 or worker.run <= reached[0]:
+            return
+        del self._reached[worker.job]
+        lost = max(0, reached[1] - step)
+        self._lost.inc(lost)
+        self._named.on_steps_lost(worker.job.name, lost)
 
 
-def _is_answered(job: SupervisedJob, stop: Stop) -> bool:
-    return answers(job.observed.acknowledgement, stop)
+class AgreementMetrics:
+    """Counts agreements on a step, and the rounds of torchrun that some of them lead to."""
+
+    name = "agreement metrics"
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._outcomes = counter(registry, "agreements")
+        for purpose in Purpose:
+            for outcome in ("committed", "missed", "withdrawn", "failed"):
+                self._outcomes.labels(purpose, outcome)
+        self._seconds = histogram(registry, "agreement_seconds")
+        self._rounds = counter(registry, "rounds")
+        for mode in ("in_process", "restart"):
+            self._rounds.labels(mode)
+
+    def on_change(self, change: Change) -> None:
+        if not isinstance(change, JobChanged) or change.before is None:
+            return
+        earlier, round_ = change.before.decision.round, change.after.decision.round
+        if round_ is not None and (earlier is None or earlier.number < round_.number):
+            self._rounds.labels("in_process" if round_.in_process else "restart").inc()
+        before, after = change.before.decision.agreement, change.after.decision.agreement
+        if before == after:
+            return
+        outcome = _outcome(before, change.before, change.after)
+        if before is not None and outcome is not None:
+            self._outcomes.labels(before.purpose, outcome).inc()
+        if after is not None and after.committed:
+            self._outcomes.labels(after.purpose, "committed").inc()
+            self._seconds.observe(max(0.0, after.since - after.began))
 
 
-def _counter(registry: CollectorRegistry, name: str, meaning: str) -> Counter:
-    return Counter(f"job_supervisor_{name}", meaning, registry=registry)
+def _outcome(before: Agreement | None, earlier: SupervisedJob, job: SupervisedJob) -> str | None:
+    """How an agreement ended, if it did and not with a commit."""
+    after = job.decision.agreement
+    if before is None or (after is not None and after.committed):
+        return None
+    if before.committed:
+        return "missed" if after is not None and after.purpose is before.purpose else None
+    if after is not None:
+        return None if after.purpose is before.purpose else "withdrawn"
+    acted = job.decision.stop is not None
+    if before.purpose in (Purpose.RENDEZVOUS, Purpose.REGROUP):
+        acted = earlier.decision.round != job.decision.round
+    is_withdrawn = before.purpose is not Purpose.CHECKPOINT and not acted and not job.over
+    return "withdrawn" if is_withdrawn else "failed"

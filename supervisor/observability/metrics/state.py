@@ -1,10 +1,12 @@
-"""Gauges of the present state, read at each scrape."""
+"""Metrics that are computed at a scrape: the present state, and the capacity that suspended jobs release."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from servicekit.bulkhead import Bulkhead
@@ -13,19 +15,20 @@ from supervisor.decide.stopping import answers
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
-from supervisor.ingest.agent_registry import AgentState, SourceState, reclaimed
+from supervisor.ingest.agent_registry import SourceState, reclaimed
 from supervisor.observability.hooks import LiveState
-from supervisor.observability.transitions import first_loss
+from supervisor.observability.journal import Change, JobForgotten, NoticeChanged
+from supervisor.observability.metrics.table import counter_family, gauge_family, histogram
+from supervisor.observability.transitions import SUSPENDED, first_loss
 from supervisor.store.interface import Snapshot
 
 _MAX_KINDS = 200
 """Combinations of cloud, zone, instance type and price class: agents name them."""
 
-Samples = Iterable[tuple[Sequence[str], float]]
-"""Label values and the value of each sample."""
-
 
 class StateCollector(Collector):
+    """Serves the present state of a leader."""
+
     def __init__(self, live: LiveState, sources: LabelLimiter, bulkhead: Bulkhead) -> None:
         self._live = live
         self._bulkhead = bulkhead
@@ -48,19 +51,13 @@ class StateCollector(Collector):
                 yield from list(part())  # All of a part or nothing, and what a scraper raises is not ours.
 
     def _notifications(self) -> Iterator[Metric]:
-        sent = CounterMetricFamily(
-            "job_supervisor_notifications", "Notifications, by target and outcome.", labels=("target", "outcome")
-        )
-        for labels, count in sorted(self._live.notified.items()):
-            sent.add_metric(labels, count)
-        yield sent
+        yield counter_family("notifications", sorted(self._live.notified.items()))
 
     def _notices(self, snapshot: Snapshot) -> Iterator[Metric]:
         active = [notice for notice in snapshot.notices.values() if notice.state is NoticeState.ACTIVE]
         counts = Counter((*self._sources.of(notice.source), notice.notice_class) for notice in active)
-        yield _gauge("active_notices", "Active notices.", ("source", "class"), counts.items())
-        waiting = len(self._live.unconfirmed.all())
-        yield _one("unconfirmed_notices", "Notices that wait to be stored.", waiting)
+        yield gauge_family("active_notices", counts.items())
+        yield gauge_family("unconfirmed_notices", [((), len(self._live.unconfirmed.all()))])
 
     def _agents(self, snapshot: Snapshot) -> Iterator[Metric]:
         known = self._live.agents.all()
@@ -68,70 +65,47 @@ class StateCollector(Collector):
         connected = sum(agent.connected for agent in agents)
         gone = len(reclaimed(snapshot.notices.values(), known, self._live.agents.silent_since))
         states = {"connected": connected, "unknown": len(agents) - connected - gone, "reclaimed": gone}
-        meaning = "Nodes by the state of their agent: connected, unknown (silent), or reclaimed (the node is gone)."
-        yield _gauge("agents", meaning, ("state",), [((state,), count) for state, count in states.items()])
+        yield gauge_family("agents", [((state,), count) for state, count in states.items()])
         machines = (self._live.machine(agent.node) for agent in agents if agent.connected)
         kinds = Counter(
             self._kinds.of(each.cloud, each.zone, each.instance_type, each.price_class) for each in machines
         )
-        yield _gauge(
-            "nodes",
-            "Nodes with a connected agent, by what is known of their machine; an empty label is unknown.",
-            ("cloud", "zone", "instance_type", "price_class"),
-            kinds.items(),
+        yield gauge_family("nodes", kinds.items())
+        yield gauge_family("agents_sharing_uid", [((), len(self._live.agents.sharing()))])
+        counts = Counter(
+            (*self._sources.of(source), state)
+            for agent in agents
+            for source, state in (*agent.sources.items(), *agent.pod_sources.items())
         )
-        sharing = len(self._live.agents.sharing())
-        yield _one("agents_sharing_uid", "Connected agents that report the machine uid of another agent.", sharing)
-        counts = Counter(self._of_sources(agents))
         sources = {source for source, _ in counts}
         complete = {(source, state): counts[source, state] for source in sources for state in SourceState}
-        yield _gauge("agent_sources", "Sources of agents, by their last answer.", ("source", "state"), complete.items())
-
-    def _of_sources(self, agents: Iterable[AgentState]) -> Iterator[tuple[str, str]]:
-        for agent in agents:
-            for source, state in (*agent.sources.items(), *agent.pod_sources.items()):
-                [label] = self._sources.of(source)
-                yield label, state
+        yield gauge_family("agent_sources", complete.items())
 
     def _streams(self) -> Iterator[Metric]:
-        agents = sum(agent.connected for agent in self._live.agents.all().values())
         counts = {
-            ("agent",): agents,
+            ("agent",): sum(agent.connected for agent in self._live.agents.all().values()),
             ("launcher",): self._live.launchers.count,
             ("process",): self._live.processes.count,
         }
-        yield _gauge("streams", "Open streams, by peer.", ("peer",), counts.items())
+        yield gauge_family("streams", counts.items())
 
     def _jobs(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
         phases = Counter(job.decision.phase for job in jobs)
-        yield _gauge("jobs", "Jobs, by phase.", ("phase",), [((phase,), phases[phase]) for phase in Phase])
+        yield gauge_family("jobs", [((phase,), phases[phase]) for phase in Phase])
         held = sum(job.observed.request is not None and job.decision.phase is Phase.SUSPENDED for job in jobs)
-        yield _one("held_jobs", "Suspended jobs that a person keeps suspended.", held)
+        yield gauge_family("held_jobs", [((), held)])
         excluded = sum(len(job.decision.exclusions) for job in jobs if not job.over)
-        yield _one("excluded_hosts", "Hosts that are excluded at present.", excluded)
-        left = min((seconds for job in jobs if (seconds := self._left(job)) is not None), default=None)
-        unanswered = _family(
-            "unacknowledged_stop_seconds_left",
-            "Shortest time that is left for a STOP that rank 0 has not acknowledged; no sample if there is none.",
-        )
-        if left is not None:
-            unanswered.add_metric((), left)
-        yield unanswered
-
-        unread = _family(
-            "unread_seconds",
-            "Longest time for which a rank that is to agree on a step has not asked whether to stop; no sample if no "
-            "rank is asked.",
-        )
-        seconds = max((found for job in jobs if (found := self._unread(job)) is not None), default=None)
-        if seconds is not None:
-            unread.add_metric((), seconds)
-        yield unread
-
-    def _unread(self, job: SupervisedJob) -> float | None:
-        if job.decision.agreement is None or job.over:
-            return None
-        return self._live.ranks.of(job.id, job.observed.run).unread_seconds
+        yield gauge_family("excluded_hosts", [((), excluded)])
+        left = [seconds for job in jobs if (seconds := self._left(job)) is not None]
+        yield gauge_family("unacknowledged_stop_seconds_left", [((), min(left))] if left else [])
+        unread = [
+            seconds
+            for job in jobs
+            if job.decision.agreement is not None
+            and not job.over
+            and (seconds := self._live.ranks.of(job.id, job.observed.run).unread_seconds) is not None
+        ]
+        yield gauge_family("unread_seconds", [((), max(unread))] if unread else [])
 
     def _left(self, job: SupervisedJob) -> float | None:
         """Seconds that a STOP waits for rank 0: until the first host is gone, or else until the stop times out."""
@@ -149,14 +123,9 @@ class StateCollector(Collector):
             workers += len(job.workers)
             without_agent += sum(not self._live.agents.connected(node) for node in self._nodes(job.name, job.workers))
             without_stream += len(job.workers - self._live.processes.hosts(job.id))
+        yield gauge_family("workers", [((), workers)])
         missing = {("agent",): without_agent, ("stream",): without_stream}
-        yield _one("workers", "Workers of running jobs.", workers)
-        yield _gauge(
-            "uncovered_workers",
-            "Workers of running jobs whose node has no connected agent, or that have no process with a stream.",
-            ("missing",),
-            missing.items(),
-        )
+        yield gauge_family("uncovered_workers", missing.items())
 
     def _nodes(self, name: JobName, hosts: Iterable[Host]) -> Iterator[Host]:
         """The node of each host; empty, and thus without an agent, for a pod that is not in the cache."""
@@ -168,16 +137,104 @@ class StateCollector(Collector):
                 yield placements[host].node if host in placements else Host("")
 
 
-def _family(name: str, meaning: str, labels: tuple[str, ...] = ()) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"job_supervisor_{name}", meaning, labels=labels)
+Gpus = Callable[[JobName], float | None]
+"""The GPUs of each worker of a job; None if that is unknown."""
 
 
-def _one(name: str, meaning: str, value: float) -> Metric:
-    return _gauge(name, meaning, (), [((), value)])
+def unknown_gpus(_job: JobName) -> None:
+    """The `Gpus` of a stand-alone supervisor."""
 
 
-def _gauge(name: str, meaning: str, labels: tuple[str, ...], values: Samples) -> Metric:
-    family = _family(name, meaning, labels)
-    for value_labels, value in values:
-        family.add_metric(value_labels, value)
-    return family
+_ENDS = (Phase.RUNNING, Phase.TIMED_OUT, Phase.FINISHED)
+
+
+@dataclass(slots=True)
+class _MeasuredSuspension:
+    """One suspension; `free_since` is None while the job still holds its hosts, and once the next run is ordered."""
+
+    since: float
+    workers: int
+    free_since: float | None = None
+
+
+class Suspensions(Collector):
+    """Measures, as a listener of the journal, how long jobs are suspended and which capacity that releases.
+
+    A job that was suspended before this process started counts from the start, with the workers that it asks for, as
+    those of its last run are not stored.
+
+    Args:
+        registry: The registry that serves the metrics.
+        gpus: Called whenever capacity has been released.
+        now: Unix seconds.
+    """
+
+    name = "suspension metrics"
+
+    def __init__(self, registry: CollectorRegistry, gpus: Gpus, now: Callable[[], float]) -> None:
+        self._gpus = gpus
+        self._now = now
+        self._jobs: dict[JobName, _MeasuredSuspension] = {}
+        self._worker_seconds = 0.0
+        self._gpu_seconds = 0.0
+        self._seconds = histogram(registry, "suspended_seconds")
+        registry.register(self)
+
+    def begin(self, jobs: Iterable[SupervisedJob]) -> None:
+        """Starts from the stored jobs."""
+        for job in jobs:
+            if job.decision.phase in SUSPENDED:
+                since = job.decision.waiting_since
+                self._jobs[job.name] = _MeasuredSuspension(
+                    self._now() if since is None else since, job.spec.requested_workers
+                )
+                self._follow(job, self._now())
+
+    def on_change(self, change: Change) -> None:
+        if isinstance(change, NoticeChanged):
+            return
+        if isinstance(change, JobForgotten):
+            self._end(change.before.name, change.at)
+            return
+        before, after = change.before, change.after
+        # Two decisions may be reported as one change, so a short suspension is visible only as a resume.
+        if after.decision.phase in SUSPENDED and after.name not in self._jobs:
+            had = after if before is None else before
+            workers = len(had.decision.hosts - had.decision.exclusions) or after.spec.requested_workers
+            self._jobs[after.name] = _MeasuredSuspension(change.at, workers)
+        if after.decision.phase in _ENDS:
+            self._end(after.name, change.at)
+        else:
+            self._follow(after, change.at)
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._now()
+        for name in self._jobs:
+            self._release(name, now)
+        yield counter_family("released_worker_seconds", [((), self._worker_seconds)])
+        yield counter_family("released_gpu_seconds", [((), self._gpu_seconds)])
+
+    def _follow(self, job: SupervisedJob, at: float) -> None:
+        suspension = self._jobs.get(job.name)
+        if suspension is None:
+            return
+        is_free = job.decision.phase is Phase.SUSPENDED and not job.decision.hosts
+        if is_free and suspension.free_since is None:
+            suspension.free_since = at
+        elif not is_free:
+            self._release(job.name, at)
+            suspension.free_since = None
+
+    def _end(self, name: JobName, at: float) -> None:
+        if name in self._jobs:
+            self._release(name, at)
+            self._seconds.observe(max(0.0, at - self._jobs.pop(name).since))
+
+    def _release(self, name: JobName, at: float) -> None:
+        suspension = self._jobs[name]
+        if suspension.free_since is None:
+            return
+        worker_seconds = suspension.workers * max(0.0, at - suspension.free_since)
+        suspension.free_since = max(at, suspension.free_since)
+        self._worker_seconds += worker_seconds
+        self._gpu_seconds += worker_seconds * (self._gpus(name) or 0.0)

@@ -1,11 +1,11 @@
-"""All metrics of a supervisor."""
+"""Builds the metrics of a supervisor."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Info
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from servicekit.address import Address
@@ -16,19 +16,12 @@ from supervisor.domain.ids import JobName, Source
 from supervisor.domain.order import Directive, Worker
 from supervisor.observability.hooks import LiveState, NodeLocations, unknown_location
 from supervisor.observability.journal import Listener
-from supervisor.observability.metrics.agreements import AgreementMetrics
-from supervisor.observability.metrics.jobs import JobMetrics
-from supervisor.observability.metrics.latencies import Latencies
-from supervisor.observability.metrics.named_jobs import NamedJobs
-from supervisor.observability.metrics.notices import MAX_SOURCES, NoticeMetrics
-from supervisor.observability.metrics.state import StateCollector
-from supervisor.observability.metrics.steps import StepsLost
-from supervisor.observability.metrics.suspensions import Gpus, Suspensions, unknown_gpus
+from supervisor.observability.metrics.jobs import AgreementMetrics, JobMetrics, NamedJobs, StepsLost
+from supervisor.observability.metrics.notices import MAX_SOURCES, Latencies, NoticeMetrics
+from supervisor.observability.metrics.state import Gpus, StateCollector, Suspensions, unknown_gpus
+from supervisor.observability.metrics.table import counter, counter_family, gauge, histogram
 from supervisor.observability.timed_store import OPERATIONS
 from supervisor.refusals import Code, Refusals
-
-_STORING = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
-_REVIEWING = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,34 +60,22 @@ class Metrics:
         self._named_jobs = named_jobs
         self.registry = registry()
         Info("job_supervisor_build", "Version of this supervisor.", registry=self.registry).info({"version": version})
-        self._leader = Gauge(
-            "job_supervisor_leader", "1 if this supervisor leads, 0 if it stands by.", registry=self.registry
-        )
+        self._leader = gauge(self.registry, "leader")
         self.registry.register(
-            _Counts(
-                "job_supervisor_refused",
-                "Refused messages of peers, by reason.",
-                ("wire", "code"),
-                lambda: {(wire, code): count for (wire, code), count in refusals.counts().items()},
-            )
+            _Counts("refused", lambda: {(wire, code): count for (wire, code), count in refusals.counts().items()})
         )
-        self.registry.register(
-            _Counts(
-                "job_supervisor_internal_errors",
-                "Exceptions that nobody foresaw, by the part of the supervisor that raised them.",
-                ("where",),
-                lambda: {(where,): count for where, count in _internal_errors(bulkhead, refusals).items()},
-            )
-        )
-        self._reviews = Counter(
-            "job_supervisor_webhook_reviews", "Admission reviews of new pods.", ("outcome",), registry=self.registry
-        )
-        self._reviewing = Histogram(
-            "job_supervisor_webhook_seconds",
-            "Time to answer an admission review.",
-            registry=self.registry,
-            buckets=_REVIEWING,
-        )
+
+        def internal_errors() -> Mapping[tuple[str, ...], int]:
+            """Counts what the guards kept, and what peers' requests raised."""
+            counts = bulkhead.counts.copy()
+            for (wire, code), count in refusals.counts().items():
+                if code is Code.INTERNAL:
+                    counts[wire.value] += count
+            return {(where,): count for where, count in counts.items()}
+
+        self.registry.register(_Counts("internal_errors", internal_errors))
+        self._reviews = counter(self.registry, "webhook_reviews")
+        self._reviewing = histogram(self.registry, "webhook_seconds")
 
     def server(self, address: Address) -> MetricsServer:
         return MetricsServer(self.registry, address, self._clock, self.bulkhead)
@@ -126,43 +107,29 @@ class LeaderMetrics:
         self._registry = registry
         self._clock = clock
         self._sources = LabelLimiter(MAX_SOURCES)
-        unread = Gauge(
-            "job_supervisor_unread_objects",
-            "Objects of the cluster that this version cannot decode.",
-            ("kind",),
-            registry=registry,
-        )
+        unread = gauge(registry, "unread_objects")
         for kind in surroundings.unread():
-            unread.labels(kind).set_function(partial(_of, surroundings.unread, kind))
+            unread.labels(kind).set_function(partial(self._unread, surroundings, kind))
         self._notices = NoticeMetrics(registry, surroundings.locations, self._sources)
         self._named = NamedJobs(named_jobs)
         self._steps = StepsLost(registry, self._named)
         self._suspensions = Suspensions(registry, surroundings.gpus, clock.now)
         self._latencies: Latencies | None = None
-        self._store_seconds = Histogram(
-            "job_supervisor_store_seconds",
-            "Time from the start of a write until it is durable.",
-            ("operation",),
-            registry=registry,
-            buckets=_STORING,
-        )
-        self._store_failures = Counter(
-            "job_supervisor_store_failures",
-            "Writes that could not be made durable.",
-            ("operation",),
-            registry=registry,
-        )
+        self._store_seconds = histogram(registry, "store_seconds")
+        self._store_failures = counter(registry, "store_failures")
         for operation in OPERATIONS:
             # Starts at 0: rate() cannot see the growth of a series that starts with its first failure.
             self._store_failures.labels(operation)
         registry.register(
             _Counts(
-                "job_supervisor_kubernetes_events",
-                "Kubernetes Events of this supervisor, by outcome.",
-                ("outcome",),
+                "kubernetes_events",
                 lambda: {(outcome,): count for outcome, count in surroundings.events().items()},
             )
         )
+
+    @staticmethod
+    def _unread(surroundings: ClusterSources, kind: str) -> float:
+        return surroundings.unread().get(kind, 0)
 
     def attach(self, live: LiveState) -> Sequence[Listener]:
         """See `supervisor.observability.hooks.MetricsHooks`, also for the methods below."""
@@ -199,26 +166,10 @@ class LeaderMetrics:
 
 @dataclass(frozen=True)
 class _Counts(Collector):
-    """Serves counts that are kept elsewhere."""
+    """Serves a counter that something else counts."""
 
     name: str
-    meaning: str
-    labels: Sequence[str]
     counts: Callable[[], Mapping[tuple[str, ...], int]]
 
     def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(self.name, self.meaning, labels=self.labels)
-        for labels, count in sorted(self.counts().items()):
-            family.add_metric(labels, count)
-        yield family
-
-
-def _internal_errors(bulkhead: Bulkhead, refusals: Refusals) -> Mapping[str, int]:
-    """What the guards kept, and what peers' requests raised."""
-    counts = bulkhead.counts.copy()
-    counts.update({wire.value: count for (wire, code), count in refusals.counts().items() if code is Code.INTERNAL})
-    return counts
-
-
-def _of(counts: Callable[[], Mapping[str, int]], kind: str) -> float:
-    return counts().get(kind, 0)
+        yield counter_family(self.name, sorted(self.counts().items()))

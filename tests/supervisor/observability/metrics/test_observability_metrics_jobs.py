@@ -12,12 +12,9 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import AcknowledgementKind, Phase, Stop, SupervisedJob
 from supervisor.domain.order import Directive, DirectiveKind, Worker
 from supervisor.observability.journal import JobForgotten
-from supervisor.observability.metrics.agreements import AgreementMetrics
-from supervisor.observability.metrics.jobs import JobMetrics
-from supervisor.observability.metrics.latencies import Latencies, certain
-from supervisor.observability.metrics.named_jobs import NamedJobs
-from supervisor.observability.metrics.steps import StepsLost
-from supervisor.observability.metrics.suspensions import Suspensions
+from supervisor.observability.metrics.jobs import AgreementMetrics, JobMetrics, NamedJobs, StepsLost
+from supervisor.observability.metrics.notices import Latencies, certain
+from supervisor.observability.metrics.state import Suspensions
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,

@@ -6,7 +6,7 @@ from servicekit.metrics import registry
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Result, SupervisedJob
 from supervisor.observability.journal import JobChanged, JobForgotten
-from supervisor.observability.metrics.named_jobs import NamedJobs
+from supervisor.observability.metrics.jobs import NamedJobs
 from tests.supervisor.decide.decide_builders import (
     T0,
     answered,
