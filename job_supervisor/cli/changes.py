@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from job_supervisor.cli.status import Agent, Job, Notice, Status
+from job_supervisor.cli.status import Status, going, has_ended
+from supervisor.observability.views import AgentView, JobView, NoticeView
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +34,7 @@ def _jobs(before: Status | None, after: Status) -> Iterator[Event]:
         yield Event(at=after.now, subject=f"job/{name}", what="forgotten", text="The supervisor no longer knows it.")
 
 
-def _seen(job: Job) -> tuple[object, ...]:
+def _seen(job: JobView) -> tuple[object, ...]:
     return job.phase, job.reason, job.run, tuple(job.exclusions)
 
 
@@ -42,15 +43,16 @@ def _notices(before: Status | None, after: Status) -> Iterator[Event]:
     for key, notice in after.by_id.items():
         known = old.get(key)
         is_new = notice.active and (known is None or not known.active)
-        has_ended = known is not None and known.active and not notice.active
-        if is_new or has_ended:
+        is_over = known is not None and known.active and not notice.active
+        if is_new or is_over:
             subject = f"{notice.kind}/{notice.subject}"
-            what, text = ("noticed", _announced(notice)) if is_new else (notice.state.value, notice.ended)
+            what, text = ("noticed", _announced(notice)) if is_new else (notice.state.value, has_ended(notice))
             yield Event(at=after.now, subject=subject, what=what, text=text)
 
 
-def _announced(notice: Notice) -> str:
-    return f"{notice.going[:1].upper()}{notice.going[1:]}."
+def _announced(notice: NoticeView) -> str:
+    sentence = going(notice)
+    return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
 def _agents(before: Status | None, after: Status) -> Iterator[Event]:
@@ -68,7 +70,7 @@ _MEANING = {
 }
 
 
-def _state(agent: Agent | None) -> str:
+def _state(agent: AgentView | None) -> str:
     if agent is None:
         return ""
     if agent.connected:

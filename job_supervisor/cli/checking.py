@@ -14,7 +14,7 @@ from job_supervisor.cli.backend import Backend
 from job_supervisor.cli.errors import ExitCode, UnknownError, UsageError
 from job_supervisor.cli.output import Output, complain, show
 from job_supervisor.cli.showing import only
-from job_supervisor.cli.status import Job
+from job_supervisor.cli.status import rank_fault
 from job_supervisor.cli.table import Block, Table
 from job_supervisor.cli.text import listed
 from supervisor.check.checking import check
@@ -26,6 +26,7 @@ from supervisor.check.reading import job_of_bounds, job_of_command, jobs_in
 from supervisor.check.runtimes import is_runtime, runtime_of
 from supervisor.check.values import text
 from supervisor.domain.ids import bare_name, kind_of, namespace
+from supervisor.observability.views import JobView
 
 Connect = Callable[[], AbstractAsyncContextManager[Backend]]
 
@@ -177,24 +178,24 @@ async def _job(backend: Backend, document: object) -> CheckedJob:
     return next(jobs_in(document, beside=[beside]))
 
 
-def _known_only_by_bounds(job: Job, kind: Kind | None) -> CheckedJob:
+def _known_only_by_bounds(job: JobView, kind: Kind | None) -> CheckedJob:
     if kind is not None:
         complain(f"{job.job}: its manifest is not visible here, so few rules apply. Use --kubeconfig or --context.")
     return job_of_bounds(job.job, job.min_workers, job.max_workers)
 
 
-def _supervised_kind(job: Job) -> Kind | None:
+def _supervised_kind(job: JobView) -> Kind | None:
     return SUPERVISED.get(kind_of(job.job))
 
 
-def _facts(job: Job, stated: Facts) -> Facts:
+def _facts(job: JobView, stated: Facts) -> Facts:
     """What the supervisor has measured; what the user says counts more."""
     measured = stated.checkpoint_seconds is None and job.checkpoint_seconds is not None
     return Facts(
         checkpoint_seconds=job.checkpoint_seconds if measured else stated.checkpoint_seconds,
         measured=measured,
         unread_seconds=job.unread_seconds,
-        ranks=job.ranks.fault,
+        ranks=rank_fault(job.ranks),
     )
 
 

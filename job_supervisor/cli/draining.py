@@ -11,10 +11,11 @@ from job_supervisor.cli.data_dir import whoami
 from job_supervisor.cli.drill import check_known, consequences
 from job_supervisor.cli.errors import ExitCode, NotNowError, UnreachableError, UsageError
 from job_supervisor.cli.output import complain, show
-from job_supervisor.cli.status import Job, Status
+from job_supervisor.cli.status import Status
 from job_supervisor.cli.steering import reason_of, unsaved
 from job_supervisor.cli.text import duration
 from supervisor.domain.notice import SubjectKind
+from supervisor.observability.views import JobView
 
 _POLL_SECONDS = 0.5
 
@@ -64,7 +65,7 @@ async def _follow(backend: Backend, node: Subject, seconds: float, say: Say) -> 
     Raises:
         NotNowError: That takes longer, or a job was stopped without a checkpoint.
     """
-    started, said, began = time.monotonic(), dict[str, str](), dict[str, Job]()
+    started, said, began = time.monotonic(), dict[str, str](), dict[str, JobView]()
     while True:
         try:
             status = await backend.status()
@@ -88,7 +89,7 @@ async def _follow(backend: Backend, node: Subject, seconds: float, say: Say) -> 
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _check_saved(began: Mapping[str, Job], status: Status | None) -> None:
+def _check_saved(began: Mapping[str, JobView], status: Status | None) -> None:
     """Raises if a run that was stopped for the drain has saved nothing; `began` are the jobs as they were at first."""
     for job in () if status is None else status.jobs:
         before = began.get(job.job)
@@ -106,5 +107,5 @@ def _users(status: Status, node: Subject) -> Iterator[str]:
             yield f"{job.job} is {job.phase}: {job.reason}"
 
 
-def _is_changing(job: Job) -> bool:
+def _is_changing(job: JobView) -> bool:
     return job.phase in ("Shrinking", "Stopping")

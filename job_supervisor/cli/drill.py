@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from job_supervisor.cli.backend import Backend, Subject
 from job_supervisor.cli.errors import NotNowError, UnknownError, UnreachableError
-from job_supervisor.cli.status import Host, Job, Notice, Status
+from job_supervisor.cli.status import Status
 from job_supervisor.cli.text import duration
 from supervisor.domain.ids import JobName
+from supervisor.domain.job import OnLoss
 from supervisor.domain.notice import SubjectKind
+from supervisor.observability.views import HostView, JobView, NoticeView
 
 _POLL_SECONDS = 0.5
 _SETTLING_SECONDS = 180.0
@@ -38,15 +40,18 @@ def consequences(subject: Subject, status: Status, until: str = "the drill is ov
     return [_consequence(job, until, status.hosts_on(job, subject.kind, subject.name)) for job in jobs]
 
 
-def _consequence(job: Job, until: str, affected: list[Host]) -> str:
+def _consequence(job: JobView, until: str, affected: list[HostView]) -> str:
     if not job.running:
         return f"{job.job} is {job.phase}, and will not start there until {until}."
     left = len(set(job.workers) - {host.host for host in affected})
     stops = "saves a checkpoint, is suspended, and resumes as a new run when there is capacity"
     if any(host.launcher for host in affected):
         return f"{job.job} {stops}, because its launcher runs there."
-    if left < job.least_workers:
-        share = f"{left} of {len(job.workers)} workers would remain and it needs {job.least_workers}"
+    least = -(-job.min_workers // job.worker_multiple) * job.worker_multiple
+    if job.on_loss == OnLoss.HOLD:
+        least = job.requested_workers
+    if left < least:
+        share = f"{left} of {len(job.workers)} workers would remain and it needs {least}"
         return f"{job.job} {stops}, because {share}."
     left -= left % job.worker_multiple
     return f"{job.job} continues with {left} of {len(job.workers)} workers until {until}."
@@ -91,9 +96,9 @@ async def follow(backend: Backend, subject: Subject, before: Status, output: Out
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _drills(status: Status, subject: Subject) -> list[Notice]:
+def _drills(status: Status, subject: Subject) -> list[NoticeView]:
     wanted = (subject.kind, subject.name)
-    active = (notice for notice in status.notices if notice.drill and notice.active)
+    active = (notice for notice in status.notices if notice.simulated and notice.active)
     return [notice for notice in active if (notice.kind, notice.subject) == wanted]
 
 

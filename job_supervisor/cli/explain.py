@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from job_supervisor.cli.status import Acknowledgement, Agreement, Host, Job, Notice, Round, Status
+from job_supervisor.cli.status import Status, going, rank_fault
 from job_supervisor.cli.text import duration, listed
 from supervisor.decide.reasons import outcome, remains
 from supervisor.domain.job import AcknowledgementKind
 from supervisor.domain.notice import NoticeClass
+from supervisor.observability.views import AcknowledgementView, AgreementView, HostView, JobView, NoticeView, RoundView
 
 _MAX_NAMES = 5
 _MAX_ROWS = 50
@@ -21,7 +22,7 @@ _ACTS = {
 """What ranks do at an agreed step, unless they stop."""
 
 
-def explain(job: Job, status: Status) -> list[str]:
+def explain(job: JobView, status: Status) -> list[str]:
     return [
         *_phase(job),
         *_missing_hosts(job),
@@ -33,7 +34,7 @@ def explain(job: Job, status: Status) -> list[str]:
     ]
 
 
-def _phase(job: Job) -> Iterator[str]:
+def _phase(job: JobView) -> Iterator[str]:
     since = "" if job.since_seconds is None else f" for {duration(job.since_seconds)}"
     yield f"{job.job} is {job.phase}{since}."
     # The reason of a suspended job says why it was stopped; what it waits for follows below.
@@ -55,13 +56,13 @@ def _phase(job: Job) -> Iterator[str]:
         yield f"  {acknowledgement_sentence(job.acknowledgement)}"
 
 
-def round_sentence(held: Round) -> str:
+def round_sentence(held: RoundView) -> str:
     """The present members of a rendezvous."""
     how = ", which their processes entered without a restart" if held.in_process else ""
     return f"{_count(held.size, 'elastic agent')} of torchrun train together in round {held.number}{how}."
 
 
-def _request(job: Job) -> str:
+def _request(job: JobView) -> str:
     """What the job asks for, and which of its requests were not understood."""
     sentences = [f"The job asks for {job.min_workers} to {job.max_workers} hosts."]
     if job.on_loss == "hold":
@@ -71,7 +72,7 @@ def _request(job: Job) -> str:
     return " ".join([*sentences, *job.ignored])
 
 
-def agreement_sentence(agreement: Agreement) -> str:
+def agreement_sentence(agreement: AgreementView) -> str:
     act = _ACTS.get(agreement.purpose, "stop")
     if agreement.committed:
         sentence = f"All ranks {act} after step {agreement.step}."
@@ -86,14 +87,14 @@ def agreement_sentence(agreement: Agreement) -> str:
     return sentence
 
 
-def acknowledgement_sentence(answer: Acknowledgement) -> str:
+def acknowledgement_sentence(answer: AcknowledgementView) -> str:
     ago = "" if answer.age_seconds is None else f", {duration(answer.age_seconds)} ago"
     said = outcome(answer.kind, answer.step, answer.error)
     from_step = f" {remains(answer.resumes_from)}" if answer.kind == AcknowledgementKind.FAILED else ""
     return f"Last answer to a STOP: rank {answer.rank} of run {answer.run} {said}{ago}.{from_step}"
 
 
-def _missing_hosts(job: Job) -> Iterator[str]:
+def _missing_hosts(job: JobView) -> Iterator[str]:
     """What a waiting job lacks to start, or why a running one uses fewer hosts than it requested, host by host."""
     if not job.waits_for and not job.shortfall:
         return
@@ -106,7 +107,7 @@ def _missing_hosts(job: Job) -> Iterator[str]:
         yield f"  and {len(job.missing_hosts) - len(shown)} more hosts, listed with -o json"
 
 
-def _noticed_hosts(job: Job, status: Status) -> Iterator[str]:
+def _noticed_hosts(job: JobView, status: Status) -> Iterator[str]:
     known = status.by_id
     found = [(host, known.get(host.notice)) for host in status.hosts_of(job) if host.notice is not None]
     if not found:
@@ -117,7 +118,7 @@ def _noticed_hosts(job: Job, status: Status) -> Iterator[str]:
         yield f"  {_noticed_host(host, notice)}"
 
 
-def _noticed_host(host: Host, notice: Notice | None) -> str:
+def _noticed_host(host: HostView, notice: NoticeView | None) -> str:
     place = "" if host.node in (None, host.host) else f" on {host.node}"
     if notice is not None and not notice.active:
         return f"{host.host}{place}: the notice of {notice.source} has ended ({notice.state})."
@@ -125,10 +126,10 @@ def _noticed_host(host: Host, notice: Notice | None) -> str:
         when = "at an unknown time" if host.seconds_left is None else f"in {duration(host.seconds_left)}"
         return f"{host.host}{place} will be gone {when}, says an unknown source."
     # A host's time is assumed where the source names none.
-    return f"{host.host}{place} {msgspec.structs.replace(notice, seconds_left=host.seconds_left).going}."
+    return f"{host.host}{place} {going(msgspec.structs.replace(notice, seconds_left=host.seconds_left))}."
 
 
-def _ahead(job: Job, status: Status) -> Iterator[str]:
+def _ahead(job: JobView, status: Status) -> Iterator[str]:
     """The notices on the job's hosts that change nothing yet."""
     for notice in status.by_id.values():
         if not notice.active or notice.acted_on or job.job not in notice.jobs:
@@ -141,7 +142,7 @@ def _ahead(job: Job, status: Status) -> Iterator[str]:
             yield f"Scheduled by {notice.source}: {subject} will be gone{when}. The job continues until that is near."
 
 
-def _prospects(job: Job) -> Iterator[str]:
+def _prospects(job: JobView) -> Iterator[str]:
     if not job.prospects:
         yield "Next: nothing, the job has ended." if job.over else "Next: the job continues."
         return
@@ -153,7 +154,7 @@ def _prospects(job: Job) -> Iterator[str]:
             yield f"  In {duration(prospect.seconds)}: {prospect.what}."
 
 
-def _coverage(job: Job) -> Iterator[str]:
+def _coverage(job: JobView) -> Iterator[str]:
     """Whether a reclaim of each worker would be noticed, and its processes told."""
     workers = [host for host in job.host_states if host.worker]
     if (
@@ -165,7 +166,8 @@ def _coverage(job: Job) -> Iterator[str]:
         return
     silent = [host.host for host in workers if not host.agent]
     without_stream = [host.host for host in workers if not host.stream]
-    if not silent and not without_stream and not job.ranks.fault:
+    fault = rank_fault(job.ranks)
+    if not silent and not without_stream and not fault:
         workers_text = _count(len(workers), "worker")
         yield f"Covered: {workers_text}, each with a live agent and a process that receives directives."
         return
@@ -174,11 +176,11 @@ def _coverage(job: Job) -> Iterator[str]:
         yield f"  No agent is connected for {_names(silent)}: a reclaim there would come without a notice."
     if without_stream:
         yield f"  No process on {_names(without_stream)} has a stream: it would not receive a LEAVE or STOP."
-    if job.ranks.fault:
-        yield f"  {job.ranks.fault} Pass rank= to init() or set RANK."
+    if fault:
+        yield f"  {fault} Pass rank= to init() or set RANK."
 
 
-def _limits(job: Job, status: Status) -> Sequence[str]:
+def _limits(job: JobView, status: Status) -> Sequence[str]:
     return [] if job.over else [f"Not visible: {limit}" for limit in status.unseen]
 
 

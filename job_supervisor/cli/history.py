@@ -5,10 +5,11 @@ from collections.abc import Container, Iterator, Sequence
 import msgspec
 
 from job_supervisor.cli.explain import acknowledgement_sentence
-from job_supervisor.cli.status import Group, Job, Notice, Status
+from job_supervisor.cli.status import Status, has_ended
 from job_supervisor.cli.text import duration
 from supervisor.decide.reasons import outcome
 from supervisor.domain.ids import JobName
+from supervisor.observability.views import GroupView, JobView, NoticeView
 
 _SAME_SECONDS = 2.0
 _DECISIONS = ("Stopping", "Shrinking")
@@ -36,7 +37,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     is_cut: bool = False
 
 
-def history_of(status: Status, past: Past, job: Job | None) -> list[Entry]:
+def history_of(status: Status, past: Past, job: JobView | None) -> list[Entry]:
     """What is known of one job or of all, the oldest first."""
     if past.since is None:
         entries = [*past.entries, *_groups(status), *_phases(status), *_notices(status)]
@@ -113,14 +114,14 @@ def _groups(status: Status) -> Iterator[Entry]:
             )
 
 
-def _outcome(group: Group) -> str:
+def _outcome(group: GroupView) -> str:
     parts = [group.reason]
     if group.acknowledged is not None:
         parts.append(f"Rank {group.rank} {outcome(group.acknowledged, group.step, group.error)}.")
     return " ".join([*parts, *_consequences(group)])
 
 
-def _consequences(group: Group) -> Iterator[str]:
+def _consequences(group: GroupView) -> Iterator[str]:
     if group.late:
         yield "That was too late."
     if group.steps_lost:
@@ -158,17 +159,17 @@ def _notices(status: Status) -> Iterator[Entry]:
             yield Entry(at=at, subject=subject, what="noticed", text=text, jobs=jobs)
         if notice.ended_seconds is not None:
             at = status.now - notice.ended_seconds
-            yield Entry(at=at, subject=subject, what=notice.state.value, text=notice.ended, jobs=jobs)
+            yield Entry(at=at, subject=subject, what=notice.state.value, text=has_ended(notice), jobs=jobs)
 
 
-def _announced(notice: Notice) -> str:
-    if notice.drain:
+def _announced(notice: NoticeView) -> str:
+    if notice.drains:
         return f"Drained by {notice.message or 'an operator'}."
-    drill = "Drill: it will" if notice.drill else "Will"
+    drill = "Drill: it will" if notice.simulated else "Will"
     return f"{drill} be reclaimed, says {notice.source}. {notice.message}".strip()
 
 
-def _concerns(subject: str, noted: Container[JobName], job: Job) -> bool:
+def _concerns(subject: str, noted: Container[JobName], job: JobView) -> bool:
     """Whether a notice about `subject` is, or was, about a host that the job holds or lists."""
     if job.job in noted:
         return True

@@ -23,13 +23,14 @@ from job_supervisor.cli.errors import (
     UsageError,
 )
 from job_supervisor.cli.history import Entry, Past
-from job_supervisor.cli.status import Job, Status
+from job_supervisor.cli.status import Status
 from servicekit.address import is_loopback
 from servicekit.connect_errors import connect_error_reason
 from servicekit.kubernetes.client import Resource
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import SubjectKind
+from supervisor.observability.views import JobView
 
 _PATIENCE_SECONDS = 10.0
 _NODE, _POD = "node/", "pod/"
@@ -240,7 +241,7 @@ def _unlike_http(url: str, error: Exception) -> str:
 
 def _joined(pages: Sequence[_Page]) -> Status:
     """Joins the pages into one status, as of the first page; a large job may span several."""
-    jobs: dict[str, list[Job]] = {}
+    jobs: dict[str, list[JobView]] = {}
     for job in (job for page in pages for job in page.jobs):
         jobs.setdefault(job.job, []).append(job)
     agents = [page.agents for page in pages if page.agents is not None]
@@ -255,7 +256,7 @@ def _joined(pages: Sequence[_Page]) -> Status:
     )
 
 
-def _one(parts: Sequence[Job]) -> Job:
+def _one(parts: Sequence[JobView]) -> JobView:
     return msgspec.structs.replace(
         parts[0],
         workers=[host for part in parts for host in part.workers],

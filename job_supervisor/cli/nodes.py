@@ -4,12 +4,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from job_supervisor.cli.status import Agent, Machine, Status
+from job_supervisor.cli.status import Status, is_drained, source_label
 from job_supervisor.cli.table import Block, Table
 from job_supervisor.cli.text import age
 from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import JobName
 from supervisor.domain.notice import SubjectKind
+from supervisor.observability.views import AgentView, MachineView
 
 _NONE = "-"
 
@@ -27,36 +28,36 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     seconds_left: float | None
     notices: list[str]
     jobs: list[JobName]
-    machine: Machine | None
+    machine: MachineView | None
     drained: bool = False
 
 
 def nodes_of(status: Status) -> list[Node]:
     """All nodes that an agent, a notice or a host of a job names, by name."""
-    agents = {agent.node: agent for agent in status.agents or ()}
+    agents: dict[str, AgentView] = {agent.node: agent for agent in status.agents or ()}
     noticed = {notice.subject for notice in status.active if notice.kind is SubjectKind.NODE}
     hosts = {host.node or host.host for job in status.jobs for host in status.hosts_of(job)}
     known = status.agents is not None
     return [_node(name, agents.get(name), status, known=known) for name in sorted({*agents, *noticed, *hosts})]
 
 
-def _node(name: str, agent: Agent | None, status: Status, *, known: bool) -> Node:
+def _node(name: str, agent: AgentView | None, status: Status, *, known: bool) -> Node:
     notices = [each for each in status.active if (each.kind, each.subject) == (SubjectKind.NODE, name)]
-    lefts = [each.seconds_left for each in notices if each.seconds_left is not None and not each.is_drained]
+    lefts = [each.seconds_left for each in notices if each.seconds_left is not None and not is_drained(each)]
     return Node(
         node=name,
         agent=_agent(agent) if known else None,
         silent_seconds=None if agent is None else agent.silent_seconds,
         sources={} if agent is None else {each.source: each.state for each in agent.sources},
         seconds_left=min(lefts, default=None),
-        notices=[each.source_label for each in notices],
+        notices=[source_label(each) for each in notices],
         jobs=[job.job for job in status.concerned(SubjectKind.NODE, name)],
         machine=None if agent is None else agent.machine,
-        drained=any(each.is_drained for each in notices),
+        drained=any(is_drained(each) for each in notices),
     )
 
 
-def _agent(agent: Agent | None) -> str:
+def _agent(agent: AgentView | None) -> str:
     if agent is None:
         return "none"
     if agent.connected:
@@ -93,7 +94,7 @@ def _notice(node: Node) -> str:
     return f"{left} {_joined(node.notices)}"
 
 
-def _machine(machine: Machine | None) -> tuple[str, str, str]:
+def _machine(machine: MachineView | None) -> tuple[str, str, str]:
     if machine is None:
         return _NONE, _NONE, _NONE
     price = machine.price_class if machine.price_class != PriceClass.UNKNOWN else ""

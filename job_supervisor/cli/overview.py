@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 
-from job_supervisor.cli.status import Job, Notice, Status
+from job_supervisor.cli.status import Status, is_drained, source_label
 from job_supervisor.cli.table import Block, Table
 from job_supervisor.cli.text import age, duration
+from supervisor.observability.views import JobView, NoticeView
 
 _MAX_NAMES = 10
 
 
 def overview(status: Status, *, wide: bool = False, namespace: str = "") -> list[Block]:
     """The tables; without `namespace`, jobs of a cluster have a column for theirs."""
-    spaces = not namespace and any(job.namespace for job in status.jobs)
+    spaces = not namespace and any("/" in job.job for job in status.jobs)
     return [
         _jobs(status, wide=wide, spaces=spaces),
         "",
@@ -32,15 +33,16 @@ def _jobs(status: Status, *, wide: bool, spaces: bool) -> Block:
     return Table(heads, [_job(job, wide=wide, spaces=spaces) for job in jobs], whole=wide)
 
 
-def _job(job: Job, *, wide: bool, spaces: bool) -> tuple[str, ...]:
+def _job(job: JobView, *, wide: bool, spaces: bool) -> tuple[str, ...]:
     numbers = (job.run, len(job.workers), len(job.exclusions))
     limits = (job.min_workers, job.max_workers, job.requested_workers)
     more = (*map(str, limits), age(job.since_seconds)) if wide else ()
-    named = (job.namespace or "-", job.name) if spaces else (job.name,)
+    space, _, name = job.job.rpartition("/")
+    named = (space or "-", name) if spaces else (name,)
     return (*named, job.phase, *map(str, numbers), age(job.age_seconds), *more, _reason(job))
 
 
-def _reason(job: Job) -> str:
+def _reason(job: JobView) -> str:
     """The reason of the phase; for a waiting job what it lacks, as the reason says why it stopped."""
     if job.waits_for:
         return job.waits_for
@@ -60,10 +62,10 @@ def _notices(status: Status, *, wide: bool) -> Block:
     return Table(heads, [_notice(notice, status) for notice in active], whole=wide)
 
 
-def _notice(notice: Notice, status: Status) -> tuple[str, ...]:
+def _notice(notice: NoticeView, status: Status) -> tuple[str, ...]:
     left = "unknown" if notice.seconds_left is None else duration(notice.seconds_left)
-    left = "drained" if notice.is_drained else left
-    source = notice.source_label
+    left = "drained" if is_drained(notice) else left
+    source = source_label(notice)
     source = f"{source} (not stored yet)" if status.is_unconfirmed(notice) else source
     subject = f"{notice.kind}/{notice.subject}"
     return subject, left, source, age(notice.age_seconds), ",".join(notice.jobs) or "-", notice.message

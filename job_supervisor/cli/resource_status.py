@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-import msgspec
+from msgspec.structs import replace
 
 from job_supervisor.cli.status import Status
 from supervisor.decide.explanation import NO_NODES, NOTHING, missing
@@ -52,20 +52,13 @@ def status_of(
         silent={},
         refused={},
     )
-    shown = msgspec.convert(msgspec.to_builtins(status_view(snapshot)), Status)
-    return msgspec.structs.replace(
-        shown,
-        agents=None,
-        leader=None,
-        unseen=unseen,
-        jobs=[
-            msgspec.structs.replace(
-                job,
-                host_states=[msgspec.structs.replace(host, agent=None, stream=None) for host in job.host_states],
-            )
-            for job in shown.jobs
-        ],
-    )
+    view = status_view(snapshot)
+    # What only the leader's streams tell is unknown here, and not false.
+    shown = [
+        replace(job, host_states=[replace(host, agent=None, stream=None) for host in job.host_states])
+        for job in view.jobs
+    ]
+    return Status(now=now, jobs=shown, notices=view.notices, unseen=unseen)
 
 
 def _newest(records: Iterable[StoredRecord[ReclaimNotice]]) -> list[ReclaimNotice]:

@@ -17,8 +17,10 @@ from job_supervisor.cli.history import Entry, history_of, horizon
 from job_supervisor.cli.nodes import nodes_of, nodes_table
 from job_supervisor.cli.output import Output, complain, job_names, show
 from job_supervisor.cli.overview import overview
-from job_supervisor.cli.status import Job, Status
+from job_supervisor.cli.status import Status
 from job_supervisor.cli.table import Block, Table
+from supervisor.domain.ids import namespace
+from supervisor.observability.views import JobView
 
 _CLEAR = "\x1b[H\x1b[2J"
 _AWAY = (NotNowError, UnreachableError)
@@ -43,7 +45,7 @@ async def read_status(backend: Backend, given: argparse.Namespace) -> Status:
     found = await backend.status()
     jobs = found.jobs
     if given.namespace:
-        jobs = [job for job in jobs if job.namespace == given.namespace]
+        jobs = [job for job in jobs if namespace(job.job) == given.namespace]
     if getattr(given, "selector", ""):
         labelled = await backend.labelled(given.selector)
         jobs = [job for job in jobs if job.job in labelled]
@@ -145,7 +147,7 @@ async def nodes(backend: Backend, given: argparse.Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
-def only(found: Status, name: str) -> Job:
+def only(found: Status, name: str) -> JobView:
     """The job of that name.
 
     Raises:

@@ -12,10 +12,10 @@ from job_supervisor.cli.data_dir import whoami
 from job_supervisor.cli.errors import ExitCode, NotNowError, UnknownError, UnreachableError
 from job_supervisor.cli.output import complain, job_names, show
 from job_supervisor.cli.showing import only, read_status
-from job_supervisor.cli.status import Job, Status
 from supervisor.decide.reasons import outcome, remains
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import AcknowledgementKind, RequestKind
+from supervisor.observability.views import JobView
 
 _POLL_SECONDS = 0.5
 _LONGEST_REASON = 256
@@ -30,11 +30,11 @@ class _Goal:
     verb: str
     request: RequestKind | None
 
-    def is_asked(self, job: Job) -> bool:
+    def is_asked(self, job: JobView) -> bool:
         """Whether the supervisor knows what is asked."""
         return self.request is (None if job.request is None else job.request.kind)
 
-    def is_reached(self, job: Job) -> bool:
+    def is_reached(self, job: JobView) -> bool:
         match self.request:
             case RequestKind.SUSPEND:
                 return self.is_asked(job) and job.phase == "Suspended" and not job.running
@@ -75,7 +75,7 @@ def reason_of(given: argparse.Namespace) -> str:
     return " ".join(getattr(given, "reason", "").split())[:_LONGEST_REASON]
 
 
-def _already(goal: _Goal, job: Job) -> Iterator[str]:
+def _already(goal: _Goal, job: JobView) -> Iterator[str]:
     """Tells why nothing is asked of a job."""
     if goal.request is not None:
         yield f"{job.job} is {job.phase}: {job.reason}"
@@ -87,7 +87,7 @@ def _already(goal: _Goal, job: Job) -> Iterator[str]:
         yield from (f"Next: {prospect.what}." for prospect in job.prospects[:1])
 
 
-def _consequences(goal: _Goal, job: Job) -> Iterator[str]:
+def _consequences(goal: _Goal, job: JobView) -> Iterator[str]:
     saves = "saves a checkpoint, and " if job.running else ""
     match goal.request:
         case RequestKind.SUSPEND:
@@ -98,7 +98,7 @@ def _consequences(goal: _Goal, job: Job) -> Iterator[str]:
             yield f"{job.job} may run again, and resumes as soon as there are enough hosts."
 
 
-async def _follow(backend: Backend, goal: _Goal, before: Job, seconds: float, say: Say) -> list[str]:
+async def _follow(backend: Backend, goal: _Goal, before: JobView, seconds: float, say: Say) -> list[str]:
     """Prints what happens to the job until the goal is reached; returns the phases that it went through.
 
     Raises:
@@ -127,10 +127,10 @@ async def _follow(backend: Backend, goal: _Goal, before: Job, seconds: float, sa
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _look(backend: Backend, name: JobName) -> Job | None:
+async def _look(backend: Backend, name: JobName) -> JobView | None:
     """The job; None while there is no answer, as during a restart of the supervisor."""
     try:
-        found: Status = await backend.status()
+        found = await backend.status()
     except (NotNowError, UnreachableError):
         return None
     job = next((each for each in found.jobs if each.job == name), None)
@@ -139,14 +139,14 @@ async def _look(backend: Backend, name: JobName) -> Job | None:
     return job
 
 
-def _check_saved(goal: _Goal, before: Job, job: Job) -> None:
+def _check_saved(goal: _Goal, before: JobView, job: JobView) -> None:
     """Raises if the run was stopped and nothing was saved."""
     why = unsaved(before, job) if goal.request is not None else None
     if why is not None:
         raise NotNowError(f"{job.job} is {job.phase}, but {why}")
 
 
-def unsaved(before: Job, job: Job) -> str | None:
+def unsaved(before: JobView, job: JobView) -> str | None:
     """Why a run that was stopped has saved nothing, as a sentence; None if it may have saved, or was not running."""
     answer = job.acknowledgement
     if not before.running:

@@ -6,12 +6,12 @@ The reclaims are announced by a file, as a cloud would announce them, and at the
 import asyncio
 from collections.abc import Callable
 
-from job_supervisor.cli.status import Job
 from job_supervisor.cli.text import listed
 from job_supervisor.dev.hosts import SimulatedHost
 from job_supervisor.dev.narration import JobNarrator, say
 from job_supervisor.dev.scene import LOOK_SECONDS, Scene
 from job_supervisor.dev.verdict import Check, Progress, progress, resumed, shrunk, stopped
+from supervisor.observability.views import JobView
 
 _LEAD_SECONDS = 15.0
 _PATIENCE_SECONDS = 120.0
@@ -19,7 +19,7 @@ _MORE_STEPS = 10
 _FIRST, _SECOND = 1, 2
 """The runs of the job."""
 
-Condition = Callable[[Job], bool]
+Condition = Callable[[JobView], bool]
 
 
 class _NotInTime(Exception):  # noqa: N818 - the name describes what happened
@@ -104,7 +104,7 @@ class _Drill:
             await host.vanish()
         say(f"{_names(hosts)} {_is(hosts)} gone.")
 
-    async def _until(self, holds: Condition, what: str) -> Job:
+    async def _until(self, holds: Condition, what: str) -> JobView:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 while True:

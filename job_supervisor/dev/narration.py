@@ -3,8 +3,8 @@
 import sys
 import time
 
-from job_supervisor.cli.status import Job
 from job_supervisor.cli.text import printable
+from supervisor.observability.views import JobView
 
 _started = time.monotonic()
 
@@ -23,7 +23,7 @@ class JobNarrator:
     def __init__(self) -> None:
         self._said = ("", "")
 
-    def follow(self, job: Job) -> None:
+    def follow(self, job: JobView) -> None:
         """Says what is new."""
         now = (job.phase, job.reason)
         if now != self._said:

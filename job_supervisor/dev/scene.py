@@ -12,13 +12,14 @@ import msgspec
 from job_supervisor.cli.data_dir import token_maker
 from job_supervisor.cli.errors import CliError
 from job_supervisor.cli.http_backend import Address, HttpBackend
-from job_supervisor.cli.status import Job, Status
+from job_supervisor.cli.status import Status
 from job_supervisor.dev.children import Child, command, start, stop_all
 from job_supervisor.dev.errors import ChildEnded, DevError
 from job_supervisor.dev.hosts import SimulatedHost
 from job_supervisor.dev.narration import say
 from job_supervisor.dev.options import JOB, Options
 from job_supervisor.dev.workspace import Workspace
+from supervisor.observability.views import JobView
 from supervisor.serving.servers import ENDPOINTS_FILE
 
 GRPC_PORT, HTTP_PORT = 8470, 8471
@@ -93,7 +94,7 @@ class Scene:
             self.check()
             raise DevError(str(error)) from error
 
-    async def job_status(self) -> Job | None:
+    async def job_status(self) -> JobView | None:
         """Returns the job; None until it has registered."""
         return next((job for job in (await self.status()).jobs if job.job == JOB), None)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from job_supervisor.cli.status import Acknowledgement
+from supervisor.observability.views import AcknowledgementView
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ def shrunk(excluded: str, run: int) -> Check:
     return Check(f"training continued without {excluded}, and was not restarted (run {run})", run == 1)
 
 
-def stopped(answer: Acknowledgement | None, last: Progress) -> list[Check]:
+def stopped(answer: AcknowledgementView | None, last: Progress) -> list[Check]:
     """Too few hosts were left: rank 0 had to save the last step."""
     saved = None if answer is None or answer.kind != "saved" else answer.step
     if saved is None:

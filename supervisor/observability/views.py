@@ -1,78 +1,69 @@
-"""The status as `GET /v1/status` and the page show it; docs/reference/wire.md explains each field.
+"""The schema of `GET /v1/status` and `GET /v1/history`, for those who serve them and those who read them.
 
-Times are seconds before or after `now` of the view, so that clients need no synchronized clock.
+docs/reference/wire.md explains each field. Times are seconds before or after `now` of the view, so that clients need no
+synchronized clock. A field that an older supervisor does not send has a default, and a word that a newer one may add is
+a plain `str`: a client shows it as it is. None stands for a value that is unknown, or that a client cannot see.
 """
 
-from dataclasses import dataclass
+import msgspec
 
-from supervisor.decide.explanation import Lack
 from supervisor.decide.ranks import RankCounts
-from supervisor.domain.agreement import Purpose
-from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
-from supervisor.domain.job import AcknowledgementKind, Framework, OnLoss, Phase, RequestKind, Result
-from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
-from supervisor.ingest.agent_registry import SourceState
-from supervisor.observability.groups import GroupCause, GroupOutcome
-from supervisor.refusals import Code, Wire
+from supervisor.domain.job import RequestKind
+from supervisor.domain.notice import OPERATOR, NoticeClass, NoticeState, SubjectKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderView:
+class LeaderView(msgspec.Struct, frozen=True, kw_only=True):
     """The supervisor that answers; `name` is its pod's, empty outside of a cluster. `acts`: it may decide now."""
 
     name: str
-    acts: bool
+    acts: bool = True
     serving_seconds: float
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcknowledgementView:
+class AcknowledgementView(msgspec.Struct, frozen=True, kw_only=True):
     """The last acknowledgement of rank 0, or of a `rank` whose save has failed, with its `error`.
 
     `resumes_from`: the step of the last checkpoint before that, None if it is unknown.
     """
 
     run: int
-    generation: int
-    kind: AcknowledgementKind
-    step: int | None
-    age_seconds: float
+    generation: int = 0
+    kind: str
+    step: int | None = None
+    age_seconds: float | None = None
     rank: int = 0
     error: str = ""
     resumes_from: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgreementView:
+class AgreementView(msgspec.Struct, frozen=True, kw_only=True):
     """The agreement of a job's ranks on a step, as it is asked for (`step` None), proposed or committed.
 
     `waits_for` names the ranks that have not answered. `unread_seconds`: for how long a rank has not asked whether to
     stop, at most; None if it is unknown.
     """
 
-    purpose: Purpose
-    epoch: int
-    step: int | None
-    committed: bool
-    age_seconds: float
-    waits_for: str
-    unread_seconds: float | None
+    purpose: str
+    epoch: int = 0
+    step: int | None = None
+    committed: bool = False
+    age_seconds: float = 0.0
+    waits_for: str = ""
+    unread_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundView:
+class RoundView(msgspec.Struct, frozen=True, kw_only=True):
     """The elastic agents of torchrun that train together, `size` of them; see `Round`."""
 
     number: int
     size: int
-    in_process: bool
-    age_seconds: float
+    in_process: bool = False
+    age_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostView:
+class HostView(msgspec.Struct, frozen=True, kw_only=True):
     """One host of a job. `worker`: it belongs to the current run and is not excluded.
 
     `agent`: its node's agent is connected; `stream`: a process on it receives directives. `notice` is its most urgent
@@ -80,14 +71,14 @@ class HostView:
     """
 
     host: Host
-    node: Host
-    worker: bool
-    launcher: bool
-    excluded: bool
-    notice: NoticeId | None
-    seconds_left: float | None
-    agent: bool
-    stream: bool
+    node: Host | None = None
+    worker: bool = False
+    launcher: bool = False
+    excluded: bool = False
+    notice: NoticeId | None = None
+    seconds_left: float | None = None
+    agent: bool | None = None
+    stream: bool | None = None
 
     @property
     def uncovered(self) -> bool:
@@ -95,35 +86,31 @@ class HostView:
         return self.worker and not (self.agent and self.stream)
 
 
-@dataclass(frozen=True, slots=True)
-class ProspectView:
+class ProspectView(msgspec.Struct, frozen=True):
     """What comes next, as a sentence without capital and full stop, and in how many seconds if that is known."""
 
     what: str
-    seconds: float | None
+    seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MissingHostView:
+class MissingHostView(msgspec.Struct, frozen=True):
     """One host that a waiting job cannot start on; `why` is a sentence without capital and full stop."""
 
     host: Host
-    lack: Lack
+    lack: str
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestView:
+class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     """What a person asks of a job, and since when."""
 
     kind: RequestKind
     by: str
-    reason: str
-    age_seconds: float
+    reason: str = ""
+    age_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobView:
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """One job. `age_seconds`: since it was registered.
 
     `since_seconds`: how long it has been in its phase; None if the phase began before this supervisor.
@@ -136,46 +123,50 @@ class JobView:
     """
 
     job: JobName
-    phase: Phase
-    age_seconds: float
-    since_seconds: float | None
+    phase: str
+    age_seconds: float | None = None
+    since_seconds: float | None = None
     reason: str
-    generation: int
+    generation: int = 0
     run: int
     running: bool
-    result: Result | None
-    restarts: int
-    framework: Framework
-    host_count: int
-    hosts: list[Host]
+    result: str | None = None
+    restarts: int = 0
+    framework: str = ""
+    host_count: int = 0
+    hosts: list[Host] = []
     workers: list[Host]
     exclusions: list[Host]
     min_workers: int
     max_workers: int
-    requested_workers: int
-    on_loss: OnLoss
-    worker_multiple: int
-    ignored: list[str]
-    faults: list[str]
-    seconds_left: float | None
-    simulated: bool
-    request: RequestView | None
-    acknowledgement: AcknowledgementView | None
-    agreement: AgreementView | None
-    round: RoundView | None
-    prospects: list[ProspectView]
-    waits_for: str
-    shortfall: str
-    missing_hosts: list[MissingHostView]
-    step_seconds: float | None
-    checkpoint_seconds: float | None
-    unread_seconds: float | None
-    ranks: RankCounts
-    host_states: list[HostView]
+    requested_workers: int = 0
+    on_loss: str = "shrink"
+    worker_multiple: int = 1
+    ignored: list[str] = []
+    faults: list[str] = []
+    seconds_left: float | None = None
+    simulated: bool = False
+    request: RequestView | None = None
+    acknowledgement: AcknowledgementView | None = None
+    agreement: AgreementView | None = None
+    round: RoundView | None = None
+    prospects: list[ProspectView] = []
+    waits_for: str = ""
+    shortfall: str = ""
+    missing_hosts: list[MissingHostView] = []
+    step_seconds: float | None = None
+    checkpoint_seconds: float | None = None
+    unread_seconds: float | None = None
+    ranks: RankCounts = RankCounts()
+    host_states: list[HostView] = []
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended for good."""
+        return self.phase in ("Finished", "TimedOut")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeView:
+class NoticeView(msgspec.Struct, frozen=True, kw_only=True):
     """One notice; `jobs` are the jobs that it concerns while it is active. `simulated`: it is a drill.
 
     `acted_on`: it is active, and its subject must not be used, which a scheduled one comes to and a hint never does.
@@ -183,46 +174,52 @@ class NoticeView:
     """
 
     id: NoticeId
-    episode: int
+    episode: int = 0
     source: Source
     subject: str
-    kind: SubjectKind
+    kind: SubjectKind = SubjectKind.NODE
     state: NoticeState
-    seconds_left: float | None
-    age_seconds: float
-    ended_seconds: float | None
-    simulated: bool
-    jobs: list[JobName]
-    announced: str
-    message: str
-    notice_class: NoticeClass
-    acted_on: bool
-    cancellable: bool
+    seconds_left: float | None = None
+    age_seconds: float | None = None
+    ended_seconds: float | None = None
+    simulated: bool = False
+    jobs: list[JobName] = []
+    announced: str = ""
+    message: str = ""
+    notice_class: NoticeClass = NoticeClass.SUDDEN
+    acted_on: bool = True
+    cancellable: bool = False
+
+    @property
+    def active(self) -> bool:
+        return self.state is NoticeState.ACTIVE
+
+    @property
+    def drains(self) -> bool:
+        """Whether a person drains the subject."""
+        return self.source == OPERATOR
 
 
-@dataclass(frozen=True, slots=True)
-class SourceView:
+class SourceView(msgspec.Struct, frozen=True):
     """The last answer of one source of an agent."""
 
     source: Source
-    state: SourceState
+    state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineView:
+class MachineView(msgspec.Struct, frozen=True, kw_only=True):
     """The machine under a node, see `Machine`; `protected_seconds` is None if the cloud promises nothing."""
 
-    cloud: str
-    region: str
-    zone: str
-    instance_type: str
-    price_class: PriceClass
-    spot_strategy: str
-    protected_seconds: float | None
+    cloud: str = ""
+    region: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    price_class: str = "unknown"
+    spot_strategy: str = ""
+    protected_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentView:
+class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     """One node's agent; `silent_seconds` is None while it is connected. `reclaimed`: silent because its node is gone.
 
     `same_uid` are the other nodes whose agents report the same machine uid. `machine` is None if it is unknown.
@@ -230,16 +227,15 @@ class AgentView:
 
     node: Host
     connected: bool
-    reclaimed: bool
-    silent_seconds: float | None
-    same_uid: list[Host]
-    sources: list[SourceView]
-    pod_sources: list[SourceView]
-    machine: MachineView | None
+    reclaimed: bool = False
+    silent_seconds: float | None = None
+    same_uid: list[Host] = []
+    sources: list[SourceView] = []
+    pod_sources: list[SourceView] = []
+    machine: MachineView | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView:
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """One decision that newly excluded hosts or stopped a job, and its outcome.
 
     `decided_after_seconds` counts from the first notice; None if there was none. `margin_seconds` is the time from rank
@@ -251,28 +247,27 @@ class GroupView:
     """
 
     job: JobName
-    outcome: GroupOutcome
+    outcome: str
     age_seconds: float
     reason: str
-    sources: list[Source]
-    subjects: list[Host]
-    simulated: bool
-    decided_after_seconds: float | None
-    acknowledged: AcknowledgementKind | None
-    step: int | None
-    steps_lost: int | None
-    margin_seconds: float | None
-    late: bool
-    suspended: bool
-    suspended_seconds: float | None
+    sources: list[Source] = []
+    subjects: list[Host] = []
+    simulated: bool = False
+    decided_after_seconds: float | None = None
+    acknowledged: str | None = None
+    step: int | None = None
+    steps_lost: int | None = None
+    margin_seconds: float | None = None
+    late: bool = False
+    suspended: bool = False
+    suspended_seconds: float | None = None
     released_gpu_seconds: float | None = None
-    cause: GroupCause = GroupCause.RECLAIM
+    cause: str = "reclaim"
     rank: int = 0
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoverageView:
+class CoverageView(msgspec.Struct, frozen=True, kw_only=True):
     """How many workers of running jobs a reclaim would not reach, and how many agents are connected or silent.
 
     `agents_reclaimed` are silent because their nodes are gone, `agents_unknown` for an unknown reason.
@@ -286,17 +281,15 @@ class CoverageView:
     agents_reclaimed: int
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedView:
+class RefusedView(msgspec.Struct, frozen=True):
     """How many messages were refused for this reason since the start."""
 
-    wire: Wire
-    code: Code
+    wire: str
+    code: str
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusView:
+class StatusView(msgspec.Struct, frozen=True, kw_only=True):
     """The whole status or a page of it; `now` is Unix seconds. `unconfirmed` notices are not stored yet.
 
     `next` is the position of the next page; None on the last one. `groups` are on the first page only.
@@ -314,8 +307,7 @@ class StatusView:
     next: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryEntryView:
+class HistoryEntryView(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened at an instant (Unix seconds); `subject` is `job/NAME`, `node/NAME` or `pod/NS/NAME`."""
 
     at: float
@@ -325,10 +317,9 @@ class HistoryEntryView:
     run: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryView:
+class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
     """What happened, the earliest first, in full since the instant `since`. `cut`: the earliest are left out."""
 
     since: float
     entries: list[HistoryEntryView]
-    cut: bool
+    cut: bool = False

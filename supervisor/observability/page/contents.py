@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName, Source, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
@@ -34,7 +33,7 @@ class Reclaim:
     subject: str
     source: Source
     seconds_left: float | None
-    age_seconds: float
+    age_seconds: float | None
     jobs: Sequence[JobName]
     message: str
     simulated: bool
@@ -68,7 +67,7 @@ class MachineKind:
     cloud: str
     zone: str
     instance_type: str
-    price_class: PriceClass
+    price_class: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Formats values for the page. `assets/page.js` formats the durations that it counts in the same way."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from servicekit.bounds import instant_of
@@ -14,13 +14,13 @@ MAX_NAMES = 10
 _MAX_LETTERS = 1000
 """In a name or a sentence: Kubernetes allows 253 for a name, and a sentence contains a few names."""
 
-_DONE = {
+_DONE: Mapping[str, str] = {
     AcknowledgementKind.SAVED: "saved",
     AcknowledgementKind.LEFT: "rank 0 has left, without saying that it saved",
     AcknowledgementKind.FAILED: "not saved",
 }
 
-_CAUSES = {
+_CAUSES: Mapping[str, str] = {
     GroupCause.PERSON: "a person's request",
     GroupCause.QUEUE: "its queue",
     GroupCause.LAUNCHER: "its launcher, which ends",

@@ -3,23 +3,24 @@
 from typing import Any
 
 from job_supervisor.cli.changes import changes
-from job_supervisor.cli.status import Agent, Job, Notice, Status
-from supervisor.domain.ids import JobName
+from job_supervisor.cli.status import Status
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.notice import NoticeState
+from supervisor.observability.views import AgentView, JobView, NoticeView
 
 
-def _job(name: str, phase: str = "Running", reason: str = "It runs.", **more: Any) -> Job:
+def _job(name: str, phase: str = "Running", reason: str = "It runs.", **more: Any) -> JobView:
     fields: dict[str, Any] = {"run": 1, "running": True, "workers": [], "exclusions": []}
-    return Job(
+    return JobView(
         **{**fields, "job": JobName(name), "phase": phase, "reason": reason, "min_workers": 1, "max_workers": 2, **more}
     )
 
 
-def _notice(state: NoticeState = NoticeState.ACTIVE, **more: Any) -> Notice:
-    return Notice(**{"id": "a", "source": "aliyun", "subject": "n1", "state": state, "seconds_left": 90.0, **more})
+def _notice(state: NoticeState = NoticeState.ACTIVE, **more: Any) -> NoticeView:
+    return NoticeView(**{"id": "a", "source": "aliyun", "subject": "n1", "state": state, "seconds_left": 90.0, **more})
 
 
-def _status(*jobs: Job, **more: Any) -> Status:
+def _status(*jobs: JobView, **more: Any) -> Status:
     return Status(**{"now": 100.0, "jobs": list(jobs), "notices": [], "agents": [], **more})
 
 
@@ -28,7 +29,7 @@ def _told(before: Status | None, after: Status) -> list[tuple[str, str, str]]:
 
 
 def test_the_first_look_tells_what_there_is() -> None:
-    agents = [Agent(node="n1", connected=True), Agent(node="n2", connected=False)]
+    agents = [AgentView(node=Host("n1"), connected=True), AgentView(node=Host("n2"), connected=False)]
     ended = _notice(NoticeState.GONE, id="b")
     assert _told(None, _status(_job("j"), notices=[_notice(), ended], agents=agents)) == [
         ("node/n1", "noticed", "Will be gone in 1 min 30 s, says aliyun."),
@@ -39,15 +40,15 @@ def test_the_first_look_tells_what_there_is() -> None:
 
 def test_what_stays_the_same_is_not_told_again() -> None:
     """Deadlines that come nearer are no change."""
-    agents = [Agent(node="n1", connected=True)]
+    agents = [AgentView(node=Host("n1"), connected=True)]
     before = _status(_job("j", since_seconds=1.0), notices=[_notice()], agents=agents)
     after = _status(_job("j", since_seconds=9.0), notices=[_notice(seconds_left=80.0)], agents=agents)
     assert _told(before, after) == []
 
 
 def test_each_change_is_one_event() -> None:
-    before = _status(_job("j"), _job("gone"), notices=[_notice()], agents=[Agent(node="n1", connected=True)])
-    agents = [Agent(node="n1", connected=False, reclaimed=True), Agent(node="n3", connected=True)]
+    before = _status(_job("j"), _job("gone"), notices=[_notice()], agents=[AgentView(node=Host("n1"), connected=True)])
+    agents = [AgentView(node=Host("n1"), connected=False, reclaimed=True), AgentView(node=Host("n3"), connected=True)]
     shrinking = _job("j", "Shrinking", "n1 goes.", exclusions=["n1"])
     after = _status(shrinking, notices=[_notice(NoticeState.GONE)], agents=agents)
     assert _told(before, after) == [

@@ -5,29 +5,29 @@ from typing import Any
 
 from job_supervisor.cli.history import Entry, Past, history_of, horizon
 from job_supervisor.cli.nodes import nodes_of, nodes_table
-from job_supervisor.cli.status import (
-    Acknowledgement,
-    Agent,
-    Group,
-    Host,
-    Job,
-    Leader,
-    Machine,
-    Notice,
-    SourceAnswer,
-    Status,
-)
+from job_supervisor.cli.status import Status
 from job_supervisor.cli.table import write
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.notice import NoticeState
+from supervisor.observability.views import (
+    AcknowledgementView,
+    AgentView,
+    GroupView,
+    HostView,
+    JobView,
+    LeaderView,
+    MachineView,
+    NoticeView,
+    SourceView,
+)
 
 _J = JobName("j")
 _NOW = 1000.0
 
 
-def _job(name: str = "j", **more: Any) -> Job:
+def _job(name: str = "j", **more: Any) -> JobView:
     fields: dict[str, Any] = {"run": 2, "running": True, "workers": ["n1"], "exclusions": [], "hosts": ["n1", "n2"]}
-    return Job(
+    return JobView(
         **{
             **fields,
             "job": JobName(name),
@@ -42,23 +42,23 @@ def _job(name: str = "j", **more: Any) -> Job:
     )
 
 
-def _group(**more: Any) -> Group:
+def _group(**more: Any) -> GroupView:
     fields: dict[str, Any] = {"outcome": "stopped", "age_seconds": 300.0, "reason": "n1 goes.", "acknowledged": "saved"}
-    return Group(job=_J, **{**fields, "step": 7, "steps_lost": 3, "suspended_seconds": 60.0, **more})
+    return GroupView(job=_J, **{**fields, "step": 7, "steps_lost": 3, "suspended_seconds": 60.0, **more})
 
 
-def _status(*jobs: Job, **more: Any) -> Status:
-    leader = Leader(name="", serving_seconds=7200.0)
+def _status(*jobs: JobView, **more: Any) -> Status:
+    leader = LeaderView(name="", serving_seconds=7200.0)
     return Status(**{"now": _NOW, "jobs": list(jobs), "notices": [], "agents": [], "leader": leader, **more})
 
 
-def _notice(**more: Any) -> Notice:
+def _notice(**more: Any) -> NoticeView:
     fields: dict[str, Any] = {"id": "a", "source": "aliyun", "subject": "n1", "state": NoticeState.GONE}
-    return Notice(**{**fields, "age_seconds": 310.0, "ended_seconds": 200.0, **more})
+    return NoticeView(**{**fields, "age_seconds": 310.0, "ended_seconds": 200.0, **more})
 
 
 def test_what_happened_to_a_job_is_told_in_the_order_of_time() -> None:
-    answer = Acknowledgement(run=1, kind="saved", step=7, age_seconds=290.0)
+    answer = AcknowledgementView(run=1, kind="saved", step=7, age_seconds=290.0)
     told = history_of(_status(_job(acknowledgement=answer), notices=[_notice()], groups=[_group()]), Past(), None)
     assert [(entry.at, entry.subject, entry.what, entry.text) for entry in told] == [
         (100.0, "job/j", "Registered", "The supervisor knows the job."),
@@ -142,14 +142,22 @@ def _shown(status: Status, *, wide: bool = False) -> list[list[str]]:
 def test_each_node_has_a_row() -> None:
     """Those that agents, notices or jobs name; what is unknown is neither clear nor noticed."""
     agents = [
-        Agent(node="n1", connected=True, sources=[SourceAnswer(source="aliyun", state="noticed")]),
-        Agent(
-            node="n2", connected=False, silent_seconds=42.0, sources=[SourceAnswer(source="aliyun", state="unknown")]
+        AgentView(node=Host("n1"), connected=True, sources=[SourceView(source=Source("aliyun"), state="noticed")]),
+        AgentView(
+            node=Host("n2"),
+            connected=False,
+            silent_seconds=42.0,
+            sources=[SourceView(source=Source("aliyun"), state="unknown")],
         ),
-        Agent(node="n4", connected=False, reclaimed=True, silent_seconds=60.0),
+        AgentView(node=Host("n4"), connected=False, reclaimed=True, silent_seconds=60.0),
     ]
     notice = _notice(state=NoticeState.ACTIVE, ended_seconds=None, seconds_left=65.0)
-    job = _job(host_states=[Host(host="n1", node="n1", worker=True), Host(host="n3", node="n3")])
+    job = _job(
+        host_states=[
+            HostView(host=Host("n1"), node=Host("n1"), worker=True),
+            HostView(host=Host("n3"), node=Host("n3")),
+        ]
+    )
     assert _shown(_status(job, agents=agents, notices=[notice])) == [
         ["NODE", "AGENT", "SILENT", "SOURCES", "NOTICE", "JOBS"],
         ["n1", "connected", "-", "aliyun=noticed", "1m5s", "aliyun", "j"],
@@ -160,10 +168,10 @@ def test_each_node_has_a_row() -> None:
 
 
 def test_what_the_cloud_tells_of_a_machine_is_shown_where_it_is_known() -> None:
-    machine = Machine(instance_type="ecs.gn7i", zone="cn-a", price_class="spot")
+    machine = MachineView(instance_type="ecs.gn7i", zone="cn-a", price_class="spot")
     agents = [
-        Agent(node="n1", connected=True, machine=machine),
-        Agent(node="n2", connected=True, machine=Machine(price_class="unknown")),
+        AgentView(node=Host("n1"), connected=True, machine=machine),
+        AgentView(node=Host("n2"), connected=True, machine=MachineView(price_class="unknown")),
     ]
     rows = _shown(_status(agents=agents))
     assert rows[0][5:] == ["TYPE", "ZONE", "PRICE", "JOBS"]

@@ -10,20 +10,22 @@ from job_supervisor.cli.backend import Subject
 from job_supervisor.cli.drill import consequences
 from job_supervisor.cli.explain import explain
 from job_supervisor.cli.overview import overview
-from job_supervisor.cli.status import Agent, Agreement, ConnectedRanks, Host, Job, Notice, Status
+from job_supervisor.cli.status import Status
 from job_supervisor.cli.table import write
 from job_supervisor.cli.text import age, duration, listed, printable
-from supervisor.domain.ids import JobName
+from supervisor.decide.ranks import RankCounts
+from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
+from supervisor.observability.views import AgentView, AgreementView, HostView, JobView, NoticeView
 
 
-def _host(number: int, **changes: Any) -> Host:
-    return Host(
+def _host(number: int, **changes: Any) -> HostView:
+    return HostView(
         **{"host": f"w{number}", "node": f"n{number}", "worker": True, "agent": True, "stream": True, **changes}
     )
 
 
-def _job(name: str = "ns/trainingjob.j", **changes: Any) -> Job:
+def _job(name: str = "ns/trainingjob.j", **changes: Any) -> JobView:
     fields: dict[str, Any] = {
         "job": JobName(name),
         "phase": "Running",
@@ -36,10 +38,10 @@ def _job(name: str = "ns/trainingjob.j", **changes: Any) -> Job:
         "max_workers": 3,
         "host_states": [_host(1), _host(2), _host(3)],
     }
-    return Job(**{**fields, **changes})
+    return JobView(**{**fields, **changes})
 
 
-def _view(*jobs: Job, **changes: Any) -> Status:
+def _view(*jobs: JobView, **changes: Any) -> Status:
     return Status(**{"now": 0.0, "jobs": list(jobs), "notices": [], "agents": [], **changes})
 
 
@@ -50,7 +52,7 @@ def _lines(view: Status, **options: Any) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def _said(job: Job, **changes: Any) -> str:
+def _said(job: JobView, **changes: Any) -> str:
     return "\n".join(explain(job, _view(job, **changes)))
 
 
@@ -93,9 +95,13 @@ def test_no_line_of_a_peer_is_more_than_a_line(letter: str) -> None:
 
 
 def test_what_is_not_stored_yet_is_listed_and_says_so() -> None:
-    stored = Notice(id="a", source="aliyun", subject="n1", state=NoticeState.ACTIVE, seconds_left=90.0)
-    waiting = Notice(id="a", source="aliyun", subject="n1", state=NoticeState.ACTIVE, seconds_left=30.0)
-    other = Notice(id="b", source="aws", subject="n2", state=NoticeState.ACTIVE)
+    stored = NoticeView(
+        id=NoticeId("a"), source=Source("aliyun"), subject="n1", state=NoticeState.ACTIVE, seconds_left=90.0
+    )
+    waiting = NoticeView(
+        id=NoticeId("a"), source=Source("aliyun"), subject="n1", state=NoticeState.ACTIVE, seconds_left=30.0
+    )
+    other = NoticeView(id=NoticeId("b"), source=Source("aws"), subject="n2", state=NoticeState.ACTIVE)
     rows = _lines(_view(notices=[stored], unconfirmed=[waiting, other]))[3:5]
     assert [row.split()[:4] for row in rows] == [
         ["node/n1", "30", "s", "aliyun"],
@@ -106,9 +112,9 @@ def test_what_is_not_stored_yet_is_listed_and_says_so() -> None:
 
 def test_agents_of_nodes_that_were_reclaimed_are_not_unknown() -> None:
     agents = [
-        Agent(node="n1", connected=True),
-        Agent(node="n2", connected=False),
-        Agent(node="n3", connected=False, reclaimed=True),
+        AgentView(node=Host("n1"), connected=True),
+        AgentView(node=Host("n2"), connected=False),
+        AgentView(node=Host("n3"), connected=False, reclaimed=True),
     ]
     assert _lines(_view(agents=agents))[-1] == "1 agent is connected; unknown: n2; reclaimed: n3."
     assert _lines(_view(agents=agents[:1]))[-1] == "1 agent is connected."
@@ -136,14 +142,14 @@ def test_a_covered_job_says_so_and_others_say_what_is_missing() -> None:
 @pytest.mark.parametrize(
     ("counts", "said"),
     [
-        (ConnectedRanks(processes=3), "No process is rank 0: none of the 3 that are connected knows its rank."),
-        (ConnectedRanks(processes=3, ranked=1), "No process is rank 0: 3 are connected, and none of them is it."),
-        (ConnectedRanks(processes=3, ranked=3, zeros=2), "2 processes say that they are rank 0"),
-        (ConnectedRanks(processes=3, ranked=3, zeros=1), ""),
-        (ConnectedRanks(), ""),
+        (RankCounts(processes=3), "No process is rank 0: none of the 3 that are connected knows its rank."),
+        (RankCounts(processes=3, ranked=1), "No process is rank 0: 3 are connected, and none of them is it."),
+        (RankCounts(processes=3, ranked=3, zeros=2), "2 processes say that they are rank 0"),
+        (RankCounts(processes=3, ranked=3, zeros=1), ""),
+        (RankCounts(), ""),
     ],
 )
-def test_a_job_is_not_covered_unless_one_process_is_rank_zero(counts: ConnectedRanks, said: str) -> None:
+def test_a_job_is_not_covered_unless_one_process_is_rank_zero(counts: RankCounts, said: str) -> None:
     explained = _said(_job(ranks=counts))
     assert ("Not covered:" in explained) is bool(said)
     assert said in explained
@@ -167,8 +173,8 @@ def test_a_job_that_is_over_waits_for_nothing() -> None:
 
 def test_a_notice_without_a_time_and_one_on_what_has_gone_are_said() -> None:
     notices = [
-        Notice(id="a", source="aliyun", subject="n1", state=NoticeState.ACTIVE),
-        Notice(id="b", source="aws", subject="n2", state=NoticeState.GONE),
+        NoticeView(id=NoticeId("a"), source=Source("aliyun"), subject="n1", state=NoticeState.ACTIVE),
+        NoticeView(id=NoticeId("b"), source=Source("aws"), subject="n2", state=NoticeState.GONE),
     ]
     hosts = [_host(1, notice="a"), _host(2, notice="b")]
     said = _said(_job(host_states=hosts), notices=notices)
@@ -177,18 +183,25 @@ def test_a_notice_without_a_time_and_one_on_what_has_gone_are_said() -> None:
 
 
 def test_nodes_that_share_a_machine_uid_are_named() -> None:
-    agents = [Agent(node=f"n{number:02}", connected=True, same_uid=["n99"]) for number in range(12)]
-    said = _lines(_view(agents=[*agents, Agent(node="n50", connected=True)]))
+    agents = [AgentView(node=Host(f"n{number:02}"), connected=True, same_uid=[Host("n99")]) for number in range(12)]
+    said = _lines(_view(agents=[*agents, AgentView(node=Host("n50"), connected=True)]))
     assert said[-1].startswith("These nodes share a machine uid with another node: n00, n01, ")
     assert said[-1].endswith("n09 and 2 more.")
 
 
 def test_the_most_urgent_notice_comes_first_and_ended_ones_are_not_listed() -> None:
     notices = [
-        Notice(id="a", source="s", subject="late", state=NoticeState.ACTIVE, seconds_left=90.0),
-        Notice(id="b", source="s", subject="unknown", state=NoticeState.ACTIVE),
-        Notice(id="c", source="simulated", subject="soon", state=NoticeState.ACTIVE, seconds_left=9.0),
-        Notice(id="d", source="s", subject="over", state=NoticeState.WITHDRAWN),
+        NoticeView(id=NoticeId("a"), source=Source("s"), subject="late", state=NoticeState.ACTIVE, seconds_left=90.0),
+        NoticeView(id=NoticeId("b"), source=Source("s"), subject="unknown", state=NoticeState.ACTIVE),
+        NoticeView(
+            id=NoticeId("c"),
+            source=Source("simulated"),
+            simulated=True,
+            subject="soon",
+            state=NoticeState.ACTIVE,
+            seconds_left=9.0,
+        ),
+        NoticeView(id=NoticeId("d"), source=Source("s"), subject="over", state=NoticeState.WITHDRAWN),
     ]
     lines = _lines(_view(notices=notices))
     shown = [line.split()[0] for line in lines if line.startswith("node/")]
@@ -207,7 +220,7 @@ def test_the_most_urgent_notice_comes_first_and_ended_ones_are_not_listed() -> N
         (_job(host_states=[_host(2)]), "No supervised job is on node n1"),
     ],
 )
-def test_what_a_drill_will_do_is_said_before(job: Job, part: str) -> None:
+def test_what_a_drill_will_do_is_said_before(job: JobView, part: str) -> None:
     (said,) = consequences(Subject(kind=SubjectKind.NODE, name="n1"), _view(job))
     assert part in said
 
@@ -241,10 +254,10 @@ def test_a_job_is_found_by_the_name_that_o_name_prints() -> None:
     assert [job.job for job in view.find("job/k")] == ["k"]
 
 
-def _ahead(notice_class: NoticeClass, left: float | None = None) -> Notice:
-    return Notice(
-        id="a/n1/u",
-        source="azure",
+def _ahead(notice_class: NoticeClass, left: float | None = None) -> NoticeView:
+    return NoticeView(
+        id=NoticeId("a/n1/u"),
+        source=Source("azure"),
         subject="n1",
         state=NoticeState.ACTIVE,
         seconds_left=left,
@@ -286,7 +299,7 @@ def test_a_waiting_job_can_use_hosts_whose_notices_are_ahead() -> None:
     ],
 )
 def test_an_agreement_is_explained(agreement: dict[str, Any], sentence: str) -> None:
-    assert f"  {sentence}\n" in _said(_job(agreement=Agreement(**agreement)))
+    assert f"  {sentence}\n" in _said(_job(agreement=AgreementView(**agreement)))
 
 
 @pytest.mark.parametrize(
@@ -321,8 +334,13 @@ def test_a_drill_is_announced_by_what_the_job_wants_on_a_loss(changes: dict[str,
 
 def test_a_drain_is_told_as_one() -> None:
     """By whom, and once its time is over no longer as something that will be gone."""
-    drain = Notice(
-        id="a", source="operator", subject="n1", state=NoticeState.ACTIVE, message="ann: kernel", seconds_left=60.0
+    drain = NoticeView(
+        id=NoticeId("a"),
+        source=Source("operator"),
+        subject="n1",
+        state=NoticeState.ACTIVE,
+        message="ann: kernel",
+        seconds_left=60.0,
     )
     job = _job(host_states=[_host(1, notice="a", seconds_left=60.0)])
     assert "w1 on n1 is being drained by ann: kernel, and has to be empty in 1 min." in _said(job, notices=[drain])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from job_supervisor.cli.status import Acknowledgement
 from job_supervisor.dev.verdict import Progress, resumed, shrunk, stopped
+from supervisor.observability.views import AcknowledgementView
 
 HOSTS = ["host-1", "host-2"]
 LAST = Progress(first_step=0, step=40, loss=1.0, hosts=HOSTS)
@@ -17,14 +17,14 @@ def test_a_shrink_that_restarted_the_job_does_not_pass(run: int, *, holds: bool)
 @pytest.mark.parametrize(
     ("answer", "holds"),
     [
-        (Acknowledgement(run=1, kind="saved", step=40), [True, True]),
-        (Acknowledgement(run=1, kind="saved", step=39), [True, False]),
-        (Acknowledgement(run=1, kind="saved"), [False]),
-        (Acknowledgement(run=1, kind="left"), [False]),
+        (AcknowledgementView(run=1, kind="saved", step=40), [True, True]),
+        (AcknowledgementView(run=1, kind="saved", step=39), [True, False]),
+        (AcknowledgementView(run=1, kind="saved"), [False]),
+        (AcknowledgementView(run=1, kind="left"), [False]),
         (None, [False]),
     ],
 )
-def test_a_stop_passes_only_if_the_last_step_was_saved(answer: Acknowledgement | None, holds: list[bool]) -> None:
+def test_a_stop_passes_only_if_the_last_step_was_saved(answer: AcknowledgementView | None, holds: list[bool]) -> None:
     assert [check.holds for check in stopped(answer, LAST)] == holds
 
 

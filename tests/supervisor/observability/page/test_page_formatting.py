@@ -1,9 +1,10 @@
 """The status page formats values and limits their length."""
 
+import dataclasses
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from supervisor.domain.capacity import Machine, PriceClass
 from supervisor.domain.ids import Host, JobName, Source
@@ -137,7 +138,7 @@ def test_jobs_in_trouble_are_first() -> None:
 
 def test_the_sentence_counts_what_people_look_for() -> None:
     assert contents(shown(1)).summary == "6 workers are not covered. 1 reclaim under way, 1 job Running."
-    later = status_view(replace(seen(1), now=T0 + 7))
+    later = status_view(dataclasses.replace(seen(1), now=T0 + 7))
     assert contents(later).summary == contents(shown(1)).summary
     empty = contents(shown(jobs=0))
     assert (empty.summary, empty.trouble) == ("Nothing is being reclaimed, every worker is covered.", False)
@@ -208,20 +209,20 @@ def test_a_suspended_job_says_what_it_waits_for() -> None:
 
 def test_a_drill_is_marked() -> None:
     now = seen(1)
-    drill = replace(notice(1), source=SIMULATED)
-    job = replace(now.jobs[0], noticed=dict.fromkeys(hosts(1), drill))
-    html = Renderer().page(replace(now, notices=(drill,), jobs=(job,)), signed_in=False)
+    drill = dataclasses.replace(notice(1), source=SIMULATED)
+    job = dataclasses.replace(now.jobs[0], noticed=dict.fromkeys(hosts(1), drill))
+    html = Renderer().page(dataclasses.replace(now, notices=(drill,), jobs=(job,)), signed_in=False)
     assert html.count('<span class="mark warn">drill</span>') == 2
 
 
 def test_what_is_not_durable_yet_is_marked() -> None:
-    now = replace(seen(), unconfirmed=(notice(2),))
+    now = dataclasses.replace(seen(), unconfirmed=(notice(2),))
     assert "not durable yet" in Renderer().page(now, signed_in=False)
 
 
 def test_a_lease_that_is_not_certain_is_said() -> None:
     leader = LeaderView(name="supervisor-1", acts=False, serving_seconds=1.0)
-    html = Renderer().page(replace(seen(), leader=leader), signed_in=False)
+    html = Renderer().page(dataclasses.replace(seen(), leader=leader), signed_in=False)
     assert "supervisor-1 leads" in html
     assert "makes no decisions" in html
 
@@ -232,14 +233,18 @@ def page(snapshot: StatusSnapshot, docs_url: str = "") -> str:
 
 def test_it_says_when_and_by_which_version() -> None:
     leader = LeaderView(name="", acts=True, serving_seconds=1.0, version="1.2.3")
-    assert "As of <time>1970-01-02 03:46:40 UTC</time>, version 1.2.3." in page(replace(seen(), leader=leader, now=1e5))
+    assert "As of <time>1970-01-02 03:46:40 UTC</time>, version 1.2.3." in page(
+        dataclasses.replace(seen(), leader=leader, now=1e5)
+    )
 
 
 def test_namespaces_have_a_column_where_there_are_some() -> None:
     cluster = seen()
-    job = replace(cluster.jobs[0], job=replace(cluster.jobs[0].job, name=JobName("team/trainingjob.bert")))
+    job = dataclasses.replace(
+        cluster.jobs[0], job=dataclasses.replace(cluster.jobs[0].job, name=JobName("team/trainingjob.bert"))
+    )
     assert ">Namespace</th>" not in page(cluster)
-    shown_there = page(replace(cluster, jobs=(job,)))
+    shown_there = page(dataclasses.replace(cluster, jobs=(job,)))
     assert '<td role="cell" data-label="Namespace">team</td>' in shown_there
     assert ">trainingjob.bert<" in shown_there
 
@@ -270,18 +275,20 @@ def test_what_reclaims_cost_is_summed_up() -> None:
         steps_lost=3,
         workers=4,
     )
-    other = replace(stopped, outcome=GroupOutcome.SHRUNK, suspended_at=None, resumed_at=None, steps_lost=None)
-    text = page(replace(seen(), groups=(stopped, other), gpus={job.name: 8.0}, now=T0 + 3600))
+    other = dataclasses.replace(
+        stopped, outcome=GroupOutcome.SHRUNK, suspended_at=None, resumed_at=None, steps_lost=None
+    )
+    text = page(dataclasses.replace(seen(), groups=(stopped, other), gpus={job.name: 8.0}, now=T0 + 3600))
     assert text_of(text, "value").endswith(
         "Of the last 2 decisions about reclaims that this supervisor knows of, 1 was a stop. 3 steps were lost in the "
         "stop of which that is known. Jobs were suspended for 30 min 00 s in total. "
         "Meanwhile they left up to 16.0 GPU hours to others."
     )
-    assert "GPU hours" not in page(replace(seen(), groups=(stopped,), now=T0 + 3600))
+    assert "GPU hours" not in page(dataclasses.replace(seen(), groups=(stopped,), now=T0 + 3600))
     assert "What reclaims cost" not in page(seen())
     for cause in (GroupCause.DRILL, GroupCause.DRAIN, GroupCause.PERSON, GroupCause.QUEUE, GroupCause.LAUNCHER):
-        asked = replace(stopped, cause=cause)
-        assert "What reclaims cost" not in page(replace(seen(), groups=(asked,)))
+        asked = dataclasses.replace(stopped, cause=cause)
+        assert "What reclaims cost" not in page(dataclasses.replace(seen(), groups=(asked,)))
 
 
 @pytest.mark.parametrize(
@@ -301,14 +308,14 @@ def test_numbers_agree_with_their_verbs() -> None:
         Host(name): AgentState(node=Host(name), uid=f"uid-{name}", session=1, connected=name == "here", sources={})
         for name in ("here", "lost")
     }
-    text = text_of(page(replace(seen(), agents=agents)), "coverage")
+    text = text_of(page(dataclasses.replace(seen(), agents=agents)), "coverage")
     assert "1 agent is connected, 1 is silent for an unknown reason." in text
 
 
 def test_a_drain_is_shown_by_its_person_and_as_done_once_its_time_is_over() -> None:
-    drain = replace(notice(1, left=10.0), source=OPERATOR, message="ann: new kernel")
-    assert "drained by ann: new kernel" in page(replace(seen(), notices=(drain,)))
-    over = page(replace(seen(), notices=(drain,), now=T0 + 20))
+    drain = dataclasses.replace(notice(1, left=10.0), source=OPERATOR, message="ann: new kernel")
+    assert "drained by ann: new kernel" in page(dataclasses.replace(seen(), notices=(drain,)))
+    over = page(dataclasses.replace(seen(), notices=(drain,), now=T0 + 20))
     assert 'class="figure">drained</td>' in over
 
 
@@ -325,17 +332,17 @@ def test_an_agent_of_a_reclaimed_node_is_no_silent_one() -> None:
         for name in ("gone", "lost")
     }
     gone = Subject(SubjectKind.NODE, "gone", "uid-gone")
-    ended = replace(notice(1, state=NoticeState.GONE), subject=gone, ended_at=T0 + 1)
+    ended = dataclasses.replace(notice(1, state=NoticeState.GONE), subject=gone, ended_at=T0 + 1)
     silent = {Host("gone"): T0, Host("lost"): T0}
-    view = status_view(replace(seen(), notices=(ended,), agents=agents, silent=silent, now=T0 + 9))
+    view = status_view(dataclasses.replace(seen(), notices=(ended,), agents=agents, silent=silent, now=T0 + 9))
     assert [(agent.node, agent.silent_seconds) for agent in contents(view).silent] == [("lost", 9.0)]
     assert view.coverage.agents_reclaimed == 1
 
 
 def test_a_notice_that_is_ahead_is_no_reclaim_under_way() -> None:
     """It is shown with its class."""
-    hint = replace(notice(1, left=None), notice_class=NoticeClass.HINT)
-    now = replace(seen(), notices=(hint,))
+    hint = dataclasses.replace(notice(1, left=None), notice_class=NoticeClass.HINT)
+    now = dataclasses.replace(seen(), notices=(hint,))
     view = status_view(now)
     assert contents(view).summary.endswith("Nothing is being reclaimed, 1 job Running.")
     assert [each.notice_class for each in contents(view).reclaims] == [NoticeClass.HINT]
@@ -347,7 +354,7 @@ def test_connected_nodes_are_counted_by_their_machine() -> None:
     agents = {
         host: AgentState(node=host, uid=host, session=1, connected=host != "n3", machine=spot) for host in first(3)
     }
-    now = replace(seen(), agents=agents)
+    now = dataclasses.replace(seen(), agents=agents)
     (kind,) = contents(status_view(now)).machines
     assert (kind.nodes, kind.cloud, kind.zone, kind.instance_type, kind.price_class) == (2, "aws", "a", "p4d", "spot")
     assert "p4d" in Renderer().content(now)
@@ -355,4 +362,4 @@ def test_connected_nodes_are_counted_by_their_machine() -> None:
 
 def test_machines_of_which_nothing_is_known_are_not_listed() -> None:
     agents = {host: AgentState(node=host, uid=host, session=1, connected=True) for host in first(3)}
-    assert contents(status_view(replace(seen(), agents=agents))).machines == []
+    assert contents(status_view(dataclasses.replace(seen(), agents=agents))).machines == []
