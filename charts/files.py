@@ -10,7 +10,7 @@ from charts.rights import rights_table, role_rules
 from charts.settings_page import settings_defaults
 from charts.settings_schema import agent_settings, supervisor_settings
 from charts.values_table import settings_table, values_table
-from node_agent.settings import Settings as AgentSettings
+from node_agent.settings import AgentSettings
 from supervisor.jobs.kind import Right
 from supervisor.jobs.queues.kueue.workloads import RIGHTS as KUEUE_RIGHTS
 from supervisor.jobs.registry import KINDS

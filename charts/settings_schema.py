@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from node_agent.settings import Settings as AgentSettings
+from node_agent.settings import AgentSettings
 from supervisor.settings import Settings as SupervisorSettings
 
 Schema = dict[str, Any]

@@ -4,8 +4,8 @@ import argparse
 import os
 import sys
 
-from node_agent.failpoints import At
-from node_agent.settings import PREFIX, Settings, load
+from node_agent.notices import AgentFailpoint
+from node_agent.settings import PREFIX, AgentSettings, load
 from servicekit import failpoints
 from servicekit.commands import CommandParser, SysExit
 from servicekit.logs import configure
@@ -22,7 +22,14 @@ exit codes:
 
 
 def main() -> None:
-    _parser().parse_args()
+    parser = CommandParser(
+        prog="elastic-node-agent",
+        description="Watches one node for reclaims and reports them to a supervisor.",
+        epilog=f"{_EXIT_CODES}\nSettings, from the environment:\n\n{describe(AgentSettings, PREFIX)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_version()
+    parser.parse_args()
     # gRPC's own log lines would mix with ours, and the status of a call tells the same.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported only after gRPC's variable is set; a usage message needs neither.
@@ -35,19 +42,8 @@ def main() -> None:
         print(f"elastic-node-agent: {error}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
         sys.exit(SysExit.CONFIG)
     configure(settings.log_format, settings.log_level)
-    failpoints.arm(failpoints.parse(settings.failpoint, At))
+    failpoints.arm(failpoints.parse(settings.failpoint, AgentFailpoint))
     sys.exit(lifecycle.run(lambda: run(settings)))
-
-
-def _parser() -> CommandParser:
-    parser = CommandParser(
-        prog="elastic-node-agent",
-        description="Watches one node for reclaims and reports them to a supervisor.",
-        epilog=f"{_EXIT_CODES}\nSettings, from the environment:\n\n{describe(Settings, PREFIX)}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_version()
-    return parser
 
 
 if __name__ == "__main__":

@@ -3,44 +3,38 @@
 import asyncio
 import contextlib
 import enum
-from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
-from node_agent import reclaim
-from node_agent.channel import Endpoint
-from node_agent.discovery import Discovery
-from node_agent.health import AgentHealth
-from node_agent.identity import ThisNode
-from node_agent.outbox import Outbox
-from node_agent.pods import PodWatch
-from node_agent.poller import Poller, ignore_poll
-from node_agent.settings import PodsMode, Settings, SourceKind
-from node_agent.source_factory import SourceFactory
-from node_agent.sources import Source
-from node_agent.spot import ALWAYS, Spot, SpotLabel
-from node_agent.uplink import AgentReplaced, Uplink
+from node_agent.channel import SupervisorEndpoint
+from node_agent.discovery import CloudDiscovery, SourceFactory
+from node_agent.node import ALWAYS_SPOT, NodeObject, NodeWatch, ThisNode
+from node_agent.notices import NoticeSource
+from node_agent.outbox import ReportOutbox
+from node_agent.pods import KUBERNETES, PodWatch
+from node_agent.poller import Poller
+from node_agent.settings import AgentSettings, PodsMode, SourceKind
+from node_agent.stream import AgentReplaced, SupervisorUplink
 from node_agent.watchdog import Watchdog, kernel_watchdog
 from servicekit import address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.commands import SysExit
-from servicekit.kubernetes.access import Access, in_pod, pod_access
+from servicekit.health import Health
+from servicekit.kubernetes.access import in_pod, pod_access
 from servicekit.kubernetes.errors import ConfigurationError
 from servicekit.kubernetes.server import ApiServer
 from servicekit.lifecycle import RootTaskEnded, run_tasks, stop_on_signals
 
-if TYPE_CHECKING:
-    from node_agent.metrics import AgentMetrics
-
 DISTRIBUTION = "elastic-job-supervisor"
 
 
-class ExitCode(enum.IntEnum):
+class AgentExitCode(enum.IntEnum):
     """Exit codes of the agent."""
 
     STOPPED = 0
@@ -50,28 +44,38 @@ class ExitCode(enum.IntEnum):
     MISCONFIGURED = SysExit.CONFIG
 
 
-async def run(settings: Settings) -> ExitCode:
+async def run(settings: AgentSettings) -> AgentExitCode:
     """Runs the agent until SIGTERM or SIGINT, or until a newer agent replaces it."""
     stop = asyncio.Event()
     with stop_on_signals(stop):
         try:
             await _serve(settings, stop)
         except RootTaskEnded as ended:
-            return _exit_code(ended)
+            if isinstance(ended.__cause__, AgentReplaced):
+                structlog.get_logger().warning("agent.replaced", reason=str(ended.__cause__))
+                return AgentExitCode.REPLACED
+            structlog.get_logger().error("agent.failed", task=ended.name, exc_info=ended)
+            return AgentExitCode.FAILED
         except ConfigurationError as error:
             structlog.get_logger().error("agent.misconfigured", reason=str(error))
-            return ExitCode.MISCONFIGURED
+            return AgentExitCode.MISCONFIGURED
     structlog.get_logger().info("agent.stopped")
-    return ExitCode.STOPPED
+    return AgentExitCode.STOPPED
 
 
-async def _serve(settings: Settings, stop: asyncio.Event) -> None:
+async def _serve(settings: AgentSettings, stop: asyncio.Event) -> None:
     clock = Clock()
-    outbox = Outbox(settings.outbox_limit)
-    node = ThisNode(settings.node_name, settings.node_uid, on_described=outbox.wake)
     bulkhead = Bulkhead(clock)
-    uplink = Uplink(
-        endpoint=Endpoint(address.parse(settings.supervisor), settings.token_file, settings.ca_file),
+    metrics = None
+    if settings.metrics_address:
+        # Imported here: an agent without metrics does not pay for the library.
+        from node_agent.metrics import AgentMetrics  # noqa: PLC0415
+
+        metrics = AgentMetrics(version(DISTRIBUTION), clock, bulkhead)
+    outbox = ReportOutbox(settings.outbox_limit, metrics)
+    node = ThisNode(settings.node_name, settings.node_uid, on_described=outbox.wake)
+    uplink = SupervisorUplink(
+        endpoint=SupervisorEndpoint(address.parse(settings.supervisor), settings.token_file, settings.ca_file),
         node=node,
         outbox=outbox,
         clock=clock,
@@ -80,20 +84,24 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
         bulkhead=bulkhead,
     )
     asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
-    metrics = _metrics(settings, outbox, uplink, clock, bulkhead)
-    tasks = _Tasks({"uplink": uplink.run}, {})
+    tasks = _AgentTasks({"uplink": uplink.run})
     if metrics is not None:
+        metrics.observe(outbox, uplink)
         tasks.root["metrics"] = metrics.server(address.parse(settings.metrics_address)).run
     async with contextlib.AsyncExitStack() as stack:
+        # What the API server knows of this node: the Node object, and whether no opted-in pod runs here.
+        spot: NodeObject = ALWAYS_SPOT
+        is_idle: Callable[[], bool] | None = None
         server = await stack.enter_async_context(_api_server(settings))
-        cluster = (
-            _WITHOUT_CLUSTER if server is None else _add_cluster(tasks, server, settings, node, outbox, clock, bulkhead)
-        )
-        factory = SourceFactory(settings, clock, cluster.idle)
-        on_poll = ignore_poll if metrics is None else metrics.on_poll
+        if server is not None:
+            pods = PodWatch(server, settings.node_name, outbox, clock, bulkhead)
+            watch = NodeWatch(server, node, settings.not_spot_labels, clock, bulkhead)
+            tasks.root.update({"pods": pods.follow, f"source {KUBERNETES}": pods.run, "node": watch.follow})
+            tasks.watchdogs[KUBERNETES] = pods.watchdog
+            spot, is_idle = watch.object, pods.is_idle
+        factory = SourceFactory(settings, clock, is_idle)
 
-        def poller(source: Source, spot: Spot) -> Poller:
-            lead = settings.max_lead_seconds
+        def poller(source: NoticeSource, spot: NodeObject) -> Poller:
             return Poller(
                 source,
                 node,
@@ -102,18 +110,18 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
                 settings.poll_seconds,
                 bulkhead=bulkhead,
                 spot=spot,
-                max_lead=lead,
-                on_poll=on_poll,
+                max_lead=settings.max_lead_seconds,
+                on_poll=None if metrics is None else metrics.on_poll,
             )
 
         for kind in settings.sources:
             if kind is SourceKind.AUTO:
                 clouds = await stack.enter_async_context(factory.clouds())
-                tasks.discover(Discovery(node, cluster.spot, clouds, outbox, clock, bulkhead), cluster.spot, poller)
+                tasks.discover(CloudDiscovery(node, spot, clouds, outbox, clock, bulkhead), partial(poller, spot=spot))
                 continue
             source = await stack.enter_async_context(factory.source(kind))
             # A file is read on every node: somebody wrote it on purpose.
-            tasks.add(poller(source, ALWAYS if kind is SourceKind.FILE else cluster.spot))
+            tasks.add(poller(source, ALWAYS_SPOT if kind is SourceKind.FILE else spot))
         health = AgentHealth(tasks.watchdogs, uplink, node, outbox, clock)
         await stack.enter_async_context(_probes(settings.probe_address, health))
         watchdog = kernel_watchdog(settings.watchdog_seconds)
@@ -122,35 +130,22 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
         await run_tasks(tasks.root, stop)
 
 
-def _metrics(
-    settings: Settings, outbox: Outbox, uplink: Uplink, clock: Clock, bulkhead: Bulkhead
-) -> "AgentMetrics | None":
-    if not settings.metrics_address:
-        return None
-    # Imported here: an agent without metrics does not pay for the library.
-    from node_agent.metrics import AgentMetrics  # noqa: PLC0415
-
-    metrics = AgentMetrics(version(DISTRIBUTION), clock, bulkhead)
-    metrics.observe(outbox, uplink)
-    return metrics
-
-
 @dataclass(frozen=True, slots=True)
-class _Tasks:
+class _AgentTasks:
     """Root tasks by name, and the watchdog of each source."""
 
     root: dict[str, Callable[[], Coroutine[Any, Any, None]]]
-    watchdogs: dict[str, Watchdog]
+    watchdogs: dict[str, Watchdog] = field(default_factory=dict)
 
     def add(self, poller: Poller) -> None:
         self.root[f"source {poller.source}"] = poller.run
         self.watchdogs[poller.source] = poller.watchdog
 
-    def discover(self, discovery: Discovery, spot: Spot, poller: Callable[[Source, Spot], Poller]) -> None:
+    def discover(self, discovery: CloudDiscovery, poller: Callable[[NoticeSource], Poller]) -> None:
         """Adds a root task that finds the node's cloud, and then polls its source."""
 
         async def run() -> None:
-            found = poller(await discovery.run(), spot)
+            found = poller(await discovery.run())
             del self.watchdogs[SourceKind.AUTO]
             self.watchdogs[found.source] = found.watchdog
             await found.run()
@@ -159,37 +154,18 @@ class _Tasks:
         self.watchdogs[SourceKind.AUTO] = discovery.watchdog
 
 
-@dataclass(frozen=True, slots=True)
-class _Cluster:
-    """The API server's knowledge of this node: the Node object, and whether no opted-in pod runs here."""
-
-    spot: Spot
-    idle: Callable[[], bool]
-
-
-_WITHOUT_CLUSTER = _Cluster(ALWAYS, lambda: False)
-
-
-def _add_cluster(  # noqa: PLR0913, PLR0917 - a part of the wiring list
-    tasks: _Tasks,
-    server: ApiServer,
-    settings: Settings,
-    node: ThisNode,
-    outbox: Outbox,
-    clock: Clock,
-    bulkhead: Bulkhead,
-) -> _Cluster:
-    """Follows this node and its pods through the API server."""
-    pods = PodWatch(server, settings.node_name, outbox, clock, bulkhead)
-    label = SpotLabel(server, node, settings.not_spot_labels, clock, bulkhead)
-    tasks.root.update({"pods": pods.follow, f"source {reclaim.SOURCE}": pods.run, "node": label.follow})
-    tasks.watchdogs[reclaim.SOURCE] = pods.watchdog
-    return _Cluster(label, lambda: pods.idle)
-
-
 @contextlib.asynccontextmanager
-async def _api_server(settings: Settings) -> AsyncIterator[ApiServer | None]:
-    access = _access(settings)
+async def _api_server(settings: AgentSettings) -> AsyncIterator[ApiServer | None]:
+    """Opens the API server if the settings want it and the pod has a service account."""
+    access = None
+    if settings.pods is PodsMode.ON or (settings.pods is PodsMode.AUTO and in_pod()):
+        try:
+            access = pod_access(directory=settings.account_dir)
+        except ConfigurationError as error:
+            if settings.pods is PodsMode.ON:
+                raise
+            # A pod without a mounted service account is not meant to use the API server.
+            structlog.get_logger().warning("pods.not_watched", reason=str(error))
     if access is None:
         yield None
         return
@@ -200,21 +176,8 @@ async def _api_server(settings: Settings) -> AsyncIterator[ApiServer | None]:
         await server.close()
 
 
-def _access(settings: Settings) -> Access | None:
-    if settings.pods is PodsMode.OFF or (settings.pods is PodsMode.AUTO and not in_pod()):
-        return None
-    try:
-        return pod_access(directory=settings.account_dir)
-    except ConfigurationError as error:
-        if settings.pods is PodsMode.ON:
-            raise
-        # A pod without a mounted service account is not meant to use the API server.
-        structlog.get_logger().warning("pods.not_watched", reason=str(error))
-        return None
-
-
 @contextlib.asynccontextmanager
-async def _probes(bind: str, health: AgentHealth) -> AsyncIterator[None]:
+async def _probes(bind: str, health: "AgentHealth") -> AsyncIterator[None]:
     if not bind:
         yield
         return
@@ -229,10 +192,42 @@ async def _probes(bind: str, health: AgentHealth) -> AsyncIterator[None]:
         await probes.stop()
 
 
-def _exit_code(ended: RootTaskEnded) -> ExitCode:
-    log = structlog.get_logger()
-    if isinstance(ended.__cause__, AgentReplaced):
-        log.warning("agent.replaced", reason=str(ended.__cause__))
-        return ExitCode.REPLACED
-    log.error("agent.failed", task=ended.name, exc_info=ended)
-    return ExitCode.FAILED
+@dataclass(frozen=True, slots=True)
+class AgentHealth:
+    """Live while all loops turn; ready while the supervisor has welcomed the agent on the present stream."""
+
+    sources: Mapping[str, Watchdog]
+    uplink: SupervisorUplink
+    node: ThisNode
+    outbox: ReportOutbox
+    clock: Clock
+
+    def live(self) -> Health:
+        """Depends on nothing outside this process."""
+        loops = {f"source {name}": watchdog.alive for name, watchdog in self.sources.items()}
+        loops["uplink"] = self.uplink.watchdog.alive
+        return Health(all(loops.values()), {"loops": loops})
+
+    def hanging(self) -> Sequence[str]:
+        """Returns the loops that hang."""
+        return [name for name, alive in self.live().detail["loops"].items() if not alive]
+
+    def ready(self) -> Health:
+        if self.uplink.welcomed:
+            supervisor = "acknowledged"
+        elif self.node.subject is None:
+            supervisor = "waits for the node's uid"
+        else:
+            supervisor = self.uplink.fault.reason or "connecting"
+        now = self.clock.monotonic()
+        sources = {
+            status.source: {
+                "state": status.state.name.lower(),
+                "last_good_poll_age": None if status.last_good is None else round(now - status.last_good, 3),
+                "detail": status.detail,
+            }
+            for status in self.outbox.statuses()
+        }
+        waiting = len(self.outbox.unacknowledged())
+        detail = {"supervisor": supervisor, "unacknowledged": waiting, "sources": sources}
+        return Health(self.uplink.welcomed, detail)

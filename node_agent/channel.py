@@ -1,4 +1,4 @@
-"""The gRPC channel to the supervisor. CA and token are read again for each connection."""
+"""Opens the gRPC channel to the supervisor. The CA and the token are read again for each connection."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +32,12 @@ OPTIONS = (
 )
 
 
-class NotConfigured(Exception):  # noqa: N818 - it names what is so
+class SupervisorUnusable(Exception):  # noqa: N818 - it names what is so
     """The token or the CA file cannot be used now: try again, somebody may be writing it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class SupervisorEndpoint:
     """The supervisor's address and the files for TLS and authentication.
 
     Attributes:
@@ -52,14 +52,14 @@ class Endpoint:
         """Opens a new channel.
 
         Raises:
-            NotConfigured: The CA file cannot be read, or has no certificate.
+            SupervisorUnusable: The CA file cannot be read, or has no certificate.
         """
         if self.ca_file is None:
             return grpc.aio.insecure_channel(str(self.address), options=OPTIONS)
         trusted = _read(self.ca_file)
         if _CERTIFICATE not in trusted:
             # For an empty file gRPC takes its default CAs (seen with 1.85 and a CA among the defaults).
-            raise NotConfigured(f"{self.ca_file} contains no CA certificate")
+            raise SupervisorUnusable(f"{self.ca_file} contains no CA certificate")
         credentials = grpc.ssl_channel_credentials(root_certificates=trusted)
         return grpc.aio.secure_channel(str(self.address), credentials, options=OPTIONS)
 
@@ -71,12 +71,12 @@ class Endpoint:
         """Returns the call's metadata with the token.
 
         Raises:
-            NotConfigured: The token file cannot be read, or has no token.
+            SupervisorUnusable: The token file cannot be read, or has no token.
         """
         token = _read(self.token_file).decode("ascii", errors="replace").strip()
         # gRPC would send some of these, and report the others as an illegal header without naming the file.
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise NotConfigured(f"{self.token_file} contains no token")
+            raise SupervisorUnusable(f"{self.token_file} contains no token")
         return (("authorization", f"Bearer {token}"),)
 
 
@@ -84,4 +84,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise NotConfigured(f"{path}: {error.strerror}") from error
+        raise SupervisorUnusable(f"{path}: {error.strerror}") from error

@@ -1,26 +1,40 @@
-"""Source `auto`: finds out on which cloud this node is.
+"""Makes the sources of the settings; for `auto`, finds out on which cloud this node is.
 
 The node's provider id decides where it names a cloud. Elsewhere every cloud's metadata service is asked for something
 that only this cloud answers: several share one address, and other software may answer there.
 """
 
 import asyncio
+import contextlib
 import enum
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import structlog
 
-from node_agent.identity import ThisNode
-from node_agent.notices import SourceName, SourceState, SourceStatus
-from node_agent.outbox import Outbox
-from node_agent.provider import cloud_of
-from node_agent.sources import CloudSource, NodeIdentity, ServiceBusy, SourceUnavailable
-from node_agent.spot import Spot
+from node_agent.node import NodeObject, ThisNode, cloud_of
+from node_agent.notices import (
+    CloudSource,
+    NodeIdentity,
+    NoticeSource,
+    PollResult,
+    ReportedSource,
+    ServiceBusy,
+    SourceName,
+    SourceUnavailable,
+)
+from node_agent.outbox import ReportOutbox
+from node_agent.settings import AgentSettings, SourceKind
+from node_agent.sources.aws import AwsSource
+from node_agent.sources.azure import AzureSource
+from node_agent.sources.file import FileSource
+from node_agent.sources.gcp import GcpSource
+from node_agent.sources.termination_time import ALIYUN, TENCENT, VOLCENGINE, TerminationTimeSource
 from node_agent.watchdog import Watchdog
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 
+CLOUDS = tuple(kind for kind in SourceKind if kind not in {SourceKind.AUTO, SourceKind.FILE})
 NO_CLOUD = SourceName("none")
 
 # Seconds for one question; from a black hole there is no answer at all.
@@ -31,14 +45,72 @@ _PAUSE, _LONG_PAUSE = 1.0, 30.0
 _ROUNDS = 5
 
 
-class _Outcome(enum.Enum):
+class SourceFactory:
+    """Makes sources, each of which is closed at the end of its context.
+
+    Args:
+        settings: Addresses and modes.
+        clock: For the sources.
+        may_start: Whether an event of an Azure VM may start now; called only where the settings ask to acknowledge.
+            None: nobody can tell, so none is acknowledged.
+    """
+
+    def __init__(self, settings: AgentSettings, clock: Clock, may_start: Callable[[], bool] | None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._may_start = may_start
+
+    @contextlib.asynccontextmanager
+    async def source(self, kind: SourceKind) -> AsyncIterator[NoticeSource]:
+        """Makes any source but `auto`, which chooses among `clouds`."""
+        if kind is SourceKind.FILE and self._settings.file_path is not None:
+            yield FileSource(self._settings.file_path, self._clock)
+            return
+        cloud = self._cloud(kind)
+        try:
+            yield cloud
+        finally:
+            await cloud.close()
+
+    @contextlib.asynccontextmanager
+    async def clouds(self) -> AsyncIterator[list[CloudSource]]:
+        """Makes the sources of all clouds."""
+        clouds = [self._cloud(kind) for kind in CLOUDS]
+        try:
+            yield clouds
+        finally:
+            for cloud in clouds:
+                await cloud.close()
+
+    def _cloud(self, kind: SourceKind) -> CloudSource:
+        given, clock = self._settings, self._clock
+        match kind:
+            case SourceKind.ALIYUN:
+                return TerminationTimeSource(ALIYUN, given.metadata_url, clock, given.metadata_mode)
+            case SourceKind.AWS:
+                return AwsSource(given.aws_metadata_url, clock)
+            case SourceKind.AZURE:
+                may_start = self._may_start if given.azure_acknowledge else None
+                return AzureSource(given.azure_metadata_url, clock, may_start)
+            case SourceKind.GCP:
+                return GcpSource(given.gcp_metadata_url, clock)
+            case SourceKind.TENCENT:
+                return TerminationTimeSource(TENCENT, given.tencent_metadata_url, clock)
+            case SourceKind.VOLCENGINE:
+                mode = given.volcengine_metadata_mode
+                return TerminationTimeSource(VOLCENGINE, given.volcengine_metadata_url, clock, mode)
+            case _:
+                raise ValueError(f"source {kind} is not set up")
+
+
+class _ProbeOutcome(enum.Enum):
     FOUND = enum.auto()
     ABSENT = enum.auto()
     # Something is there that does not answer now.
     BUSY = enum.auto()
 
 
-class Discovery:
+class CloudDiscovery:
     """Looks for the node's cloud.
 
     While it looks, no source reports, so the node is unknown. Where several rounds have found no cloud, the source
@@ -56,9 +128,9 @@ class Discovery:
     def __init__(  # noqa: PLR0913, PLR0917 - a part of the wiring list
         self,
         node: ThisNode,
-        spot: Spot,
+        spot: NodeObject,
         clouds: Sequence[CloudSource],
-        outbox: Outbox,
+        outbox: ReportOutbox,
         clock: Clock,
         bulkhead: Bulkhead,
     ) -> None:
@@ -85,22 +157,21 @@ class Discovery:
             await asyncio.sleep(pause)
 
     async def once(self) -> CloudSource | None:
-        """Looks once; returns the source of the node's cloud if it is known now."""
+        """Looks once; returns the source of the node's cloud if it is known now.
+
+        All clouds are asked at once, and the first one that is recognized ends the round.
+        """
         named = cloud_of(self._spot.provider_id)
         if named is not None:
             return next(cloud for cloud in self._clouds if cloud.name == named)
-        return await self._ask_all()
-
-    async def _ask_all(self) -> CloudSource | None:
-        """Asks all at once: the first one that is recognized ends the round."""
         busy = ""
         asking = [asyncio.create_task(self._ask(cloud)) for cloud in self._clouds]
         try:
             for next_answer in asyncio.as_completed(asking):
                 cloud, outcome, reason = await next_answer
-                if outcome is _Outcome.FOUND:
+                if outcome is _ProbeOutcome.FOUND:
                     return cloud
-                if outcome is _Outcome.BUSY:
+                if outcome is _ProbeOutcome.BUSY:
                     busy = f"{cloud.name}: {reason}"
         finally:
             for task in asking:
@@ -109,21 +180,22 @@ class Discovery:
         self._count_round(busy)
         return None
 
-    async def _ask(self, cloud: CloudSource) -> tuple[CloudSource, _Outcome, str]:
+    async def _ask(self, cloud: CloudSource) -> tuple[CloudSource, _ProbeOutcome, str]:
         found = False
         try:
             with self._bulkhead.guard("discovery", cloud.name, passes=(SourceUnavailable, TimeoutError)) as attempt:
                 async with asyncio.timeout(_PROBE_SECONDS):
                     found = await cloud.recognize()
         except ServiceBusy as error:
-            return cloud, _Outcome.BUSY, str(error)
+            return cloud, _ProbeOutcome.BUSY, str(error)
         except (SourceUnavailable, TimeoutError) as error:
-            return cloud, _Outcome.ABSENT, str(error)
+            return cloud, _ProbeOutcome.ABSENT, str(error)
         if attempt.failed:  # Its answer is not known, so it is not known that there is no cloud.
-            return cloud, _Outcome.BUSY, "internal error, see the agent's log"
-        return cloud, _Outcome.FOUND if found else _Outcome.ABSENT, ""
+            return cloud, _ProbeOutcome.BUSY, "internal error, see the agent's log"
+        return cloud, _ProbeOutcome.FOUND if found else _ProbeOutcome.ABSENT, ""
 
     def _count_round(self, busy: str) -> None:
+        """Counts a round without a cloud; after enough of them in a row, reports that there is none."""
         reason = busy or ("" if self._spot.known else "the Node object is not known yet")
         if reason:
             self._rounds = 0
@@ -132,11 +204,8 @@ class Discovery:
         self._fault.recovered()
         self._rounds += 1
         if self._rounds == _ROUNDS:
-            self._report_no_cloud()
-
-    def _report_no_cloud(self) -> None:
-        detail = "no cloud's metadata service answers on this node, so nothing is announced"
-        structlog.get_logger().info("cloud.none", rounds=_ROUNDS)
-        self._outbox.set_status(SourceStatus(NO_CLOUD, SourceState.NOT_SPOT, detail=detail))
-        if self._node.subject is None:
-            self._node.resolve(NodeIdentity(self._spot.uid or self._node.name))
+            detail = "no cloud's metadata service answers on this node, so nothing is announced"
+            structlog.get_logger().info("cloud.none", rounds=_ROUNDS)
+            self._outbox.set_status(ReportedSource(NO_CLOUD, PollResult.NOT_SPOT, detail=detail))
+            if self._node.subject is None:
+                self._node.resolve(NodeIdentity(self._spot.uid or self._node.name))

@@ -1,4 +1,4 @@
-"""The agent's metrics."""
+"""Exposes the agent's metrics."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from prometheus_client import Counter, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from node_agent.notices import NoticeId, NoticeReport, SourceName, SourceState
-from node_agent.outbox import Outbox
-from node_agent.uplink import Uplink
+from node_agent.notices import NoticeId, NoticeReport, PollResult, SourceName
+from node_agent.outbox import ReportOutbox
+from node_agent.stream import SupervisorUplink
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
@@ -22,7 +22,7 @@ _ACKNOWLEDGING = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
 
 
 class AgentMetrics:
-    """Pollers and the outbox call its hooks; the rest is collected at each scrape."""
+    """Records what pollers and the outbox do, by hooks that they call; `observe` adds what each scrape collects."""
 
     def __init__(self, version: str, clock: Clock, bulkhead: Bulkhead) -> None:
         self.bulkhead = bulkhead
@@ -31,79 +31,84 @@ class AgentMetrics:
         self.registry = registry()
         Info("node_agent_build", "The version that runs.", registry=self.registry).info({"version": version})
         self._polls = Counter(
-            "node_agent_polls", "Polls by what they amount to.", ("source", "result"), registry=self.registry
+            "node_agent_polls", "Polls by their result.", ("source", "result"), registry=self.registry
         )
         self._poll_seconds = Histogram(
-            "node_agent_poll_seconds", "To ask a source.", ("source",), registry=self.registry, buckets=_POLLING
+            "node_agent_poll_seconds",
+            "Seconds that a request to a metadata source took.",
+            ("source",),
+            registry=self.registry,
+            buckets=_POLLING,
         )
         self._reports = Counter(
             "node_agent_reports", "Reports made for the supervisor.", ("announcement",), registry=self.registry
         )
         self._acknowledging = Histogram(
             "node_agent_acknowledgement_seconds",
-            "From a report's making until the supervisor has made it durable.",
+            "Seconds from the making of a report until the supervisor has made it durable.",
             registry=self.registry,
             buckets=_ACKNOWLEDGING,
         )
 
-    def observe(self, outbox: Outbox, uplink: Uplink) -> None:
-        """Starts to collect from these; to be called once."""
-        outbox.observer = self
-        self.registry.register(_StateCollector(outbox, uplink, self._clock, self.bulkhead))
+    def observe(self, outbox: ReportOutbox, uplink: SupervisorUplink) -> None:
+        """Adds the present state of the outbox and the uplink to each scrape; to be called once."""
+        self.registry.register(_AgentStateCollector(outbox, uplink, self._clock, self.bulkhead))
 
     def server(self, address: Address) -> MetricsServer:
         return MetricsServer(self.registry, address, self._clock, self.bulkhead)
 
     @guarded
-    def on_poll(self, source: SourceName, result: SourceState, seconds: float | None) -> None:
-        """See `node_agent.poller.OnPoll`."""
+    def on_poll(self, source: SourceName, result: PollResult, seconds: float | None) -> None:
+        """Implements `node_agent.poller.OnPoll`."""
         self._polls.labels(source, result.name.lower()).inc()
         if seconds is not None:
             self._poll_seconds.labels(source).observe(seconds)
 
     @guarded
     def on_report(self, report: NoticeReport) -> None:
-        """See `node_agent.outbox.OutboxObserver`."""
         self._reports.labels(report.announcement.name.lower()).inc()
         # Bounded like the outbox: a report leaves it acknowledged, or replaced by a later one on the same notice.
         self._reported_at[report.id] = self._clock.monotonic()
 
     @guarded
     def on_acknowledged(self, notice: NoticeId) -> None:
-        """See `node_agent.outbox.OutboxObserver`."""
         at = self._reported_at.pop(notice, None)
         if at is not None:
             self._acknowledging.observe(self._clock.monotonic() - at)
 
 
 @dataclass(frozen=True)
-class _StateCollector(Collector):
+class _AgentStateCollector(Collector):
     """Reads the present state of the outbox and the uplink at each scrape."""
 
-    outbox: Outbox
-    uplink: Uplink
+    outbox: ReportOutbox
+    uplink: SupervisorUplink
     clock: Clock
     bulkhead: Bulkhead
 
     def collect(self) -> Iterator[Metric]:
         ages = GaugeMetricFamily(
             "node_agent_poll_age_seconds",
-            "Since a source's last usable answer, or since this agent began; nothing of one that is not asked.",
+            "Seconds since a source's last usable answer, or since the agent started; none if it is skipped.",
             labels=("source",),
         )
         now = self.clock.monotonic()
         for status in self.outbox.statuses():
-            if status.state is not SourceState.NOT_SPOT:
+            if status.state is not PollResult.NOT_SPOT:
                 since = self.uplink.started_at if status.last_good is None else status.last_good
                 ages.add_metric((status.source,), now - since)
         yield ages
         connected = float(self.uplink.welcomed)
         yield GaugeMetricFamily("node_agent_connected", "1 while the supervisor acknowledges this agent.", connected)
         yield CounterMetricFamily(
-            "node_agent_connections", "Streams on which it was welcomed.", float(self.uplink.welcomes)
+            "node_agent_connections",
+            "Streams on which the supervisor has welcomed this agent.",
+            float(self.uplink.welcomes),
         )
         waiting = len(self.outbox.unacknowledged())
-        yield GaugeMetricFamily("node_agent_outbox_reports", "Reports that are not acknowledged yet.", waiting)
+        yield GaugeMetricFamily(
+            "node_agent_outbox_reports", "Reports that the supervisor has not acknowledged yet.", waiting
+        )
         errors = CounterMetricFamily(
             "node_agent_internal_errors",
             "Exceptions that nobody foresaw, by the part of the agent that raised them.",

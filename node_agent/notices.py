@@ -1,36 +1,28 @@
-"""The agent's reports to the supervisor: notices, and the state of each source."""
+"""Defines the agent's vocabulary: what a source answers, what the agent reports, and the points where tests kill it."""
 
 import enum
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NewType
+from typing import NewType, Protocol
 
 SourceName = NewType("SourceName", str)
 NoticeId = NewType("NoticeId", str)
 
 
-class SubjectKind(enum.Enum):
-    NODE = enum.auto()
-    POD = enum.auto()
+class AgentFailpoint(enum.StrEnum):
+    """Every failpoint (see `servicekit.failpoints`), in the order in which a notice meets them."""
+
+    SOURCE_ANSWERED = "source.answered"
+    REPORT_KEPT = "report.kept"
+    HELLO_SENDING = "hello.sending"
+    HELLO_SENT = "hello.sent"
+    NOTICE_SENDING = "notice.sending"
+    NOTICE_SENT = "notice.sent"
+    ACKNOWLEDGEMENT_RECEIVED = "acknowledgement.received"
+    ACKNOWLEDGEMENT_KEPT = "acknowledgement.kept"
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A node by its name, or a pod as namespace/name. The uid tells incarnations apart."""
-
-    kind: SubjectKind
-    name: str
-    uid: str
-
-
-class Announcement(enum.Enum):
-    """Whether a source announces a reclaim of a subject, or has withdrawn it."""
-
-    ACTIVE = enum.auto()
-    WITHDRAWN = enum.auto()
-
-
-class NoticeClass(enum.IntEnum):
+class NoticeUrgency(enum.IntEnum):
     """How soon a job has to act on a notice; a higher one is more urgent.
 
     HINT: a reclaim may come, at a time that nobody knows. SCHEDULED: it comes at a time that may be days ahead. SUDDEN:
@@ -42,9 +34,144 @@ class NoticeClass(enum.IntEnum):
     SUDDEN = 3
 
 
+# What a source answers.
+
+
+class SourceUnavailable(Exception):  # noqa: N818 - it names what is so; an unknown is no error of the agent's
+    """The source gave no usable answer, so its state is unknown. The text is the reason, for people."""
+
+
+class ServiceBusy(SourceUnavailable):
+    """A service is there and refuses to answer now: it may be any cloud's."""
+
+
+class MetadataMode(enum.StrEnum):
+    """Whether requests to the metadata service carry a session token."""
+
+    # Without a token until a request is refused for the lack of one, with tokens from then on.
+    AUTO = "auto"
+    PLAIN = "plain"
+    HARDENED = "hardened"
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """The source announces nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """The source announces that the node will be reclaimed.
+
+    Attributes:
+        announced: The instant that the source named; None where it names none.
+        seconds_left: Seconds from this answer until then. A source that names no instant gives its usual lead, which
+            counts from the first of these answers; None: it has none, and the supervisor's default stands in.
+        message: For people; it must not have anything that changes from poll to poll.
+        cancellable: Whether the cloud can still call the reclaim off.
+    """
+
+    announced: datetime | None
+    seconds_left: float | None
+    message: str
+    notice_class: NoticeUrgency = NoticeUrgency.SUDDEN
+    cancellable: bool = False
+
+
+Answer = Clear | Noticed
+
+
+class MachinePrice(enum.Enum):
+    """How the machine is paid for. SPOT: the cloud can reclaim it."""
+
+    UNKNOWN = enum.auto()
+    SPOT = enum.auto()
+    ON_DEMAND = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """The machine under this node, as its cloud or the node's labels describe it. An unknown field is empty.
+
+    Attributes:
+        uid: The machine's id; empty in a description by labels.
+        cloud: Named as its source.
+        spot_strategy: The cloud's own word for how the price is set.
+    """
+
+    uid: str
+    region: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    cloud: str = ""
+    price_class: MachinePrice = MachinePrice.UNKNOWN
+    spot_strategy: str = ""
+
+
+class NoticeSource(Protocol):
+    """A source of announcements about this node; `name` is part of every notice's id.
+
+    The caller cancels a call that takes too long, and never makes two calls at once.
+    """
+
+    name: SourceName
+
+    async def identify(self) -> NodeIdentity | None:
+        """Returns this node's identity; None where this source never knows it.
+
+        Raises:
+            SourceUnavailable: It is not known now; ask again.
+        """
+
+    async def poll(self) -> Answer:
+        """Asks once for announcements.
+
+        Raises:
+            SourceUnavailable: There was no usable answer.
+        """
+
+    async def close(self) -> None:
+        """Releases connections and files."""
+
+
+class CloudSource(NoticeSource, Protocol):
+    """A source that can tell whether the metadata service that answers is its own cloud's."""
+
+    async def recognize(self) -> bool:
+        """Returns whether the answer has the signature of this cloud.
+
+        Raises:
+            SourceUnavailable: There was no usable answer.
+        """
+
+
+# What the agent reports.
+
+
+class NoticeSubjectKind(enum.Enum):
+    NODE = enum.auto()
+    POD = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeSubject:
+    """A node by its name, or a pod as namespace/name. The uid tells incarnations apart."""
+
+    kind: NoticeSubjectKind
+    name: str
+    uid: str
+
+
+class AnnouncementState(enum.Enum):
+    """Whether a source announces a reclaim of a subject, or has withdrawn it."""
+
+    ACTIVE = enum.auto()
+    WITHDRAWN = enum.auto()
+
+
 @dataclass(frozen=True, slots=True)
 class NoticeReport:
-    """What one source announces about one subject.
+    """The announcement of one source about one subject.
 
     Attributes:
         revision: Grows with every change to this notice in the life of this agent.
@@ -55,13 +182,13 @@ class NoticeReport:
     """
 
     source: SourceName
-    subject: Subject
+    subject: NoticeSubject
     revision: int
-    announcement: Announcement
+    announcement: AnnouncementState
     deadline: float | None = None
     announced: datetime | None = None
     message: str = ""
-    notice_class: NoticeClass = NoticeClass.SUDDEN
+    notice_class: NoticeUrgency = NoticeUrgency.SUDDEN
     cancellable: bool = False
 
     @property
@@ -70,7 +197,7 @@ class NoticeReport:
         return NoticeId(f"{self.source}/{self.subject.uid}")
 
 
-class SourceState(enum.Enum):
+class PollResult(enum.Enum):
     """The result of a source's last poll.
 
     UNKNOWN means neither that there is no notice nor that there is one. NOT_SPOT: the source is not polled, as the
@@ -84,7 +211,7 @@ class SourceState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceStatus:
+class ReportedSource:
     """The state of one source.
 
     Attributes:
@@ -94,7 +221,7 @@ class SourceStatus:
     """
 
     source: SourceName
-    state: SourceState
+    state: PollResult
     last_good: float | None = None
     detail: str = ""
-    about: SubjectKind = SubjectKind.NODE
+    about: NoticeSubjectKind = NoticeSubjectKind.NODE

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from node_agent.notices import Announcement, NoticeId, NoticeReport, SourceName, SourceStatus
+from node_agent.notices import AnnouncementState, NoticeId, NoticeReport, ReportedSource, SourceName
 
 
 class OutboxFull(Exception):  # noqa: N818 - it names what is so
@@ -25,20 +25,21 @@ class OutboxObserver(Protocol):
         """The supervisor has made the latest report on this notice durable."""
 
 
-class Outbox:
+class ReportOutbox:
     """Holds reports until they are acknowledged and their notices have ended.
 
     Args:
         limit: The most notices at a time, including acknowledged ones that are still active.
+        observer: For metrics.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.observer: OutboxObserver | None = None
+    def __init__(self, limit: int, observer: OutboxObserver | None = None) -> None:
         self._limit = limit
+        self._observer = observer
         self._reports: dict[NoticeId, NoticeReport] = {}
         self._unacknowledged: set[NoticeId] = set()
         self._finished: set[NoticeId] = set()
-        self._statuses: dict[SourceName, SourceStatus] = {}
+        self._statuses: dict[SourceName, ReportedSource] = {}
         self._changed = asyncio.Event()
 
     def put(self, report: NoticeReport) -> None:
@@ -53,30 +54,23 @@ class Outbox:
         self._finished.discard(report.id)
         self._unacknowledged.add(report.id)
         self._changed.set()
-        if self.observer is not None:
-            self.observer.on_report(report)
+        if self._observer is not None:
+            self._observer.on_report(report)
 
     def finish(self, notice: NoticeId) -> None:
         """Ends a notice whose subject is gone: it leaves the outbox as soon as it is acknowledged."""
         self._finished.add(notice)
         self._drop_if_done(notice)
 
-    def set_status(self, status: SourceStatus) -> None:
-        """Takes the present state of a source. Another poll with the same result is not a change."""
-        before = self._statuses.get(status.source)
-        self._statuses[status.source] = status
-        if before is None or (before.state, before.detail) != (status.state, status.detail):
-            self._changed.set()
-
     def acknowledge(self, notice: NoticeId, revision: int) -> None:
         """Records that the supervisor has made this revision durable; one that is older than ours changes nothing."""
         report = self._reports.get(notice)
         if report is None or revision < report.revision:
             return
-        if notice in self._unacknowledged and self.observer is not None:
-            self.observer.on_acknowledged(notice)
+        if notice in self._unacknowledged and self._observer is not None:
+            self._observer.on_acknowledged(notice)
         self._unacknowledged.discard(notice)
-        if report.announcement is Announcement.WITHDRAWN:
+        if report.announcement is AnnouncementState.WITHDRAWN:
             self._finished.add(notice)
         self._drop_if_done(notice)
 
@@ -84,6 +78,13 @@ class Outbox:
         if notice in self._finished and notice not in self._unacknowledged:
             self._finished.discard(notice)
             self._reports.pop(notice, None)
+
+    def set_status(self, status: ReportedSource) -> None:
+        """Takes the present state of a source. Another poll with the same result is not a change."""
+        before = self._statuses.get(status.source)
+        self._statuses[status.source] = status
+        if before is None or (before.state, before.detail) != (status.state, status.detail):
+            self._changed.set()
 
     def unacknowledged(self) -> Sequence[NoticeReport]:
         """Returns the reports that are not durable yet, oldest notice first."""
@@ -93,7 +94,7 @@ class Outbox:
         """Returns every active notice and every withdrawal that is not durable yet."""
         return list(self._reports.values())
 
-    def statuses(self) -> Sequence[SourceStatus]:
+    def statuses(self) -> Sequence[ReportedSource]:
         return list(self._statuses.values())
 
     def wake(self) -> None:

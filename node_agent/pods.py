@@ -1,38 +1,197 @@
-"""Watches the pods of this node through the API server and reports reclaims of them."""
+"""Watches the opted-in pods of this node through the API server and reports reclaims of them.
+
+`servicekit.disruption` has the rule that recognizes a reclaim, the same for agents and supervisors.
+"""
 
 import asyncio
+from dataclasses import dataclass
+from datetime import datetime
 
+import msgspec
 import structlog
 
-from node_agent import reclaim
-from node_agent.notices import NoticeReport, SourceState, SourceStatus, SubjectKind
-from node_agent.outbox import Outbox, OutboxFull
-from node_agent.pod import PODS, Pod, read_pod
+from node_agent.notices import (
+    AnnouncementState,
+    NoticeReport,
+    NoticeSubject,
+    NoticeSubjectKind,
+    PollResult,
+    ReportedSource,
+    SourceName,
+)
+from node_agent.outbox import OutboxFull, ReportOutbox
 from node_agent.watchdog import Watchdog
+from servicekit import disruption
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from servicekit.disruption import DISRUPTED, EXPIRED, PodCondition, PodState, Reclaim, Withdrawn, ended_at_of, grace_of
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import ResourceClient, Selection
+from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.clock import ClusterClock
-from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 
+PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
+KUBERNETES = SourceName("kubernetes")
+
 # Seconds between two checks of the watch: a watch that broke shows as unknown this late.
 _CHECK_SECONDS = 1.0
+# Characters of a text for people that the wire carries.
+_MAX_TEXT = 512
+_OPTED_IN = "true"
+_NOT_DECODED = PodState()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedPod:
+    """A pod of this node: only the fields by which a reclaim differs from every other end.
+
+    A node has up to 250 pods, whose manifests are some megabytes; of those that are not opted in only the name is kept.
+
+    Attributes:
+        opted_in: Whether an annotation asks for supervision.
+        state: Decoded only for opted-in pods.
+    """
+
+    metadata: Metadata
+    opted_in: bool
+    state: PodState = _NOT_DECODED
+
+
+class _PodPart(msgspec.Struct, frozen=True, rename="camel"):
+    """The base of the parts of a pod that are decoded."""
+
+
+class _OptInAnnotations(_PodPart, frozen=True):
+    managed: str = msgspec.field(default="", name="job-supervisor.kube-ai.io/managed-by-job-supervisor")
+    spot: str = msgspec.field(default="", name="job-supervisor.kube-ai.io/spot-instance")
+
+
+class _WatchedMetadata(Metadata, frozen=True, rename="camel"):
+    annotations: _OptInAnnotations | None = None
+    deletion_timestamp: datetime | None = None
+    deletion_grace_period_seconds: float | None = None
+
+
+class _WatchedSpec(_PodPart, frozen=True):
+    termination_grace_period_seconds: float | None = None
+
+
+class _WatchedCondition(_PodPart, frozen=True):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+
+class _ContainerEnd(_PodPart, frozen=True):
+    finished_at: datetime | None = None
+
+
+class _ContainerState(_PodPart, frozen=True):
+    terminated: _ContainerEnd | None = None
+
+
+class _WatchedContainer(_PodPart, frozen=True):
+    state: _ContainerState = _ContainerState()
+
+
+class _WatchedStatus(_PodPart, frozen=True):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[_WatchedCondition, ...] | None = ()
+    container_statuses: tuple[_WatchedContainer, ...] | None = ()
+
+
+class _PodManifest(msgspec.Struct, frozen=True):
+    metadata: _WatchedMetadata
+    spec: _WatchedSpec = _WatchedSpec()
+    status: _WatchedStatus = _WatchedStatus()
+
+
+_DECODER = msgspec.json.Decoder(_PodManifest)
+
+
+def read_pod(data: bytes | msgspec.Raw) -> WatchedPod:
+    """Decodes a pod.
+
+    Raises:
+        msgspec.MsgspecError: The JSON is not a pod.
+    """
+    read = _DECODER.decode(data)
+    found, status = read.metadata, read.status
+    metadata = Metadata(
+        name=found.name, uid=found.uid, resource_version=found.resource_version, namespace=found.namespace
+    )
+    annotations = found.annotations or _OptInAnnotations()
+    if _OPTED_IN not in (annotations.managed, annotations.spot):
+        return WatchedPod(metadata=metadata, opted_in=False)
+    ended = [each.state.terminated for each in status.container_statuses or ()]
+    conditions = [each for each in status.conditions or () if each.type in (DISRUPTED, EXPIRED)]
+    state = PodState(
+        succeeded=status.phase == "Succeeded",
+        failed=status.phase == "Failed",
+        reason=status.reason,
+        message=status.message[:_MAX_TEXT],
+        conditions=tuple(
+            PodCondition(each.type, each.status, each.reason, each.message[:_MAX_TEXT], each.last_transition_time)
+            for each in conditions
+        ),
+        grace=grace_of(found.deletion_grace_period_seconds, read.spec.termination_grace_period_seconds),
+        deleted_at=found.deletion_timestamp,
+        ended_at=ended_at_of([None if each is None else each.finished_at for each in ended]),
+    )
+    return WatchedPod(metadata=metadata, opted_in=True, state=state)
+
+
+def classify(pod: WatchedPod) -> Reclaim | Withdrawn | None:
+    """Classifies an opted-in pod by the rule of `servicekit.disruption`; None for every other pod."""
+    return disruption.classify(pod.state) if pod.opted_in else None
+
+
+def report(
+    last: NoticeReport | None, pod: WatchedPod, reclaim: Reclaim | Withdrawn | None, now: float, wall: float
+) -> NoticeReport | None:
+    """Makes a report where there is something new for the supervisor. Pure.
+
+    Args:
+        last: The last report about this pod in this agent's life; None before the first.
+        pod: The pod.
+        reclaim: Its classification.
+        now: The monotonic instant of the classification.
+        wall: The same instant in Unix seconds of the API server's clock.
+    """
+    if reclaim is None:
+        return None
+    name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    subject = NoticeSubject(NoticeSubjectKind.POD, name, pod.metadata.uid)
+    revision = last.revision + 1 if last else 1
+    match reclaim:
+        case Reclaim(message, announced, lead):
+            deadline = None if announced is None else now + min(announced.timestamp() - wall, lead)
+            new = NoticeReport(KUBERNETES, subject, revision, AnnouncementState.ACTIVE, deadline, announced, message)
+        case Withdrawn():
+            # Also where this agent announced nothing: an earlier agent of this node may have.
+            new = NoticeReport(KUBERNETES, subject, revision, AnnouncementState.WITHDRAWN)
+    if last and (last.announcement, last.announced, last.message) == (new.announcement, new.announced, new.message):
+        return None
+    return new
 
 
 class PodWatch:
     """Follows the pods of a node. A notice about a pod stays until the pod is gone or the reclaim is withdrawn."""
 
-    def __init__(self, server: ApiServer, node: str, outbox: Outbox, clock: Clock, bulkhead: Bulkhead) -> None:
+    def __init__(self, server: ApiServer, node: str, outbox: ReportOutbox, clock: Clock, bulkhead: Bulkhead) -> None:
         self._outbox = outbox
         self._clock = clock
         # This machine's clock may be minutes off, and a pod has seconds.
         self._cluster_clock = ClusterClock(clock)
         server.on_date = self._cluster_clock.observe
-        self._cache: Cache[Pod] = Cache(PODS.plural, self._changed, bulkhead)
+        self._cache: Cache[WatchedPod] = Cache(PODS.plural, self._changed, bulkhead)
         collection = ResourceClient(server, PODS, read_pod, Selection(fields=f"spec.nodeName={node}"))
         # Lists come from the API server's memory: thousands of agents that start at once would make etcd read all pods.
         self._reflector = Reflector(collection, self._cache, clock, cached=True)
@@ -41,7 +200,7 @@ class PodWatch:
         self._waiting = set[ObjectKey]()
         self._failing = set[ObjectKey]()
         self._last_good: float | None = None
-        self._overflow = Fault(f"outbox for source {reclaim.SOURCE}", clock)
+        self._overflow = Fault(f"outbox for source {KUBERNETES}", clock)
         self.watchdog = Watchdog(clock)
         self._set_status()
 
@@ -50,24 +209,22 @@ class PodWatch:
         await self._reflector.run()
 
     async def run(self) -> None:
-        """Root task: reports every second whether the pods are followed."""
+        """Root task: every second, reports whether the pods are followed, and tries failed reports again.
+
+        These are the reports that raised, and those for which the outbox had no room.
+        """
         while True:
             self.watchdog.feed(_CHECK_SECONDS)
             with self._bulkhead.guard("pods"):
-                self.once()
+                for key in [*self._waiting, *self._failing]:
+                    self._try_to_report(self._cache.objects[key])
+                self._set_status()
             await asyncio.sleep(_CHECK_SECONDS)
 
-    def once(self) -> None:
-        """Updates the source's state, and tries again the reports that failed or for which the outbox had no room."""
-        for key in [*self._waiting, *self._failing]:
-            self._try_to_report(self._cache.objects[key])
-        self._set_status()
-
-    @property
-    def idle(self) -> bool:
-        """Whether no opted-in pod runs here; False also while that is unknown."""
-        pods = self._cache.objects.values()
-        return self._reflector.trouble is None and all(pod.ended for pod in pods if pod.opted_in)
+    def is_idle(self) -> bool:
+        """Returns whether no opted-in pod runs here; False also while that is unknown."""
+        states = [pod.state for pod in self._cache.objects.values() if pod.opted_in]
+        return self._reflector.trouble is None and all(state.succeeded or state.failed for state in states)
 
     def _set_status(self) -> None:
         trouble = self._reflector.trouble
@@ -77,33 +234,36 @@ class PodWatch:
         if trouble is None:
             self._last_good = self._clock.monotonic()
         # The state is about pods: it says nothing about the node, and a notice on a pod does not change it.
-        state = SourceState.UNKNOWN if trouble else SourceState.CLEAR
-        self._outbox.set_status(SourceStatus(reclaim.SOURCE, state, self._last_good, trouble or "", SubjectKind.POD))
+        state = PollResult.UNKNOWN if trouble else PollResult.CLEAR
+        status = ReportedSource(KUBERNETES, state, self._last_good, trouble or "", NoticeSubjectKind.POD)
+        self._outbox.set_status(status)
 
-    def _changed(self, before: Pod | None, after: Pod | None) -> None:
+    def _changed(self, before: WatchedPod | None, after: WatchedPod | None) -> None:
         if before is not None and (after is None or after.metadata.uid != before.metadata.uid):
-            self._gone(before)
+            # A uid never comes back, so there is nothing more to report about this pod.
+            self._waiting.discard(before.metadata.key)
+            self._failing.discard(before.metadata.key)
+            last = self._reported.pop(before.metadata.uid, None)
+            if last is not None:
+                self._outbox.finish(last.id)
         if after is not None:
             self._try_to_report(after)
 
-    def _try_to_report(self, pod: Pod) -> None:
+    def _try_to_report(self, pod: WatchedPod) -> None:
         """Reports a pod; what nobody foresaw stays with it, and is tried again."""
         key = pod.metadata.key
         with self._bulkhead.guard("pods", key) as attempt:
-            self._report(pod)
+            last = self._reported.get(pod.metadata.uid)
+            new = report(last, pod, classify(pod), self._clock.monotonic(), self._cluster_clock.now())
+            self._waiting.discard(key)
+            if new is not None:
+                self._put(pod, new)
         if attempt.failed:
             self._failing.add(key)
         else:
             self._failing.discard(key)
 
-    def _report(self, pod: Pod) -> None:
-        last = self._reported.get(pod.metadata.uid)
-        new = reclaim.report(last, pod, reclaim.classify(pod), self._clock.monotonic(), self._cluster_clock.now())
-        self._waiting.discard(pod.metadata.key)
-        if new is not None:
-            self._put(pod, new)
-
-    def _put(self, pod: Pod, new: NoticeReport) -> None:
+    def _put(self, pod: WatchedPod, new: NoticeReport) -> None:
         try:
             self._outbox.put(new)
         except OutboxFull as full:
@@ -119,11 +279,3 @@ class PodWatch:
             announcement=new.announcement.name.lower(),
             message=new.message,
         )
-
-    def _gone(self, pod: Pod) -> None:
-        """Ends the pod's notice. A uid never comes back, so there is nothing more to report."""
-        self._waiting.discard(pod.metadata.key)
-        self._failing.discard(pod.metadata.key)
-        last = self._reported.pop(pod.metadata.uid, None)
-        if last is not None:
-            self._outbox.finish(last.id)

@@ -1,37 +1,178 @@
-"""Polls one source, once a second, and puts reports and the source's state into the outbox."""
+"""Polls one source, once a second, and puts reports and the source's state into the outbox.
+
+`step` is the rule by which answers become reports; `Poller` asks, and calls it.
+"""
 
 import asyncio
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
-from node_agent import tracking
-from node_agent.failpoints import At
-from node_agent.identity import ThisNode
-from node_agent.notices import NoticeClass, NoticeReport, SourceName, SourceState
-from node_agent.outbox import Outbox, OutboxFull
-from node_agent.sources import Answer, NodeIdentity, Noticed, Source, SourceUnavailable
-from node_agent.spot import ALWAYS, Spot
+from node_agent.node import ALWAYS_SPOT, NodeObject, ThisNode
+from node_agent.notices import (
+    AgentFailpoint,
+    AnnouncementState,
+    Answer,
+    Clear,
+    NodeIdentity,
+    Noticed,
+    NoticeReport,
+    NoticeSource,
+    NoticeSubject,
+    NoticeUrgency,
+    PollResult,
+    ReportedSource,
+    SourceName,
+    SourceUnavailable,
+)
+from node_agent.outbox import OutboxFull, ReportOutbox
 from node_agent.watchdog import Watchdog
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 
+# This many clear answers in a row withdraw a notice: a single one may be an error of the cloud's.
+CLEARS_TO_WITHDRAW = 3
+# A deadline that moved by more than this many seconds is reported again.
+_DEADLINE_DRIFT = 1.0
+# The same for an instant on our own clock: an estimate, which also jumps by the whole seconds of an HTTP date.
+_ESTIMATE_DRIFT = 2.0
+
 # Seconds for one poll: a source that hangs must not delay the polls after it.
 POLL_LIMIT = 1.0
 # The period varies downwards only, so that the promised maximum between two polls holds.
 _JITTER = 0.1
 
-OnPoll = Callable[[SourceName, SourceState, float | None], None]
+OnPoll = Callable[[SourceName, PollResult, float | None], None]
 """A hook for metrics: the source, the result of a poll, and its seconds; None where the source was not asked."""
 
 
-def ignore_poll(_source: SourceName, _result: SourceState, _seconds: float | None) -> None:
-    """Does nothing: an `OnPoll` for agents without metrics."""
+@dataclass(frozen=True, slots=True)
+class UnknownAnswer:
+    """A poll without a usable answer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedPoll:
+    """No poll, as the source has nothing to announce."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedSource:
+    """The state of one source since this agent started.
+
+    Attributes:
+        clears: Clear answers in a row.
+        milder: Answers in a row that are clear, or name a less urgent class than the last report.
+        reported: The last report about this node; None before the first.
+    """
+
+    status: ReportedSource
+    clears: int = 0
+    milder: int = 0
+    reported: NoticeReport | None = None
+
+
+def start(source: SourceName) -> TrackedSource:
+    return TrackedSource(ReportedSource(source, PollResult.UNKNOWN, detail="not polled yet"))
+
+
+def step(
+    state: TrackedSource, answer: Answer | UnknownAnswer | SkippedPoll, subject: NoticeSubject | None, now: float
+) -> tuple[TrackedSource, NoticeReport | None]:
+    """Handles one answer. Pure.
+
+    Args:
+        state: The state before.
+        answer: The answer.
+        subject: This node; None while its uid is not known, and then nothing is reported.
+        now: The monotonic instant of the answer.
+
+    Returns:
+        The state after, and the report if there is one.
+    """
+    source, last_good, reported = state.status.source, state.status.last_good, state.reported
+    active = reported is not None and reported.announcement is AnnouncementState.ACTIVE
+    clears = milder = 0
+    match answer:
+        case Clear():
+            status = ReportedSource(source, PollResult.CLEAR, now)
+            clears, milder = state.clears + 1, state.milder + 1
+        case Noticed():
+            status = ReportedSource(source, PollResult.NOTICED, now)
+            if active and reported is not None and answer.notice_class < reported.notice_class:
+                milder = state.milder + 1
+        case UnknownAnswer(reason):
+            status = ReportedSource(source, PollResult.UNKNOWN, last_good, reason)
+        case SkippedPoll(reason):
+            status = ReportedSource(source, PollResult.NOT_SPOT, last_good, reason)
+
+    report = None
+    if isinstance(answer, Clear) and subject and clears >= CLEARS_TO_WITHDRAW and (active or reported is None):
+        # Reported once, also by an agent that announced nothing: an earlier agent of this node may have.
+        revision = reported.revision + 1 if reported else 1
+        report = NoticeReport(source, subject, revision, AnnouncementState.WITHDRAWN)
+    # An answer that takes back a part of the report counts the third time, like a withdrawal.
+    if isinstance(answer, Noticed) and subject and (milder == 0 or milder >= CLEARS_TO_WITHDRAW):
+        report = _announcement(state, answer, subject, now)
+    return TrackedSource(status, clears, milder, report or reported), report
+
+
+def _announcement(state: TrackedSource, answer: Noticed, subject: NoticeSubject, now: float) -> NoticeReport | None:
+    """Makes a report of the answer; None where it differs too little from the last report.
+
+    It is compared with the last report and not with the last answer, so that a slow drift adds up.
+    """
+    old = state.reported
+    deadline = None if answer.seconds_left is None else now + answer.seconds_left
+    if (
+        deadline is not None
+        and answer.announced is None
+        and old is not None
+        and old.announcement is AnnouncementState.ACTIVE
+        and old.announced is None
+        and old.deadline is not None
+        and old.notice_class is answer.notice_class
+    ):
+        # The usual lead of a source that names no instant counts from the first answer: a repetition changes nothing.
+        deadline = min(old.deadline, deadline)
+    new = NoticeReport(
+        source=state.status.source,
+        subject=subject,
+        revision=old.revision + 1 if old else 1,
+        announcement=AnnouncementState.ACTIVE,
+        deadline=deadline,
+        announced=answer.announced,
+        message=answer.message,
+        notice_class=answer.notice_class,
+        cancellable=answer.cancellable,
+    )
+    if old is None or (old.announcement, old.notice_class, old.cancellable, old.message) != (
+        new.announcement,
+        new.notice_class,
+        new.cancellable,
+        new.message,
+    ):
+        return new
+    old_announced = old.announced.timestamp() if old.announced else None
+    new_announced = new.announced.timestamp() if new.announced else None
+    drift = _ESTIMATE_DRIFT if new.announced else _DEADLINE_DRIFT
+    moved = _moved(old_announced, new_announced, _DEADLINE_DRIFT) or _moved(old.deadline, new.deadline, drift)
+    return new if moved else None
+
+
+def _moved(old: float | None, new: float | None, tolerance: float) -> bool:
+    if old is None or new is None:
+        return old is not new
+    return abs(new - old) > tolerance
 
 
 class Poller:
@@ -47,21 +188,26 @@ class Poller:
         spot: While the node is not spot, the source is not polled.
         max_lead: Seconds; a sudden reclaim that is announced further ahead counts as unknown until it is nearer.
         on_poll: Called after each poll.
+
+    Attributes:
+        source: The source's name.
+        tracked: The state of the source.
     """
 
     def __init__(  # noqa: PLR0913 - half of them have defaults
         self,
-        source: Source,
+        source: NoticeSource,
         node: ThisNode,
-        outbox: Outbox,
+        outbox: ReportOutbox,
         clock: Clock,
         period: float,
         *,
         bulkhead: Bulkhead,
-        spot: Spot = ALWAYS,
+        spot: NodeObject = ALWAYS_SPOT,
         max_lead: float = math.inf,
-        on_poll: OnPoll = ignore_poll,
+        on_poll: OnPoll | None = None,
     ) -> None:
+        self.source = source.name
         self._source = source
         self._node = node
         self._outbox = outbox
@@ -76,12 +222,8 @@ class Poller:
         self._fault = Fault(f"source {source.name}", clock)
         self._overflow = Fault(f"outbox for source {source.name}", clock)
         self.watchdog = Watchdog(clock)
-        self.tracked = tracking.start(source.name)
+        self.tracked = start(source.name)
         outbox.set_status(self.tracked.status)
-
-    @property
-    def source(self) -> SourceName:
-        return self._source.name
 
     async def run(self) -> None:
         """Root task: polls. The first poll waits a moment for the answer whether the node is spot."""
@@ -93,28 +235,30 @@ class Poller:
             with self._bulkhead.guard("source", self.source) as attempt:
                 await self.once()
             if attempt.failed:
-                self._handle(tracking.Unknown("internal error, see the agent's log"))
+                self._handle(UnknownAnswer("internal error, see the agent's log"))
             period = self._period * self._random.uniform(1.0 - _JITTER, 1.0)
             await asyncio.sleep(max(0.0, started + period - self._clock.monotonic()))
 
     async def once(self) -> None:
         """Polls once and handles the answer."""
+        answer: Answer | UnknownAnswer | SkippedPoll
+        seconds = None
         if self._spot.not_spot_reason:
+            answer = SkippedPoll(f"the node is not spot: {self._spot.not_spot_reason}")
             self._fault.recovered()
-            self._handle(tracking.Skipped(f"the node is not spot: {self._spot.not_spot_reason}"))
-            self._on_poll(self.source, SourceState.NOT_SPOT, None)
-            return
-        began = self._clock.monotonic()
-        try:
-            async with asyncio.timeout(POLL_LIMIT):
-                answer: Answer | tracking.Unknown = await self._ask()
-            self._fault.recovered()
-        except (SourceUnavailable, TimeoutError) as error:
-            answer = tracking.Unknown(str(error) or f"no answer within {POLL_LIMIT:g} s")
-            self._fault.failed(answer.reason)
-        seconds = self._clock.monotonic() - began
+        else:
+            began = self._clock.monotonic()
+            try:
+                async with asyncio.timeout(POLL_LIMIT):
+                    answer = await self._ask()
+                self._fault.recovered()
+            except (SourceUnavailable, TimeoutError) as error:
+                answer = UnknownAnswer(str(error) or f"no answer within {POLL_LIMIT:g} s")
+                self._fault.failed(answer.reason)
+            seconds = self._clock.monotonic() - began
         self._handle(answer)
-        self._on_poll(self.source, self.tracked.status.state, seconds)
+        if self._on_poll is not None:
+            self._on_poll(self.source, self.tracked.status.state, seconds)
 
     async def _ask(self) -> Answer:
         """Asks for the node's identity until it is known, then for announcements.
@@ -131,19 +275,20 @@ class Poller:
         if self._node.subject is None:
             raise SourceUnavailable("the node's uid is not known yet")
         answer = await self._source.poll()
-        if isinstance(answer, Noticed) and self._is_too_far_ahead(answer):
+        if (
+            isinstance(answer, Noticed)
+            and answer.notice_class is NoticeUrgency.SUDDEN
+            and answer.seconds_left is not None
+            and answer.seconds_left > self._max_lead
+        ):
             at = f"{answer.announced:%Y-%m-%dT%H:%M:%SZ}" if answer.announced else "an instant"
             raise SourceUnavailable(f"announces a reclaim at {at}, more than {self._max_lead:g} s ahead")
         return answer
 
-    def _is_too_far_ahead(self, answer: Noticed) -> bool:
-        sudden = answer.notice_class is NoticeClass.SUDDEN
-        return sudden and answer.seconds_left is not None and answer.seconds_left > self._max_lead
-
-    def _handle(self, answer: Answer | tracking.Unknown | tracking.Skipped) -> None:
-        failpoint(At.SOURCE_ANSWERED)
+    def _handle(self, answer: Answer | UnknownAnswer | SkippedPoll) -> None:
+        failpoint(AgentFailpoint.SOURCE_ANSWERED)
         before = self.tracked
-        self.tracked, report = tracking.step(before, answer, self._node.subject, self._clock.monotonic())
+        self.tracked, report = step(before, answer, self._node.subject, self._clock.monotonic())
         if report is not None and not self._put(report):
             # Forgets the report, so that the next poll makes it again.
             self.tracked = replace(self.tracked, reported=before.reported)
@@ -155,19 +300,15 @@ class Poller:
         except OutboxFull as full:
             self._overflow.failed(str(full))
             return False
-        failpoint(At.REPORT_KEPT)
+        failpoint(AgentFailpoint.REPORT_KEPT)
         self._overflow.recovered()
-        self._record(report)
-        return True
-
-    def _record(self, report: NoticeReport) -> None:
-        left = None if report.deadline is None else round(report.deadline - self._clock.monotonic(), 1)
         structlog.get_logger().info(
             "node.noticed",
             notice=report.id,
             node=report.subject.name,
             announcement=report.announcement.name.lower(),
-            seconds_left=left,
+            seconds_left=None if report.deadline is None else round(report.deadline - self._clock.monotonic(), 1),
             notice_class=report.notice_class.name.lower(),
             message=report.message,
         )
+        return True

@@ -1,4 +1,4 @@
-"""The agent's settings, from the variables `NODE_AGENT_…`."""
+"""Reads the agent's settings from the variables `NODE_AGENT_…`."""
 
 import enum
 from collections.abc import Mapping
@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from node_agent.failpoints import At
-from node_agent.sources import MetadataMode
+from node_agent.notices import AgentFailpoint, MetadataMode
 from servicekit import address, failpoints, settings
 from servicekit.kubernetes.access import SERVICE_ACCOUNT_DIR
 from servicekit.logs import LogFormat, LogLevel
@@ -41,9 +40,18 @@ class SourceKind(enum.StrEnum):
 
 _LEAST_WATCHDOG = 1.0
 
+_URLS = (
+    "metadata_url",
+    "aws_metadata_url",
+    "azure_metadata_url",
+    "gcp_metadata_url",
+    "tencent_metadata_url",
+    "volcengine_metadata_url",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class AgentSettings:
     """The settings, each with its default, unit and reason."""
 
     node_name: Annotated[
@@ -210,33 +218,19 @@ class Settings:
         if 0 < self.watchdog_seconds < _LEAST_WATCHDOG:
             why = f"must be 0 or at least {_LEAST_WATCHDOG:g}, as a busy machine is slow"
             raise settings.BadValueError("watchdog_seconds", why)
-        settings.check_field("failpoint", self.failpoint, lambda text: failpoints.parse(text, At))
-        _check_sources(self)
-
-
-_URLS = (
-    "metadata_url",
-    "aws_metadata_url",
-    "azure_metadata_url",
-    "gcp_metadata_url",
-    "tencent_metadata_url",
-    "volcengine_metadata_url",
-)
-
-
-def _check_sources(chosen: Settings) -> None:
-    if len(set(chosen.sources)) != len(chosen.sources):
-        raise ValueError("SOURCES names a source twice")
-    if SourceKind.AUTO in chosen.sources and not {SourceKind.AUTO, SourceKind.FILE}.issuperset(chosen.sources):
-        raise settings.BadValueError("sources", "auto finds the cloud by itself, so it stands alone or beside file")
-    if chosen.azure_acknowledge and chosen.pods is PodsMode.OFF:
-        raise ValueError("AZURE_ACKNOWLEDGE needs PODS, which tells when no opted-in pod is left")
-    if SourceKind.FILE in chosen.sources and chosen.file_path is None:
-        raise ValueError("FILE_PATH must be set for the source `file`")
-    if set(chosen.sources) == {SourceKind.FILE} and not chosen.node_uid:
-        raise ValueError("NODE_UID must be set: no source knows the machine's id")
-    for field in _URLS:
-        settings.check_field(field, getattr(chosen, field), _check_url)
+        settings.check_field("failpoint", self.failpoint, lambda text: failpoints.parse(text, AgentFailpoint))
+        if len(set(self.sources)) != len(self.sources):
+            raise ValueError("SOURCES names a source twice")
+        if SourceKind.AUTO in self.sources and not {SourceKind.AUTO, SourceKind.FILE}.issuperset(self.sources):
+            raise settings.BadValueError("sources", "auto finds the cloud by itself, so it stands alone or beside file")
+        if self.azure_acknowledge and self.pods is PodsMode.OFF:
+            raise ValueError("AZURE_ACKNOWLEDGE needs PODS, which tells when no opted-in pod is left")
+        if SourceKind.FILE in self.sources and self.file_path is None:
+            raise ValueError("FILE_PATH must be set for the source `file`")
+        if set(self.sources) == {SourceKind.FILE} and not self.node_uid:
+            raise ValueError("NODE_UID must be set: no source knows the machine's id")
+        for field in _URLS:
+            settings.check_field(field, getattr(self, field), _check_url)
 
 
 def _check_url(text: str) -> None:
@@ -245,10 +239,10 @@ def _check_url(text: str) -> None:
         raise ValueError(f"{text!r} is not http://host or http://host/path")
 
 
-def load(environ: Mapping[str, str]) -> Settings:
+def load(environ: Mapping[str, str]) -> AgentSettings:
     """Reads the settings.
 
     Raises:
         SettingsError: A setting is unknown, missing or invalid.
     """
-    return settings.load(Settings, PREFIX, environ)
+    return settings.load(AgentSettings, PREFIX, environ)

@@ -1,26 +1,51 @@
-"""Speaks on one stream to the supervisor, from the hello to its end."""
+"""Keeps a stream to the supervisor open, and speaks on it.
+
+`SupervisorUplink` connects, again and again; `AgentStream` speaks on one stream, from the hello to its end; the
+functions encode reports and states as messages. `now` is monotonic throughout.
+"""
 
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
 import grpc.aio
 import structlog
+from google.protobuf.timestamp_pb2 import Timestamp
 from reclaim.v1 import reclaim_pb2 as pb
+from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
-from node_agent import wire
-from node_agent.failpoints import At
-from node_agent.notices import NoticeId, NoticeReport, SourceName, SourceState, SourceStatus
-from node_agent.outbox import Outbox
-from node_agent.sources import NodeIdentity
+from node_agent.channel import SupervisorEndpoint, SupervisorUnusable
+from node_agent.node import ThisNode
+from node_agent.notices import (
+    AgentFailpoint,
+    AnnouncementState,
+    MachinePrice,
+    NodeIdentity,
+    NoticeId,
+    NoticeReport,
+    NoticeSubject,
+    NoticeSubjectKind,
+    NoticeUrgency,
+    PollResult,
+    ReportedSource,
+    SourceName,
+)
+from node_agent.outbox import ReportOutbox
 from node_agent.watchdog import Watchdog
+from servicekit.backoff import ReconnectBackoff
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
+from servicekit.faults import Fault
 
-Call = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.SupervisorMessage]
+AgentCall = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.SupervisorMessage]
+
+# Seconds between two attempts to connect: the bound of the first pause, and of all.
+_FIRST_DELAY = 0.1
+_MAX_DELAY = 5.0
+_IDENTITY_SECONDS = 1.0
 
 # A peer that has been silent for this many heartbeats is gone.
 _SILENT_HEARTBEATS = 3
@@ -35,6 +60,36 @@ _GOODBYE_SECONDS = 0.5
 
 # What gRPC raises on a write to a call that has ended.
 _CALL_ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
+
+# Characters that the contract allows for a text for people.
+_MAX_TEXT = 512
+
+_KINDS = {NoticeSubjectKind.NODE: pb.SUBJECT_KIND_NODE, NoticeSubjectKind.POD: pb.SUBJECT_KIND_POD}
+_ANNOUNCEMENTS = {
+    AnnouncementState.ACTIVE: pb.ANNOUNCEMENT_ACTIVE,
+    AnnouncementState.WITHDRAWN: pb.ANNOUNCEMENT_WITHDRAWN,
+}
+_STATES = {
+    PollResult.UNKNOWN: pb.SOURCE_STATE_UNKNOWN,
+    PollResult.CLEAR: pb.SOURCE_STATE_CLEAR,
+    PollResult.NOTICED: pb.SOURCE_STATE_NOTICED,
+    PollResult.NOT_SPOT: pb.SOURCE_STATE_NOT_SPOT,
+}
+_CLASSES = {
+    NoticeUrgency.SUDDEN: pb.NOTICE_CLASS_SUDDEN,
+    NoticeUrgency.SCHEDULED: pb.NOTICE_CLASS_SCHEDULED,
+    NoticeUrgency.HINT: pb.NOTICE_CLASS_HINT,
+}
+_PRICES = {
+    MachinePrice.UNKNOWN: pb.PRICE_CLASS_UNSPECIFIED,
+    MachinePrice.SPOT: pb.PRICE_CLASS_SPOT,
+    MachinePrice.ON_DEMAND: pb.PRICE_CLASS_ON_DEMAND,
+}
+_UNKNOWN_MACHINE = NodeIdentity("")
+
+
+class AgentReplaced(Exception):  # noqa: N818 - it names what happened
+    """A newer agent reports for this node: this one ends."""
 
 
 class StreamLost(Exception):  # noqa: N818 - it names what happened
@@ -53,7 +108,119 @@ class SessionSuperseded(Exception):  # noqa: N818 - it names what happened
         self.session = session
 
 
-class Stream:
+class SupervisorUplink:
+    """Connects, runs a stream, and connects again when the stream is lost.
+
+    Args:
+        endpoint: The supervisor's address and credentials.
+        node: This node; nothing is sent before its uid is known.
+        outbox: Reports and source states to send.
+        clock: Wall time for the session, monotonic instants for the rest.
+        heartbeat: The longest pause between heartbeats that is asked for, in seconds.
+        version: The agent's version.
+        bulkhead: Keeps what nobody foresaw with one stream, or with one report.
+
+    Attributes:
+        started_at: Monotonic instant of construction.
+        fault: Its reason says why there is no stream; None while there is one, and before the first attempt.
+        welcomed: Whether the supervisor has welcomed this agent on the present stream.
+        welcomes: The number of streams on which it has.
+    """
+
+    def __init__(  # noqa: PLR0913 - the wiring list passes them by name
+        self,
+        *,
+        endpoint: SupervisorEndpoint,
+        node: ThisNode,
+        outbox: ReportOutbox,
+        clock: Clock,
+        heartbeat: float,
+        version: str,
+        bulkhead: Bulkhead,
+    ) -> None:
+        self._bulkhead = bulkhead
+        self._endpoint = endpoint
+        self._node = node
+        self._outbox = outbox
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._version = version
+        self._session = int(clock.now() * 1000)
+        self._streams = 0
+        self._backoff = ReconnectBackoff(_FIRST_DELAY, _MAX_DELAY, clock)
+        self.fault = Fault("supervisor", clock)
+        self.watchdog = Watchdog(clock)
+        self.started_at = clock.monotonic()
+        self.welcomed = False
+        self.welcomes = 0
+
+    async def run(self) -> None:
+        """Root task: keeps a stream open. When cancelled, it says goodbye.
+
+        Raises:
+            AgentReplaced: A newer agent has taken over.
+        """
+        node = None
+        while node is None:
+            self.watchdog.feed(_IDENTITY_SECONDS)
+            node = await self._node.wait_subject(within=_IDENTITY_SECONDS)
+        # A hello that describes the machine saves another one. Where the uid is set, the first poll is late.
+        await self._node.wait_described(within=_IDENTITY_SECONDS)
+        while True:
+            started = self._clock.monotonic()
+            with self._bulkhead.guard("uplink", passes=AgentReplaced) as attempt:
+                await self._connect_once(node)
+            if attempt.failed:
+                self.fault.failed("internal error, see the agent's log")
+            # The backoff also grows for a supervisor that welcomes the agent and drops it at once.
+            if self._clock.monotonic() - started > _MAX_DELAY:
+                self._backoff.reset()
+            pause = max(self._backoff.next(), attempt.retry_in or 0.0)
+            self.watchdog.feed(pause)
+            await asyncio.sleep(pause)
+
+    async def _connect_once(self, node: NoticeSubject) -> None:
+        try:
+            async with self._endpoint.channel() as channel:
+                call = ReclaimServiceStub(channel).Connect(None, metadata=self._endpoint.metadata())
+                stream = AgentStream(call, self._outbox, self._clock, self._heartbeat, self.watchdog, self._bulkhead)
+                self._streams += 1
+                speaker = AgentIdentity(node, self._session, self._version, self._node.machine, self._streams)
+                await stream.run(speaker, self._on_welcome, lambda: self._node.machine)
+        except HelloOutdated:
+            structlog.get_logger().info("machine.updated", machine=asdict(self._node.machine))
+        except StreamLost as error:
+            self.fault.failed(self._endpoint.explain(str(error)))
+        except SupervisorUnusable as error:
+            self.fault.failed(str(error))
+        except SessionSuperseded as superseded:
+            if self.welcomes:
+                raise AgentReplaced(str(superseded)) from superseded
+            # Never welcomed: the clock has gone back since an earlier run of this very agent.
+            self._session = superseded.session + 1
+            structlog.get_logger().warning("session.raised", session=self._session, reason=str(superseded))
+        finally:
+            self.welcomed = False
+
+    def _on_welcome(self) -> None:
+        self.welcomed = True
+        self.welcomes += 1
+        self.fault.recovered()
+        structlog.get_logger().info("supervisor.welcomed", session=self._session)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentIdentity:
+    """The sender of a hello: the node, this run of its agent, its stream, and the machine under the node."""
+
+    node: NoticeSubject
+    session: int
+    version: str
+    machine: NodeIdentity = _UNKNOWN_MACHINE
+    stream: int = 1
+
+
+class AgentStream:
     """Sends the hello and then each change; receives acknowledgements until the stream ends.
 
     Args:
@@ -66,7 +233,13 @@ class Stream:
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the uplink passes what it has itself
-        self, call: Call, outbox: Outbox, clock: Clock, heartbeat: float, watchdog: Watchdog, bulkhead: Bulkhead
+        self,
+        call: AgentCall,
+        outbox: ReportOutbox,
+        clock: Clock,
+        heartbeat: float,
+        watchdog: Watchdog,
+        bulkhead: Bulkhead,
     ) -> None:
         self._bulkhead = bulkhead
         self._call = call
@@ -83,20 +256,17 @@ class Stream:
         self._takes_updates = False
         # Already sent on this stream, so that only changes follow.
         self._revisions: dict[NoticeId, int] = {}
-        self._states: dict[SourceName, tuple[SourceState, str]] = {}
+        self._states: dict[SourceName, tuple[PollResult, str]] = {}
 
     async def run(
-        self,
-        identity: wire.AgentIdentity,
-        on_welcome: Callable[[], None],
-        machine: Callable[[], NodeIdentity] = lambda: NodeIdentity(""),
+        self, identity: AgentIdentity, on_welcome: Callable[[], None], machine: Callable[[], NodeIdentity]
     ) -> None:
         """Runs the stream until it ends. When cancelled, it says goodbye first.
 
         Args:
             identity: For the hello.
             on_welcome: Called when the supervisor has welcomed the agent.
-            machine: What is known of the machine; asked with each change of the outbox and each heartbeat.
+            machine: Returns what is known of the machine; called with each change of the outbox and each heartbeat.
 
         Raises:
             HelloOutdated: More is known of the machine, and the supervisor takes no updates.
@@ -112,7 +282,11 @@ class Stream:
             # The supervisor ends the stream after a goodbye. Cancelled before that, a call may lose what was written.
             await asyncio.wait([receiving], timeout=_GOODBYE_SECONDS)
         except asyncio.CancelledError:
-            await self._close(sending, receiving)
+            # The sending task is asked to stop and not cancelled: in the middle of a write, cancelling would end the
+            # call without a goodbye. Then the supervisor may end the stream.
+            self._closing = True
+            self._outbox.wake()
+            await asyncio.wait([sending, receiving], timeout=_GOODBYE_SECONDS)
             raise
         finally:
             sending.cancel()
@@ -121,55 +295,42 @@ class Stream:
             self._call.cancel()
         raise next(end for end in ends if isinstance(end, Exception))
 
-    async def _close(self, *tasks: asyncio.Task[None]) -> None:
-        """Has the goodbye sent and lets the supervisor end the stream, within a time limit.
-
-        The sending task is asked to stop and not cancelled: in the middle of a write, cancelling would end the call
-        without a goodbye.
-        """
-        self._closing = True
-        self._outbox.wake()
-        await asyncio.wait(tasks, timeout=_GOODBYE_SECONDS)
-
-    async def _send(self, identity: wire.AgentIdentity, machine: Callable[[], NodeIdentity]) -> None:
+    async def _send(self, identity: AgentIdentity, machine: Callable[[], NodeIdentity]) -> None:
         """Returns without an error when the call has ended: the receiving task has the reason."""
         with contextlib.suppress(*_CALL_ENDED):
             await self._send_hello(identity)
-            said = identity.machine
+            sent = identity.machine
             while not self._closing:
                 # Only the welcome tells whether the supervisor takes an update.
-                if self._is_welcomed and (known := machine()) != said:
+                if self._is_welcomed and (known := machine()) != sent:
                     if not self._takes_updates:
                         break
-                    said = known
-                    await self._write(wire.machine(known))
+                    sent = known
+                    await self._write(pb.AgentMessage(machine=_encode_machine(known)))
                     structlog.get_logger().info("machine.updated", machine=asdict(known))
                 self._watchdog.feed(self._heartbeat)
-                await self._wait_for_change()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._sent_at + self._heartbeat - self._clock.monotonic()):
+                        await self._outbox.wait_changed()
                 await self._send_changes()
                 if self._clock.monotonic() >= self._sent_at + self._heartbeat:
-                    await self._write(wire.heartbeat())
+                    await self._write(pb.AgentMessage(heartbeat=pb.Heartbeat()))
             await self._send_changes()
-            await self._write(wire.goodbye("the agent stops" if self._closing else "the agent says hello again"))
+            reason = "the agent stops" if self._closing else "the agent says hello again"
+            await self._write(pb.AgentMessage(goodbye=pb.Goodbye(reason=reason)))
             await self._call.done_writing()
             if not self._closing:
                 raise HelloOutdated
 
-    async def _wait_for_change(self) -> None:
-        """Returns when there may be something to send, or a heartbeat is due."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._sent_at + self._heartbeat - self._clock.monotonic()):
-                await self._outbox.wait_changed()
-
-    async def _send_hello(self, identity: wire.AgentIdentity) -> None:
+    async def _send_hello(self, identity: AgentIdentity) -> None:
         statuses, reports = self._outbox.statuses(), self._outbox.reports()
         self._states = {status.source: (status.state, status.detail) for status in statuses}
         self._revisions = {report.id: report.revision for report in reports}
-        failpoint(At.HELLO_SENDING)
+        failpoint(AgentFailpoint.HELLO_SENDING)
         sources = [self._encoded_status(status) for status in statuses]
         notices = [notice for report in reports if (notice := self._encoded_report(report)) is not None]
-        await self._write(wire.hello(identity, sources, notices, self._heartbeat))
-        failpoint(At.HELLO_SENT)
+        await self._write(encode_hello(identity, sources, notices, self._heartbeat))
+        failpoint(AgentFailpoint.HELLO_SENT)
 
     async def _send_changes(self) -> None:
         for report in self._outbox.unacknowledged():
@@ -178,11 +339,14 @@ class Stream:
                 notice = self._encoded_report(report)
                 if notice is None:
                     continue
-                # Before the write, as the answer may be read before a write returns.
-                self._expect_answer()
-                failpoint(At.NOTICE_SENDING)
+                # Shortens the read that waits, which began when no report did. Before the write, as the answer may be
+                # read before a write returns.
+                if self._reading is not None and not self._reading.expired():
+                    latest = asyncio.get_running_loop().time() + self._patience()
+                    self._reading.reschedule(min(latest, self._reading.when() or latest))
+                failpoint(AgentFailpoint.NOTICE_SENDING)
                 await self._write(pb.AgentMessage(notice=notice))
-                failpoint(At.NOTICE_SENT)
+                failpoint(AgentFailpoint.NOTICE_SENT)
         for status in self._outbox.statuses():
             if self._states.get(status.source) != (status.state, status.detail):
                 self._states[status.source] = (status.state, status.detail)
@@ -191,14 +355,14 @@ class Stream:
     def _encoded_report(self, report: NoticeReport) -> pb.NoticeReport | None:
         """The report as a message; None if it cannot be one. Its source is noticed all the same."""
         with self._bulkhead.guard("report", report.id):
-            return wire.notice(report, self._clock.monotonic())
+            return encode_report(report, self._clock.monotonic())
         return None
 
-    def _encoded_status(self, status: SourceStatus) -> pb.SourceReport:
+    def _encoded_status(self, status: ReportedSource) -> pb.SourceReport:
         """The status as a message. A source that was left out would count as if it announced nothing."""
         with self._bulkhead.guard("report", status.source):
-            return wire.source(status, self._clock.monotonic())
-        return wire.unknown_source(status)
+            return encode_status(status, self._clock.monotonic())
+        return pb.SourceReport(source=status.source, state=pb.SOURCE_STATE_UNKNOWN, about=_KINDS[status.about])
 
     async def _write(self, message: pb.AgentMessage) -> None:
         await self._call.write(message)
@@ -206,26 +370,26 @@ class Stream:
 
     async def _receive(self, on_welcome: Callable[[], None]) -> None:
         while True:
-            self._handle(await self._next(), on_welcome)
-
-    async def _next(self) -> pb.SupervisorMessage:
-        try:
-            async with asyncio.timeout(self._patience()) as self._reading:
-                message = await self._call.read()
-        except TimeoutError as error:
-            raise StreamLost(self._silence()) from error
-        except grpc.aio.AioRpcError as error:
-            raise StreamLost(f"{error.code().name}: {error.details()}") from error
-        except asyncio.CancelledError:
-            if _is_cancelled():
-                raise
-            # gRPC reports a call that the peer cancelled in this way.
-            raise StreamLost("CANCELLED") from None
-        finally:
-            self._reading = None
-        if isinstance(message, pb.SupervisorMessage):
-            return message
-        raise StreamLost("the supervisor ended the stream")
+            try:
+                async with asyncio.timeout(self._patience()) as self._reading:
+                    message = await self._call.read()
+            except TimeoutError as error:
+                waits = self._is_welcomed and self._outbox.unacknowledged()
+                silence = f"no message for {self._patience():g} s{' while a report waits' if waits else ''}"
+                raise StreamLost(silence) from error
+            except grpc.aio.AioRpcError as error:
+                raise StreamLost(f"{error.code().name}: {error.details()}") from error
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling() > 0:
+                    raise
+                # gRPC reports a call that the peer cancelled in this way.
+                raise StreamLost("CANCELLED") from None
+            finally:
+                self._reading = None
+            if not isinstance(message, pb.SupervisorMessage):
+                raise StreamLost("the supervisor ended the stream")
+            self._handle(message, on_welcome)
 
     def _patience(self) -> float:
         """Seconds without a message after which the supervisor is gone, or hangs while a report waits."""
@@ -233,31 +397,24 @@ class Stream:
         limit = _SILENT_HEARTBEATS * heartbeat
         return limit if self._is_welcomed else min(limit, _WELCOME_SECONDS)
 
-    def _silence(self) -> str:
-        waits = self._is_welcomed and self._outbox.unacknowledged()
-        return f"no message for {self._patience():g} s{' while a report waits' if waits else ''}"
-
-    def _expect_answer(self) -> None:
-        """Shortens the read that waits, which began when no report did."""
-        if self._reading is None or self._reading.expired():
-            return
-        latest = asyncio.get_running_loop().time() + self._patience()
-        self._reading.reschedule(min(latest, self._reading.when() or latest))
-
     def _handle(self, message: pb.SupervisorMessage, on_welcome: Callable[[], None]) -> None:
         match message.WhichOneof("message"):
             case "welcome":
+                welcome = message.welcome
                 self._is_welcomed = True
-                self._takes_updates = message.welcome.machine_updates
-                self._set_heartbeats(message.welcome)
+                self._takes_updates = welcome.machine_updates
+                if _MIN_HEARTBEAT <= welcome.report_heartbeat_seconds <= _MAX_HEARTBEAT:
+                    self._report_heartbeat = welcome.report_heartbeat_seconds
+                if _MIN_HEARTBEAT <= welcome.heartbeat_seconds <= _MAX_HEARTBEAT:
+                    self._heartbeat = welcome.heartbeat_seconds
                 on_welcome()
                 # The sending task may wait for longer than the new heartbeat, or have more to say of the machine.
                 self._outbox.wake()
             case "acknowledgement":
-                failpoint(At.ACKNOWLEDGEMENT_RECEIVED)
+                failpoint(AgentFailpoint.ACKNOWLEDGEMENT_RECEIVED)
                 for entry in message.acknowledgement.entries:
                     self._outbox.acknowledge(NoticeId(entry.notice_id), entry.revision)
-                failpoint(At.ACKNOWLEDGEMENT_KEPT)
+                failpoint(AgentFailpoint.ACKNOWLEDGEMENT_KEPT)
             case "superseded" if message.superseded.session < _LAST_SESSION:
                 raise SessionSuperseded(message.superseded.session)
             case "superseded":
@@ -268,13 +425,61 @@ class Stream:
                 # A heartbeat, or a message of a later version: the peer is alive.
                 pass
 
-    def _set_heartbeats(self, welcome: pb.Welcome) -> None:
-        if _MIN_HEARTBEAT <= welcome.report_heartbeat_seconds <= _MAX_HEARTBEAT:
-            self._report_heartbeat = welcome.report_heartbeat_seconds
-        if _MIN_HEARTBEAT <= welcome.heartbeat_seconds <= _MAX_HEARTBEAT:
-            self._heartbeat = welcome.heartbeat_seconds
+
+def encode_hello(
+    identity: AgentIdentity, sources: Sequence[pb.SourceReport], notices: Sequence[pb.NoticeReport], heartbeat: float
+) -> pb.AgentMessage:
+    return pb.AgentMessage(
+        hello=pb.Hello(
+            node=identity.node.name,
+            node_uid=identity.node.uid,
+            session=identity.session,
+            stream=identity.stream,
+            agent_version=identity.version,
+            machine=_encode_machine(identity.machine),
+            sources=sources,
+            notices=notices,
+            heartbeat_seconds=heartbeat,
+        )
+    )
 
 
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _encode_machine(machine: NodeIdentity) -> pb.Machine:
+    return pb.Machine(
+        cloud=machine.cloud,
+        region=machine.region,
+        zone=machine.zone,
+        instance_type=machine.instance_type,
+        price_class=_PRICES[machine.price_class],
+        spot_strategy=machine.spot_strategy,
+    )
+
+
+def encode_report(report: NoticeReport, now: float) -> pb.NoticeReport:
+    subject = pb.Subject(kind=_KINDS[report.subject.kind], name=report.subject.name, uid=report.subject.uid)
+    message = pb.NoticeReport(
+        source=report.source,
+        subject=subject,
+        revision=report.revision,
+        announcement=_ANNOUNCEMENTS[report.announcement],
+        message=report.message[:_MAX_TEXT],
+        notice_class=_CLASSES[report.notice_class],
+        cancellable=report.cancellable,
+    )
+    if report.deadline is not None:
+        message.seconds_left = report.deadline - now
+    if report.announced is not None:
+        message.deadline.CopyFrom(Timestamp(seconds=int(report.announced.timestamp())))
+    return message
+
+
+def encode_status(status: ReportedSource, now: float) -> pb.SourceReport:
+    message = pb.SourceReport(
+        source=status.source,
+        state=_STATES[status.state],
+        detail=status.detail[:_MAX_TEXT],
+        about=_KINDS[status.about],
+    )
+    if status.last_good is not None:
+        message.last_good_poll_age = now - status.last_good
+    return message

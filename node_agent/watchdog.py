@@ -47,7 +47,7 @@ class _SigEvent(ctypes.Structure):
     )
 
 
-class _Setting(ctypes.Structure):
+class _TimerSetting(ctypes.Structure):
     """`struct itimerspec`."""
 
     _fields_ = (
@@ -73,42 +73,37 @@ class KernelWatchdog:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._library = _library()
+        self._library = ctypes.CDLL(None, use_errno=True)
+        if not hasattr(self._library, "timer_create"):  # It was in librt before glibc 2.34.
+            self._library = ctypes.CDLL("librt.so.1", use_errno=True)
         self._timer = ctypes.c_void_p()
         event = _SigEvent(signal=signal.SIGKILL, notify=_SIGEV_SIGNAL)
         # This clock stands still while the machine is suspended.
         _check(self._library.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)))
 
-    def feed(self) -> None:
-        """Starts the time anew."""
-        self._set(self._seconds)
-
     def _set(self, seconds: float) -> None:
         whole = int(seconds)
-        setting = _Setting(0, 0, whole, int((seconds - whole) * 1e9))
+        setting = _TimerSetting(0, 0, whole, int((seconds - whole) * 1e9))
         _check(self._library.timer_settime(self._timer, 0, ctypes.byref(setting), None))
 
     async def run(self, hanging: Callable[[], Sequence[str]]) -> None:
-        """Root task: feeds the timer while no loop hangs. The end of the agent is not timed."""
+        """Root task: sets the timer again while no loop hangs. The end of the agent is not timed."""
+        before: Sequence[str] = ()
         try:
-            await self._feed_while_alive(hanging)
+            while True:
+                loops = hanging()
+                if not loops:
+                    self._set(self._seconds)
+                elif not before:
+                    structlog.get_logger().error("agent.hangs", killed_in=self._seconds, loops=loops)
+                before = loops
+                await asyncio.sleep(self._seconds / _FEEDS)
         finally:
             self._set(0.0)
 
-    async def _feed_while_alive(self, hanging: Callable[[], Sequence[str]]) -> None:
-        before: Sequence[str] = ()
-        while True:
-            loops = hanging()
-            if not loops:
-                self.feed()
-            elif not before:
-                structlog.get_logger().error("agent.hangs", killed_in=self._seconds, loops=loops)
-            before = loops
-            await asyncio.sleep(self._seconds / _FEEDS)
-
 
 def kernel_watchdog(seconds: float) -> KernelWatchdog | None:
-    """The watchdog of this process; None if it is switched off or cannot work, which is logged."""
+    """Makes the watchdog of this process; None if it is switched off or cannot work, which is logged."""
     if seconds == 0.0:
         return None
     reason = _obstacle()
@@ -122,26 +117,18 @@ def kernel_watchdog(seconds: float) -> KernelWatchdog | None:
 
 
 def _obstacle() -> str:
+    """Says why the kernel's timer cannot work in this process; empty if it can."""
     if os.getpid() == 1:
         return "no signal of a timer ends the first process of a container: share the pod's process namespace"
-    if sys.gettrace() is not None or _tracer() != "0":
-        return "a debugger may stop this process"
-    return ""
-
-
-def _tracer() -> str:
-    """The process id of this process's debugger; 0 without one."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return "0"
-    return status.partition("\nTracerPid:")[2].split(maxsplit=1)[0]
-
-
-def _library() -> ctypes.CDLL:
-    """The library with the functions of timers, which was librt before glibc 2.34."""
-    library = ctypes.CDLL(None, use_errno=True)
-    return library if hasattr(library, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
+        status = "\nTracerPid: 0"
+    # The process id of this process's debugger; 0 without one.
+    tracer = status.partition("\nTracerPid:")[2].split(maxsplit=1)[0]
+    if sys.gettrace() is not None or tracer != "0":
+        return "a debugger may stop this process"
+    return ""
 
 
 def _check(outcome: int) -> None:

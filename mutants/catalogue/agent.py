@@ -4,10 +4,9 @@ from mutants.mutant import Edit, Mutant
 from simulator.verdict import Failure
 
 _POLLER = "node_agent/poller.py"
-_TRACKING = "node_agent/tracking.py"
-_LEAD = "node_agent/sources/lead.py"
+_METADATA = "node_agent/metadata.py"
 _TERMINATION_TIME = "node_agent/sources/termination_time.py"
-_CONVERSATION = "node_agent/stream.py"
+_STREAM = "node_agent/stream.py"
 
 MUTANTS = (
     Mutant(
@@ -38,13 +37,13 @@ MUTANTS = (
         name="misjudges-the-clock",
         breaks="Reports every deadline as one hour ago.",
         violates=(Failure.NOT_EXCLUDED,),
-        edits=(Edit(_LEAD, "    return named - now\n", "    return named - now - 3600.0\n"),),
+        edits=(Edit(_METADATA, "    return named - now\n", "    return named - now - 3600.0\n"),),
     ),
     Mutant(
         name="never-withdraws",
         breaks="Never reports that an announcement was withdrawn.",
         violates=(Failure.NOT_TAKEN_BACK,),
-        edits=(Edit(_TRACKING, "    if after.clears < CLEARS_TO_WITHDRAW:\n", "    if True:\n"),),
+        edits=(Edit(_POLLER, "and clears >= CLEARS_TO_WITHDRAW and", "and clears < 0 and"),),
     ),
     Mutant(
         name="raises-a-false-alarm",
@@ -52,11 +51,9 @@ MUTANTS = (
         violates=(Failure.FALSE_EXCLUSION,),
         edits=(
             Edit(
-                _TRACKING,
-                "        case Clear():\n            return _withdrawal(after, subject)\n",
-                "        case Clear() if 15 <= after.clears <= 18:\n"
-                "            return _announcement(after, Noticed(None, 60.0, 'false alarm'), subject, now)\n"
-                "        case Clear():\n            return _withdrawal(after, subject)\n",
+                _POLLER,
+                "    report = None\n",
+                "    report = None\n    if 15 <= clears <= 18:\n        answer = Noticed(None, 60.0, 'false alarm')\n",
             ),
         ),
     ),
@@ -66,7 +63,7 @@ MUTANTS = (
         violates=(Failure.NOT_EXCLUDED,),
         edits=(
             Edit(
-                _CONVERSATION,
+                _STREAM,
                 "        for report in self._outbox.unacknowledged():\n",
                 "        for report in list(self._outbox.unacknowledged())[:0]:\n",
             ),

@@ -6,38 +6,43 @@ most of these instances stay, and some are interrupted without it.
 """
 
 import asyncio
+import contextlib
 import enum
 from http import HTTPStatus
 
 import msgspec
 
-from node_agent.notices import NoticeClass, SourceName
-from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, PriceClass, SourceUnavailable, machine
-from node_agent.sources.announcement import parse
-from node_agent.sources.http import MetadataHttp, Reply
-from node_agent.sources.lead import seconds_left
-from node_agent.sources.session_token import TokenClient, TokenHeaders
+from node_agent.metadata import (
+    IdentityPaths,
+    MetadataHttp,
+    MetadataReply,
+    MetadataSource,
+    TokenClient,
+    TokenHeaders,
+    parse_utc,
+    read_item,
+    seconds_left,
+)
+from node_agent.notices import Answer, Clear, MachinePrice, Noticed, NoticeUrgency, SourceName, SourceUnavailable
 from servicekit.clock import Clock
-
-NAME = SourceName("aws")
 
 _INSTANCE_ACTION = "meta-data/spot/instance-action"
 _REBALANCE = "meta-data/events/recommendations/rebalance"
 _DOMAIN = "meta-data/services/domain"
 _DOMAINS = frozenset({"amazonaws.com", "amazonaws.com.cn", "amazonaws.eu", "c2s.ic.gov", "sc2s.sgov.gov"})
 _HEADERS = TokenHeaders(token="X-aws-ec2-metadata-token", ttl="X-aws-ec2-metadata-token-ttl-seconds")  # noqa: S106 - names
-_IDENTITY = machine.Paths(
-    cloud=NAME,
+_IDENTITY = IdentityPaths(
+    cloud=SourceName("aws"),
     uid="meta-data/instance-id",
     region="meta-data/placement/region",
     zone="meta-data/placement/availability-zone",
     instance_type="meta-data/instance-type",
     life_cycle="meta-data/instance-life-cycle",
     prices={
-        "spot": PriceClass.SPOT,
-        "on-demand": PriceClass.ON_DEMAND,
-        "scheduled": PriceClass.ON_DEMAND,
-        "capacity-block": PriceClass.ON_DEMAND,
+        "spot": MachinePrice.SPOT,
+        "on-demand": MachinePrice.ON_DEMAND,
+        "scheduled": MachinePrice.ON_DEMAND,
+        "capacity-block": MachinePrice.ON_DEMAND,
     },
 )
 # Seconds. The hint is asked for at most this often, and only after an answer about interruptions that took at most
@@ -48,21 +53,21 @@ _HINT_SECONDS = 0.3
 _MALFORMED = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
-class _Action(enum.StrEnum):
+class _InterruptionAction(enum.StrEnum):
     TERMINATE = "terminate"
     STOP = "stop"
     HIBERNATE = "hibernate"
 
 
 _MESSAGES = {
-    _Action.TERMINATE: "the spot instance will be terminated",
-    _Action.STOP: "the spot instance will be stopped",
-    _Action.HIBERNATE: "the spot instance will be hibernated",
+    _InterruptionAction.TERMINATE: "the spot instance will be terminated",
+    _InterruptionAction.STOP: "the spot instance will be stopped",
+    _InterruptionAction.HIBERNATE: "the spot instance will be hibernated",
 }
 
 
 class _InstanceAction(msgspec.Struct, frozen=True):
-    action: _Action
+    action: _InterruptionAction
     time: str
 
 
@@ -70,7 +75,7 @@ class _Rebalance(msgspec.Struct, frozen=True):
     noticeTime: str  # noqa: N815 - the service's name
 
 
-class AwsSource:
+class AwsSource(MetadataSource):
     """Asks the metadata service, always with a token. Needs a running loop.
 
     Args:
@@ -79,45 +84,26 @@ class AwsSource:
     """
 
     def __init__(self, base_url: str, clock: Clock) -> None:
-        self._clock = clock
-        self._http = MetadataHttp(base_url, clock)
-        self._tokens = TokenClient(self._http, _HEADERS, clock)
-        self._identity: NodeIdentity | None = None
+        http = MetadataHttp(base_url, clock)
+        super().__init__(http, TokenClient(http, _HEADERS, clock).get, _IDENTITY, clock)
         self._hint: Answer = Clear()
         self._hint_due = clock.monotonic()
 
-    @property
-    def name(self) -> SourceName:
-        return NAME
-
-    async def close(self) -> None:
-        await self._http.close()
-
-    async def identify(self) -> NodeIdentity:
-        if self._identity is None:
-            self._identity = await machine.identify(self._tokens.get, _IDENTITY)
-        return self._identity
-
     async def recognize(self) -> bool:
         """Other clouds answer some of the same requests, but in another domain."""
-        return (await machine.item(self._tokens.get, _DOMAIN)) in _DOMAINS
+        return (await read_item(self._get, _DOMAIN)) in _DOMAINS
 
     async def poll(self) -> Answer:
         asked_at = self._clock.monotonic()
-        reply = await self._tokens.get(_INSTANCE_ACTION)
-        match reply.status:
-            case HTTPStatus.OK:
-                return self._noticed(reply)
-            case HTTPStatus.NOT_FOUND:
-                await self._update_hint(asked_at)
-                return self._hint
-            case status:
-                raise SourceUnavailable(f"HTTP {status}")
-
-    def _noticed(self, reply: Reply) -> Noticed:
+        reply = await self._get(_INSTANCE_ACTION)
+        if reply.status == HTTPStatus.NOT_FOUND:
+            await self._update_hint(asked_at)
+            return self._hint
+        if reply.status != HTTPStatus.OK:
+            raise SourceUnavailable(f"HTTP {reply.status}")
         try:
             planned = msgspec.json.decode(reply.body, type=_InstanceAction)
-            announced = parse(planned.time.encode())
+            announced = parse_utc(planned.time.encode())
         except _MALFORMED as error:
             raise SourceUnavailable("malformed announcement") from error
         if announced is None:
@@ -129,25 +115,25 @@ class AwsSource:
         if now < self._hint_due or now - asked_at > _HINT_SECONDS:
             return
         self._hint_due = now + _HINT_EVERY
-        try:
+        # Where the answer is unknown or unusable, the hint stays as it was.
+        with contextlib.suppress(SourceUnavailable, TimeoutError, *_MALFORMED):
             async with asyncio.timeout(_HINT_SECONDS):
-                self._hint = _hint(await self._tokens.get(_REBALANCE), self._hint)
-        except (SourceUnavailable, TimeoutError):
-            # Unknown: the hint stays as it was.
-            return
+                reply = await self._get(_REBALANCE)
+            self._hint = _read_hint(reply)
 
 
-def _hint(reply: Reply, before: Answer) -> Answer:
-    """Returns what an answer recommends; an unusable answer keeps what was known before."""
+def _read_hint(reply: MetadataReply) -> Answer:
+    """Returns what an answer recommends.
+
+    Raises:
+        SourceUnavailable: The answer is not usable; it may also raise one of `_MALFORMED`.
+    """
     if reply.status == HTTPStatus.NOT_FOUND:
         return Clear()
     if reply.status != HTTPStatus.OK:
-        return before
-    try:
-        since = parse(msgspec.json.decode(reply.body, type=_Rebalance).noticeTime.encode())
-    except _MALFORMED:
-        return before
+        raise SourceUnavailable(f"HTTP {reply.status}")
+    since = parse_utc(msgspec.json.decode(reply.body, type=_Rebalance).noticeTime.encode())
     if since is None:
-        return before
+        raise SourceUnavailable("malformed recommendation")
     message = f"rebalance recommended since {since:%Y-%m-%dT%H:%M:%SZ}"
-    return Noticed(None, None, message, NoticeClass.HINT, cancellable=True)
+    return Noticed(None, None, message, NoticeUrgency.HINT, cancellable=True)

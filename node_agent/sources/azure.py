@@ -16,26 +16,31 @@ from typing import Final
 import msgspec
 import structlog
 
-from node_agent.notices import NoticeClass, SourceName
-from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, PriceClass, SourceUnavailable, machine
-from node_agent.sources.http import MetadataHttp, Reply
-from node_agent.sources.lead import seconds_left
+from node_agent.metadata import IdentityPaths, MetadataHttp, MetadataSource, read_item, seconds_left
+from node_agent.notices import (
+    Answer,
+    Clear,
+    MachinePrice,
+    NodeIdentity,
+    Noticed,
+    NoticeUrgency,
+    SourceName,
+    SourceUnavailable,
+)
 from servicekit.clock import Clock
-
-NAME = SourceName("azure")
 
 _EVENTS = "scheduledevents?api-version=2020-07-01"
 _ITEM = "instance/compute/{}?api-version=2021-02-01&format=text"
 _VM_NAME = _ITEM.format("name")
 _ENVIRONMENT = _ITEM.format("azEnvironment")
-_IDENTITY = machine.Paths(
-    cloud=NAME,
+_IDENTITY = IdentityPaths(
+    cloud=SourceName("azure"),
     uid=_ITEM.format("vmId"),
     region=_ITEM.format("location"),
     zone=_ITEM.format("zone"),
     instance_type=_ITEM.format("vmSize"),
     life_cycle=_ITEM.format("priority"),
-    prices={"Spot": PriceClass.SPOT, "Low": PriceClass.SPOT, "Regular": PriceClass.ON_DEMAND},
+    prices={"Spot": MachinePrice.SPOT, "Low": MachinePrice.SPOT, "Regular": MachinePrice.ON_DEMAND},
 )
 # The events of a whole scale set.
 _MAX_BYTES = 256 * 1024
@@ -46,25 +51,25 @@ _MALFORMED = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _EventEffect:
     """The effect of an event on the VM; `lead` is the shortest notice in seconds that Azure documents."""
 
-    notice_class: NoticeClass
+    notice_class: NoticeUrgency
     lead: float | None
     message: str
 
 
-_KINDS: Mapping[str, _Kind] = {
-    "Preempt": _Kind(NoticeClass.SUDDEN, 30.0, "the spot VM will be evicted"),
-    "Terminate": _Kind(NoticeClass.SCHEDULED, 300.0, "the VM will be deleted"),
-    "Reboot": _Kind(NoticeClass.SCHEDULED, 900.0, "the VM will be rebooted"),
-    "Redeploy": _Kind(NoticeClass.SCHEDULED, 600.0, "the VM will be moved to another host"),
+_EFFECTS: Mapping[str, _EventEffect] = {
+    "Preempt": _EventEffect(NoticeUrgency.SUDDEN, 30.0, "the spot VM will be evicted"),
+    "Terminate": _EventEffect(NoticeUrgency.SCHEDULED, 300.0, "the VM will be deleted"),
+    "Reboot": _EventEffect(NoticeUrgency.SCHEDULED, 900.0, "the VM will be rebooted"),
+    "Redeploy": _EventEffect(NoticeUrgency.SCHEDULED, 600.0, "the VM will be moved to another host"),
     # It pauses for some seconds and loses nothing.
-    "Freeze": _Kind(NoticeClass.HINT, None, "the VM will be paused for some seconds"),
+    "Freeze": _EventEffect(NoticeUrgency.HINT, None, "the VM will be paused for some seconds"),
 }
 
 
-class _Event(msgspec.Struct, frozen=True):
+class _ScheduledEvent(msgspec.Struct, frozen=True):
     EventId: str
     EventType: str
     EventStatus: str
@@ -72,20 +77,15 @@ class _Event(msgspec.Struct, frozen=True):
     NotBefore: str | None = None
 
 
-class _Document(msgspec.Struct, frozen=True):
+class _ScheduledEvents(msgspec.Struct, frozen=True):
     DocumentIncarnation: int
-    Events: tuple[_Event, ...]
+    Events: tuple[_ScheduledEvent, ...]
 
 
-_DECODER: Final = msgspec.json.Decoder(_Document)
+_DECODER: Final = msgspec.json.Decoder(_ScheduledEvents)
 
 
-def never() -> bool:
-    """Events are not acknowledged."""
-    return False
-
-
-class AzureSource:
+class AzureSource(MetadataSource):
     """Asks the metadata service. Needs a running loop.
 
     The first request for events switches the service on, which may take minutes: until then the state is unknown.
@@ -93,63 +93,63 @@ class AzureSource:
     Args:
         base_url: Scheme and host of the service, with a path before `/metadata` where a proxy or simulator has one.
         clock: For the lead time where the service's own clock is not known.
-        may_start: Whether an announced event may start now. Then it is acknowledged, and Azure waits no longer.
+        may_start: Whether an announced event may start now. Then it is acknowledged, and Azure waits no longer. None:
+            events are not acknowledged.
     """
 
-    def __init__(self, base_url: str, clock: Clock, may_start: Callable[[], bool] = never) -> None:
-        self._clock = clock
+    def __init__(self, base_url: str, clock: Clock, may_start: Callable[[], bool] | None = None) -> None:
+        http = MetadataHttp(base_url, clock, root="/metadata", headers={"Metadata": "true"}, max_bytes=_MAX_BYTES)
+        super().__init__(http, http.get, _IDENTITY, clock)
         self._may_start = may_start
-        self._http = MetadataHttp(base_url, clock, root="/metadata", headers={"Metadata": "true"}, max_bytes=_MAX_BYTES)
-        self._identity: NodeIdentity | None = None
         self._vm = ""
         self._acknowledged: frozenset[str] = frozenset()
 
-    @property
-    def name(self) -> SourceName:
-        return NAME
-
-    async def close(self) -> None:
-        await self._http.close()
-
     async def identify(self) -> NodeIdentity:
         """Asks once for the machine, and for the VM's name, by which events know it."""
-        self._vm = self._vm or await machine.item(self._get, _VM_NAME)
-        if self._identity is None:
-            self._identity = await machine.identify(self._get, _IDENTITY)
-        return self._identity
+        self._vm = self._vm or await read_item(self._get, _VM_NAME)
+        return await super().identify()
 
     async def recognize(self) -> bool:
-        return (await machine.item(self._get, _ENVIRONMENT)).startswith("Azure")
+        return (await read_item(self._get, _ENVIRONMENT)).startswith("Azure")
 
     async def poll(self) -> Answer:
         reply = await self._get(_EVENTS)
         if reply.status != HTTPStatus.OK:
             raise SourceUnavailable(f"HTTP {reply.status}")
-        events = [event for event in _events(reply.body) if self._vm in event.Resources]
+        try:
+            found = _DECODER.decode(reply.body).Events
+        except _MALFORMED as error:
+            raise SourceUnavailable("malformed scheduled events") from error
+        events = [event for event in found if self._vm in event.Resources]
         if not events:
             return Clear()
-        answer = _most_urgent(self._noticed(event, reply.date) for event in events)
+        answer = min((self._noticed(event, reply.date) for event in events), key=_urgency)
         await self._acknowledge(events)
         return answer
 
-    def _noticed(self, event: _Event, date: str | None) -> Noticed:
-        kind = _KINDS.get(event.EventType)
-        if kind is None or event.EventStatus not in {"Scheduled", "Started"}:
+    def _noticed(self, event: _ScheduledEvent, date: str | None) -> Noticed:
+        effect = _EFFECTS.get(event.EventType)
+        if effect is None or event.EventStatus not in {"Scheduled", "Started"}:
             raise SourceUnavailable("malformed scheduled event")
-        if kind.lead is None:
-            return Noticed(None, None, kind.message, kind.notice_class, cancellable=True)
+        if effect.lead is None:
+            return Noticed(None, None, effect.message, effect.notice_class, cancellable=True)
         if event.EventStatus == "Started":
-            return Noticed(None, 0.0, kind.message, kind.notice_class)
+            return Noticed(None, 0.0, effect.message, effect.notice_class)
         if not event.NotBefore:
-            return Noticed(None, kind.lead, kind.message, kind.notice_class, cancellable=True)
-        announced = _instant(event.NotBefore)
+            return Noticed(None, effect.lead, effect.message, effect.notice_class, cancellable=True)
+        if not _RFC1123.fullmatch(event.NotBefore):
+            raise SourceUnavailable("malformed scheduled event")
+        try:
+            announced = datetime.strptime(event.NotBefore, "%a, %d %b %Y %H:%M:%S GMT").replace(tzinfo=UTC)
+        except ValueError as error:
+            raise SourceUnavailable("malformed scheduled event") from error
         left = seconds_left(announced, date, self._clock.wall())
-        return Noticed(announced, left, kind.message, kind.notice_class, cancellable=True)
+        return Noticed(announced, left, effect.message, effect.notice_class, cancellable=True)
 
-    async def _acknowledge(self, events: Iterable[_Event]) -> None:
+    async def _acknowledge(self, events: Iterable[_ScheduledEvent]) -> None:
         """Acknowledges each event once. A failure leaves the answer as it is, and the next poll tries again."""
         waiting = {event.EventId for event in events if event.EventStatus == "Scheduled"} - self._acknowledged
-        if not waiting or not self._may_start():
+        if not waiting or self._may_start is None or not self._may_start():
             return
         body = msgspec.json.encode({"StartRequests": [{"EventId": event} for event in sorted(waiting)]})
         with contextlib.suppress(SourceUnavailable, TimeoutError):
@@ -159,28 +159,6 @@ class AzureSource:
                 self._acknowledged |= waiting
                 structlog.get_logger().info("event.acknowledged", events=sorted(waiting))
 
-    async def _get(self, path: str) -> Reply:
-        return await self._http.request("GET", path)
 
-
-def _events(body: bytes) -> tuple[_Event, ...]:
-    try:
-        return _DECODER.decode(body).Events
-    except _MALFORMED as error:
-        raise SourceUnavailable("malformed scheduled events") from error
-
-
-def _instant(text: str) -> datetime:
-    if not _RFC1123.fullmatch(text):
-        raise SourceUnavailable("malformed scheduled event")
-    try:
-        return datetime.strptime(text, "%a, %d %b %Y %H:%M:%S GMT").replace(tzinfo=UTC)
-    except ValueError as error:
-        raise SourceUnavailable("malformed scheduled event") from error
-
-
-def _most_urgent(answers: Iterable[Noticed]) -> Noticed:
-    def urgency(answer: Noticed) -> tuple[int, float]:
-        return -answer.notice_class, 0.0 if answer.seconds_left is None else answer.seconds_left
-
-    return min(answers, key=urgency)
+def _urgency(answer: Noticed) -> tuple[int, float]:
+    return -answer.notice_class, 0.0 if answer.seconds_left is None else answer.seconds_left

@@ -12,29 +12,41 @@ from typing import Any
 
 import msgspec
 
-from node_agent.notices import NoticeClass, SourceName
-from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, PriceClass, SourceUnavailable, machine
-from node_agent.sources.announcement import parse_with_zone
-from node_agent.sources.http import MetadataHttp, Reply
-from node_agent.sources.lead import seconds_left
+from node_agent.metadata import (
+    IdentityPaths,
+    MetadataHttp,
+    MetadataReply,
+    MetadataSource,
+    parse_with_zone,
+    read_item,
+    seconds_left,
+)
+from node_agent.notices import (
+    Answer,
+    Clear,
+    MachinePrice,
+    NodeIdentity,
+    Noticed,
+    NoticeUrgency,
+    SourceName,
+    SourceUnavailable,
+)
 from servicekit.clock import Clock
-
-NAME = SourceName("gcp")
 
 _ROOT = "/computeMetadata/v1"
 _FLAVOR = "Google"
 _PREEMPTED = "instance/preempted"
 _EVENT = "instance/maintenance-event"
 _UPCOMING = "instance/upcoming-maintenance?alt=json"
-_IDENTITY = machine.Paths(
-    cloud=NAME,
+_IDENTITY = IdentityPaths(
+    cloud=SourceName("gcp"),
     uid="instance/id",
     region="",
     zone="instance/zone",
     instance_type="instance/machine-type",
     # TRUE for spot VMs as well.
     life_cycle="instance/scheduling/preemptible",
-    prices={"TRUE": PriceClass.SPOT, "FALSE": PriceClass.ON_DEMAND},
+    prices={"TRUE": MachinePrice.SPOT, "FALSE": MachinePrice.ON_DEMAND},
 )
 # Seconds. A preemption gives 30; one VM may have been set to more, which no item tells.
 _PREEMPTION_LEAD = 30.0
@@ -46,11 +58,11 @@ _GPU_MACHINES = re.compile(r"(a[2-9]|g[2-9])[a-z]?-.+")
 _UPCOMING_EVERY = 15.0
 
 _PREEMPTION = Noticed(None, _PREEMPTION_LEAD, "the VM is being preempted")
-_MIGRATION = Noticed(None, None, "the VM will be migrated to another host", NoticeClass.HINT, cancellable=True)
-_UNDER_WAY = Noticed(None, _EVENT_LEAD, "host maintenance of the VM is under way", NoticeClass.SCHEDULED)
+_MIGRATION = Noticed(None, None, "the VM will be migrated to another host", NoticeUrgency.HINT, cancellable=True)
+_UNDER_WAY = Noticed(None, _EVENT_LEAD, "host maintenance of the VM is under way", NoticeUrgency.SCHEDULED)
 
 
-class GcpSource:
+class GcpSource(MetadataSource):
     """Asks the metadata service. Needs a running loop.
 
     Args:
@@ -60,51 +72,48 @@ class GcpSource:
     """
 
     def __init__(self, base_url: str, clock: Clock) -> None:
-        self._clock = clock
-        self._http = MetadataHttp(base_url, clock, root=_ROOT, headers={"Metadata-Flavor": _FLAVOR})
-        self._identity: NodeIdentity | None = None
+        http = MetadataHttp(base_url, clock, root=_ROOT, headers={"Metadata-Flavor": _FLAVOR})
+
+        async def get(path: str) -> MetadataReply:
+            reply = await http.get(path)
+            if reply.flavor != _FLAVOR:
+                raise SourceUnavailable("the answer is not of Google's metadata service")
+            return reply
+
+        super().__init__(http, get, _IDENTITY, clock)
         self._upcoming: Answer = Clear()
         self._upcoming_due = clock.monotonic()
 
-    @property
-    def name(self) -> SourceName:
-        return NAME
-
-    async def close(self) -> None:
-        await self._http.close()
-
     async def identify(self) -> NodeIdentity:
+        """Shortens `projects/1/zones/us-central1-a` to its last part; the region is the zone without its letter."""
         if self._identity is None:
-            self._identity = _short(await machine.identify(self._get, _IDENTITY))
+            found = await super().identify()
+            zone, instance_type = found.zone.rpartition("/")[2], found.instance_type.rpartition("/")[2]
+            self._identity = replace(found, zone=zone, region=zone.rpartition("-")[0], instance_type=instance_type)
         return self._identity
 
     async def recognize(self) -> bool:
-        return (await machine.item(self._get, _IDENTITY.uid)).isdecimal()
+        return (await read_item(self._get, _IDENTITY.uid)).isdecimal()
 
     async def poll(self) -> Answer:
-        if await self._is_preempted():
+        preempted = _text(await self._get(_PREEMPTED))
+        if preempted not in {"TRUE", "FALSE"}:
+            raise SourceUnavailable("malformed preempted")
+        if preempted == "TRUE":
             return _PREEMPTION
-        event = await self._event()
-        return await self._next_maintenance() if isinstance(event, Clear) else event
-
-    async def _event(self) -> Answer:
-        reply = await self._get(_EVENT)
-        match _text(reply):
+        match _text(await self._get(_EVENT)):
             case "NONE":
-                return Clear()
+                return await self._next_maintenance()
             case "MIGRATE_ON_HOST_MAINTENANCE":
                 return _MIGRATION
             case "TERMINATE_ON_HOST_MAINTENANCE":
-                return self._termination()
+                message = "the VM will be terminated for host maintenance"
+                instance_type = self._identity.instance_type if self._identity else ""
+                if _GPU_MACHINES.fullmatch(instance_type):
+                    return Noticed(None, _GPU_EVENT_LEAD, message, NoticeUrgency.SCHEDULED)
+                return Noticed(None, _EVENT_LEAD, message)
             case _:
                 raise SourceUnavailable("malformed maintenance-event")
-
-    def _termination(self) -> Noticed:
-        instance_type = self._identity.instance_type if self._identity else ""
-        message = "the VM will be terminated for host maintenance"
-        if _GPU_MACHINES.fullmatch(instance_type):
-            return Noticed(None, _GPU_EVENT_LEAD, message, NoticeClass.SCHEDULED)
-        return Noticed(None, _EVENT_LEAD, message)
 
     async def _next_maintenance(self) -> Answer:
         """While nothing is announced it asks every few seconds only."""
@@ -113,7 +122,7 @@ class GcpSource:
             self._upcoming_due = self._clock.monotonic() + _UPCOMING_EVERY
         return self._upcoming
 
-    def _read_upcoming(self, reply: Reply) -> Answer:
+    def _read_upcoming(self, reply: MetadataReply) -> Answer:
         # Only some types of machines have the item.
         if reply.status == HTTPStatus.NOT_FOUND:
             return Clear()
@@ -126,33 +135,19 @@ class GcpSource:
             case "ONGOING":
                 return _UNDER_WAY
             case "PENDING":
-                return self._pending(planned, reply.date)
+                start = parse_with_zone(str(planned.get("windowstarttime", "")).encode())
+                if start is None:
+                    raise SourceUnavailable("malformed upcoming-maintenance")
+                left = seconds_left(start, reply.date, self._clock.wall())
+                if left <= 0.0:
+                    return _UNDER_WAY
+                message = "host maintenance of the VM is planned"
+                return Noticed(start, left, message, NoticeUrgency.SCHEDULED, cancellable=True)
             case _:
                 raise SourceUnavailable("malformed upcoming-maintenance")
 
-    def _pending(self, planned: dict[str, Any], date: str | None) -> Noticed:
-        start = parse_with_zone(str(planned.get("windowstarttime", "")).encode())
-        if start is None:
-            raise SourceUnavailable("malformed upcoming-maintenance")
-        left = seconds_left(start, date, self._clock.wall())
-        if left <= 0.0:
-            return _UNDER_WAY
-        return Noticed(start, left, "host maintenance of the VM is planned", NoticeClass.SCHEDULED, cancellable=True)
 
-    async def _is_preempted(self) -> bool:
-        text = _text(await self._get(_PREEMPTED))
-        if text not in {"TRUE", "FALSE"}:
-            raise SourceUnavailable("malformed preempted")
-        return text == "TRUE"
-
-    async def _get(self, path: str) -> Reply:
-        reply = await self._http.request("GET", path)
-        if reply.flavor != _FLAVOR:
-            raise SourceUnavailable("the answer is not of Google's metadata service")
-        return reply
-
-
-def _text(reply: Reply) -> str:
+def _text(reply: MetadataReply) -> str:
     if reply.status != HTTPStatus.OK:
         raise SourceUnavailable(f"HTTP {reply.status}")
     return reply.body.decode("utf-8", errors="replace").strip()
@@ -177,14 +172,3 @@ def _planned(text: str) -> dict[str, Any]:
 
 def _plain(name: str) -> str:
     return name.replace("_", "").replace(" ", "").lower()
-
-
-def _short(identity: NodeIdentity) -> NodeIdentity:
-    """Shortens `projects/1/zones/us-central1-a` to its last part; the region is the zone without its letter."""
-    zone = identity.zone.rpartition("/")[2]
-    return replace(
-        identity,
-        zone=zone,
-        region=zone.rpartition("-")[0],
-        instance_type=identity.instance_type.rpartition("/")[2],
-    )

@@ -1,73 +1,156 @@
-"""The base of sources whose metadata service has one item: the instant at which the instance is released.
+"""Sources `aliyun`, `tencent` and `volcengine`: metadata services that have the instant of a spot instance's release.
 
-The item answers with 404, or with an empty body, while no release is planned. Everything but that and the instant,
-including refusals and time-outs, is unknown.
+One item has it, which answers with 404 or an empty body while no release is planned. Everything but that and the
+instant, including refusals and time-outs, is unknown.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, timezone
 from http import HTTPStatus
-from typing import ClassVar
 
-from node_agent.notices import SourceName
-from node_agent.sources import Answer, Clear, MetadataMode, NodeIdentity, Noticed, SourceUnavailable, machine
-from node_agent.sources.http import MetadataHttp
-from node_agent.sources.lead import seconds_left
-from node_agent.sources.session_token import OptionalTokenClient, TokenHeaders
+from node_agent.metadata import (
+    Get,
+    IdentityPaths,
+    MetadataHttp,
+    MetadataSource,
+    OptionalTokenClient,
+    TokenHeaders,
+    parse_utc,
+    parse_with_zone,
+    read_item,
+    seconds_left,
+)
+from node_agent.notices import Answer, Clear, MachinePrice, MetadataMode, Noticed, SourceName, SourceUnavailable
 from servicekit.clock import Clock
 
+_CHINA = timezone(timedelta(hours=8))
+# strptime alone also accepts other numbers of digits.
+_CHINESE_FORMS = {
+    re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"): "%Y-%m-%d %H:%M:%S",
+    re.compile(rb"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d"): "%d/%m/%Y %H:%M:%S",
+    re.compile(rb"\d{4}/\d\d?/\d\d? \d\d:\d\d:\d\d"): "%Y/%m/%d %H:%M:%S",
+}
 
-@dataclass(frozen=True, slots=True)
-class Service:
+
+def _parse_chinese_time(body: bytes) -> datetime | None:
+    """Returns the announced instant; None where nothing is announced.
+
+    Raises:
+        SourceUnavailable: The text is neither empty nor a time such as `2018-08-18 12:05:33`.
+    """
+    text = body.strip()
+    if not text:
+        return None
+    form = next((form for pattern, form in _CHINESE_FORMS.items() if pattern.fullmatch(text)), None)
+    if form is None:
+        raise SourceUnavailable("malformed announcement")
+    try:
+        # In UTC, as an instant in the first hours of year 1 has none: it overflows here and not later.
+        return datetime.strptime(text.decode("ascii"), form).replace(tzinfo=_CHINA).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise SourceUnavailable("malformed announcement") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminationService:
     """The metadata service of one cloud.
 
     Attributes:
         item: The path of the instant.
         parse: Reads the instant from an answer; None where nothing is announced. It raises `SourceUnavailable` for
             anything else.
-        is_own: Whether an instance id is one of this cloud's.
+        instance_id: An instance id of this cloud's.
+        headers: For session tokens; None where the cloud has none.
+        root: The path below which all items are.
     """
 
-    name: SourceName
     item: str
-    identity: machine.Paths
+    identity: IdentityPaths
     parse: Callable[[bytes], datetime | None]
-    is_own: Callable[[str], bool]
+    instance_id: re.Pattern[str]
+    headers: TokenHeaders | None
+    root: str = "/latest"
 
 
-class TerminationTimeSource:
-    """Asks the service. Needs a running loop.
+# Alibaba Cloud ECS: the UTC instant, from five minutes before the release. Neither the metadata nor a label tells how
+# long an instance is protected (SpotDuration).
+ALIYUN = TerminationService(
+    item="meta-data/instance/spot/termination-time",
+    identity=IdentityPaths(
+        cloud=SourceName("aliyun"),
+        uid="meta-data/instance-id",
+        region="meta-data/region-id",
+        zone="meta-data/zone-id",
+        instance_type="meta-data/instance/instance-type",
+    ),
+    parse=parse_utc,
+    instance_id=re.compile("i-[0-9a-z]{8,}"),
+    headers=TokenHeaders(token="X-aliyun-ecs-metadata-token", ttl="X-aliyun-ecs-metadata-token-ttl-seconds"),  # noqa: S106 - names
+)
+# Tencent Cloud CVM: from two minutes before the release, in the local time of China and without a zone. The
+# documentation shows it in three forms.
+TENCENT = TerminationService(
+    item="spot/termination-time",
+    identity=IdentityPaths(
+        cloud=SourceName("tencent"),
+        uid="instance-id",
+        region="placement/region",
+        zone="placement/zone",
+        instance_type="instance/instance-type",
+        life_cycle="payment/charge-type",
+        prices={
+            "SPOTPAID": MachinePrice.SPOT,
+            "POSTPAID_BY_HOUR": MachinePrice.ON_DEMAND,
+            "PREPAID": MachinePrice.ON_DEMAND,
+        },
+    ),
+    parse=_parse_chinese_time,
+    instance_id=re.compile("ins-[0-9a-z]+"),
+    headers=None,
+    root="/latest/meta-data",
+)
+# Volcengine or BytePlus ECS: from five minutes before the release.
+VOLCENGINE = TerminationService(
+    item="spot_instance_termination_time",
+    identity=IdentityPaths(
+        cloud=SourceName("volcengine"),
+        uid="instance_id",
+        region="region_id",
+        zone="availability_zone",
+        instance_type="instance_type_id",
+    ),
+    # The documentation shows no example, so any zone is accepted; a time without one is not.
+    parse=parse_with_zone,
+    instance_id=re.compile("i-[0-9a-z]{8,}"),
+    headers=TokenHeaders(token="X-volc-ecs-metadata-token", ttl="X-volc-ecs-metadata-token-ttl-seconds"),  # noqa: S106 - names
+)
+
+
+class TerminationTimeSource(MetadataSource):
+    """Asks the metadata service of one of these clouds. Needs a running loop.
 
     Args:
         service: The cloud.
-        http: Closed with the source.
-        get: Sends a request below the root of `http`, with a token where the cloud has tokens.
-        clock: For the lead time where the service's own clock is not known.
+        base_url: Scheme and host of the service, with a path before `/latest` where a proxy or simulator has one.
+        clock: For the age of the token, and for the lead time where the service's own clock is not known.
+        mode: Whether requests carry a session token, where the cloud has tokens.
     """
 
-    def __init__(self, service: Service, http: MetadataHttp, get: machine.Get, clock: Clock) -> None:
+    def __init__(
+        self, service: TerminationService, base_url: str, clock: Clock, mode: MetadataMode = MetadataMode.PLAIN
+    ) -> None:
+        http = MetadataHttp(base_url, clock, root=service.root)
+        get: Get = http.get
+        if service.headers is not None:
+            get = OptionalTokenClient(http, service.headers, mode, clock).get
+        super().__init__(http, get, service.identity, clock)
         self._service = service
-        self._http = http
-        self._get = get
-        self._clock = clock
-        self._identity: NodeIdentity | None = None
-
-    @property
-    def name(self) -> SourceName:
-        return self._service.name
-
-    async def close(self) -> None:
-        await self._http.close()
-
-    async def identify(self) -> NodeIdentity:
-        """Asks for the instance once: the services limit the rate of requests."""
-        if self._identity is None:
-            self._identity = await machine.identify(self._get, self._service.identity)
-        return self._identity
 
     async def recognize(self) -> bool:
-        return self._service.is_own(await machine.item(self._get, self._service.identity.uid))
+        uid = await read_item(self._get, self._service.identity.uid)
+        return self._service.instance_id.fullmatch(uid) is not None
 
     async def poll(self) -> Answer:
         reply = await self._get(self._service.item)
@@ -80,20 +163,3 @@ class TerminationTimeSource:
             return Clear()
         left = seconds_left(announced, reply.date, self._clock.wall())
         return Noticed(announced, left, "the spot instance will be released")
-
-
-class OptionalTokenSource(TerminationTimeSource):
-    """Asks a service whose requests may carry a session token. Needs a running loop.
-
-    Args:
-        base_url: Scheme and host of the service, with a path before `/latest` where a proxy or simulator has one.
-        mode: Whether requests carry a session token.
-        clock: For the age of the token, and for the lead time where the service's own clock is not known.
-    """
-
-    SERVICE: ClassVar[Service]
-    HEADERS: ClassVar[TokenHeaders]
-
-    def __init__(self, base_url: str, mode: MetadataMode, clock: Clock) -> None:
-        http = MetadataHttp(base_url, clock)
-        super().__init__(self.SERVICE, http, OptionalTokenClient(http, self.HEADERS, mode, clock).get, clock)

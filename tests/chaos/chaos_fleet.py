@@ -26,12 +26,20 @@ from kubeai.elastic.commands.outbox import Outbox as LauncherOutbox
 
 from benchmarks.clients import streams
 from benchmarks.harness.client import ClientProcess
-from node_agent.channel import Endpoint
-from node_agent.identity import ThisNode
-from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, SourceStatus, Subject, SubjectKind
-from node_agent.outbox import Outbox
-from node_agent.sources import NodeIdentity
-from node_agent.uplink import Uplink
+from node_agent.channel import SupervisorEndpoint
+from node_agent.node import ThisNode
+from node_agent.notices import (
+    AnnouncementState,
+    NodeIdentity,
+    NoticeReport,
+    NoticeSubject,
+    NoticeSubjectKind,
+    PollResult,
+    ReportedSource,
+    SourceName,
+)
+from node_agent.outbox import ReportOutbox
+from node_agent.stream import SupervisorUplink
 from servicekit.address import Address, parse
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
@@ -89,14 +97,14 @@ class NoticedNode:
 
     def __init__(self, node: str, token_file: Path, route: Route) -> None:
         self.node = node
-        self.outbox = Outbox(8)
+        self.outbox = ReportOutbox(8)
         self._revision = 0
-        self._subject = Subject(SubjectKind.NODE, node, f"uid-{node}")
+        self._subject = NoticeSubject(NoticeSubjectKind.NODE, node, f"uid-{node}")
         this = ThisNode(node, self._subject.uid)
         this.describe(NodeIdentity(""))
-        self.outbox.set_status(SourceStatus(_SOURCE, SourceState.CLEAR, time.monotonic()))
-        self.uplink = Uplink(
-            endpoint=Endpoint(route.grpc, token_file, route.ca),
+        self.outbox.set_status(ReportedSource(_SOURCE, PollResult.CLEAR, time.monotonic()))
+        self.uplink = SupervisorUplink(
+            endpoint=SupervisorEndpoint(route.grpc, token_file, route.ca),
             node=this,
             outbox=self.outbox,
             clock=Clock(),
@@ -111,17 +119,17 @@ class NoticedNode:
         return not self.outbox.unacknowledged()
 
     def announce(self) -> None:
-        self._report(Announcement.ACTIVE, SourceState.NOTICED)
+        self._report(AnnouncementState.ACTIVE, PollResult.NOTICED)
 
     def withdraw(self) -> None:
-        self._report(Announcement.WITHDRAWN, SourceState.CLEAR)
+        self._report(AnnouncementState.WITHDRAWN, PollResult.CLEAR)
 
-    def _report(self, announcement: Announcement, state: SourceState) -> None:
+    def _report(self, announcement: AnnouncementState, state: PollResult) -> None:
         self._revision += 1
         now = time.monotonic()
-        deadline = now + _LEAD_SECONDS if announcement is Announcement.ACTIVE else None
+        deadline = now + _LEAD_SECONDS if announcement is AnnouncementState.ACTIVE else None
         self.outbox.put(NoticeReport(_SOURCE, self._subject, self._revision, announcement, deadline))
-        self.outbox.set_status(SourceStatus(_SOURCE, state, now))
+        self.outbox.set_status(ReportedSource(_SOURCE, state, now))
 
 
 class ChaosLauncher:
@@ -359,7 +367,9 @@ class ChaosFleet:
 
     def _unsettled(self) -> object:
         nodes = self.nodes.values()
-        return [(node.node, node.uplink.trouble) for node in nodes if not (node.uplink.welcomed and node.is_durable)]
+        return [
+            (node.node, node.uplink.fault.reason) for node in nodes if not (node.uplink.welcomed and node.is_durable)
+        ]
 
 
 def _all_welcomed(nodes: Iterable[NoticedNode]) -> bool:

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from kubeai.elastic.commands.failpoints import At as Launcher
 
-from node_agent.failpoints import At as Agent
+from node_agent.notices import AgentFailpoint as Agent
 from supervisor.failpoints import At as Supervisor
 from supervisor.jobs.trainingjob.failpoints import At as TrainingJob
 

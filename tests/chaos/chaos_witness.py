@@ -73,10 +73,10 @@ def _say(file: Path) -> None:
 
 def _agent(_arguments: Sequence[str]) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from node_agent import __main__, uplink  # noqa: PLC0415 - after the variable, as in the agent itself
+    from node_agent import __main__, stream  # noqa: PLC0415 - after the variable, as in the agent itself
 
     # No setting, as no user should shorten it: with its five seconds, hundreds of reconnections take half an hour.
-    uplink._MAX_DELAY = 0.02
+    stream._MAX_DELAY = 0.02
     sys.argv[1:] = []
     __main__.main()
 

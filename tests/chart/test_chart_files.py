@@ -15,7 +15,7 @@ from charts.settings_schema import (
     supervisor_settings,
 )
 from charts.values_table import Undocumented, values_table
-from node_agent.settings import Settings as AgentSettings
+from node_agent.settings import AgentSettings
 from supervisor.settings import Settings as SupervisorSettings
 
 

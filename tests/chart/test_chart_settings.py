@@ -11,8 +11,7 @@ from charts.settings_schema import (
     agent_settings,
     supervisor_settings,
 )
-from node_agent.settings import Settings as AgentSettings
-from node_agent.settings import SourceKind
+from node_agent.settings import AgentSettings, SourceKind
 from servicekit import settings
 from supervisor.settings import PREFIX
 from supervisor.settings import Settings as SupervisorSettings

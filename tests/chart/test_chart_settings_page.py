@@ -7,7 +7,7 @@ import pytest
 
 from charts.files import written
 from charts.settings_page import settings_defaults
-from node_agent.settings import Settings as AgentSettings
+from node_agent.settings import AgentSettings
 from servicekit.settings import load
 from supervisor.settings import Settings as SupervisorSettings
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from node_agent.channel import Endpoint
-from node_agent.identity import ThisNode
+from node_agent.channel import SupervisorEndpoint
 from node_agent.metrics import AgentMetrics
-from node_agent.outbox import Outbox
-from node_agent.uplink import Uplink
+from node_agent.node import ThisNode
+from node_agent.outbox import ReportOutbox
+from node_agent.stream import SupervisorUplink
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
@@ -34,9 +34,9 @@ def supervisors() -> CollectorRegistry:
 
 
 def agents(directory: Path) -> CollectorRegistry:
-    clock, outbox = Clock(), Outbox(1)
-    uplink = Uplink(
-        endpoint=Endpoint(Address("127.0.0.1", 1), directory / "token", None),
+    clock, outbox = Clock(), ReportOutbox(1)
+    uplink = SupervisorUplink(
+        endpoint=SupervisorEndpoint(Address("127.0.0.1", 1), directory / "token", None),
         node=ThisNode("n1", ""),
         outbox=outbox,
         clock=clock,

@@ -13,20 +13,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reclaim.v1 import reclaim_pb2 as pb
 
-from node_agent import wire
-from node_agent.identity import ThisNode
-from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, Subject, SubjectKind
-from node_agent.outbox import Outbox
+from node_agent.node import ThisNode
+from node_agent.notices import (
+    AnnouncementState,
+    MetadataMode,
+    NoticeReport,
+    NoticeSource,
+    NoticeSubject,
+    NoticeSubjectKind,
+    PollResult,
+    SourceName,
+)
+from node_agent.outbox import ReportOutbox
 from node_agent.poller import Poller
-from node_agent.sources import MetadataMode, Source
-from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.aws import AwsSource
 from node_agent.sources.azure import AzureSource
 from node_agent.sources.file import FileSource
 from node_agent.sources.gcp import GcpSource
-from node_agent.sources.tencent import TencentSource
-from node_agent.sources.volcengine import VolcengineSource
-from node_agent.stream import SessionSuperseded, Stream, StreamLost
+from node_agent.sources.termination_time import ALIYUN, TENCENT, VOLCENGINE, TerminationTimeSource
+from node_agent.stream import (
+    AgentIdentity,
+    AgentStream,
+    SessionSuperseded,
+    StreamLost,
+    encode_hello,
+    encode_report,
+    encode_status,
+)
 from node_agent.watchdog import Watchdog
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
@@ -35,8 +48,8 @@ from tests.node_agent.fake_metadata import TERMINATION, FakeMetadata, Reply, met
 from tests.testkit.properties import examples
 
 CLASSES = set(pb.NoticeClass.values()) - {pb.NOTICE_CLASS_UNSPECIFIED}
-NODE = Subject(SubjectKind.NODE, "n1", "uid-1")
-SPEAKER = wire.AgentIdentity(NODE, 1, "0")
+NODE = NoticeSubject(NoticeSubjectKind.NODE, "n1", "uid-1")
+SPEAKER = AgentIdentity(NODE, 1, "0")
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 STAMP = "2026-01-05T18:02:00Z"
@@ -70,22 +83,22 @@ async def service() -> AsyncIterator[FakeMetadata]:
         yield fake
 
 
-async def one_poll(source: Source) -> None:
+async def one_poll(source: NoticeSource) -> None:
     """Polls once as the agent does, and looks at what it would tell the supervisor."""
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     poller = Poller(source, ThisNode(NODE.name, NODE.uid), outbox, Clock(), 1.0, bulkhead=Bulkhead(Clock()))
     try:
         await poller.once()
     finally:
         await source.close()
     now = Clock().monotonic()
-    sources = [wire.source(status, now) for status in outbox.statuses()]
-    notices = [wire.notice(report, now) for report in outbox.reports()]
-    said = wire.hello(SPEAKER, sources, notices, 300.0).hello
+    sources = [encode_status(status, now) for status in outbox.statuses()]
+    notices = [encode_report(report, now) for report in outbox.reports()]
+    said = encode_hello(SPEAKER, sources, notices, 300.0).hello
     (state,) = said.sources
     assert state.state in set(pb.SourceState.values()) - {pb.SOURCE_STATE_UNSPECIFIED}
     assert len(said.notices) == (state.state == pb.SOURCE_STATE_NOTICED)
-    assert (poller.tracked.status.state is SourceState.UNKNOWN) == (state.state == pb.SOURCE_STATE_UNKNOWN)
+    assert (poller.tracked.status.state is PollResult.UNKNOWN) == (state.state == pb.SOURCE_STATE_UNKNOWN)
     for notice in said.notices:
         assert notice.announcement == pb.ANNOUNCEMENT_ACTIVE
         assert notice.notice_class in CLASSES
@@ -99,7 +112,7 @@ async def one_poll(source: Source) -> None:
 @given(replies(stamps))
 async def test_no_answer_of_aliyun_ends_the_agent(service: FakeMetadata, reply: Reply) -> None:
     service.replies[TERMINATION] = reply
-    await one_poll(AliyunSource(service.url, MetadataMode.AUTO, Clock()))
+    await one_poll(TerminationTimeSource(ALIYUN, service.url, Clock(), MetadataMode.AUTO))
 
 
 @examples(40)
@@ -134,9 +147,9 @@ local_stamps = st.one_of(
 @given(replies(stamps | local_stamps))
 async def test_no_answer_of_tencent_or_volcengine_ends_the_agent(service: FakeMetadata, reply: Reply) -> None:
     service.replies |= {"/latest/meta-data/spot/termination-time": reply}
-    await one_poll(TencentSource(service.url, Clock()))
+    await one_poll(TerminationTimeSource(TENCENT, service.url, Clock()))
     service.replies |= {"/latest/instance_id": Reply(body=b"i-1"), "/latest/spot_instance_termination_time": reply}
-    await one_poll(VolcengineSource(service.url, MetadataMode.AUTO, Clock()))
+    await one_poll(TerminationTimeSource(VOLCENGINE, service.url, Clock(), MetadataMode.AUTO))
 
 
 MAINTENANCE = {
@@ -214,7 +227,7 @@ async def test_no_identity_or_token_ends_the_agent(service: FakeMetadata, item: 
     service.hardened = True
     service.token_reply = token
     service.replies["/latest/meta-data/instance-id"] = item
-    await one_poll(AliyunSource(service.url, MetadataMode.HARDENED, Clock()))
+    await one_poll(TerminationTimeSource(ALIYUN, service.url, Clock(), MetadataMode.HARDENED))
 
 
 @examples(60)
@@ -264,29 +277,35 @@ said = st.one_of(
 )
 
 
-def report(number: int, revision: int, announcement: Announcement) -> NoticeReport:
-    return NoticeReport(SourceName("s"), Subject(SubjectKind.NODE, "n1", f"uid-{number}"), revision, announcement)
+def report(number: int, revision: int, announcement: AnnouncementState) -> NoticeReport:
+    return NoticeReport(
+        SourceName("s"), NoticeSubject(NoticeSubjectKind.NODE, "n1", f"uid-{number}"), revision, announcement
+    )
 
 
-KNOWN = [report(1, 1, Announcement.ACTIVE), report(2, 3, Announcement.ACTIVE), report(3, 2, Announcement.WITHDRAWN)]
+KNOWN = [
+    report(1, 1, AnnouncementState.ACTIVE),
+    report(2, 3, AnnouncementState.ACTIVE),
+    report(3, 2, AnnouncementState.WITHDRAWN),
+]
 
 
 @examples(100)
 @given(st.lists(said, max_size=6))
 async def test_no_supervisor_ends_an_agent_or_makes_it_forget(messages: list[pb.SupervisorMessage]) -> None:
     """The stream ends in one of two ways, and only what was acknowledged at its revision is settled."""
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     for each in KNOWN:
         outbox.put(each)
     call: Any = FuzzedCall(messages)
-    stream = Stream(call, outbox, Clock(), 5.0, Watchdog(Clock()), Bulkhead(Clock()))
+    stream = AgentStream(call, outbox, Clock(), 5.0, Watchdog(Clock()), Bulkhead(Clock()))
     with pytest.raises((StreamLost, SessionSuperseded)) as ended:
-        await stream.run(SPEAKER, lambda: None)
+        await stream.run(SPEAKER, lambda: None, lambda: SPEAKER.machine)
     if isinstance(ended.value, SessionSuperseded):
         # What follows is a hello of the next one.
-        assert wire.hello(wire.AgentIdentity(NODE, ended.value.session + 1, "0"), [], [], 300.0)
+        assert encode_hello(AgentIdentity(NODE, ended.value.session + 1, "0"), [], [], 300.0)
     heard = {(entry.notice_id, entry.revision) for each in messages for entry in each.acknowledgement.entries}
     for each in KNOWN:
         settled = any(name == each.id and revision >= each.revision for name, revision in heard)
         assert settled or each in outbox.unacknowledged()
-        assert each in outbox.reports() or (settled and each.announcement is Announcement.WITHDRAWN)
+        assert each in outbox.reports() or (settled and each.announcement is AnnouncementState.WITHDRAWN)

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft4Validator  # type: ignore[import-untyped]  # It has no stubs.
 
-from node_agent import reclaim
-from node_agent.pod import read_pod as read_agent_pod
+from node_agent.pods import classify
+from node_agent.pods import read_pod as read_agent_pod
+from node_agent.pods import report as report_pod
 from supervisor.cluster.events import read_event
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.reading import node_or_outline, pod_or_outline
@@ -224,7 +225,7 @@ def classifies_pod(data: bytes) -> None:
         seen = read_agent_pod(data)
     except REFUSED:
         return
-    reclaim.report(None, seen, reclaim.classify(seen), 1.0, NOW)
+    report_pod(None, seen, classify(seen), 1.0, NOW)
 
 
 def test_a_node_with_an_odd_value_anywhere_is_classified_or_refused() -> None:

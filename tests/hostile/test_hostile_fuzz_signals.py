@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from node_agent import pod as agents
-from node_agent import reclaim
+from node_agent import pods as agents
 from supervisor.cluster.events import read_event
 from supervisor.cluster.reading import node_or_outline, pod_or_outline
 from supervisor.decide.notices import Signal, apply_signal
@@ -96,7 +95,7 @@ def _stored(*signals: Signal | None) -> None:
 def _pod_signals(data: bytes) -> None:
     _stored(pod_signal(pod_or_outline(data, frozenset())))
     pod = agents.read_pod(data)
-    reclaim.report(None, pod, reclaim.classify(pod), T0, T0)
+    agents.report(None, pod, agents.classify(pod), T0, T0)
 
 
 def _node_signals(data: bytes) -> None:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from node_agent.pod import Pod, read_pod
+from node_agent.pods import WatchedPod, read_pod
 
 UID = "11111111-2222-3333-4444-555555555555"
 MANAGED = "job-supervisor.kube-ai.io/managed-by-job-supervisor"
@@ -58,7 +58,7 @@ def manifest(  # noqa: PLR0913 - one for each thing that a pod may have
     )
     return json.dumps(
         {
-            "kind": "Pod",
+            "kind": "WatchedPod",
             "apiVersion": "v1",
             "metadata": metadata,
             "spec": {"nodeName": "n1", "terminationGracePeriodSeconds": grace, "containers": [{"name": "main"}]},
@@ -72,5 +72,5 @@ def manifest(  # noqa: PLR0913 - one for each thing that a pod may have
     ).encode()
 
 
-def pod(*conditions: dict[str, Any], **changes: Any) -> Pod:
+def pod(*conditions: dict[str, Any], **changes: Any) -> WatchedPod:
     return read_pod(manifest(*conditions, **changes))

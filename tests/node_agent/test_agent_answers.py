@@ -12,11 +12,10 @@ import pytest
 import pytest_asyncio
 from aioresponses import aioresponses
 
-from node_agent.sources import Answer, Clear, MetadataMode, Noticed, Source, SourceUnavailable
-from node_agent.sources.aliyun import AliyunSource
+from node_agent.notices import Answer, Clear, MetadataMode, Noticed, NoticeSource, SourceUnavailable
+from node_agent.sources import termination_time
 from node_agent.sources.aws import AwsSource
-from node_agent.sources.tencent import TencentSource
-from node_agent.sources.volcengine import VolcengineSource
+from node_agent.sources.termination_time import TerminationTimeSource
 from servicekit.clock import Clock
 
 TIME = "2026-01-05T18:02:00Z"
@@ -36,13 +35,13 @@ class StoppedClock(Clock):
 
 @dataclass(frozen=True)
 class Cloud:
-    make: Callable[[], Source]
+    make: Callable[[], NoticeSource]
     url: str
     write: Callable[[str], bytes]
 
 
 ALIYUN = Cloud(
-    lambda: AliyunSource(BASE, MetadataMode.HARDENED, StoppedClock()),
+    lambda: TerminationTimeSource(termination_time.ALIYUN, BASE, StoppedClock(), MetadataMode.HARDENED),
     f"{BASE}/latest/meta-data/instance/spot/termination-time",
     str.encode,
 )
@@ -52,7 +51,7 @@ AWS = Cloud(
     lambda time: json.dumps({"action": "terminate", "time": time}).encode(),
 )
 VOLCENGINE = Cloud(
-    lambda: VolcengineSource(BASE, MetadataMode.HARDENED, StoppedClock()),
+    lambda: TerminationTimeSource(termination_time.VOLCENGINE, BASE, StoppedClock(), MetadataMode.HARDENED),
     f"{BASE}/latest/spot_instance_termination_time",
     str.encode,
 )
@@ -70,7 +69,11 @@ def in_china(text: str) -> bytes:
     return re.sub(r"(?a:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)", local, text).encode()
 
 
-TENCENT = Cloud(lambda: TencentSource(BASE, StoppedClock()), f"{BASE}/latest/meta-data/spot/termination-time", in_china)
+TENCENT = Cloud(
+    lambda: TerminationTimeSource(termination_time.TENCENT, BASE, StoppedClock()),
+    f"{BASE}/latest/meta-data/spot/termination-time",
+    in_china,
+)
 CLOUDS = {"aliyun": ALIYUN, "aws": AWS, "volcengine": VOLCENGINE, "tencent": TENCENT}
 
 

@@ -6,13 +6,23 @@ import pytest
 import pytest_asyncio
 from aioresponses import aioresponses
 
-from node_agent.identity import ThisNode
-from node_agent.notices import Announcement, NoticeClass, SourceState
-from node_agent.outbox import Outbox
+from node_agent.node import ThisNode
+from node_agent.notices import (
+    AnnouncementState,
+    Clear,
+    MachinePrice,
+    MetadataMode,
+    NodeIdentity,
+    Noticed,
+    NoticeSource,
+    NoticeUrgency,
+    PollResult,
+    SourceUnavailable,
+)
+from node_agent.outbox import ReportOutbox
 from node_agent.poller import Poller
-from node_agent.sources import Clear, MetadataMode, NodeIdentity, Noticed, PriceClass, Source, SourceUnavailable
-from node_agent.sources.aliyun import AliyunSource
 from node_agent.sources.aws import AwsSource
+from node_agent.sources.termination_time import ALIYUN, TerminationTimeSource
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 
@@ -20,7 +30,7 @@ BASE = "http://metadata.test"
 ITEMS = f"{BASE}/latest/meta-data"
 ACTION = f"{ITEMS}/spot/instance-action"
 REBALANCE = f"{ITEMS}/events/recommendations/rebalance"
-HINT = Noticed(None, None, "rebalance recommended since 2026-01-05T17:00:00Z", NoticeClass.HINT, cancellable=True)
+HINT = Noticed(None, None, "rebalance recommended since 2026-01-05T17:00:00Z", NoticeUrgency.HINT, cancellable=True)
 
 
 class SetClock(Clock):
@@ -79,17 +89,17 @@ async def test_the_instance_is_identified(aws: AwsSource, mocked: aioresponses) 
     }
     for path, text in items.items():
         mocked.get(f"{ITEMS}/{path}", body=text)
-    known = NodeIdentity("i-1", "eu-west-1", "eu-west-1a", "g4dn.xlarge", "aws", PriceClass.SPOT)
+    known = NodeIdentity("i-1", "eu-west-1", "eu-west-1a", "g4dn.xlarge", "aws", MachinePrice.SPOT)
     for _ in range(2):
         assert await aws.identify() == known
 
 
 @pytest.mark.parametrize(
     ("told", "price"),
-    [(b"on-demand", PriceClass.ON_DEMAND), (b"barter", PriceClass.UNKNOWN), (None, PriceClass.UNKNOWN)],
+    [(b"on-demand", MachinePrice.ON_DEMAND), (b"barter", MachinePrice.UNKNOWN), (None, MachinePrice.UNKNOWN)],
 )
 async def test_an_unknown_price_costs_no_other_fact(
-    aws: AwsSource, mocked: aioresponses, told: bytes | None, price: PriceClass
+    aws: AwsSource, mocked: aioresponses, told: bytes | None, price: MachinePrice
 ) -> None:
     for path in ("instance-id", "placement/region", "placement/availability-zone", "instance-type"):
         mocked.get(f"{ITEMS}/{path}", body=b"x")
@@ -111,22 +121,22 @@ async def test_a_recommendation_is_a_hint(aws: AwsSource, clock: SetClock, mocke
     """One report, without a time to act by; it never looks like an interruption, and three clear answers end it."""
     mocked.get(REBALANCE, body=b'{"noticeTime": "2026-01-05T17:00:00Z"}')
     mocked.get(REBALANCE, status=404, repeat=True)
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     poller = Poller(aws, ThisNode("n1", "i-1"), outbox, clock, 1.0, bulkhead=Bulkhead(Clock()))
     mocked.get(f"{ITEMS}/instance-id", body=b"i-1")
     await poller.once()
     (report,) = outbox.reports()
-    assert (report.announcement, report.notice_class) == (Announcement.ACTIVE, NoticeClass.HINT)
+    assert (report.announcement, report.notice_class) == (AnnouncementState.ACTIVE, NoticeUrgency.HINT)
     assert (report.deadline, report.announced, report.cancellable) == (None, None, True)
     for _ in range(3):
         clock.steady += 6.0
         await poller.once()
-    assert [each.announcement for each in outbox.reports()] == [Announcement.WITHDRAWN]
+    assert [each.announcement for each in outbox.reports()] == [AnnouncementState.WITHDRAWN]
 
 
 async def test_an_interruption_outranks_a_recommendation(aws: AwsSource, clock: SetClock) -> None:
     """The same notice becomes a sudden one at once."""
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     poller = Poller(aws, ThisNode("n1", "i-1"), outbox, clock, 1.0, bulkhead=Bulkhead(Clock()))
     with aioresponses() as service:
         service.put(f"{BASE}/latest/api/token", body=b"t")
@@ -138,7 +148,7 @@ async def test_an_interruption_outranks_a_recommendation(aws: AwsSource, clock: 
         (hint,) = outbox.reports()
         await poller.once()
         (sudden,) = outbox.reports()
-    assert (sudden.id, sudden.notice_class, sudden.revision) == (hint.id, NoticeClass.SUDDEN, hint.revision + 1)
+    assert (sudden.id, sudden.notice_class, sudden.revision) == (hint.id, NoticeUrgency.SUDDEN, hint.revision + 1)
 
 
 async def test_a_hint_is_looked_for_every_few_seconds(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:
@@ -165,8 +175,11 @@ async def test_a_hint_that_cannot_be_had_changes_nothing(aws: AwsSource, clock: 
 
 async def test_two_clouds_on_one_node_do_not_know_each_other() -> None:
     """One is unknown for ever, and the other's notice is there all the same, with the other's state."""
-    clock, outbox, node = Clock(), Outbox(10), ThisNode("n1", "")
-    sources: list[Source] = [AliyunSource("http://elsewhere.test", MetadataMode.AUTO, clock), AwsSource(BASE, clock)]
+    clock, outbox, node = Clock(), ReportOutbox(10), ThisNode("n1", "")
+    sources: list[NoticeSource] = [
+        TerminationTimeSource(ALIYUN, "http://elsewhere.test", clock, MetadataMode.AUTO),
+        AwsSource(BASE, clock),
+    ]
     with aioresponses() as mocked:
         mocked.put(f"{BASE}/latest/api/token", body=b"t")
         mocked.get(f"{ITEMS}/instance-id", body=b"i-1")
@@ -176,8 +189,8 @@ async def test_two_clouds_on_one_node_do_not_know_each_other() -> None:
     for source in sources:
         await source.close()
     assert {status.source: status.state for status in outbox.statuses()} == {
-        "aliyun": SourceState.UNKNOWN,
-        "aws": SourceState.NOTICED,
+        "aliyun": PollResult.UNKNOWN,
+        "aws": PollResult.NOTICED,
     }
     assert [report.id for report in outbox.unacknowledged()] == ["aws/i-1"]
 

@@ -9,8 +9,7 @@ import pytest
 import pytest_asyncio
 from aioresponses import aioresponses
 
-from node_agent.notices import NoticeClass
-from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, PriceClass, SourceUnavailable
+from node_agent.notices import Answer, Clear, MachinePrice, NodeIdentity, Noticed, NoticeUrgency, SourceUnavailable
 from node_agent.sources.azure import AzureSource
 from servicekit.clock import Clock
 
@@ -22,7 +21,7 @@ NOT_BEFORE = "Mon, 05 Jan 2026 18:02:00 GMT"
 VM = "pool_7"
 
 CLEAR = Clear()
-SUDDEN, SCHEDULED, HINT = NoticeClass.SUDDEN, NoticeClass.SCHEDULED, NoticeClass.HINT
+SUDDEN, SCHEDULED, HINT = NoticeUrgency.SUDDEN, NoticeUrgency.SCHEDULED, NoticeUrgency.HINT
 
 
 class StoppedClock(Clock):
@@ -90,7 +89,7 @@ def without(*names: str) -> dict[str, Any]:
     return {name: value for name, value in event().items() if name not in names}
 
 
-def noticed(notice_class: NoticeClass, message: str) -> Noticed:
+def noticed(notice_class: NoticeUrgency, message: str) -> Noticed:
     return Noticed(INSTANT, 300.0, message, notice_class, cancellable=True)
 
 
@@ -202,7 +201,7 @@ async def test_the_vm_is_identified_once() -> None:
         serve_identity(mocked, zone="")
         for _ in range(2):
             assert await source.identify() == NodeIdentity(
-                "vm-1", "westeurope", "", "Standard_N", "azure", PriceClass.SPOT
+                "vm-1", "westeurope", "", "Standard_N", "azure", MachinePrice.SPOT
             )
         mocked.get(item("azEnvironment"), body="AzureChinaCloud")
         assert await source.recognize()

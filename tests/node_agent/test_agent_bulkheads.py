@@ -8,23 +8,30 @@ import pytest
 import pytest_asyncio
 from reclaim.v1 import reclaim_pb2 as pb
 
-from node_agent import reclaim
+from node_agent import pods as pods_module
 from node_agent.discovery import NO_CLOUD
-from node_agent.identity import ThisNode
 from node_agent.metrics import AgentMetrics
-from node_agent.notices import Announcement, NoticeReport, SourceName, SourceState, SourceStatus, Subject, SubjectKind
-from node_agent.outbox import Outbox
-from node_agent.pod import Pod
-from node_agent.pods import PodWatch
+from node_agent.node import ThisNode
+from node_agent.notices import (
+    AnnouncementState,
+    Clear,
+    NoticeReport,
+    NoticeSubject,
+    NoticeSubjectKind,
+    PollResult,
+    ReportedSource,
+    SourceName,
+)
+from node_agent.outbox import ReportOutbox
+from node_agent.pods import PodWatch, WatchedPod
 from node_agent.poller import Poller
-from node_agent.sources import Clear
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.disruption import Reclaim, Withdrawn
 from tests.node_agent.fake_api_server import fake_api_server
 from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
-from tests.node_agent.test_agent_discovery import Scene
+from tests.node_agent.test_agent_discovery import DiscoveryScene
 from tests.node_agent.test_agent_pods import EVICTED, reports, running, shown
 from tests.node_agent.test_agent_poller import NOTICE, Script
 from tests.node_agent.test_agent_uplink import NODE, Agent
@@ -52,42 +59,42 @@ async def agent(supervisor: FakeSupervisor, tmp_path: Path) -> AsyncIterator[Age
     await one.stop()
 
 
-def states(outbox: Outbox) -> dict[str, SourceState]:
+def states(outbox: ReportOutbox) -> dict[str, PollResult]:
     return {status.source: status.state for status in outbox.statuses()}
 
 
 async def test_a_source_that_raises_is_unknown_and_the_others_are_polled(bulkhead: Bulkhead) -> None:
     """Also one that was clear before; and the next answer that can be handled counts."""
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     broken, other = Script(Clear()), Script(NOTICE)
     other.name = SourceName("other")
     pollers = [_poller(source, outbox, bulkhead) for source in (broken, other)]
     async with running(*(each.run for each in pollers)):
-        await until(lambda: states(outbox)["script"] is SourceState.CLEAR)
+        await until(lambda: states(outbox)["script"] is PollResult.CLEAR)
         broken.answers = [UNFORESEEN]
-        await until(lambda: states(outbox)["script"] is SourceState.UNKNOWN)
+        await until(lambda: states(outbox)["script"] is PollResult.UNKNOWN)
         polls = other.polls
         await until(lambda: other.polls > polls + 2)
-        assert states(outbox)["other"] is SourceState.NOTICED
+        assert states(outbox)["other"] is PollResult.NOTICED
         broken.answers = [NOTICE]
         await until(lambda: {report.source for report in outbox.reports()} == {"script", "other"})
     assert set(+bulkhead.counts) == {"source"}
 
 
-def _poller(source: Script, outbox: Outbox, bulkhead: Bulkhead) -> Poller:
+def _poller(source: Script, outbox: ReportOutbox, bulkhead: Bulkhead) -> Poller:
     node = ThisNode(NODE.name, NODE.uid)
     return Poller(source, node, outbox, Clock(), 0.02, bulkhead=bulkhead)
 
 
 async def test_a_cloud_that_raises_hides_no_other_one() -> None:
-    scene = Scene()
+    scene = DiscoveryScene()
     scene.aws.says, scene.gcp.says = UNFORESEEN, True
     assert await scene.discovery.run() is scene.gcp
 
 
 async def test_a_cloud_that_raises_does_not_count_as_absent() -> None:
     """Else its node would take workers as one without a cloud, where nothing is announced."""
-    scene = Scene()
+    scene = DiscoveryScene()
     scene.aws.says = UNFORESEEN
     await scene.rounds(10)
     assert NO_CLOUD not in scene.states
@@ -99,43 +106,43 @@ async def test_a_pod_that_raises_is_tried_again_and_the_others_are_reported(
     """While it is, nobody may think that all pods are seen."""
     broken = {"bad"}
 
-    def classify(pod: Pod) -> Reclaim | Withdrawn | None:
+    def classify(pod: WatchedPod) -> Reclaim | Withdrawn | None:
         if pod.metadata.name in broken:
             raise UNFORESEEN
         return classified(pod)
 
-    classified = reclaim.classify
-    monkeypatch.setattr(reclaim, "classify", classify)
+    classified = pods_module.classify
+    monkeypatch.setattr(pods_module, "classify", classify)
     async with fake_api_server() as (api, server):
-        outbox = Outbox(10)
+        outbox = ReportOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), bulkhead)
         for name in ("bad", "good"):
             api.put("pods", shown(EVICTED, name=name, uid=name))
         async with running(pods.follow, pods.run):
             await until(lambda: set(reports(outbox)) == {"space/good"})
             await until(lambda: "internal error with 1 pods" in outbox.statuses()[0].detail)
-            assert states(outbox) == {"kubernetes": SourceState.UNKNOWN}
+            assert states(outbox) == {"kubernetes": PollResult.UNKNOWN}
             broken.clear()
             await until(lambda: set(reports(outbox)) == {"space/good", "space/bad"})
-            await until(lambda: states(outbox) == {"kubernetes": SourceState.CLEAR})
+            await until(lambda: states(outbox) == {"kubernetes": PollResult.CLEAR})
     assert set(+bulkhead.counts) == {"pods"}
 
 
 async def test_a_pod_that_raised_and_is_gone_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch, bulkhead: Bulkhead
 ) -> None:
-    def classify(_pod: Pod) -> Reclaim | Withdrawn | None:
+    def classify(_pod: WatchedPod) -> Reclaim | Withdrawn | None:
         raise UNFORESEEN
 
-    monkeypatch.setattr(reclaim, "classify", classify)
+    monkeypatch.setattr(pods_module, "classify", classify)
     async with fake_api_server() as (api, server):
-        outbox = Outbox(10)
+        outbox = ReportOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), bulkhead)
         api.put("pods", shown(EVICTED, name="bad", uid="bad"))
         async with running(pods.follow, pods.run):
             await until(lambda: "internal error" in outbox.statuses()[0].detail)
             api.remove("pods", "bad")
-            await until(lambda: states(outbox) == {"kubernetes": SourceState.CLEAR})
+            await until(lambda: states(outbox) == {"kubernetes": PollResult.CLEAR})
 
 
 _UNWRITABLE = "\udcff"
@@ -147,7 +154,7 @@ async def test_a_report_that_cannot_be_sent_holds_up_no_other_one(supervisor: Fa
     bad, good = _report("bad", _UNWRITABLE), _report("good")
     agent.outbox.put(bad)
     agent.outbox.put(good)
-    agent.outbox.set_status(SourceStatus(SourceName("s"), SourceState.NOTICED))
+    agent.outbox.set_status(ReportedSource(SourceName("s"), PollResult.NOTICED))
     agent.start()
     await until(lambda: agent.outbox.unacknowledged() == [bad])
     assert [notice.subject.uid for notice in supervisor.streams[0].hello.notices] == ["good"]
@@ -163,8 +170,8 @@ async def test_a_report_that_cannot_be_sent_holds_up_no_other_one(supervisor: Fa
 
 async def test_a_state_that_cannot_be_sent_is_sent_as_unknown(supervisor: FakeSupervisor, agent: Agent) -> None:
     """Left out, it would leave the node clear by its other sources."""
-    agent.outbox.set_status(SourceStatus(SourceName("s"), SourceState.CLEAR, detail=_UNWRITABLE))
-    agent.outbox.set_status(SourceStatus(SourceName("t"), SourceState.CLEAR))
+    agent.outbox.set_status(ReportedSource(SourceName("s"), PollResult.CLEAR, detail=_UNWRITABLE))
+    agent.outbox.set_status(ReportedSource(SourceName("t"), PollResult.CLEAR))
     agent.start()
     await until(lambda: agent.uplink.welcomed)
     said = {source.source: source.state for source in supervisor.streams[0].hello.sources}
@@ -172,16 +179,16 @@ async def test_a_state_that_cannot_be_sent_is_sent_as_unknown(supervisor: FakeSu
 
 
 def _report(uid: str, message: str = "") -> NoticeReport:
-    about = Subject(SubjectKind.POD, f"space/{uid}", uid)
-    return NoticeReport(SourceName("s"), about, 1, Announcement.ACTIVE, message=message)
+    about = NoticeSubject(NoticeSubjectKind.POD, f"space/{uid}", uid)
+    return NoticeReport(SourceName("s"), about, 1, AnnouncementState.ACTIVE, message=message)
 
 
-class _Failing(Outbox):
+class _FailingOutbox(ReportOutbox):
     """An outbox that cannot be read twice."""
 
     failures = 2
 
-    def statuses(self) -> Sequence[SourceStatus]:
+    def statuses(self) -> Sequence[ReportedSource]:
         if self.failures:
             self.failures -= 1
             raise UNFORESEEN
@@ -190,12 +197,12 @@ class _Failing(Outbox):
 
 async def test_a_stream_that_raises_is_opened_again(agent: Agent) -> None:
     """With a pause that grows, and the reason is shown."""
-    agent.uplink._outbox = _Failing(10)
+    agent.uplink._outbox = _FailingOutbox(10)
     agent.start()
-    await until(lambda: agent.uplink.trouble)
+    await until(lambda: agent.uplink.fault.reason)
     await until(lambda: agent.uplink.welcomed)
     assert agent.bulkhead.counts == {"uplink": 2}
-    assert agent.uplink.trouble is None
+    assert agent.uplink.fault.reason is None
 
 
 async def test_each_part_that_failed_is_counted(agent: Agent) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from node_agent.discovery import SourceFactory
+from node_agent.notices import Answer, Clear, Noticed, NoticeSource, SourceUnavailable
 from node_agent.settings import SourceKind, load
-from node_agent.source_factory import SourceFactory
-from node_agent.sources import Answer, Clear, Noticed, Source, SourceUnavailable
 from servicekit.clock import Clock
 from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud
 from simulator.cloud.faults import MetadataFault
@@ -29,7 +29,7 @@ class Scene:
     """A source and the service that it asks."""
 
     server: MetadataServer
-    source: Source
+    source: NoticeSource
 
     async def poll(self) -> Answer | None:
         """The answer of one poll; None where there is none."""

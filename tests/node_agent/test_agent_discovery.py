@@ -4,19 +4,26 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from node_agent.discovery import Discovery
-from node_agent.identity import ThisNode
-from node_agent.notices import SourceName, SourceState
-from node_agent.outbox import Outbox
-from node_agent.provider import cloud_of
-from node_agent.settings import Settings, load
-from node_agent.source_factory import CLOUDS, SourceFactory
-from node_agent.sources import Answer, Clear, CloudSource, NodeIdentity, ServiceBusy, SourceUnavailable
+from node_agent.discovery import CLOUDS, CloudDiscovery, SourceFactory
+from node_agent.node import NodeObject, ThisNode, cloud_of
+from node_agent.notices import (
+    Answer,
+    Clear,
+    CloudSource,
+    NodeIdentity,
+    PollResult,
+    ServiceBusy,
+    SourceName,
+    SourceUnavailable,
+)
+from node_agent.outbox import ReportOutbox
+from node_agent.settings import AgentSettings, load
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud
@@ -31,20 +38,7 @@ ROUNDS = 5
 
 
 @dataclass
-class Here:
-    """The Node object as far as it is known."""
-
-    provider_id: str = ""
-    uid: str = ""
-    known: bool = True
-    not_spot_reason: str = ""
-
-    async def wait_known(self) -> None:
-        return
-
-
-@dataclass
-class Service:
+class ScriptedCloud:
     """A cloud whose service says what a test has it say."""
 
     name: SourceName
@@ -71,70 +65,72 @@ class Service:
 
 
 @dataclass
-class Scene:
+class DiscoveryScene:
     """A node and two clouds."""
 
-    here: Here = field(default_factory=Here)
-    aws: Service = field(default_factory=lambda: Service(SourceName("aws")))
-    gcp: Service = field(default_factory=lambda: Service(SourceName("gcp")))
-    outbox: Outbox = field(default_factory=lambda: Outbox(10))
+    here: NodeObject = field(default_factory=partial(NodeObject, known=True))
+    aws: ScriptedCloud = field(default_factory=lambda: ScriptedCloud(SourceName("aws")))
+    gcp: ScriptedCloud = field(default_factory=lambda: ScriptedCloud(SourceName("gcp")))
+    outbox: ReportOutbox = field(default_factory=lambda: ReportOutbox(10))
     node: ThisNode = field(default_factory=lambda: ThisNode(NODE, ""))
 
     def __post_init__(self) -> None:
-        self.discovery = Discovery(self.node, self.here, [self.aws, self.gcp], self.outbox, Clock(), Bulkhead(Clock()))
+        self.discovery = CloudDiscovery(
+            self.node, self.here, [self.aws, self.gcp], self.outbox, Clock(), Bulkhead(Clock())
+        )
 
     async def rounds(self, count: int) -> list[CloudSource | None]:
         return [await self.discovery.once() for _ in range(count)]
 
     @property
-    def states(self) -> Mapping[str, SourceState]:
+    def states(self) -> Mapping[str, PollResult]:
         return {status.source: status.state for status in self.outbox.statuses()}
 
 
 @pytest_asyncio.fixture
-async def scene() -> Scene:
-    return Scene()
+async def scene() -> DiscoveryScene:
+    return DiscoveryScene()
 
 
-async def test_the_cloud_that_is_recognized_is_the_nodes(scene: Scene) -> None:
+async def test_the_cloud_that_is_recognized_is_the_nodes(scene: DiscoveryScene) -> None:
     scene.gcp.says = True
     assert await scene.rounds(1) == [scene.gcp]
     assert not scene.outbox.statuses()
 
 
-async def test_the_first_answer_is_enough(scene: Scene) -> None:
+async def test_the_first_answer_is_enough(scene: DiscoveryScene) -> None:
     """Another cloud's address may be a black hole; nobody waits for it."""
     scene.aws.hangs = True
     scene.gcp.says = True
     assert await scene.rounds(1) == [scene.gcp]
 
 
-async def test_without_a_cloud_the_node_has_nothing_announced(scene: Scene) -> None:
+async def test_without_a_cloud_the_node_has_nothing_announced(scene: DiscoveryScene) -> None:
     """After five rounds: one failure proves nothing. Then the node takes workers, known by its name."""
     scene.aws.says = SourceUnavailable("no answer: TimeoutError")
     await scene.rounds(ROUNDS - 1)
     assert (scene.states, scene.node.subject) == ({}, None)
     await scene.rounds(1)
-    assert scene.states == {"none": SourceState.NOT_SPOT}
+    assert scene.states == {"none": PollResult.NOT_SPOT}
     assert scene.node.subject is not None
     assert scene.node.subject.uid == NODE
 
 
-async def test_a_node_of_a_cluster_is_known_by_its_uid(scene: Scene) -> None:
+async def test_a_node_of_a_cluster_is_known_by_its_uid(scene: DiscoveryScene) -> None:
     scene.here.uid = "node-uid"
     await scene.rounds(ROUNDS)
     assert scene.node.subject is not None
     assert scene.node.subject.uid == "node-uid"
 
 
-async def test_a_cloud_that_answers_later_is_found(scene: Scene) -> None:
+async def test_a_cloud_that_answers_later_is_found(scene: DiscoveryScene) -> None:
     """Also after it was concluded that there is none."""
     await scene.rounds(ROUNDS + 3)
     scene.aws.says = True
     assert await scene.rounds(1) == [scene.aws]
 
 
-async def test_a_busy_service_proves_nothing(scene: Scene) -> None:
+async def test_a_busy_service_proves_nothing(scene: DiscoveryScene) -> None:
     """Something is there that may be a cloud's: the rounds are counted anew."""
     await scene.rounds(ROUNDS - 1)
     scene.aws.says = ServiceBusy("no session token: HTTP 503")
@@ -143,20 +139,20 @@ async def test_a_busy_service_proves_nothing(scene: Scene) -> None:
     await scene.rounds(ROUNDS - 1)
     assert scene.states == {}
     await scene.rounds(1)
-    assert scene.states == {"none": SourceState.NOT_SPOT}
+    assert scene.states == {"none": PollResult.NOT_SPOT}
 
 
-async def test_while_the_node_object_is_unknown_nothing_is_concluded(scene: Scene) -> None:
+async def test_while_the_node_object_is_unknown_nothing_is_concluded(scene: DiscoveryScene) -> None:
     """Its provider id may name a cloud that does not answer now."""
     scene.here.known = False
     await scene.rounds(3 * ROUNDS)
     assert scene.states == {}
     scene.here.known = True
     await scene.rounds(ROUNDS)
-    assert scene.states == {"none": SourceState.NOT_SPOT}
+    assert scene.states == {"none": PollResult.NOT_SPOT}
 
 
-async def test_the_provider_id_decides(scene: Scene) -> None:
+async def test_the_provider_id_decides(scene: DiscoveryScene) -> None:
     """The node is on that cloud, whether its service answers or not, and whoever else answers."""
     scene.here.provider_id = "gce://project/us-central1-a/n1"
     scene.aws.says = True
@@ -164,7 +160,7 @@ async def test_the_provider_id_decides(scene: Scene) -> None:
     assert scene.aws.asked == scene.gcp.asked == 0
 
 
-async def test_it_looks_until_it_has_found_one(scene: Scene) -> None:
+async def test_it_looks_until_it_has_found_one(scene: DiscoveryScene) -> None:
     task = asyncio.create_task(scene.discovery.run())
     await until(lambda: scene.aws.asked == 2)
     scene.aws.says = True
@@ -207,17 +203,19 @@ async def serving(cloud: SimulatedCloud, mode: AnswerMode = AnswerMode.PLAIN) ->
         await server.stop()
 
 
-def at_one_address(url: str) -> Settings:
+def at_one_address(url: str) -> AgentSettings:
     """The settings of an agent that would find every cloud's service there."""
     return load(LEAST | dict.fromkeys(METADATA_URLS.values(), url))
 
 
-async def found_at(url: str) -> tuple[str | None, Outbox]:
+async def found_at(url: str) -> tuple[str | None, ReportOutbox]:
     """What an agent finds that asks for every cloud at this one address."""
     async with AsyncExitStack() as stack:
         clouds = await stack.enter_async_context(SourceFactory(at_one_address(url), Clock(), lambda: False).clouds())
-        outbox = Outbox(10)
-        discovery = Discovery(ThisNode(NODE, ""), Here(), clouds, outbox, Clock(), Bulkhead(Clock()))
+        outbox = ReportOutbox(10)
+        discovery = CloudDiscovery(
+            ThisNode(NODE, ""), NodeObject(known=True), clouds, outbox, Clock(), Bulkhead(Clock())
+        )
         rounds = [await discovery.once() for _ in range(ROUNDS)]
         return (rounds[0].name if rounds[0] else None), outbox
 
@@ -237,7 +235,9 @@ async def test_a_service_with_its_own_address_is_recognized_there(cloud: Simulat
         other.remove(NODE)
         urls = dict.fromkeys(METADATA_URLS.values(), other.url) | {METADATA_URLS[cloud]: server.url}
         async with SourceFactory(load(LEAST | urls), Clock(), lambda: False).clouds() as clouds:
-            discovery = Discovery(ThisNode(NODE, ""), Here(), clouds, Outbox(10), Clock(), Bulkhead(Clock()))
+            discovery = CloudDiscovery(
+                ThisNode(NODE, ""), NodeObject(known=True), clouds, ReportOutbox(10), Clock(), Bulkhead(Clock())
+            )
             found = await discovery.once()
             assert found is not None
             assert found.name == SourceName(cloud)
@@ -273,7 +273,7 @@ async def test_a_foreign_service_is_no_cloud(status: int) -> None:
     async with foreign({}, status) as url:
         found, outbox = await found_at(url)
         assert found is None
-        assert [each.state for each in outbox.statuses()] == [SourceState.NOT_SPOT]
+        assert [each.state for each in outbox.statuses()] == [PollResult.NOT_SPOT]
 
 
 async def test_another_ec2_dialect_is_not_aws() -> None:

@@ -9,8 +9,7 @@ import pytest
 import pytest_asyncio
 from aioresponses import aioresponses
 
-from node_agent.notices import NoticeClass
-from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, PriceClass, SourceUnavailable
+from node_agent.notices import Answer, Clear, MachinePrice, NodeIdentity, Noticed, NoticeUrgency, SourceUnavailable
 from node_agent.sources.gcp import GcpSource
 from servicekit.clock import Clock
 
@@ -24,7 +23,7 @@ NOW = datetime(2026, 1, 5, 18, 2, tzinfo=UTC).timestamp()
 WEEK = 7 * 86400.0
 
 CLEAR, UNKNOWN = Clear(), "unknown: "
-SUDDEN, SCHEDULED, HINT = NoticeClass.SUDDEN, NoticeClass.SCHEDULED, NoticeClass.HINT
+SUDDEN, SCHEDULED, HINT = NoticeUrgency.SUDDEN, NoticeUrgency.SCHEDULED, NoticeUrgency.HINT
 
 
 class SetClock(Clock):
@@ -230,7 +229,7 @@ def identity(mocked: aioresponses, machine_type: str) -> None:
 
 
 async def test_the_vm_is_identified_once(gcp: GcpSource) -> None:
-    known = NodeIdentity("4242", "us-central1", "us-central1-a", "n2-standard-4", "gcp", PriceClass.SPOT)
+    known = NodeIdentity("4242", "us-central1", "us-central1-a", "n2-standard-4", "gcp", MachinePrice.SPOT)
     with aioresponses() as mocked:
         identity(mocked, "projects/1/machineTypes/n2-standard-4")
         for _ in range(2):

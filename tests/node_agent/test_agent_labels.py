@@ -2,16 +2,16 @@
 
 import pytest
 
-from node_agent.labels import describe
-from node_agent.sources import NodeIdentity, PriceClass
+from node_agent.node import machine_of
+from node_agent.notices import MachinePrice, NodeIdentity
 
-SPOT, ON_DEMAND, UNKNOWN = PriceClass.SPOT, PriceClass.ON_DEMAND, PriceClass.UNKNOWN
+SPOT, ON_DEMAND, UNKNOWN = MachinePrice.SPOT, MachinePrice.ON_DEMAND, MachinePrice.UNKNOWN
 STRATEGY = "node.alibabacloud.com/spot-strategy"
 
 
 @pytest.mark.parametrize(("value", "price"), [("NoSpot", ON_DEMAND), ("SpotAsPriceGo", SPOT), ("Barter", UNKNOWN)])
-def test_a_label_says_the_price(value: str, price: PriceClass) -> None:
-    assert describe({STRATEGY: value}).price_class is price
+def test_a_label_says_the_price(value: str, price: MachinePrice) -> None:
+    assert machine_of({STRATEGY: value}).price_class is price
 
 
 def test_where_the_machine_is_and_how_its_price_is_set() -> None:
@@ -22,4 +22,4 @@ def test_where_the_machine_is_and_how_its_price_is_set() -> None:
         STRATEGY: "SpotAsPriceGo",
         "team": "speech",
     }
-    assert describe(labels) == NodeIdentity("", "cn-beijing", "cn-beijing-h", "ecs.gn7i", "", SPOT, "SpotAsPriceGo")
+    assert machine_of(labels) == NodeIdentity("", "cn-beijing", "cn-beijing-h", "ecs.gn7i", "", SPOT, "SpotAsPriceGo")

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from reclaim.v1 import reclaim_pb2 as pb
 
 from node_agent.metrics import AgentMetrics
-from node_agent.notices import Announcement, NoticeReport, SourceName, Subject, SubjectKind
-from node_agent.outbox import Outbox
+from node_agent.notices import AnnouncementState, NoticeReport, NoticeSubject, NoticeSubjectKind, SourceName
+from node_agent.outbox import ReportOutbox
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from simulator.cloud.dialects import termination_time
@@ -73,14 +73,14 @@ async def test_polls_reports_and_the_stream_are_measured(tmp_path: Path) -> None
 
 
 def report(number: int, revision: int = 1) -> NoticeReport:
-    about = Subject(SubjectKind.POD, f"pod-{number}", f"uid-{number}")
-    return NoticeReport(SourceName("pods"), about, revision, Announcement.ACTIVE)
+    about = NoticeSubject(NoticeSubjectKind.POD, f"pod-{number}", f"uid-{number}")
+    return NoticeReport(SourceName("pods"), about, revision, AnnouncementState.ACTIVE)
 
 
 def test_a_report_is_measured_until_it_is_acknowledged() -> None:
     """Once, by its latest revision; nothing is kept of what is settled, and repeated acknowledgements are none."""
-    metrics, outbox = AgentMetrics("0", Clock(), Bulkhead(Clock())), Outbox(2000)
-    outbox.observer = metrics
+    metrics = AgentMetrics("0", Clock(), Bulkhead(Clock()))
+    outbox = ReportOutbox(2000, metrics)
     for number in range(1000):
         outbox.put(report(number))
         outbox.put(report(number, 2))

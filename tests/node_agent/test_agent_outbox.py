@@ -6,26 +6,28 @@ from dataclasses import replace
 import pytest
 
 from node_agent.notices import (
-    Announcement,
+    AnnouncementState,
     NoticeId,
     NoticeReport,
+    NoticeSubject,
+    NoticeSubjectKind,
+    PollResult,
+    ReportedSource,
     SourceName,
-    SourceState,
-    SourceStatus,
-    Subject,
-    SubjectKind,
 )
-from node_agent.outbox import Outbox, OutboxFull
+from node_agent.outbox import OutboxFull, ReportOutbox
 
 S = SourceName("s")
 
 
-def report(uid: str = "u", revision: int = 1, announcement: Announcement = Announcement.ACTIVE) -> NoticeReport:
-    return NoticeReport(S, Subject(SubjectKind.NODE, "n", uid), revision, announcement)
+def report(
+    uid: str = "u", revision: int = 1, announcement: AnnouncementState = AnnouncementState.ACTIVE
+) -> NoticeReport:
+    return NoticeReport(S, NoticeSubject(NoticeSubjectKind.NODE, "n", uid), revision, announcement)
 
 
 def test_latest_wins_per_notice() -> None:
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     outbox.put(report(revision=1))
     outbox.put(report("other"))
     outbox.put(report(revision=2))
@@ -35,7 +37,7 @@ def test_latest_wins_per_notice() -> None:
 @pytest.mark.parametrize(("acknowledged", "waits"), [(1, True), (2, False), (3, False)])
 def test_only_its_own_revision_or_a_higher_one_settles_a_report(acknowledged: int, waits: bool) -> None:  # noqa: FBT001 - a table's column
     """An acknowledgement that was on its way while the notice changed settles nothing."""
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     outbox.put(report(revision=2))
     outbox.acknowledge(NoticeId("s/u"), acknowledged)
     assert bool(outbox.unacknowledged()) is waits
@@ -43,10 +45,10 @@ def test_only_its_own_revision_or_a_higher_one_settles_a_report(acknowledged: in
 
 def test_a_hello_repeats_active_notices_and_forgets_settled_withdrawals() -> None:
     """Everything that is so is said again after a reconnection, acknowledged or not."""
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     outbox.put(report("active"))
-    outbox.put(report("withdrawn", announcement=Announcement.WITHDRAWN))
-    outbox.put(report("waiting", announcement=Announcement.WITHDRAWN))
+    outbox.put(report("withdrawn", announcement=AnnouncementState.WITHDRAWN))
+    outbox.put(report("waiting", announcement=AnnouncementState.WITHDRAWN))
     outbox.acknowledge(NoticeId("s/active"), 1)
     outbox.acknowledge(NoticeId("s/withdrawn"), 1)
     outbox.acknowledge(NoticeId("s/never heard of"), 1)
@@ -57,7 +59,7 @@ def test_a_hello_repeats_active_notices_and_forgets_settled_withdrawals() -> Non
 @pytest.mark.parametrize("acknowledged_first", [True, False])
 def test_what_is_finished_leaves_once_it_is_durable(*, acknowledged_first: bool) -> None:
     """A subject that is gone: said until it is acknowledged, and not in the hellos after."""
-    outbox = Outbox(1)
+    outbox = ReportOutbox(1)
     gone = report(revision=2)
     outbox.put(gone)
     if acknowledged_first:
@@ -77,12 +79,12 @@ def test_what_is_finished_leaves_once_it_is_durable(*, acknowledged_first: bool)
 
 def test_it_is_bounded() -> None:
     """A notice too many is refused, one that is known is always updated, and settled ones make room."""
-    outbox = Outbox(2)
+    outbox = ReportOutbox(2)
     outbox.put(report("a"))
     outbox.put(report("b"))
     with pytest.raises(OutboxFull):
         outbox.put(report("c"))
-    outbox.put(report("a", 2, Announcement.WITHDRAWN))
+    outbox.put(report("a", 2, AnnouncementState.WITHDRAWN))
     outbox.acknowledge(NoticeId("s/a"), 2)
     outbox.put(report("c"))
     assert [known.subject.uid for known in outbox.reports()] == ["b", "c"]
@@ -90,8 +92,8 @@ def test_it_is_bounded() -> None:
 
 async def test_changes_wake_whoever_waits() -> None:
     """A report or another state of a source wakes; one more poll with the same answer does not."""
-    outbox = Outbox(10)
-    status = SourceStatus(S, SourceState.CLEAR, last_good=1.0)
+    outbox = ReportOutbox(10)
+    status = ReportedSource(S, PollResult.CLEAR, last_good=1.0)
 
     async def woken() -> bool:
         waiter = asyncio.create_task(outbox.wait_changed())
@@ -109,7 +111,7 @@ async def test_changes_wake_whoever_waits() -> None:
     outbox.set_status(replace(status, last_good=2.0))
     assert not await woken()
     assert [known.last_good for known in outbox.statuses()] == [2.0]
-    outbox.set_status(replace(status, state=SourceState.UNKNOWN, detail="HTTP 500"))
+    outbox.set_status(replace(status, state=PollResult.UNKNOWN, detail="HTTP 500"))
     assert await woken()
-    outbox.set_status(replace(status, state=SourceState.UNKNOWN, detail="HTTP 503"))
+    outbox.set_status(replace(status, state=PollResult.UNKNOWN, detail="HTTP 503"))
     assert await woken()

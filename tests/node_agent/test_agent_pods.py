@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from node_agent.identity import ThisNode
-from node_agent.notices import Announcement, NoticeId, NoticeReport, SourceState, SourceStatus, SubjectKind
-from node_agent.outbox import Outbox
+from node_agent.node import NodeWatch, ThisNode
+from node_agent.notices import AnnouncementState, NoticeId, NoticeReport, NoticeSubjectKind, PollResult, ReportedSource
+from node_agent.outbox import ReportOutbox
 from node_agent.pods import PodWatch
 from node_agent.poller import Poller
-from node_agent.spot import SpotLabel
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
@@ -43,23 +42,23 @@ def shown(*conditions: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return value
 
 
-def status(outbox: Outbox) -> SourceStatus:
+def status(outbox: ReportOutbox) -> ReportedSource:
     (only,) = outbox.statuses()
     return only
 
 
-def reports(outbox: Outbox) -> dict[str, NoticeReport]:
+def reports(outbox: ReportOutbox) -> dict[str, NoticeReport]:
     return {report.subject.name: report for report in outbox.reports()}
 
 
 async def test_a_pod_is_reported_until_it_is_gone_and_that_is_durable() -> None:
     """What is gone needs not be said again, but what nobody has acknowledged does."""
     async with fake_api_server() as (fake, server):
-        outbox = Outbox(10)
+        outbox = ReportOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
         fake.put("pods", shown())
         async with running(pods.follow, pods.run):
-            await until(lambda: status(outbox).state is SourceState.CLEAR)
+            await until(lambda: status(outbox).state is PollResult.CLEAR)
             assert not reports(outbox)
             fake.put("pods", shown(EVICTED))
             await until(lambda: "space/worker-0" in reports(outbox))
@@ -82,7 +81,7 @@ async def test_a_pod_is_reported_until_it_is_gone_and_that_is_durable() -> None:
 async def test_a_pod_under_an_old_name_is_another() -> None:
     """Also where the change is seen in one: the list after an outage shows only the new one."""
     async with fake_api_server() as (fake, server):
-        outbox = Outbox(10)
+        outbox = ReportOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
         fake.put("pods", shown(EVICTED, uid="old"))
         async with running(pods.follow):
@@ -98,54 +97,54 @@ async def test_a_pod_under_an_old_name_is_another() -> None:
 async def test_while_the_watch_is_down_the_pods_are_unknown() -> None:
     """With the reason; what was known of them stays, and what happened meanwhile is found out."""
     async with fake_api_server() as (fake, server):
-        outbox = Outbox(10)
+        outbox = ReportOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
-        assert (status(outbox).state, status(outbox).detail) == (SourceState.UNKNOWN, "not listed yet")
+        assert (status(outbox).state, status(outbox).detail) == (PollResult.UNKNOWN, "not listed yet")
         for name in ("known", "later"):
             fake.put("pods", shown(name=name, uid=name))
         fake.put("pods", shown(EVICTED, name="known", uid="known"))
         async with running(pods.follow, pods.run):
-            await until(lambda: status(outbox).state is SourceState.CLEAR)
+            await until(lambda: status(outbox).state is PollResult.CLEAR)
             good = status(outbox).last_good
             fake.leave()
-            await until(lambda: status(outbox).state is SourceState.UNKNOWN)
+            await until(lambda: status(outbox).state is PollResult.UNKNOWN)
             assert status(outbox).detail == "away"
-            assert status(outbox).about is SubjectKind.POD
+            assert status(outbox).about is NoticeSubjectKind.POD
             assert status(outbox).last_good == pytest.approx(good, abs=20.0)
             assert set(reports(outbox)) == {"space/known"}
             fake.put("pods", shown(EVICTED, name="later", uid="later"))
             fake.away = False
             await until(lambda: set(reports(outbox)) == {"space/known", "space/later"})
-            await until(lambda: status(outbox).state is SourceState.CLEAR)
+            await until(lambda: status(outbox).state is PollResult.CLEAR)
         assert pods.watchdog.alive
 
 
 async def test_a_node_is_idle_only_while_it_is_known_that_no_opted_in_pod_runs() -> None:
     async with fake_api_server() as (fake, server):
-        pods = PodWatch(server, "n1", Outbox(10), Clock(), Bulkhead(Clock()))
+        pods = PodWatch(server, "n1", ReportOutbox(10), Clock(), Bulkhead(Clock()))
         fake.put("pods", shown(name="other", uid="other", annotations={}))
-        assert not pods.idle
+        assert not pods.is_idle()
         async with running(pods.follow):
-            await until(lambda: pods.idle)
+            await until(pods.is_idle)
             fake.put("pods", shown())
-            await until(lambda: not pods.idle)
+            await until(lambda: not pods.is_idle())
             fake.put("pods", shown(phase="Succeeded"))
-            await until(lambda: pods.idle)
+            await until(pods.is_idle)
             fake.leave()
-            await until(lambda: not pods.idle)
+            await until(lambda: not pods.is_idle())
 
 
 async def test_what_finds_no_room_is_offered_again() -> None:
     """A full outbox loses nothing, and a pod that is gone meanwhile needs none."""
     async with fake_api_server() as (fake, server):
-        outbox = Outbox(1)
+        outbox = ReportOutbox(1)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
         async with running(pods.follow, pods.run):
             for name in ("first", "second", "third"):
                 fake.put("pods", shown(EVICTED, name=name, uid=name))
             await until(lambda: set(reports(outbox)) == {"space/first"})
             fake.put("pods", shown(EVICTED, deleted=0, name="third", uid="third"))
-            await until(lambda: status(outbox).state is SourceState.CLEAR)
+            await until(lambda: status(outbox).state is PollResult.CLEAR)
             fake.remove("pods", "second")
             fake.remove("pods", "first")
             outbox.acknowledge(NoticeId("kubernetes/first"), 1)
@@ -158,7 +157,7 @@ async def test_the_seconds_left_are_the_api_servers() -> None:
     async with fake_api_server() as (fake, server):
         fake.date = "Sat, 21 Nov 2026 12:00:20 GMT"
         fake.put("pods", shown(EVICTED, deleted=0))
-        outbox = Outbox(10)
+        outbox = ReportOutbox(10)
         clock = Clock()
         async with running(PodWatch(server, "n1", outbox, clock, Bulkhead(Clock())).follow):
             await until(outbox.unacknowledged)
@@ -169,13 +168,13 @@ async def test_the_seconds_left_are_the_api_servers() -> None:
 
 async def test_a_withdrawal_is_said_until_it_is_durable() -> None:
     async with fake_api_server() as (fake, server):
-        outbox = Outbox(10)
+        outbox = ReportOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
         async with running(pods.follow):
             fake.put("pods", shown(disruption("PreemptionByScheduler")))
             await until(outbox.unacknowledged)
             fake.put("pods", shown(disruption("PreemptionByScheduler", status="False")))
-            await until(lambda: outbox.reports()[0].announcement is Announcement.WITHDRAWN)
+            await until(lambda: outbox.reports()[0].announcement is AnnouncementState.WITHDRAWN)
             outbox.acknowledge(outbox.reports()[0].id, outbox.reports()[0].revision)
             assert not outbox.reports()
             fake.put("pods", shown(EVICTED))
@@ -188,12 +187,12 @@ def node(**labels: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def polling(server: ApiServer, source: Script, uid: str = "") -> AsyncIterator[tuple[Outbox, ThisNode]]:
+async def polling(server: ApiServer, source: Script, uid: str = "") -> AsyncIterator[tuple[ReportOutbox, ThisNode]]:
     """A poller on a node whose label says whether it is spot."""
-    outbox, this = Outbox(10), ThisNode("n1", uid)
-    label = SpotLabel(server, this, (f"{LABEL}=NoSpot", "other=never"), Clock(), Bulkhead(Clock()))
-    poller = Poller(source, this, outbox, Clock(), 0.05, bulkhead=Bulkhead(Clock()), spot=label)
-    async with running(label.follow, poller.run):
+    outbox, this = ReportOutbox(10), ThisNode("n1", uid)
+    watch = NodeWatch(server, this, (f"{LABEL}=NoSpot", "other=never"), Clock(), Bulkhead(Clock()))
+    poller = Poller(source, this, outbox, Clock(), 0.05, bulkhead=Bulkhead(Clock()), spot=watch.object)
+    async with running(watch.follow, poller.run):
         yield outbox, this
 
 
@@ -205,7 +204,7 @@ async def test_a_node_that_is_not_spot_is_not_asked_about(label: dict[str, str],
         fake.put("nodes", node(**label))
         source = Script(NOTICE)
         async with polling(server, source, uid) as (outbox, this):
-            await until(lambda: status(outbox).state is SourceState.NOT_SPOT)
+            await until(lambda: status(outbox).state is PollResult.NOT_SPOT)
             name, value = next(iter(label.items()))
             assert status(outbox).detail == f"the node is not spot: {name}={value}"
             assert this.subject is not None
@@ -222,14 +221,14 @@ async def test_any_other_node_is(label: dict[str, str]) -> None:
         fake.put("nodes", node(**label))
         source = Script(NOTICE)
         async with polling(server, source, uid="machine-1") as (outbox, this):
-            await until(lambda: status(outbox).state is SourceState.NOTICED)
+            await until(lambda: status(outbox).state is PollResult.NOTICED)
             fake.put("nodes", node(**{LABEL: "NoSpot"}))
-            await until(lambda: status(outbox).state is SourceState.NOT_SPOT)
+            await until(lambda: status(outbox).state is PollResult.NOT_SPOT)
             # What was announced stays: a label takes nothing back.
-            assert [each.announcement for each in outbox.reports()] == [Announcement.ACTIVE]
+            assert [each.announcement for each in outbox.reports()] == [AnnouncementState.ACTIVE]
             fake.remove("nodes", "n1")
             fake.put("nodes", node(**label))
-            await until(lambda: status(outbox).state is SourceState.NOTICED)
+            await until(lambda: status(outbox).state is PollResult.NOTICED)
             assert this.subject is not None
             assert this.subject.uid == "machine-1"
 
@@ -240,4 +239,4 @@ async def test_where_nobody_tells_the_label_the_source_is_asked() -> None:
         fake.leave()
         source = Script(NOTICE)
         async with polling(server, source, uid="machine-1") as (outbox, _):
-            await until(lambda: status(outbox).state is SourceState.NOTICED)
+            await until(lambda: status(outbox).state is PollResult.NOTICED)

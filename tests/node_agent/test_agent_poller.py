@@ -10,11 +10,23 @@ from datetime import UTC, datetime
 import pytest
 from structlog.testing import capture_logs
 
-from node_agent.identity import ThisNode
-from node_agent.notices import Announcement, NoticeClass, NoticeReport, SourceName, SourceState, Subject, SubjectKind
-from node_agent.outbox import Outbox
+from node_agent.node import ThisNode
+from node_agent.notices import (
+    AnnouncementState,
+    Answer,
+    Clear,
+    NodeIdentity,
+    Noticed,
+    NoticeReport,
+    NoticeSubject,
+    NoticeSubjectKind,
+    NoticeUrgency,
+    PollResult,
+    SourceName,
+    SourceUnavailable,
+)
+from node_agent.outbox import ReportOutbox
 from node_agent.poller import Poller
-from node_agent.sources import Answer, Clear, NodeIdentity, Noticed, SourceUnavailable
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from tests.testkit.waiting import until
@@ -58,22 +70,22 @@ class Script:
         """Nothing to close."""
 
 
-def poller(source: Script, outbox: Outbox, uid: str = "uid-1", period: float = 1.0) -> Poller:
+def poller(source: Script, outbox: ReportOutbox, uid: str = "uid-1", period: float = 1.0) -> Poller:
     """A poller of a node whose uid is known, unless it is empty."""
     return Poller(source, ThisNode("n1", uid), outbox, Clock(), period, bulkhead=Bulkhead(Clock()))
 
 
 async def test_a_notice_is_in_the_outbox_after_its_poll() -> None:
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     await poller(Script(NOTICE), outbox).once()
     assert [report.id for report in outbox.unacknowledged()] == ["script/uid-1"]
-    assert [status.state for status in outbox.statuses()] == [SourceState.NOTICED]
+    assert [status.state for status in outbox.statuses()] == [PollResult.NOTICED]
 
 
 async def test_a_source_is_unknown_before_its_first_poll() -> None:
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     poller(Script(Clear()), outbox)
-    assert [status.state for status in outbox.statuses()] == [SourceState.UNKNOWN]
+    assert [status.state for status in outbox.statuses()] == [PollResult.UNKNOWN]
 
 
 async def test_failures_are_unknown_and_logged_once() -> None:
@@ -81,23 +93,23 @@ async def test_failures_are_unknown_and_logged_once() -> None:
 
     So is the notice itself, by the id that the supervisor's lines have.
     """
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     with capture_logs() as lines:
         subject = poller(Script(NOTICE, SourceUnavailable("HTTP 500"), SourceUnavailable("HTTP 500"), Clear()), outbox)
         await subject.once()
         await subject.once()
         await subject.once()
-        assert [(status.state, status.detail) for status in outbox.statuses()] == [(SourceState.UNKNOWN, "HTTP 500")]
+        assert [(status.state, status.detail) for status in outbox.statuses()] == [(PollResult.UNKNOWN, "HTTP 500")]
         await subject.once()
     assert [line["event"] for line in lines] == ["node.noticed", "dependency.failing", "dependency.recovered"]
     assert lines[0]["notice"] == outbox.reports()[0].id
-    assert [report.announcement for report in outbox.reports()] == [Announcement.ACTIVE]
+    assert [report.announcement for report in outbox.reports()] == [AnnouncementState.ACTIVE]
 
 
 async def test_an_announcement_for_the_far_future_is_unknown_until_it_is_nearer() -> None:
     """Nobody announces a reclaim so early: neither a notice nor none, said once in the log and in the state."""
     far = Noticed(datetime(9999, 12, 31, tzinfo=UTC), 2.5e11, "m")
-    outbox = Outbox(10)
+    outbox = ReportOutbox(10)
     script = Script(far, far, Noticed(datetime(9999, 12, 31, tzinfo=UTC), 3600.0, "m"))
     with capture_logs() as lines:
         subject = Poller(
@@ -107,15 +119,15 @@ async def test_an_announcement_for_the_far_future_is_unknown_until_it_is_nearer(
         await subject.once()
         assert outbox.reports() == []
         assert [(status.state, status.detail) for status in outbox.statuses()] == [
-            (SourceState.UNKNOWN, "announces a reclaim at 9999-12-31T00:00:00Z, more than 3600 s ahead")
+            (PollResult.UNKNOWN, "announces a reclaim at 9999-12-31T00:00:00Z, more than 3600 s ahead")
         ]
         await subject.once()
-    assert [status.state for status in outbox.statuses()] == [SourceState.NOTICED]
+    assert [status.state for status in outbox.statuses()] == [PollResult.NOTICED]
     assert [line["event"] for line in lines] == ["dependency.failing", "dependency.recovered", "node.noticed"]
 
 
 async def test_a_poll_that_hangs_is_given_up() -> None:
-    source, outbox = Script(Clear()), Outbox(10)
+    source, outbox = Script(Clear()), ReportOutbox(10)
     source.during = asyncio.Event().wait
     before = time.monotonic()
     await poller(source, outbox).once()
@@ -126,14 +138,14 @@ async def test_a_poll_that_hangs_is_given_up() -> None:
 async def test_an_unexpected_failure_is_not_hidden() -> None:
     """A defect ends the loop, and with it the process, instead of being polled over."""
     with pytest.raises(ZeroDivisionError):
-        await poller(Script(ZeroDivisionError()), Outbox(10)).once()
+        await poller(Script(ZeroDivisionError()), ReportOutbox(10)).once()
 
 
 async def test_polls_never_overlap_and_keep_their_period() -> None:
     """The first comes at once; slow answers make later polls, never two at a time."""
     source = Script(Clear())
     source.during = lambda: asyncio.sleep(0.06)
-    task = asyncio.create_task(poller(source, Outbox(10), period=0.03).run())
+    task = asyncio.create_task(poller(source, ReportOutbox(10), period=0.03).run())
     started = time.monotonic()
     await asyncio.sleep(0)
     assert source.polls == 1
@@ -152,7 +164,7 @@ async def test_the_period_is_at_most_what_was_set_and_varies() -> None:
         at.append(time.monotonic())
 
     source.during = note
-    task = asyncio.create_task(poller(source, Outbox(10), period=0.3).run())
+    task = asyncio.create_task(poller(source, ReportOutbox(10), period=0.3).run())
     await until(lambda: len(at) >= 13)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -164,17 +176,17 @@ async def test_the_period_is_at_most_what_was_set_and_varies() -> None:
 
 async def test_a_scheduled_reclaim_may_be_days_ahead() -> None:
     """The longest lead is about sudden ones: maintenance is announced days ahead."""
-    planned = Noticed(datetime(2030, 1, 1, tzinfo=UTC), 5e5, "m", NoticeClass.SCHEDULED)
-    outbox = Outbox(10)
+    planned = Noticed(datetime(2030, 1, 1, tzinfo=UTC), 5e5, "m", NoticeUrgency.SCHEDULED)
+    outbox = ReportOutbox(10)
     await Poller(
         Script(planned), ThisNode("n1", "uid-1"), outbox, Clock(), 1.0, bulkhead=Bulkhead(Clock()), max_lead=3600.0
     ).once()
-    assert [report.notice_class for report in outbox.reports()] == [NoticeClass.SCHEDULED]
+    assert [report.notice_class for report in outbox.reports()] == [NoticeUrgency.SCHEDULED]
 
 
 async def test_the_node_is_identified_before_its_first_poll() -> None:
     """A source that cannot tell the machine yet says nothing about it, not even that all is clear."""
-    source, outbox = Script(NOTICE), Outbox(10)
+    source, outbox = Script(NOTICE), ReportOutbox(10)
     source.identity = SourceUnavailable("no usable instance-id")
     subject = poller(source, outbox, uid="")
     await subject.once()
@@ -186,10 +198,10 @@ async def test_the_node_is_identified_before_its_first_poll() -> None:
 
 async def test_a_source_that_knows_no_machine_waits_for_one_that_does() -> None:
     """Its polls begin when another source or the settings have told the uid."""
-    outbox, node, source = Outbox(10), ThisNode("n1", ""), Script(NOTICE)
+    outbox, node, source = ReportOutbox(10), ThisNode("n1", ""), Script(NOTICE)
     subject = Poller(source, node, outbox, Clock(), 1.0, bulkhead=Bulkhead(Clock()))
     await subject.once()
-    assert (source.polls, outbox.statuses()[0].state) == (0, SourceState.UNKNOWN)
+    assert (source.polls, outbox.statuses()[0].state) == (0, PollResult.UNKNOWN)
     node.resolve(NodeIdentity("i-7"))
     await subject.once()
     assert [report.id for report in outbox.unacknowledged()] == ["script/i-7"]
@@ -197,15 +209,17 @@ async def test_a_source_that_knows_no_machine_waits_for_one_that_does() -> None:
 
 async def test_the_settings_uid_wins() -> None:
     """A uid that was set is not replaced by what a source says."""
-    source, outbox = Script(NOTICE), Outbox(10)
+    source, outbox = Script(NOTICE), ReportOutbox(10)
     source.identity = NodeIdentity("i-7")
     await poller(source, outbox, uid="set").once()
-    assert outbox.reports()[0].subject == Subject(SubjectKind.NODE, "n1", "set")
+    assert outbox.reports()[0].subject == NoticeSubject(NoticeSubjectKind.NODE, "n1", "set")
 
 
 async def test_a_full_outbox_delays_a_report_and_loses_none() -> None:
-    outbox = Outbox(1)
-    other = NoticeReport(SourceName("other"), Subject(SubjectKind.POD, "a/b", "p"), 1, Announcement.WITHDRAWN)
+    outbox = ReportOutbox(1)
+    other = NoticeReport(
+        SourceName("other"), NoticeSubject(NoticeSubjectKind.POD, "a/b", "p"), 1, AnnouncementState.WITHDRAWN
+    )
     outbox.put(other)
     subject = poller(Script(NOTICE), outbox)
     await subject.once()

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from reclaim.v1 import reclaim_pb2 as pb
 
-from node_agent.app import ExitCode
+from node_agent.app import AgentExitCode
 from tests.node_agent.agent_process import MEBIBYTE, agent, probe
 from tests.node_agent.fake_metadata import TERMINATION, FakeMetadata, Reply, metadata
 from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
@@ -72,7 +72,7 @@ async def test_from_the_metadata_to_the_supervisor_and_back(
         await until(lambda: stream.notices[-1].announcement == pb.ANNOUNCEMENT_WITHDRAWN)
         assert running.resident <= 96 * MEBIBYTE
         assert await running.stop() < 20.0
-        assert running.process.returncode == ExitCode.STOPPED
+        assert running.process.returncode == AgentExitCode.STOPPED
         await until(lambda: stream.over)
         assert stream.kinds[-1] == "goodbye"
         assert len(supervisor.streams) == 1
@@ -90,7 +90,7 @@ async def test_not_ready_without_a_supervisor_and_live_all_the_same(
         assert (status, body["ok"]) == (503, False)
         assert (await probe(running, "/livez"))[0] == 200
         assert await running.stop(signal.SIGINT) < 20.0
-        assert running.process.returncode == ExitCode.STOPPED
+        assert running.process.returncode == AgentExitCode.STOPPED
     assert not any("Traceback" in line for line in running.raw)
 
 
@@ -115,7 +115,7 @@ async def test_a_replaced_agent_ends_with_its_own_code(supervisor: FakeSuperviso
         await until(lambda: supervisor.streams and supervisor.streams[0].messages)
         supervisor.streams[0].say(pb.SupervisorMessage(superseded=pb.Superseded(session=2**60)))
         async with asyncio.timeout(30):
-            assert await running.process.wait() == ExitCode.REPLACED
+            assert await running.process.wait() == AgentExitCode.REPLACED
     assert running.event("agent.replaced")
 
 
@@ -125,7 +125,7 @@ async def test_pods_that_must_be_watched_and_cannot_be_end_it_at_once(environ: d
         extra = {**where, "NODE_AGENT_PODS": "on", "NODE_AGENT_ACCOUNT_DIR": str(tmp_path)}
         async with agent(environ | extra) as running:
             async with asyncio.timeout(30):
-                assert await running.process.wait() == ExitCode.MISCONFIGURED
+                assert await running.process.wait() == AgentExitCode.MISCONFIGURED
         (line,) = running.lines
         assert line["event"] == "agent.misconfigured"
 
@@ -152,6 +152,6 @@ def test_it_does_without_what_its_image_does_not_have(absent: str) -> None:
 async def test_bad_settings_end_it_at_once(environ: dict[str, str]) -> None:
     async with agent(environ | {"NODE_AGENT_POLL_SECONDS": "5"}) as running:
         async with asyncio.timeout(30):
-            assert await running.process.wait() == ExitCode.MISCONFIGURED
+            assert await running.process.wait() == AgentExitCode.MISCONFIGURED
     assert len(running.raw) == 1
     assert "NODE_AGENT_POLL_SECONDS" in running.raw[0]

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from node_agent.notices import Announcement, NoticeReport, SubjectKind
-from node_agent.pod import Pod, read_pod
-from node_agent.reclaim import classify, report
+from node_agent.notices import AnnouncementState, NoticeReport, NoticeSubjectKind
+from node_agent.pods import WatchedPod, classify, read_pod, report
 from servicekit.disruption import Reclaim, Withdrawn
 from tests.node_agent.pod_manifests import MANAGED, NOON, SPOT, UID, disruption, pod
 
@@ -51,7 +50,7 @@ LATER = disruption("DeletionByTaintManager", since=20)
         ),
     ],
 )
-def test_a_reclaim_names_who_takes_the_pod_and_when(state: Pod, message: str, ends: int | None) -> None:
+def test_a_reclaim_names_who_takes_the_pod_and_when(state: WatchedPod, message: str, ends: int | None) -> None:
     """In the words of whoever does; the deadline is the end of its grace, or of its last process."""
     expected = None if ends is None else datetime.fromtimestamp(NOON + ends, UTC)
     said = classify(state)
@@ -68,7 +67,12 @@ def test_a_reclaim_names_who_takes_the_pod_and_when(state: Pod, message: str, en
         pod(phase="Succeeded", ended=5),
         pod(EVICTED, phase="Succeeded", ended=5),
         pod(phase="Failed", ended=5),
-        pod(phase="Failed", ended=5, reason="DeadlineExceeded", message="Pod was active on the node longer than asked"),
+        pod(
+            phase="Failed",
+            ended=5,
+            reason="DeadlineExceeded",
+            message="WatchedPod was active on the node longer than asked",
+        ),
         pod(phase="Failed", reason="UnexpectedAdmissionError"),
         pod(reason="Evicted"),
         pod(LATER, deleted=10),
@@ -92,7 +96,7 @@ def test_a_reclaim_names_who_takes_the_pod_and_when(state: Pod, message: str, en
         "opted-out",
     ],
 )
-def test_every_other_end_is_none(state: Pod) -> None:
+def test_every_other_end_is_none(state: WatchedPod) -> None:
     """A user's delete, a scale-in, the end of the job, completion, a failure of its own."""
     assert classify(state) is None
 
@@ -124,12 +128,12 @@ def test_a_disruption_that_did_not_happen_was_taken_back() -> None:
     assert classify(pod(disruption("PreemptionByScheduler", 120, status="Unknown"))) is None
 
 
-def told(last: NoticeReport | None, state: Pod, now: float = 1000.0, wall: float = NOON) -> NoticeReport | None:
+def told(last: NoticeReport | None, state: WatchedPod, now: float = 1000.0, wall: float = NOON) -> NoticeReport | None:
     """What is news about a pod, 1000 s after the machine began."""
     return report(last, state, classify(state), now, wall)
 
 
-def reported(last: NoticeReport | None, state: Pod, **changes: Any) -> NoticeReport:
+def reported(last: NoticeReport | None, state: WatchedPod, **changes: Any) -> NoticeReport:
     new = told(last, state, **changes)
     assert new is not None
     return new
@@ -137,8 +141,12 @@ def reported(last: NoticeReport | None, state: Pod, **changes: Any) -> NoticeRep
 
 def test_a_report_is_about_the_pod() -> None:
     new = reported(None, pod(EVICTED, deleted=0), wall=NOON + 10)
-    assert (new.id, new.subject.kind, new.subject.name) == (f"kubernetes/{UID}", SubjectKind.POD, "space/worker-0")
-    assert (new.revision, new.announcement, new.deadline) == (1, Announcement.ACTIVE, 1020.0)
+    assert (new.id, new.subject.kind, new.subject.name) == (
+        f"kubernetes/{UID}",
+        NoticeSubjectKind.POD,
+        "space/worker-0",
+    )
+    assert (new.revision, new.announcement, new.deadline) == (1, AnnouncementState.ACTIVE, 1020.0)
     assert new.announced == datetime.fromtimestamp(NOON + 30, UTC)
 
 
@@ -164,8 +172,8 @@ def test_a_withdrawal_is_reported_once_and_unasked() -> None:
     """Also by an agent that announced nothing: the one before it may have."""
     spared = pod(disruption("PreemptionByScheduler", 120, status="False"))
     unasked = reported(None, spared)
-    assert (unasked.revision, unasked.announcement) == (1, Announcement.WITHDRAWN)
+    assert (unasked.revision, unasked.announcement) == (1, AnnouncementState.WITHDRAWN)
     announced = reported(unasked, pod(PREEMPTED))
     withdrawn = reported(announced, spared)
-    assert (withdrawn.revision, withdrawn.announcement) == (3, Announcement.WITHDRAWN)
+    assert (withdrawn.revision, withdrawn.announcement) == (3, AnnouncementState.WITHDRAWN)
     assert told(withdrawn, spared) is None

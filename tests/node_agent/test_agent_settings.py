@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.settings import PREFIX, PodsMode, Settings, SourceKind, load
-from node_agent.sources import MetadataMode
+from node_agent.notices import MetadataMode
+from node_agent.settings import PREFIX, AgentSettings, PodsMode, SourceKind, load
 from servicekit.logs import LogFormat, LogLevel
 from servicekit.settings import SettingsError, describe
 
@@ -20,7 +20,7 @@ LEAST = {
 
 
 def test_the_promised_defaults() -> None:
-    assert load(LEAST) == Settings(
+    assert load(LEAST) == AgentSettings(
         node_name="n1",
         supervisor="127.0.0.1:7000",
         token_file=Path("token"),
@@ -156,9 +156,9 @@ def test_labels_have_names_and_values() -> None:
 
 
 def test_every_setting_is_described() -> None:
-    lines = describe(Settings, PREFIX).splitlines()
+    lines = describe(AgentSettings, PREFIX).splitlines()
     assert [line.split()[0] for line in lines[::2]] == [
-        f"NODE_AGENT_{field.name.upper()}" for field in fields(Settings)
+        f"NODE_AGENT_{field.name.upper()}" for field in fields(AgentSettings)
     ]
     assert all(len(line.strip()) > 15 for line in lines[1::2])
     assert "  NODE_AGENT_SOURCES (auto)" in lines

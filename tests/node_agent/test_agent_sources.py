@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from node_agent.sources import Clear, MetadataMode, NodeIdentity, Noticed, SourceUnavailable
-from node_agent.sources.aliyun import AliyunSource
+from node_agent.notices import Clear, MetadataMode, NodeIdentity, Noticed, SourceUnavailable
 from node_agent.sources.file import FileSource
+from node_agent.sources.termination_time import ALIYUN, TerminationTimeSource
 from servicekit.clock import Clock
 from tests.node_agent.fake_metadata import IDENTITY, TERMINATION, FakeMetadata, Reply, metadata
 
@@ -66,11 +66,13 @@ async def fake() -> AsyncIterator[FakeMetadata]:
 
 
 @pytest_asyncio.fixture
-async def aliyun(fake: FakeMetadata) -> AsyncIterator[Callable[..., AliyunSource]]:
-    sources: list[AliyunSource] = []
+async def aliyun(fake: FakeMetadata) -> AsyncIterator[Callable[..., TerminationTimeSource]]:
+    sources: list[TerminationTimeSource] = []
 
-    def make(mode: MetadataMode = MetadataMode.AUTO, clock: Clock | None = None, url: str = "") -> AliyunSource:
-        sources.append(AliyunSource(url or fake.url, mode, clock or SetClock(NOW)))
+    def make(
+        mode: MetadataMode = MetadataMode.AUTO, clock: Clock | None = None, url: str = ""
+    ) -> TerminationTimeSource:
+        sources.append(TerminationTimeSource(ALIYUN, url or fake.url, clock or SetClock(NOW), mode))
         return sources[-1]
 
     yield make
@@ -78,7 +80,7 @@ async def aliyun(fake: FakeMetadata) -> AsyncIterator[Callable[..., AliyunSource
         await source.close()
 
 
-Aliyun = Callable[..., AliyunSource]
+Aliyun = Callable[..., TerminationTimeSource]
 
 
 @pytest.mark.parametrize("reply", [Reply(404), Reply(404, STAMP), Reply(200), Reply(200, b"\n")])

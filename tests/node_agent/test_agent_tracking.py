@@ -7,21 +7,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_agent.notices import Announcement, NoticeClass, NoticeReport, SourceName, SourceState, Subject, SubjectKind
-from node_agent.sources import Answer, Clear, Noticed
-from node_agent.tracking import Tracked, Unknown, start, step
+from node_agent.notices import (
+    AnnouncementState,
+    Answer,
+    Clear,
+    Noticed,
+    NoticeReport,
+    NoticeSubject,
+    NoticeSubjectKind,
+    NoticeUrgency,
+    PollResult,
+    SourceName,
+)
+from node_agent.poller import TrackedSource, UnknownAnswer, start, step
 
-NODE = Subject(SubjectKind.NODE, "n1", "uid-1")
+NODE = NoticeSubject(NoticeSubjectKind.NODE, "n1", "uid-1")
 ANNOUNCED = datetime(2026, 1, 5, 18, 2, tzinfo=UTC)
-CLEAR, UNKNOWN = Clear(), Unknown("timed out")
-ACTIVE, WITHDRAWN = Announcement.ACTIVE, Announcement.WITHDRAWN
+CLEAR, UNKNOWN = Clear(), UnknownAnswer("timed out")
+ACTIVE, WITHDRAWN = AnnouncementState.ACTIVE, AnnouncementState.WITHDRAWN
 
 
 def noticed(seconds_left: float | None = 100.0, shift: float = 0.0, message: str = "m") -> Noticed:
     return Noticed(ANNOUNCED + timedelta(seconds=shift), seconds_left, message)
 
 
-def after(answers: Sequence[Answer | Unknown], now: float = 0.0) -> tuple[Tracked, list[NoticeReport]]:
+def after(answers: Sequence[Answer | UnknownAnswer], now: float = 0.0) -> tuple[TrackedSource, list[NoticeReport]]:
     """The state and all reports after a sequence of answers at one instant."""
     state, reports = start(SourceName("s")), []
     for answer in answers:
@@ -58,7 +68,7 @@ NOTICE = noticed()
         ),
     ],
 )
-def test_reports(answers: list[Answer | Unknown], expected: list[tuple[int, Announcement]]) -> None:
+def test_reports(answers: list[Answer | UnknownAnswer], expected: list[tuple[int, AnnouncementState]]) -> None:
     """Announced at once; withdrawn by three clear answers in a row, also by an agent that announced nothing."""
     assert [(report.revision, report.announcement) for report in after(answers)[1]] == expected
 
@@ -138,11 +148,11 @@ def test_an_instant_outranks_a_usual_lead() -> None:
     assert [report.deadline for report in polled(USUAL, noticed(100.0))] == [30.0, 101.0]
 
 
-HINT = Noticed(None, None, "risk", NoticeClass.HINT, cancellable=True)
-PLANNED = Noticed(ANNOUNCED, 5000.0, "maintenance", NoticeClass.SCHEDULED, cancellable=True)
+HINT = Noticed(None, None, "risk", NoticeUrgency.HINT, cancellable=True)
+PLANNED = Noticed(ANNOUNCED, 5000.0, "maintenance", NoticeUrgency.SCHEDULED, cancellable=True)
 
 
-def classes(*answers: Answer | Unknown) -> list[NoticeClass | Announcement]:
+def classes(*answers: Answer | UnknownAnswer) -> list[NoticeUrgency | AnnouncementState]:
     """What each report says: its class, or that it withdraws."""
     reports = after(answers)[1]
     return [each.notice_class if each.announcement is ACTIVE else each.announcement for each in reports]
@@ -150,49 +160,49 @@ def classes(*answers: Answer | Unknown) -> list[NoticeClass | Announcement]:
 
 def test_a_report_carries_the_class_of_its_notice() -> None:
     _, (hint,) = after([HINT])
-    assert (hint.notice_class, hint.cancellable, hint.deadline) == (NoticeClass.HINT, True, None)
+    assert (hint.notice_class, hint.cancellable, hint.deadline) == (NoticeUrgency.HINT, True, None)
     _, (sudden,) = after([NOTICE])
-    assert (sudden.notice_class, sudden.cancellable) == (NoticeClass.SUDDEN, False)
+    assert (sudden.notice_class, sudden.cancellable) == (NoticeUrgency.SUDDEN, False)
 
 
 def test_a_more_urgent_class_is_reported_at_once() -> None:
-    assert classes(HINT, PLANNED, NOTICE) == [NoticeClass.HINT, NoticeClass.SCHEDULED, NoticeClass.SUDDEN]
+    assert classes(HINT, PLANNED, NOTICE) == [NoticeUrgency.HINT, NoticeUrgency.SCHEDULED, NoticeUrgency.SUDDEN]
 
 
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
         ([HINT, HINT], []),
-        ([HINT, HINT, HINT], [NoticeClass.HINT]),
+        ([HINT, HINT, HINT], [NoticeUrgency.HINT]),
         ([HINT, HINT, UNKNOWN, HINT, HINT], []),
         ([HINT, HINT, NOTICE, HINT, HINT], []),
-        ([CLEAR, CLEAR, HINT], [NoticeClass.HINT]),
+        ([CLEAR, CLEAR, HINT], [NoticeUrgency.HINT]),
         ([HINT, CLEAR, CLEAR], []),
         ([HINT, CLEAR, CLEAR, CLEAR], [WITHDRAWN]),
-        ([PLANNED, HINT, PLANNED], [NoticeClass.SCHEDULED]),
+        ([PLANNED, HINT, PLANNED], [NoticeUrgency.SCHEDULED]),
     ],
 )
 def test_a_less_urgent_class_counts_the_third_time(
-    answers: list[Answer | Unknown], expected: list[NoticeClass | Announcement]
+    answers: list[Answer | UnknownAnswer], expected: list[NoticeUrgency | AnnouncementState]
 ) -> None:
     """A single answer that takes a sudden reclaim back may be an error, as a single clear one may."""
-    assert classes(NOTICE, *answers) == [NoticeClass.SUDDEN, *expected]
+    assert classes(NOTICE, *answers) == [NoticeUrgency.SUDDEN, *expected]
 
 
 def test_a_usual_lead_counts_anew_for_another_class() -> None:
-    later = Noticed(None, 3600.0, "m", NoticeClass.SCHEDULED)
+    later = Noticed(None, 3600.0, "m", NoticeUrgency.SCHEDULED)
     assert [report.deadline for report in polled(USUAL, later, later, later)] == [30.0, 3603.0]
 
 
 def test_the_status_follows_the_last_answer() -> None:
-    """Unknown keeps the instant of the last good poll and says why it is unknown."""
+    """UnknownAnswer keeps the instant of the last good poll and says why it is unknown."""
     fresh = after([])[0].status
-    assert (fresh.state, fresh.last_good, fresh.detail) == (SourceState.UNKNOWN, None, "not polled yet")
-    assert after([CLEAR], now=5.0)[0].status.state is SourceState.CLEAR
+    assert (fresh.state, fresh.last_good, fresh.detail) == (PollResult.UNKNOWN, None, "not polled yet")
+    assert after([CLEAR], now=5.0)[0].status.state is PollResult.CLEAR
     state = after([NOTICE], now=5.0)[0]
-    assert state.status.state is SourceState.NOTICED
+    assert state.status.state is PollResult.NOTICED
     status = step(state, UNKNOWN, NODE, 9.0)[0].status
-    assert (status.state, status.last_good, status.detail) == (SourceState.UNKNOWN, 5.0, "timed out")
+    assert (status.state, status.last_good, status.detail) == (PollResult.UNKNOWN, 5.0, "timed out")
     assert step(state, CLEAR, NODE, 9.0)[0].status.detail == ""
 
 
@@ -206,7 +216,7 @@ def test_nothing_is_reported_about_an_unknown_node() -> None:
 
 
 @given(st.lists(st.sampled_from([CLEAR, UNKNOWN, NOTICE, noticed(50.0, shift=-50.0)]), max_size=30))
-def test_reports_are_true(answers: list[Answer | Unknown]) -> None:
+def test_reports_are_true(answers: list[Answer | UnknownAnswer]) -> None:
     """Whatever the answers: revisions count up, actives follow notices, withdrawals follow exactly three clears."""
     state, revision = start(SourceName("s")), 0
     for index, answer in enumerate(answers):

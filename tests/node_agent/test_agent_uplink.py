@@ -17,22 +17,22 @@ import pytest
 import pytest_asyncio
 from reclaim.v1 import reclaim_pb2 as pb
 
-from node_agent import wire
-from node_agent.channel import Endpoint
-from node_agent.identity import ThisNode
+from node_agent.channel import SupervisorEndpoint
+from node_agent.node import ThisNode
 from node_agent.notices import (
-    Announcement,
-    NoticeClass,
+    AnnouncementState,
+    MachinePrice,
+    NodeIdentity,
     NoticeReport,
+    NoticeSubject,
+    NoticeSubjectKind,
+    NoticeUrgency,
+    PollResult,
+    ReportedSource,
     SourceName,
-    SourceState,
-    SourceStatus,
-    Subject,
-    SubjectKind,
 )
-from node_agent.outbox import Outbox
-from node_agent.sources import NodeIdentity, PriceClass
-from node_agent.uplink import AgentReplaced, Uplink
+from node_agent.outbox import ReportOutbox
+from node_agent.stream import AgentReplaced, SupervisorUplink, encode_report
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
@@ -40,7 +40,7 @@ from tests.node_agent.fake_supervisor import FakeSupervisor, acknowledgement, fa
 from tests.testkit.waiting import until
 
 S = SourceName("s")
-NODE = Subject(SubjectKind.NODE, "n1", "uid-1")
+NODE = NoticeSubject(NoticeSubjectKind.NODE, "n1", "uid-1")
 
 
 class Agent:
@@ -56,12 +56,12 @@ class Agent:
     ) -> None:
         self.clock = Clock()
         self.bulkhead = Bulkhead(self.clock)
-        self.outbox = Outbox(10)
+        self.outbox = ReportOutbox(10)
         self.node = ThisNode(NODE.name, uid, on_described=self.outbox.wake)
         self.node.describe(NodeIdentity(""))  # As a source does that knows nothing of the machine.
         self.token_file = token_file
-        self.uplink = Uplink(
-            endpoint=Endpoint(address, token_file, ca_file),
+        self.uplink = SupervisorUplink(
+            endpoint=SupervisorEndpoint(address, token_file, ca_file),
             node=self.node,
             outbox=self.outbox,
             clock=self.clock,
@@ -84,7 +84,7 @@ class Agent:
     def report(self, revision: int = 1, seconds_left: float = 100.0) -> NoticeReport:
         deadline = self.clock.monotonic() + seconds_left
         return NoticeReport(
-            S, NODE, revision, Announcement.ACTIVE, deadline, datetime(2026, 1, 5, tzinfo=UTC), "m" * 600
+            S, NODE, revision, AnnouncementState.ACTIVE, deadline, datetime(2026, 1, 5, tzinfo=UTC), "m" * 600
         )
 
 
@@ -106,10 +106,10 @@ async def agent(fake: FakeSupervisor, tmp_path: Path) -> AsyncIterator[Agent]:
 async def test_the_hello_says_everything(fake: FakeSupervisor, agent: Agent) -> None:
     """Node, session, token, sources and notices, with durations counted when it is said."""
     before = time.time()
-    agent.outbox.set_status(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic() - 2.0))
-    agent.outbox.set_status(SourceStatus(SourceName("t"), SourceState.UNKNOWN, None, "d" * 600))
+    agent.outbox.set_status(ReportedSource(S, PollResult.NOTICED, agent.clock.monotonic() - 2.0))
+    agent.outbox.set_status(ReportedSource(SourceName("t"), PollResult.UNKNOWN, None, "d" * 600))
     agent.outbox.put(replace(agent.report(), deadline=agent.clock.monotonic() + 100.0))
-    agent.outbox.put(NoticeReport(SourceName("t"), NODE, 3, Announcement.WITHDRAWN))
+    agent.outbox.put(NoticeReport(SourceName("t"), NODE, 3, AnnouncementState.WITHDRAWN))
     agent.start()
     await until(lambda: agent.uplink.welcomed)
     stream = fake.streams[0]
@@ -134,7 +134,7 @@ async def test_the_hello_says_everything(fake: FakeSupervisor, agent: Agent) -> 
 
 async def test_the_hello_describes_the_machine(fake: FakeSupervisor, agent: Agent) -> None:
     """As far as it is known: no field is guessed."""
-    agent.node.describe(NodeIdentity("", "r", "z", "t", "aliyun", PriceClass.SPOT, "SpotAsPriceGo"))
+    agent.node.describe(NodeIdentity("", "r", "z", "t", "aliyun", MachinePrice.SPOT, "SpotAsPriceGo"))
     agent.start()
     await until(lambda: agent.uplink.welcomed)
     machine = fake.streams[0].hello.machine
@@ -196,14 +196,14 @@ async def test_an_older_supervisor_hears_of_it_in_another_hello(fake: FakeSuperv
 @pytest.mark.parametrize(
     ("notice_class", "said"),
     [
-        (NoticeClass.SUDDEN, pb.NOTICE_CLASS_SUDDEN),
-        (NoticeClass.SCHEDULED, pb.NOTICE_CLASS_SCHEDULED),
-        (NoticeClass.HINT, pb.NOTICE_CLASS_HINT),
+        (NoticeUrgency.SUDDEN, pb.NOTICE_CLASS_SUDDEN),
+        (NoticeUrgency.SCHEDULED, pb.NOTICE_CLASS_SCHEDULED),
+        (NoticeUrgency.HINT, pb.NOTICE_CLASS_HINT),
     ],
 )
-def test_a_report_says_its_class(notice_class: NoticeClass, said: int) -> None:
-    hint = NoticeReport(S, NODE, 1, Announcement.ACTIVE, notice_class=notice_class, cancellable=True)
-    notice = wire.notice(hint, 0.0)
+def test_a_report_says_its_class(notice_class: NoticeUrgency, said: int) -> None:
+    hint = NoticeReport(S, NODE, 1, AnnouncementState.ACTIVE, notice_class=notice_class, cancellable=True)
+    notice = encode_report(hint, 0.0)
     assert (notice.notice_class, notice.cancellable) == (said, True)
     assert not notice.HasField("seconds_left")
 
@@ -216,7 +216,7 @@ async def test_changes_follow_at_once(fake: FakeSupervisor, agent: Agent) -> Non
     stream = fake.streams[0]
     agent.outbox.put(agent.report())
     await until(lambda: stream.notices)  # In half a heartbeat.
-    agent.outbox.set_status(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic()))
+    agent.outbox.set_status(ReportedSource(S, PollResult.NOTICED, agent.clock.monotonic()))
     await until(lambda: "source" in stream.kinds)
     agent.outbox.put(agent.report(revision=2))
     await until(lambda: not agent.outbox.unacknowledged())
@@ -243,7 +243,7 @@ async def test_what_was_not_acknowledged_is_repeated(fake: FakeSupervisor, agent
     fake.acknowledges = False
     agent.start()
     await until(lambda: agent.uplink.welcomed)
-    withdrawal = NoticeReport(S, NODE, 2, Announcement.WITHDRAWN)
+    withdrawal = NoticeReport(S, NODE, 2, AnnouncementState.WITHDRAWN)
     agent.outbox.put(withdrawal)
     await until(lambda: fake.streams[0].notices)
     fake.streams[0].say(acknowledgement(pb.NoticeReport(source="s", subject=pb.Subject(uid="uid-1"), revision=1)))
@@ -264,7 +264,7 @@ async def test_a_supervisor_that_is_away_is_found_when_it_is_back(
     agent.start()
     await until(lambda: agent.uplink.welcomed)
     await fake.stop()
-    await until(lambda: agent.uplink.trouble)
+    await until(lambda: agent.uplink.fault.reason)
     assert not agent.uplink.welcomed
     (tmp_path / "token").write_text("another")
     agent.outbox.put(agent.report())
@@ -272,7 +272,7 @@ async def test_a_supervisor_that_is_away_is_found_when_it_is_back(
     await until(lambda: agent.uplink.welcomed)
     assert fake.streams[-1].authorization == "Bearer another"
     await until(lambda: not agent.outbox.unacknowledged())
-    assert agent.uplink.trouble is None
+    assert agent.uplink.fault.reason is None
 
 
 async def test_heartbeats_keep_an_idle_stream(fake: FakeSupervisor, agent: Agent) -> None:
@@ -301,7 +301,7 @@ async def test_a_silent_supervisor_is_left(fake: FakeSupervisor, agent: Agent) -
     fake.answers_heartbeats, fake.heartbeat = False, 0.05
     agent.start()
     await until(lambda: len(fake.streams) >= 2)
-    assert agent.uplink.trouble is None or "no message" in agent.uplink.trouble
+    assert agent.uplink.fault.reason is None or "no message" in agent.uplink.fault.reason
     await until(lambda: fake.streams[0].over)
 
 
@@ -317,9 +317,9 @@ async def test_a_supervisor_that_hangs_is_left_while_a_report_waits(
     await until(lambda: agent.uplink.welcomed)
     if not is_early:
         agent.outbox.put(agent.report())
-    await until(lambda: agent.uplink.trouble)
-    assert agent.uplink.trouble is not None
-    assert agent.uplink.trouble.startswith("no message for 0.9 s while a report waits")
+    await until(lambda: agent.uplink.fault.reason)
+    assert agent.uplink.fault.reason is not None
+    assert agent.uplink.fault.reason.startswith("no message for 0.9 s while a report waits")
     await until(lambda: len(fake.streams) >= 2 and fake.streams[1].messages)
     assert [notice.source for notice in fake.streams[1].hello.notices] == ["s"]
     await until(lambda: fake.streams[0].over)
@@ -384,7 +384,7 @@ async def test_what_waits_for_acknowledgement_is_said_once_a_stream(fake: FakeSu
     stream = fake.streams[0]
     agent.outbox.put(replace(agent.report(), source=SourceName("t")))
     await until(lambda: len(stream.messages) >= 2)
-    agent.outbox.set_status(SourceStatus(S, SourceState.NOTICED, agent.clock.monotonic()))
+    agent.outbox.set_status(ReportedSource(S, PollResult.NOTICED, agent.clock.monotonic()))
     await agent.stop()
     await until(lambda: stream.over)
     assert stream.kinds == ["hello", "notice", "source", "goodbye"]
@@ -412,7 +412,7 @@ async def test_refusals_are_reported_and_tried_again(fake: FakeSupervisor, agent
     fake.refusal = code
     agent.start()
     # Not the first reason for certain: gRPC itself says INTERNAL where a write meets the refusal, 2 times in 600.
-    await until(lambda: code.name in str(agent.uplink.trouble))
+    await until(lambda: code.name in str(agent.uplink.fault.reason))
     await until(lambda: len(fake.streams) >= 2)
     fake.refusal = None
     await until(lambda: agent.uplink.welcomed)
@@ -518,8 +518,8 @@ async def test_a_missing_or_bad_token_is_waited_for(fake: FakeSupervisor, agent:
     if content is not None:
         agent.token_file.write_text(content)
     agent.start()
-    await until(lambda: agent.uplink.trouble)
-    assert str(agent.token_file) in str(agent.uplink.trouble)
+    await until(lambda: agent.uplink.fault.reason)
+    assert str(agent.token_file) in str(agent.uplink.fault.reason)
     assert not fake.streams
     agent.token_file.write_text("secret")
     await until(lambda: agent.uplink.welcomed)
@@ -548,7 +548,7 @@ async def test_tls_trusts_the_ca_file_alone(fake: FakeSupervisor, agent: Agent, 
     secured = Agent(Address("localhost", fake.port), agent.token_file, ca_file=ca_file)
     secured.start()
     try:
-        await until(lambda: secured.uplink.trouble)
+        await until(lambda: secured.uplink.fault.reason)
         assert not fake.streams
         ca_file.write_bytes(certificate.read_bytes())
         await until(lambda: secured.uplink.welcomed)

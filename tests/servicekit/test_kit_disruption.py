@@ -4,8 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from node_agent import pod as agents
-from node_agent import reclaim
+from node_agent import pods as agents
 from servicekit.disruption import Reclaim, Withdrawn
 from supervisor.cluster.reading import read_pod
 from supervisor.domain.notice import Announcement
@@ -30,7 +29,7 @@ def gone(ends: float | None, lead: float, message: str) -> Said:
 
 
 def by_agent(data: bytes) -> Said | None:
-    match reclaim.classify(agents.read_pod(data)):
+    match agents.classify(agents.read_pod(data)):
         case Reclaim(message, ends, lead):
             return gone(None if ends is None else ends.timestamp() - NOON, lead, message)
         case Withdrawn():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent import failpoints as agent
+from node_agent.notices import AgentFailpoint
 from servicekit.failpoints import arm, failpoint, parse
 from supervisor import failpoints as supervisor
 from supervisor.failpoints import At
@@ -99,5 +99,5 @@ def test_a_service_does_not_start_with_an_unknown_one(
 
 
 def test_names_are_told_apart_in_a_log() -> None:
-    for registry in (supervisor.At, agent.At):
+    for registry in (supervisor.At, AgentFailpoint):
         assert len({each.value for each in registry}) == len(registry.__members__)

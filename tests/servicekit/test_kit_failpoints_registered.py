@@ -8,7 +8,7 @@ from pathlib import Path
 import kubeai.elastic.commands.failpoints
 import pytest
 
-import node_agent.failpoints
+import node_agent.notices
 import supervisor.failpoints
 from supervisor.jobs.registry import KINDS
 from tests.chaos.chaos_points import AGENT, LAUNCHER, ON_CLUSTER, SUPERVISOR
@@ -17,7 +17,7 @@ _ROOT = Path(supervisor.failpoints.__file__).parents[1]
 _KINDS = {_ROOT / "supervisor" / "jobs" / kind.name: tuple(kind.failpoints) for kind in KINDS}
 _HOMES: dict[Path, tuple[StrEnum, ...]] = {
     _ROOT / "supervisor": tuple(supervisor.failpoints.At),
-    _ROOT / "node_agent": tuple(node_agent.failpoints.At),
+    _ROOT / "node_agent": tuple(node_agent.notices.AgentFailpoint),
     Path(kubeai.elastic.commands.failpoints.__file__).parent: tuple(kubeai.elastic.commands.failpoints.At),
     **_KINDS,
 }

@@ -9,10 +9,10 @@ import pytest
 import trustme
 from kubeai.elastic import wire
 
-from node_agent.channel import Endpoint
-from node_agent.identity import ThisNode
-from node_agent.outbox import Outbox
-from node_agent.uplink import Uplink
+from node_agent.channel import SupervisorEndpoint
+from node_agent.node import ThisNode
+from node_agent.outbox import ReportOutbox
+from node_agent.stream import SupervisorUplink
 from servicekit.address import parse
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
@@ -28,14 +28,14 @@ UNAUTHENTICATED = "refused with 401"
 @asynccontextmanager
 async def agent(
     served: Served, directory: Path, trusted: Path | None, host: str = "localhost"
-) -> AsyncIterator[Uplink]:
+) -> AsyncIterator[SupervisorUplink]:
     token_file = directory / "agent.token"
     token_file.write_text(served.peers.tokens.agent("n1"), encoding="utf-8")
     address = parse(served.peers.grpc.replace("127.0.0.1", host))
-    uplink = Uplink(
-        endpoint=Endpoint(address, token_file, trusted),
+    uplink = SupervisorUplink(
+        endpoint=SupervisorEndpoint(address, token_file, trusted),
         node=ThisNode("n1", "uid-n1"),
-        outbox=Outbox(5),
+        outbox=ReportOutbox(5),
         clock=Clock(),
         heartbeat=5.0,  # A stream is given up after three of them without a word, and a handshake takes a while.
         version="0",
@@ -66,7 +66,7 @@ async def test_the_certificates_names_and_addresses_are_good(
 ) -> None:
     assert UNAUTHENTICATED in await sdk(secured, authority.ca_file, host)
     async with agent(secured, tmp_path, authority.ca_file, host) as uplink:
-        await until(lambda: uplink.welcomed, lambda: uplink.trouble)
+        await until(lambda: uplink.welcomed, lambda: uplink.fault.reason)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ async def test_who_trusts_the_wrong_ca_says_so_and_is_welcome_once_it_is_right( 
     given = None if trusted is None else file
     assert sdk_says in await sdk(secured, given)
     async with agent(secured, tmp_path, given) as uplink:
-        await until(lambda: agent_says in (uplink.trouble or ""), lambda: uplink.trouble)
+        await until(lambda: agent_says in (uplink.fault.reason or ""), lambda: uplink.fault.reason)
         assert not secured.store.snapshot().notices
         if given is not None:
             file.write_bytes(FOREIGN + authority.ca_pem)
-            await until(lambda: uplink.welcomed, lambda: uplink.trouble)
+            await until(lambda: uplink.welcomed, lambda: uplink.fault.reason)
             assert UNAUTHENTICATED in await sdk(secured, given)
 
 
@@ -114,9 +114,11 @@ async def test_a_certificate_of_another_name_is_refused(
 
     await until(refused, "the server shows the certificate of another name")
     async with agent(secured, tmp_path, authority.ca_file) as uplink:
-        await until(lambda: "Hostname Verification Check failed" in (uplink.trouble or ""), lambda: uplink.trouble)
+        await until(
+            lambda: "Hostname Verification Check failed" in (uplink.fault.reason or ""), lambda: uplink.fault.reason
+        )
         authority.issue()
-        await until(lambda: uplink.welcomed, lambda: uplink.trouble)
+        await until(lambda: uplink.welcomed, lambda: uplink.fault.reason)
 
 
 async def test_who_speaks_without_tls_is_told_what_may_be_wrong(secured: Served) -> None:
