@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from kubeai.elastic.agreement import Answer, Held, Position, Purpose, parse, receive
+from kubeai.elastic.agreement import HeldPositions, RankPosition
+from kubeai.elastic.messages import RankAnswer, StepPurpose, parse_agreement
 
 from benchmarks.clients.lockstep import Lockstep
 
@@ -45,27 +46,27 @@ class LoadRank:
         self.committed_at = 0.0
         self._run = run
         self._number = number
-        self._held = Held()
+        self._held = HeldPositions()
 
     def hello(self) -> Mapping[str, Any]:
         """Return the hello of its stream."""
         return {**self._identity(), "pid": 1, "step": None, "sdk": "benchmark"}
 
-    def receive(self, message: Mapping[str, Any], now: float) -> Position | None:
+    def receive(self, message: Mapping[str, Any], now: float) -> RankPosition | None:
         """Handle a line, and return what is to be answered, if anything is."""
         if message.get("type") != "directive":
             return None
         if not self.ready.done():
             self.ready.set_result(None)
-        before = self._held.of(Purpose.STOP)
-        self._held = receive(self._held, parse(message["agreement"]), self._run.clock.finished(now))
-        position = self._held.of(Purpose.STOP)
+        before = self._held.positions.get(StepPurpose.STOP)
+        self._held = self._held.receive(parse_agreement(message["agreement"]), self._run.clock.finished(now))
+        position = self._held.positions.get(StepPurpose.STOP)
         if position is None or position == before:
             return None
         self._note(position, now)
         return position
 
-    def report(self, message: Mapping[str, Any], position: Position) -> Mapping[str, Any]:
+    def report(self, message: Mapping[str, Any], position: RankPosition) -> Mapping[str, Any]:
         """Return the answer to a line, with the present step."""
         agreement, clock = position.agreement, self._run.clock
         about = {"kind": "agreement", "run": message["run"], "generation": message["generation"]}
@@ -73,12 +74,12 @@ class LoadRank:
         present = {"step": clock.finished(time.monotonic()), "step_seconds": clock.step_seconds}
         return {**self._identity(), **about, **answer, **present, "answer": position.answer}
 
-    def _note(self, position: Position, now: float) -> None:
+    def _note(self, position: RankPosition, now: float) -> None:
         self.asked_at = self.asked_at or now
         step = position.agreement.step
-        if position.answer is Answer.ACCEPTED and step is not None:
+        if position.answer is RankAnswer.ACCEPTED and step is not None:
             self.proposed_at[position.agreement.epoch, step] = now
-        if position.answer is Answer.COMMITTED and step is not None and not self.committed.done():
+        if position.answer is RankAnswer.COMMITTED and step is not None and not self.committed.done():
             self.committed_at = now
             self.committed.set_result(step)
 

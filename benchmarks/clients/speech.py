@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, cast
 
 import msgspec
-from kubeai.elastic.framing import ChunkDecoder, LineSplitter
+from kubeai.elastic.wire import ChunkDecoder, LineSplitter
 
 from benchmarks.clients.ranks import LoadRank
 

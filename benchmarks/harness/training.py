@@ -55,4 +55,4 @@ async def training_processes(
 
 def _identify(directory: Path, run: TrainingRun) -> None:
     directory.mkdir(parents=True, mode=0o700)
-    identity.write(identity.Identity(directory, run.address, run.token, run.job, run.number, run.ca))
+    identity.write(identity.RunIdentity(directory, run.address, run.token, run.job, run.number, run.ca))

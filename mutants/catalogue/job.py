@@ -3,10 +3,7 @@
 from mutants.mutant import Edit, Mutant
 from simulator.verdict import Failure
 
-_FLAG = "sdk/kubeai/elastic/flag.py"
-_STATE = "sdk/kubeai/elastic/state.py"
-_EXIT_HOOK = "sdk/kubeai/elastic/exit_hook.py"
-_LISTENER = "sdk/kubeai/elastic/listener.py"
+_SESSION = "sdk/kubeai/elastic/session.py"
 _MONITOR = "sdk/kubeai/elastic/monitor.py"
 _RUN = "sdk/kubeai/elastic/commands/run.py"
 _RECONCILE = "sdk/kubeai/elastic/commands/reconcile.py"
@@ -18,7 +15,7 @@ MUTANTS = (
         name="flag-stays-up",
         breaks="check_alive() always stays True.",
         violates=(Failure.NOT_STOPPED,),
-        edits=(Edit(_FLAG, "        _byte[0] = 1\n", "        _byte[0] = 0\n"),),
+        edits=(Edit(_MONITOR, "        _byte[0] = 1\n", "        _byte[0] = 0\n"),),
     ),
     Mutant(
         name="flag-falls-late",
@@ -27,9 +24,9 @@ MUTANTS = (
         edits=(
             Edit(
                 _MONITOR,
-                "        if state.directive.is_final:\n            flag.lower()\n",
+                "        if state.directive.is_final:\n            lower_flag()\n",
                 "        if state.directive.is_final:\n"
-                "            late = threading.Timer(10.0, flag.lower)\n"
+                "            late = threading.Timer(10.0, lower_flag)\n"
                 "            late.daemon = True\n"
                 "            late.start()\n",
             ),
@@ -39,9 +36,7 @@ MUTANTS = (
         name="flag-falls-early",
         breaks="A process leaves as soon as it receives the directive instead of when it is due.",
         violates=(Failure.RING_BROKEN,),
-        edits=(
-            Edit(_STATE, "pending=Pending(line.directive, now + line.act_in)", "pending=Pending(line.directive, now)"),
-        ),
+        edits=(Edit(_MONITOR, "due=now + line.act_in", "due=now"),),
     ),
     Mutant(
         name="acknowledges-unasked",
@@ -49,16 +44,16 @@ MUTANTS = (
         violates=(Failure.STEP_LOST,),
         edits=(
             Edit(
-                _LISTENER,
+                _MONITOR,
                 "            self._uplink.note_stop(line.directive)\n",
                 "            self._uplink.note_stop(line.directive)\n"
                 "            self._uplink.report(self._monitor.left())\n",
             ),
             Edit(
                 _MONITOR,
-                "        if state.directive.is_final:\n            flag.lower()\n",
+                "        if state.directive.is_final:\n            lower_flag()\n",
                 "        if state.directive.is_final:\n"
-                "            late = threading.Timer(2.0, flag.lower)\n"
+                "            late = threading.Timer(2.0, lower_flag)\n"
                 "            late.daemon = True\n"
                 "            late.start()\n",
             ),
@@ -70,7 +65,7 @@ MUTANTS = (
         violates=(Failure.NOT_SUSPENDED,),
         edits=(
             Edit(
-                _EXIT_HOOK,
+                _SESSION,
                 "    if not directive.is_final:\n        return\n",
                 "    if directive.generation >= 0:\n        return\n",
             ),

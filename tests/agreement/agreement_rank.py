@@ -10,18 +10,17 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from kubeai.elastic import gates
-from kubeai.elastic.agreement import Position, Purpose
-from kubeai.elastic.messages import Reply, Report, ReportKind
+from kubeai.elastic.agreement import RankPosition
+from kubeai.elastic.messages import AgreementReply, ProcessReport, ProcessReportKind, StepPurpose, parse_line
 from kubeai.elastic.monitor import Monitor
-from kubeai.elastic.state import parse
-from kubeai.elastic.step_clock import StepClock
+from kubeai.elastic.reporter import StepTimer
 
 from tests.agreement.agreement_network import Network, Stream
 
 COMMIT_SECONDS = 2.0
 _TICK_SECONDS = 0.5
 _UNREAD_SECONDS = 10.0
-_ASKED = (Purpose.STOP, Purpose.CHECKPOINT)
+_ASKED = (StepPurpose.STOP, StepPurpose.CHECKPOINT)
 _CELLS = ("_step", "_gates", "_stop_gate", "_checkpoint_gate", "_regroup_gate", "_arrive")
 
 
@@ -40,7 +39,7 @@ class Job(Protocol):
 
     def is_ready(self, rank: "Rank") -> None: ...
 
-    def begins_save(self, rank: "Rank", purpose: Purpose) -> None: ...
+    def begins_save(self, rank: "Rank", purpose: StepPurpose) -> None: ...
 
 
 class Rank:
@@ -53,39 +52,39 @@ class Rank:
         """Its interpreter does nothing before."""
         self.cut_until = 0.0
         """Nothing comes through before."""
-        self.passed = {Purpose.STOP: 0, Purpose.CHECKPOINT: 0}
+        self.passed = {StepPurpose.STOP: 0, StepPurpose.CHECKPOINT: 0}
         """The last step at which each function returned False."""
-        self.acted: list[tuple[Purpose, int, int]] = []
+        self.acted: list[tuple[StepPurpose, int, int]] = []
         """Purpose, epoch and step of each agreed stop and checkpoint."""
         self.has_stopped_alone = False
         self.waits: list[float] = []
         """How long the calls waited."""
         self._network = network
         self._job = job
-        self._clock = StepClock()
+        self._clock = StepTimer()
         self._cells: dict[str, Any] = {
             "_step": None,
             "_gates": dict(gates._gates),
-            "_stop_gate": gates._ALWAYS,
-            "_checkpoint_gate": gates._ALWAYS,
-            "_regroup_gate": gates._ALWAYS,
+            "_stop_gate": gates.ALWAYS,
+            "_checkpoint_gate": gates.ALWAYS,
+            "_regroup_gate": gates.ALWAYS,
             "_arrive": self._arrive,
         }
-        self._questions: deque[Purpose] = deque()
-        self._waits_for: Position | None = None
+        self._questions: deque[StepPurpose] = deque()
+        self._waits_for: RankPosition | None = None
         self._waits_since = 0.0
         self._stream: Stream | None = None
         self._attempts = 0
         self._posting: set[str] = set()
         self._repeat_at = 0.0
         if collective:
-            self.monitor.set_collective()
+            self.monitor.set_member(collective=True)
         self.monitor.set_rank(number, world_size)
 
     @property
     def is_stopped(self) -> bool:
         """Whether it has been told to stop, alone or with all others."""
-        return self.has_stopped_alone or any(purpose is Purpose.STOP for purpose, _, _ in self.acted)
+        return self.has_stopped_alone or any(purpose is StepPurpose.STOP for purpose, _, _ in self.acted)
 
     @property
     def is_reachable(self) -> bool:
@@ -122,7 +121,7 @@ class Rank:
             purpose = self._questions[0]
             try:
                 with self._turn():
-                    asked = gates.should_stop if purpose is Purpose.STOP else gates.should_checkpoint
+                    asked = gates.should_stop if purpose is StepPurpose.STOP else gates.should_checkpoint
                     wants = asked(self.step)
             except _Waits:
                 return
@@ -135,17 +134,17 @@ class Rank:
             self.passed[purpose] = self.step
         self._job.is_ready(self)
 
-    def _act(self, purpose: Purpose) -> None:
-        position = self.monitor.agreements.held.of(purpose)
+    def _act(self, purpose: StepPurpose) -> None:
+        position = self.monitor.agreements.held.positions.get(purpose)
         if self.monitor.state.is_agreed and position is not None:
             self.acted.append((purpose, position.agreement.epoch, self.step))
-        elif purpose is Purpose.STOP:
+        elif purpose is StepPurpose.STOP:
             self.has_stopped_alone = True
-        if purpose is Purpose.STOP:
+        if purpose is StepPurpose.STOP:
             self._questions.clear()
         self._job.begins_save(self, purpose)
 
-    def _arrive(self, purpose: Purpose, step: int) -> bool:
+    def _arrive(self, purpose: StepPurpose, step: int) -> bool:
         """`AgreedStep.arrive`, but for the way it waits."""
         self.monitor.join(purpose)
         position = self.monitor.wait_at(purpose, step, 0.0)
@@ -157,7 +156,7 @@ class Rank:
                 return True
         return self.monitor.wants_alone(purpose)
 
-    def _must_wait(self, position: Position | None) -> bool:
+    def _must_wait(self, position: RankPosition | None) -> bool:
         if position is None or position.is_committed or self.monitor.state.directive.is_final:
             return False
         if self._waits_for is None:
@@ -185,7 +184,7 @@ class Rank:
 
         def opened() -> None:
             self._attempts = 0
-            self.monitor.stream_opened(hello.member)
+            self.monitor.set_stream(hello.member)
             self._pump()
 
         self._stream = self._job.connect(self, {**self._identity(), "pid": 1, **hello.fields()}, opened)
@@ -200,7 +199,7 @@ class Rank:
 
     def lost(self) -> None:
         """Notices that its stream has ended."""
-        self.monitor.stream_ended()
+        self.monitor.set_stream(None)
         self._network.timeline.after(self._network.pause(0), self.connect)
 
     def receive(self, message: Mapping[str, Any]) -> None:
@@ -208,7 +207,7 @@ class Rank:
         if self.is_dead or self._is_frozen(lambda: self.receive(message)):
             return
         with self._turn():
-            self.monitor.receive(parse(message))
+            self.monitor.receive(parse_line(message))
         self._pump()
         self._wake()
 
@@ -240,12 +239,12 @@ class Rank:
     def _reply(self) -> Mapping[str, Any]:
         position = self.monitor.next_reply()
         assert position is not None
-        for seconds in self.monitor.take_saves():
-            self._clock.saved(seconds)
+        while self.monitor.saves:
+            self._clock.saved(self.monitor.saves.popleft())
         pace = self._clock.sample(self._cells["_step"], self._now)
         generation = self.monitor.state.directive.generation
-        reply = Reply(position, self._cells["_step"], pace)
-        return Report(ReportKind.AGREEMENT, self.monitor.member, None, generation, reply).fields()
+        reply = AgreementReply(position, self._cells["_step"], pace)
+        return ProcessReport(ProcessReportKind.AGREEMENT, self.monitor.member, None, generation, reply).fields()
 
     def _post(
         self, thread: str, fields: Callable[[], Mapping[str, Any]], confirm: Callable[[], None], attempt: int = 0

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 from kubeai.elastic import monitor
-from kubeai.elastic.agreement import Purpose
+from kubeai.elastic.messages import StepPurpose
 
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
@@ -76,7 +76,7 @@ class World:
         self._supervisor = self._new_supervisor()
         self.ranks = [Rank(number, size, self._network, self, collective=training.collective) for number in range(size)]
         self._ready: set[int] = set()
-        self._saving: dict[Purpose, set[int]] = {purpose: set() for purpose in Purpose}
+        self._saving: dict[StepPurpose, set[int]] = {purpose: set() for purpose in StepPurpose}
         self._stuck_until = [0.0] * size
         self._outcomes: dict[int, bool] = {}
 
@@ -140,7 +140,7 @@ class World:
             for each in self.ranks:
                 self._begin_step(each)
 
-    def begins_save(self, rank: Rank, purpose: Purpose) -> None:
+    def begins_save(self, rank: Rank, purpose: StepPurpose) -> None:
         """Saves a checkpoint: together, if one rank alone cannot."""
         together = self._saving[purpose]
         together.add(rank.number)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kubeai.elastic import agreed_step
+from kubeai.elastic import agreement
 
 from supervisor.domain.job import Decision, Phase
 from tests.agreement.agreement_network import Weather
@@ -186,4 +186,4 @@ def test_an_undisturbed_job_stops_at_an_agreed_step_without_waiting(
 
 
 def test_the_simulation_waits_as_long_as_the_sdk() -> None:
-    assert agreed_step._COMMIT_SECONDS == COMMIT_SECONDS
+    assert agreement._COMMIT_SECONDS == COMMIT_SECONDS

@@ -189,14 +189,14 @@ class ChaosLauncher:
         who = {"process": f"{self.plan.name}-0", "host": self.plan.hosts[0], "rank": 0}
         body = {**who, "step": 1, "run": order.run, "generation": order.generation, "kind": "left"}
         endpoint = replace(self._supervisor.endpoint(), token=order.token)
-        backoff = wire.Backoff()
+        backoff = wire.ReconnectBackoff()
         while not self._is_confirmed(endpoint, body):
             time.sleep(backoff.next())
 
-    def _is_confirmed(self, endpoint: wire.Endpoint, body: Mapping[str, Any]) -> bool:
+    def _is_confirmed(self, endpoint: wire.CallAddress, body: Mapping[str, Any]) -> bool:
         try:
             wire.post(endpoint, "/v1/processes/report", body)
-        except wire.Refused as error:
+        except wire.CallRefused as error:
             return error.code == "run_is_over"
         except wire.Unreachable:
             return False

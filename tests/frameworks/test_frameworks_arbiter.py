@@ -14,9 +14,9 @@ _SDK = Path(__file__).parents[2] / "sdk"
 _RANK = """
 import sys
 import torch.distributed as dist
-from kubeai.elastic.arbiter import Arbiter
+from kubeai.elastic.agreement import StoreArbiter
 
-arbiter = Arbiter(sys.modules)
+arbiter = StoreArbiter(sys.modules)
 assert arbiter.settle(1, 1, go_through=True) is None
 dist.init_process_group("gloo")
 rank = dist.get_rank()

@@ -11,12 +11,12 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kubeai.elastic import sockets
+from kubeai.elastic import wire
 from kubeai.elastic.commands.orders import MalformedOrder, OrderKind, order_of
 from kubeai.elastic.commands.workspace import Workspace
-from kubeai.elastic.state import MalformedLine, State, advance, apply, parse
-from kubeai.elastic.values import DirectiveKind
-from kubeai.elastic.wire import Endpoint, Refused, Unreachable, open_stream, post
+from kubeai.elastic.messages import DirectiveKind, MalformedDirective, parse_line
+from kubeai.elastic.monitor import ReceivedState, advance, apply
+from kubeai.elastic.wire import CallAddress, CallRefused, Unreachable, open_stream, post
 
 from tests.hostile.hostile_fuzz import each_field_odd, spoken
 from tests.sdk.sdk_lines import MESSAGE
@@ -60,11 +60,11 @@ def test_a_directive_with_one_odd_field_is_understood_or_ignored() -> None:
 
 
 def understood_or_ignored(lines: list[bytes]) -> None:
-    state, final = State(), False
+    state, final = ReceivedState(), False
     for now, message in enumerate(filter(None, map(read, lines))):
         try:
-            line = parse(message)
-        except MalformedLine:
+            line = parse_line(message)
+        except MalformedDirective:
             continue
         state = advance(apply(state, line, now), now + 0.5)
         assert math.isfinite(line.act_in)
@@ -124,7 +124,7 @@ answers = st.builds(
 
 
 @contextlib.contextmanager
-def one_answer(answer: bytes) -> Iterator[Endpoint]:
+def one_answer(answer: bytes) -> Iterator[CallAddress]:
     """A server that says just that to its first caller, whatever that one says."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -136,11 +136,11 @@ def one_answer(answer: bytes) -> Iterator[Endpoint]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", "token")
+        yield CallAddress(f"http://127.0.0.1:{server.getsockname()[1]}", "token")
         thread.join()
 
 
-def hear(there: Endpoint) -> None:
+def hear(there: CallAddress) -> None:
     with open_stream(there, "/v1/processes/stream", {}, 5.0) as stream:
         assert all(isinstance(message, dict) for message in stream)
 
@@ -149,9 +149,9 @@ def hear(there: Endpoint) -> None:
 @given(answers)
 def test_no_answer_is_more_than_a_refusal_or_nothing(answer: bytes) -> None:
     """To a stream and to a post; what is handed on is an object, and no connection is left."""
-    before = set(sockets._open)
-    with one_answer(answer) as there, contextlib.suppress(Refused, Unreachable):
+    before = set(wire._open)
+    with one_answer(answer) as there, contextlib.suppress(CallRefused, Unreachable):
         hear(there)
-    with one_answer(answer) as there, contextlib.suppress(Refused, Unreachable):
+    with one_answer(answer) as there, contextlib.suppress(CallRefused, Unreachable):
         assert isinstance(post(there, "/v1/processes/report", {}), dict)
-    assert sockets._open <= before
+    assert wire._open <= before

@@ -289,8 +289,8 @@ def test_a_rank_that_does_not_ask_says_so(supervisor: FakeSupervisor, start: Sta
         """
         import time
         import kubeai.elastic as kubeai
-        from kubeai.elastic import replies
-        replies._UNREAD_SECONDS = 0.2
+        from kubeai.elastic import reporter
+        reporter._UNREAD_SECONDS = 0.2
         kubeai.init()
         kubeai.should_stop(5)
         time.sleep(600)
@@ -360,7 +360,7 @@ def test_a_report_that_the_supervisor_does_not_know_is_given_up(supervisor: Fake
         from kubeai.elastic import api
         kubeai.init(rank=lambda: 0)
         kubeai.resumed(7)
-        while api._session._monitor.next_report() is not None:
+        while api._session.monitor.next_report() is not None:
             time.sleep(0.005)
         print("given up")
         while not kubeai.should_checkpoint():

@@ -6,102 +6,105 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kubeai.elastic.agreement import Agreement, Answer, Held, Position, Purpose, concerns, hold, parse, receive, settle
+from kubeai.elastic.agreement import HeldPositions, RankPosition
+from kubeai.elastic.messages import RankAnswer, StepAgreement, StepPurpose, parse_agreement
 
 from tests.testkit.properties import examples
 
 STEPS = st.integers(0, 8)
 AGREEMENTS = st.builds(
-    lambda epoch, purpose, step, committed: Agreement(epoch, purpose, step, committed and step is not None),
+    lambda epoch, purpose, step, committed: StepAgreement(epoch, purpose, step, committed and step is not None),
     st.integers(1, 4),
-    st.sampled_from(list(Purpose)),
+    st.sampled_from(list(StepPurpose)),
     st.none() | STEPS,
     st.booleans(),
 )
 LINES = st.none() | AGREEMENTS
 
 
-def stop(epoch: int, step: int | None = None, *, committed: bool = False) -> Agreement:
-    return Agreement(epoch, Purpose.STOP, step, committed)
+def stop(epoch: int, step: int | None = None, *, committed: bool = False) -> StepAgreement:
+    return StepAgreement(epoch, StepPurpose.STOP, step, committed)
 
 
-def checkpoint(epoch: int, step: int | None = None, *, committed: bool = False) -> Agreement:
-    return Agreement(epoch, Purpose.CHECKPOINT, step, committed)
+def checkpoint(epoch: int, step: int | None = None, *, committed: bool = False) -> StepAgreement:
+    return StepAgreement(epoch, StepPurpose.CHECKPOINT, step, committed)
 
 
-def after(*lines: Agreement | None, step: int | None = 0) -> Held:
+def after(*lines: StepAgreement | None, step: int | None = 0) -> HeldPositions:
     """What a rank at `step` holds after these lines."""
-    held = Held()
+    held = HeldPositions()
     for line in lines:
-        held = receive(held, line, step)
+        held = held.receive(line, step)
     return held
 
 
-def answer(held: Held, purpose: Purpose = Purpose.STOP) -> Answer | None:
-    position = held.of(purpose)
+def answer(held: HeldPositions, purpose: StepPurpose = StepPurpose.STOP) -> RankAnswer | None:
+    position = held.positions.get(purpose)
     return None if position is None else position.answer
 
 
 @pytest.mark.parametrize(
     ("lines", "step", "expected"),
     [
-        ([stop(1)], 4, Answer.DECLINED),
-        ([stop(1, 5)], 4, Answer.ACCEPTED),
-        ([stop(1, 5)], 5, Answer.DECLINED),
-        ([stop(1, 5)], None, Answer.DECLINED),
-        ([stop(1), stop(1, 5)], 4, Answer.ACCEPTED),
-        ([stop(1, 5), stop(1, 5, committed=True)], 4, Answer.COMMITTED),
-        ([stop(1, 5, committed=True)], 4, Answer.COMMITTED),
-        ([stop(1, 5, committed=True)], 5, Answer.PASSED),
-        ([stop(1, 5), stop(2, 9)], 4, Answer.ACCEPTED),
+        ([stop(1)], 4, RankAnswer.DECLINED),
+        ([stop(1, 5)], 4, RankAnswer.ACCEPTED),
+        ([stop(1, 5)], 5, RankAnswer.DECLINED),
+        ([stop(1, 5)], None, RankAnswer.DECLINED),
+        ([stop(1), stop(1, 5)], 4, RankAnswer.ACCEPTED),
+        ([stop(1, 5), stop(1, 5, committed=True)], 4, RankAnswer.COMMITTED),
+        ([stop(1, 5, committed=True)], 4, RankAnswer.COMMITTED),
+        ([stop(1, 5, committed=True)], 5, RankAnswer.PASSED),
+        ([stop(1, 5), stop(2, 9)], 4, RankAnswer.ACCEPTED),
         ([stop(1, 5), None], 4, None),
-        ([stop(1, 5), stop(1, 5, committed=True), None], 4, Answer.COMMITTED),
+        ([stop(1, 5), stop(1, 5, committed=True), None], 4, RankAnswer.COMMITTED),
     ],
 )
-def test_a_rank_answers_by_its_step(lines: list[Agreement | None], step: int | None, expected: Answer | None) -> None:
+def test_a_rank_answers_by_its_step(
+    lines: list[StepAgreement | None], step: int | None, expected: RankAnswer | None
+) -> None:
     assert answer(after(*lines, step=step)) is expected
 
 
 def test_a_commit_counts_also_after_the_rank_has_arrived_at_the_accepted_step() -> None:
     """It waits there, so it has not passed."""
-    assert answer(receive(after(stop(1, 5)), stop(1, 5, committed=True), 5)) is Answer.COMMITTED
+    assert answer(after(stop(1, 5)).receive(stop(1, 5, committed=True), 5)) is RankAnswer.COMMITTED
 
 
 def test_a_newer_proposal_moves_the_step() -> None:
-    assert after(stop(1, 5), stop(2, 9)).gate(Purpose.STOP) == 9
+    assert after(stop(1, 5), stop(2, 9)).gate(StepPurpose.STOP) == 9
 
 
 def test_a_committed_checkpoint_stays_when_a_stop_is_proposed() -> None:
     """The other ranks may have saved already, and wait for this one."""
     held = after(checkpoint(1, 5, committed=True), stop(2, 9))
-    assert (held.gate(Purpose.CHECKPOINT), held.gate(Purpose.STOP)) == (5, 9)
+    assert (held.gate(StepPurpose.CHECKPOINT), held.gate(StepPurpose.STOP)) == (5, 9)
 
 
 def test_a_proposed_checkpoint_goes_when_a_stop_is_proposed() -> None:
-    assert after(checkpoint(1, 5), stop(2, 9)).gate(Purpose.CHECKPOINT) is None
+    assert after(checkpoint(1, 5), stop(2, 9)).gate(StepPurpose.CHECKPOINT) is None
 
 
 def test_a_rank_that_went_on_does_not_stop_for_that_agreement_any_more() -> None:
     held = after(stop(1, 5))
-    position = held.stop
+    position = held.positions.get(StepPurpose.STOP)
     assert position is not None
-    gone = settle(held, position, reached=False)
-    assert answer(receive(gone, stop(1, 5, committed=True), 6)) is Answer.PASSED
+    gone = held.settle(position, reached=False)
+    assert answer(gone.receive(stop(1, 5, committed=True), 6)) is RankAnswer.PASSED
 
 
 def test_a_rank_says_in_its_hello_what_binds_it() -> None:
-    assert after(stop(1)).newest is None
-    assert after(checkpoint(1, 5, committed=True), stop(2, 9)).newest == Position(stop(2, 9), Answer.ACCEPTED)
+    assert after(stop(1)).newest() is None
+    assert after(checkpoint(1, 5, committed=True), stop(2, 9)).newest() == RankPosition(stop(2, 9), RankAnswer.ACCEPTED)
 
 
 @given(st.lists(st.tuples(LINES, STEPS), max_size=12))
-def test_nobody_is_held_back_before_the_proposed_step(received: list[tuple[Agreement | None, int]]) -> None:
+def test_nobody_is_held_back_before_the_proposed_step(received: list[tuple[StepAgreement | None, int]]) -> None:
     """Whatever comes in whatever order: a new gate is the proposed step, and above the steps that are finished."""
-    held = Held()
+    held = HeldPositions()
     for line, step in received:
         before = held
-        held = receive(held, line, step)
-        for purpose in Purpose:
+        held = held.receive(line, step)
+        for purpose in StepPurpose:
             gate = held.gate(purpose)
             if gate is not None and gate != before.gate(purpose):
                 assert line is not None
@@ -110,69 +113,73 @@ def test_nobody_is_held_back_before_the_proposed_step(received: list[tuple[Agree
 
 
 @given(st.lists(LINES, max_size=8), LINES, STEPS)
-def test_a_repeated_line_changes_nothing(lines: list[Agreement | None], line: Agreement | None, step: int) -> None:
-    once = receive(after(*lines, step=step), line, step)
-    assert receive(once, line, step) == once
+def test_a_repeated_line_changes_nothing(
+    lines: list[StepAgreement | None], line: StepAgreement | None, step: int
+) -> None:
+    once = after(*lines, step=step).receive(line, step)
+    assert once.receive(line, step) == once
 
 
 @given(st.lists(LINES, max_size=8), AGREEMENTS, STEPS, STEPS)
-def test_an_older_epoch_changes_nothing(lines: list[Agreement | None], old: Agreement, step: int, then: int) -> None:
-    held = receive(after(*lines, step=step), stop(old.epoch + 1, 3), step)
-    assert receive(held, old, then) == held
+def test_an_older_epoch_changes_nothing(
+    lines: list[StepAgreement | None], old: StepAgreement, step: int, then: int
+) -> None:
+    held = after(*lines, step=step).receive(stop(old.epoch + 1, 3), step)
+    assert held.receive(old, then) == held
 
 
 @given(st.lists(LINES, max_size=8), st.lists(LINES, max_size=8), STEPS, st.booleans())
 def test_what_is_settled_stays_settled(
-    before: list[Agreement | None],
-    later: list[Agreement | None],
+    before: list[StepAgreement | None],
+    later: list[StepAgreement | None],
     step: int,
     reached: bool,  # noqa: FBT001
 ) -> None:
     """Until an agreement of a newer epoch replaces it."""
     held = after(*before, step=step)
     for position in filter(None, list(held.positions.values())):
-        held = settle(held, position, reached=reached)
+        held = held.settle(position, reached=reached)
         for line in later:
-            held = receive(held, line, step)
-            known = held.of(position.agreement.purpose)
+            held = held.receive(line, step)
+            known = held.positions.get(position.agreement.purpose)
             assert known is not None
             if known.agreement.epoch > position.agreement.epoch:
                 break
-            assert known.answer is (Answer.REACHED if reached else Answer.PASSED)
+            assert known.answer is (RankAnswer.REACHED if reached else RankAnswer.PASSED)
 
 
-@given(st.lists(LINES, max_size=8), LINES, STEPS, st.sampled_from(Purpose), st.booleans())
+@given(st.lists(LINES, max_size=8), LINES, STEPS, st.sampled_from(StepPurpose), st.booleans())
 def test_a_rank_holds_only_at_a_step_that_it_has_reached(
-    lines: list[Agreement | None],
-    later: Agreement | None,
+    lines: list[StepAgreement | None],
+    later: StepAgreement | None,
     step: int,
-    purpose: Purpose,
+    purpose: StepPurpose,
     reached: bool,  # noqa: FBT001
 ) -> None:
     """And goes on holding, whatever comes, until an agreement of a newer epoch."""
     held = after(*lines, step=step)
-    assert hold(held, purpose) == held
-    position = held.of(purpose)
+    assert held.hold(purpose) == held
+    position = held.positions.get(purpose)
     if position is None:
         return
-    settled = settle(held, position, reached=reached)
-    holds = hold(settled, purpose)
-    assert answer(holds, purpose) is (Answer.HELD if reached else Answer.PASSED)
-    if not concerns(holds, later) or (later is not None and later.epoch == position.agreement.epoch):
-        assert answer(receive(holds, later, step), purpose) is answer(holds, purpose)
+    settled = held.settle(position, reached=reached)
+    holds = settled.hold(purpose)
+    assert answer(holds, purpose) is (RankAnswer.HELD if reached else RankAnswer.PASSED)
+    if not holds.concerns(later) or (later is not None and later.epoch == position.agreement.epoch):
+        assert answer(holds.receive(later, step), purpose) is answer(holds, purpose)
 
 
 @dataclass
 class Rank:
     """A rank that takes one step at a time, and waits where it must."""
 
-    held: Held = field(default_factory=Held)
+    held: HeldPositions = field(default_factory=HeldPositions)
     step: int = 0
     heard: int = 0
     stopped_at: int | None = None
 
     def waits(self) -> bool:
-        gate = self.held.gate(Purpose.STOP)
+        gate = self.held.gate(StepPurpose.STOP)
         return gate is not None and self.step >= gate
 
 
@@ -181,7 +188,7 @@ class Job:
     """Ranks, and a supervisor that commits only what all of them have accepted."""
 
     ranks: list[Rank]
-    lines: list[Agreement | None] = field(default_factory=lambda: [None])
+    lines: list[StepAgreement | None] = field(default_factory=lambda: [None])
     outcomes: dict[int, bool] = field(default_factory=dict)
 
     def decide(self, ahead: int) -> None:
@@ -206,7 +213,7 @@ class Job:
         if line < rank.heard and self.lines[line] is None:
             return
         rank.heard = max(rank.heard, line)
-        rank.held = receive(rank.held, self.lines[line], rank.step)
+        rank.held = rank.held.receive(self.lines[line], rank.step)
 
     def deliver_to_all(self) -> None:
         for rank in self.ranks:
@@ -217,16 +224,16 @@ class Job:
             return
         if not rank.waits():
             rank.step += 1
-        position = rank.held.stop
+        position = rank.held.positions.get(StepPurpose.STOP)
         if position is None or not rank.waits() or not (position.is_committed or gives_up):
             return
         reached = self.outcomes.setdefault(position.agreement.epoch, position.is_committed)
-        rank.held = settle(rank.held, position, reached=reached)
+        rank.held = rank.held.settle(position, reached=reached)
         rank.stopped_at = rank.step if reached else None
 
     @staticmethod
-    def _has_accepted(rank: Rank, line: Agreement) -> bool:
-        return rank.held.stop == Position(line, Answer.ACCEPTED)
+    def _has_accepted(rank: Rank, line: StepAgreement) -> bool:
+        return rank.held.positions.get(StepPurpose.STOP) == RankPosition(line, RankAnswer.ACCEPTED)
 
 
 ACTIONS = st.one_of(
@@ -286,11 +293,11 @@ def test_no_two_ranks_stop_at_different_steps(actions: list[tuple[str, int, int]
 )
 def test_a_malformed_agreement_is_refused(value: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        parse(value)
+        parse_agreement(value)
 
 
 def test_an_agreement_is_read() -> None:
-    assert parse(None) is None
-    assert parse({"epoch": 3, "purpose": "stop", "step": 7, "committed": True, "later": 1}) == stop(
+    assert parse_agreement(None) is None
+    assert parse_agreement({"epoch": 3, "purpose": "stop", "step": 7, "committed": True, "later": 1}) == stop(
         3, 7, committed=True
     )

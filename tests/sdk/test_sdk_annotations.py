@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from kubeai.elastic.annotations import parse
-from kubeai.elastic.state import NO_DIRECTIVE, Line, State, apply, apply_annotation
+from kubeai.elastic.identity import parse_annotations
+from kubeai.elastic.messages import Directive, DirectiveKind, DirectiveLine
+from kubeai.elastic.monitor import NO_DIRECTIVE, ReceivedState, apply, apply_annotation
 from kubeai.elastic.testing import FakeSupervisor
-from kubeai.elastic.values import Directive, DirectiveKind
 
 from tests.sdk.sdk_scripts import TRAINING, Start
 from tests.testkit.waiting import wait_until
@@ -32,9 +32,9 @@ def directive(kind: DirectiveKind, run: int, generation: int) -> Directive:
 
 def test_the_directive_is_found_among_all_annotations() -> None:
     """As the kubelet quotes them; the reason may hold anything, or be missing."""
-    found = parse(f'a/b="c"\n{KEY}="5 17 STOP it \\"really\\" goes"\nz="7 7 LEAVE"\n')
+    found = parse_annotations(f'a/b="c"\n{KEY}="5 17 STOP it \\"really\\" goes"\nz="7 7 LEAVE"\n')
     assert found == Directive(DirectiveKind.STOP, job="", run=5, generation=17, reason='it "really" goes')
-    found = parse(f'{KEY}="5 17 LEAVE"')
+    found = parse_annotations(f'{KEY}="5 17 LEAVE"')
     assert found is not None
     assert (found.kind, found.reason) == (DirectiveKind.LEAVE, "the pod's annotation asks for it")
 
@@ -58,21 +58,21 @@ def test_the_directive_is_found_among_all_annotations() -> None:
     ],
 )
 def test_anything_else_means_nothing(value: str) -> None:
-    assert parse(f"{KEY}={value}\n") is None
-    assert parse("other=1\n") is None
+    assert parse_annotations(f"{KEY}={value}\n") is None
+    assert parse_annotations("other=1\n") is None
 
 
-def heard(kind: DirectiveKind, generation: int, act_in: float = 0.0) -> State:
+def heard(kind: DirectiveKind, generation: int, act_in: float = 0.0) -> ReceivedState:
     """What a process of run 5 has heard from its supervisor."""
     said = Directive(kind, job="job", run=5, generation=generation, reason="said")
-    return apply(State(), Line(said, act_in, None, None, release=False), now=0.0)
+    return apply(ReceivedState(), DirectiveLine(said, act_in, None, None, release=False), now=0.0)
 
 
 @pytest.mark.parametrize(
     ("state", "run", "generation", "is_news", "obeyed"),
     [
-        (State(), 5, 17, True, True),
-        (State(), 5, 17, False, False),
+        (ReceivedState(), 5, 17, True, True),
+        (ReceivedState(), 5, 17, False, False),
         (heard(DirectiveKind.RUN, 16), 5, 17, True, True),
         (heard(DirectiveKind.RUN, 16), 5, 17, False, True),
         (heard(DirectiveKind.RUN, 17), 5, 17, True, True),
@@ -85,7 +85,7 @@ def heard(kind: DirectiveKind, generation: int, act_in: float = 0.0) -> State:
     ],
 )
 def test_it_counts_for_this_run_and_unless_a_supervisor_has_said_more(
-    state: State, run: int, generation: int, *, is_news: bool, obeyed: bool
+    state: ReceivedState, run: int, generation: int, *, is_news: bool, obeyed: bool
 ) -> None:
     """Whatever was there before this process counts only once its run is known."""
     said = directive(DirectiveKind.STOP, run, generation)

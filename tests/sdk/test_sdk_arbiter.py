@@ -5,8 +5,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from kubeai.elastic import arbiter
-from kubeai.elastic.arbiter import Arbiter
+from kubeai.elastic import agreement
+from kubeai.elastic.agreement import StoreArbiter
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.sdk.sdk_scripts import Start
@@ -33,7 +33,7 @@ def _modules(store: Any, *, initialized: bool = True) -> dict[str, ModuleType]:
 @pytest.mark.parametrize("first", [True, False])
 def test_the_first_rank_decides_for_all(first: bool) -> None:  # noqa: FBT001
     store = Store()
-    ranks = [Arbiter(_modules(store)) for _ in range(3)]
+    ranks = [StoreArbiter(_modules(store)) for _ in range(3)]
     proposals = [first, not first, not first]
     outcomes = [rank.settle(2, 7, go_through=mine) for rank, mine in zip(ranks, proposals, strict=True)]
     assert outcomes == [first] * 3
@@ -41,7 +41,7 @@ def test_the_first_rank_decides_for_all(first: bool) -> None:  # noqa: FBT001
 
 
 def test_each_epoch_is_settled_on_its_own() -> None:
-    rank = Arbiter(_modules(Store()))
+    rank = StoreArbiter(_modules(Store()))
     assert rank.settle(2, 7, go_through=False) is False
     assert rank.settle(2, 8, go_through=True) is True
 
@@ -56,14 +56,14 @@ def test_without_a_store_there_is_no_outcome() -> None:
     del bare["torch.distributed.distributed_c10d"]
     broken = _modules(SimpleNamespace(compare_set=fail))
     for modules in ({}, bare, _modules(Store(), initialized=False), _modules(None), broken):
-        assert Arbiter(modules).settle(1, 1, go_through=True) is None
+        assert StoreArbiter(modules).settle(1, 1, go_through=True) is None
 
 
 def test_a_store_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arbiter, "_SECONDS", 0.05)
+    monkeypatch.setattr(agreement, "_STORE_SECONDS", 0.05)
     answered = threading.Event()
     store = SimpleNamespace(compare_set=lambda *_: b"stop" if answered.wait(60) else b"go")
-    assert Arbiter(_modules(store)).settle(1, 1, go_through=True) is None
+    assert StoreArbiter(_modules(store)).settle(1, 1, go_through=True) is None
     answered.set()
     for thread in threading.enumerate():
         if thread.name == "kubeai-settle":

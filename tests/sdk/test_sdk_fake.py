@@ -4,17 +4,17 @@ import threading
 
 import pytest
 from kubeai.elastic.testing import ALL, FakeSupervisor
-from kubeai.elastic.wire import Endpoint, Refused, Unreachable, open_stream, post
+from kubeai.elastic.wire import CallAddress, CallRefused, Unreachable, open_stream, post
 
 LAUNCHER = {"job": "job", "instance": "a", "report": {"hosts": ["n1", "n2", "n3"]}}
 
 
-def process(fake: FakeSupervisor) -> Endpoint:
-    return Endpoint(fake.address, fake.job_token("job", 1))
+def process(fake: FakeSupervisor) -> CallAddress:
+    return CallAddress(fake.address, fake.job_token("job", 1))
 
 
-def launcher(fake: FakeSupervisor) -> Endpoint:
-    return Endpoint(fake.address, fake.launcher_token)
+def launcher(fake: FakeSupervisor) -> CallAddress:
+    return CallAddress(fake.address, fake.launcher_token)
 
 
 def test_it_leaves_no_thread_even_with_callers_that_hang() -> None:
@@ -81,13 +81,13 @@ def test_it_orders_launchers_about() -> None:
 def test_it_refuses_what_the_contract_refuses() -> None:
     """Wrong tokens and a second launcher of a live name, and whatever a test asks for."""
     with FakeSupervisor() as fake:
-        with pytest.raises(Refused, match="bad_token"):
-            open_stream(Endpoint(fake.address, "stranger"), "/v1/processes/stream", {"process": "p"})
+        with pytest.raises(CallRefused, match="bad_token"):
+            open_stream(CallAddress(fake.address, "stranger"), "/v1/processes/stream", {"process": "p"})
         live = open_stream(launcher(fake), "/v1/launchers/stream", LAUNCHER)
-        with live, pytest.raises(Refused, match="name_is_live"):
+        with live, pytest.raises(CallRefused, match="name_is_live"):
             open_stream(launcher(fake), "/v1/launchers/stream", {**LAUNCHER, "instance": "b"})
         fake.refuse(503, "not_serving", path="/v1/processes/")
-        with pytest.raises(Refused, match="not_serving"):
+        with pytest.raises(CallRefused, match="not_serving"):
             post(process(fake), "/v1/processes/report", {})
         assert post(launcher(fake), "/v1/launchers/report", {"job": "job"}) == {}
         fake.accept()

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kubeai.elastic.framing import MAX_LINE, ChunkDecoder, LineSplitter, Malformed
+from kubeai.elastic.wire import MAX_LINE, ChunkDecoder, LineSplitter, MalformedBytes
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=8), st.integers(1, 17))
@@ -25,7 +25,7 @@ def test_extensions_and_upper_case_are_understood() -> None:
     "raw", [b"\r\n", b"x\r\n", b"-1\r\n", b"0x1\r\n", b"1_0\r\n", b"1" * 17 + b"\r\n", b"1" * 2000]
 )
 def test_a_chunk_without_a_size_is_malformed(raw: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedBytes):
         ChunkDecoder().feed(raw)
 
 
@@ -45,5 +45,5 @@ def test_lines_come_out_when_they_are_whole() -> None:
 
 def test_a_line_may_be_as_long_as_the_bound_and_no_longer() -> None:
     assert LineSplitter().feed(b"a" * MAX_LINE + b"\n") == [b"a" * MAX_LINE]
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedBytes):
         LineSplitter().feed(b"a" * (MAX_LINE + 1))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from kubeai.elastic import identity
-from kubeai.elastic.identity import Identity
+from kubeai.elastic.identity import RunIdentity
 from kubeai.elastic.testing import FakeSupervisor
 
 
-def an_identity(directory: Path, run: int = 3, ca: Path | None = None) -> Identity:
-    return Identity(directory, "http://127.0.0.1:1", f"token-{run}", "job", run, ca)
+def an_identity(directory: Path, run: int = 3, ca: Path | None = None) -> RunIdentity:
+    return RunIdentity(directory, "http://127.0.0.1:1", f"token-{run}", "job", run, ca)
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

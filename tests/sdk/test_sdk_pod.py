@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kubeai.elastic import identity
-from kubeai.elastic.identity import Identity
+from kubeai.elastic.identity import RunIdentity
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.sdk.sdk_scripts import HOLDING, SDK, TRAINING, Start, without_sender
@@ -38,10 +38,12 @@ def pod(tmp_path: Path, supervisor: FakeSupervisor) -> FakeSupervisor:
 
 def test_token_and_address_are_enough(tmp_path: Path) -> None:
     project(tmp_path, "first", address="http://127.0.0.1:1", token="t")
-    assert identity.read(tmp_path) == Identity(tmp_path, "http://127.0.0.1:1", "t", None, None, None)
+    assert identity.read(tmp_path) == RunIdentity(tmp_path, "http://127.0.0.1:1", "t", None, None, None)
     project(tmp_path, "second", address="https://supervisor:1\n", token="t2\n", ca_crt="PEM")
-    assert identity.read(tmp_path) == Identity(tmp_path, "https://supervisor:1", "t2", None, None, tmp_path / "ca.crt")
-    assert identity.write(Identity(tmp_path / "..first", "a", "t3", None, None, None)) is None  # type: ignore[func-returns-value]
+    assert identity.read(tmp_path) == RunIdentity(
+        tmp_path, "https://supervisor:1", "t2", None, None, tmp_path / "ca.crt"
+    )
+    assert identity.write(RunIdentity(tmp_path / "..first", "a", "t3", None, None, None)) is None  # type: ignore[func-returns-value]
     assert sorted(path.name for path in (tmp_path / "..first").iterdir()) == ["address", "token"]
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from kubeai.elastic.ranks import RANK, WORLD_SIZE, NumberWatch
-from kubeai.elastic.stderr import StderrLog
+from kubeai.elastic.threads import StderrLog
 
 
 class Framework:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from kubeai.elastic import identity, local, sockets
-from kubeai.elastic.relay import Relay
-from kubeai.elastic.stderr import StderrLog
+from kubeai.elastic import identity, wire
+from kubeai.elastic.relay import PodRelay, relay_name
 from kubeai.elastic.testing import FakeSupervisor
-from kubeai.elastic.wire import Endpoint
+from kubeai.elastic.threads import StderrLog
+from kubeai.elastic.wire import CallAddress
 
 from tests.sdk.sdk_scripts import Script, Start
 from tests.testkit.serving import AgentPeer, Served
@@ -27,9 +27,10 @@ SOMEBODY_ELSE = 12345
 TRAINING = """
     import os, sys, threading, time
     import kubeai.elastic as kubeai
-    from kubeai.elastic import share
+    from kubeai.elastic import wire
 
-    share._SILENCE_SECONDS = float(os.environ.get("SILENCE", "15"))
+    opened, silence = wire.open_stream, float(os.environ.get("SILENCE", "60"))
+    wire.open_stream = lambda *arguments: opened(*arguments, silence)
     init = kubeai.init  # imports the rest: another user may not be able to read the modules
     os.setuid(int(os.environ.get("USER_ID", os.getuid())))
     init(rank=lambda: int(os.environ["NUMBER"]))
@@ -89,7 +90,7 @@ class Host:
 async def host(served: Served, start: Start, tmp_path: Path) -> Host:
     agent = await served.peers.agent("n1")
     _, order = await served.peers.running("job", ["n1"])
-    identity.write(identity.Identity(tmp_path, served.peers.http, order["token"], "job", 1, None))
+    identity.write(identity.RunIdentity(tmp_path, served.peers.http, order["token"], "job", 1, None))
     return Host(served, tmp_path, start, agent)
 
 
@@ -126,10 +127,10 @@ async def test_a_process_that_a_dying_relay_has_accepted_is_the_next_relay(host:
     """A killed process frees its name a moment after the kernel has taken a connection for it."""
     own = identity.read(host.directory)
     assert own is not None
-    dying = local.listen(local.name_of(own))
+    dying = wire.listen_locally(relay_name(own))
     script = host.start(TRAINING, NUMBER="0")
     peer, _ = await asyncio.to_thread(dying.accept)
-    sockets.release(dying)
+    wire.release(dying)
     peer.close()
     await host.connected(1, streams=1)
     await until(lambda: "relay" in script.out.read_text().split())
@@ -212,7 +213,7 @@ async def test_a_process_that_has_taken_the_name_only_prevents_sharing(host: Hos
     own = identity.read(host.directory)
     assert own is not None
     user = SOMEBODY_ELSE if kind == "another user" else os.geteuid()
-    with squatter(local.name_of(own), user, *(["binary"] if kind == "binary" else [])):
+    with squatter(relay_name(own), user, *(["binary"] if kind == "binary" else [])):
         await host.run(2)
         await host.connected(2, streams=2)
 
@@ -238,13 +239,13 @@ async def test_nonsense_on_its_socket_does_not_harm_a_relay(host: Host, nonsense
     await host.run(1)
     own = identity.read(host.directory)
     assert own is not None
-    peers = [local.connect(local.name_of(own), 5.0) for _ in range(3)]
+    peers = [wire.connect_locally(relay_name(own), 5.0) for _ in range(3)]
     for peer in peers:
         peer.sendall(nonsense)
     host.start(TRAINING, NUMBER="1")
     await host.connected(2, streams=1)
     for peer in peers:
-        sockets.release(peer)
+        wire.release(peer)
 
 
 def test_processes_of_different_jobs_runs_and_directories_have_different_relays(tmp_path: Path) -> None:
@@ -253,26 +254,26 @@ def test_processes_of_different_jobs_runs_and_directories_have_different_relays(
     first.mkdir()
     second.mkdir()
     (tmp_path / "link").symlink_to(first)
-    own = identity.Identity(first, "http://a", "token", "job", 1, None)
+    own = identity.RunIdentity(first, "http://a", "token", "job", 1, None)
     others = [
         replace(own, directory=second),
         replace(own, job="other"),
         replace(own, run=2),
         replace(own, job=None, run=None),
     ]
-    names = {local.name_of(each) for each in (own, *others)}
+    names = {relay_name(each) for each in (own, *others)}
     assert len(names) == 5
     same = replace(own, directory=tmp_path / "link", token="renewed", address="http://b")
-    assert local.name_of(same) == local.name_of(own)
+    assert relay_name(same) == relay_name(own)
 
 
 def test_a_relay_that_is_closed_while_it_opens_its_stream_leaves_nothing_open() -> None:
     name, ready = os.urandom(8).hex(), b'{"answers": [{}]}'
-    with socket.create_server(("127.0.0.1", 0)) as server, closing(local.listen(name)) as listener:
-        there = Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", "token")
-        relay = Relay(listener, lambda: there, StderrLog())
+    with socket.create_server(("127.0.0.1", 0)) as server, closing(wire.listen_locally(name)) as listener:
+        there = CallAddress(f"http://127.0.0.1:{server.getsockname()[1]}", "token")
+        relay = PodRelay(listener, lambda: there, StderrLog())
         relay.start()
-        peer = local.connect(name, 5.0)
+        peer = wire.connect_locally(name, 5.0)
         peer.sendall(HEAD % 16 + b'{"process": "x"}')
         stream, _ = server.accept()
         relay.close()
@@ -282,7 +283,7 @@ def test_a_relay_that_is_closed_while_it_opens_its_stream_leaves_nothing_open() 
         with stream, call:
             read_to_the_end(stream)
             read_to_the_end(call)
-    sockets.release(peer)
+    wire.release(peer)
 
 
 def read_to_the_end(connection: socket.socket) -> None:

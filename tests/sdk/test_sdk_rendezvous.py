@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 from kubeai.elastic import gates
-from kubeai.elastic.agreement import Agreement, Answer, Purpose
 from kubeai.elastic.elastic_agent import is_of_collective
+from kubeai.elastic.messages import Directive, DirectiveKind, DirectiveLine, RankAnswer, StepAgreement, StepPurpose
 from kubeai.elastic.monitor import Monitor
-from kubeai.elastic.state import Line
 from kubeai.elastic.testing import FakeSupervisor
-from kubeai.elastic.values import Directive, DirectiveKind
 
 from tests.sdk.sdk_scripts import Script, Start
 from tests.testkit.waiting import wait_until
@@ -33,7 +31,7 @@ FAILING = """
     print("up.")
     raise RuntimeError({message!r})
 """
-LINE = Line(Directive(DirectiveKind.RUN, "job", 1, 1, "sent by a test"), 0.0, None, None, release=False)
+LINE = DirectiveLine(Directive(DirectiveKind.RUN, "job", 1, 1, "sent by a test"), 0.0, None, None, release=False)
 ROUND = {"KUBEAI_RENDEZVOUS_ROUND": "1"}
 
 
@@ -94,20 +92,20 @@ def test_a_rank_holds_once_its_checkpoint_is_reported(monkeypatch: pytest.Monkey
     monkeypatch.setattr(gates, "_gates", dict(gates._gates))
     monitor = Monitor()
     gates._step = 4
-    monitor.join(Purpose.REGROUP)
-    monitor.receive(replace(LINE, agreement=Agreement(1, Purpose.REGROUP, 5, committed=True)))
-    position = monitor.wait_at(Purpose.REGROUP, 5, 0.0)
+    monitor.join(StepPurpose.REGROUP)
+    monitor.receive(replace(LINE, agreement=StepAgreement(1, StepPurpose.REGROUP, 5, committed=True)))
+    position = monitor.wait_at(StepPurpose.REGROUP, 5, 0.0)
     assert position is not None
     assert monitor.settle(position, outcome=None)
     monitor.checkpoint_saved(5, None)
-    monitor.hold(Purpose.REGROUP)
+    monitor.hold(StepPurpose.REGROUP)
     assert monitor.next_reply() == position  # it has committed itself, and says no more
     saved = monitor.next_report()
     assert saved is not None
     monitor.confirm(saved)
     reply = monitor.next_reply()
     assert reply is not None
-    assert reply.answer is Answer.HELD
+    assert reply.answer is RankAnswer.HELD
 
 
 def test_only_processes_of_a_round_agree_to_hold(supervisor: FakeSupervisor, start: Start) -> None:

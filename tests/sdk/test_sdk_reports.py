@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-from kubeai.elastic.messages import described
+from kubeai.elastic.messages import Directive, DirectiveKind, DirectiveLine, described
 from kubeai.elastic.monitor import Monitor
-from kubeai.elastic.state import Line
 from kubeai.elastic.testing import FakeSupervisor
-from kubeai.elastic.values import Directive, DirectiveKind
 
 from tests.sdk.sdk_scripts import TRAINING, Start
 from tests.testkit.waiting import wait_until
@@ -53,7 +51,7 @@ def test_only_a_step_that_takes_much_longer_or_less_is_news() -> None:
 
 def _answers(monitor: Monitor) -> tuple[str, int] | None:
     """The kind and the generation of the report that waits to be sent."""
-    report = monitor.unreported_outcome()
+    report = monitor.outcome
     return None if report is None else (report.kind.value, report.generation)
 
 
@@ -61,7 +59,7 @@ def _stopped(step: int | None) -> Monitor:
     """A process that was told to stop by generation 7, and that knows of it since `step`."""
     monitor = Monitor()
     stop = Directive(DirectiveKind.STOP, job="job", run=1, generation=7, reason="a test")
-    monitor.receive(Line(stop, 0.0, None, None, release=False))
+    monitor.receive(DirectiveLine(stop, 0.0, None, None, release=False))
     if step is not None:
         monitor.stop_at(step)
     return monitor

@@ -129,9 +129,7 @@ def test_a_stop_on_its_way_is_answered_by_the_checkpoint_that_was_saved_at_sigte
 ) -> None:
     """As where a queue deletes the pods before the supervisor has decided: training does not go on after SIGTERM."""
     # A busy machine takes longer than the two seconds for which a process waits.
-    exits = (
-        "from kubeai.elastic import exit_hook\n    exit_hook._STOP_SECONDS = 20\n    print('exits')\n    sys.exit(-1)"
-    )
+    exits = "from kubeai.elastic import session\n    session._STOP_SECONDS = 20\n    print('exits')\n    sys.exit(-1)"
     script = start(LEAVES.replace("sys.exit(-1)", exits), RANK="0")
     supervisor.wait_for(lambda: supervisor.hellos)
     script.wait_for_line("training\n")

@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kubeai.elastic._fake_server import Call, Refusal
-from kubeai.elastic.testing import FakeSupervisor
+from kubeai.elastic.testing import FakeCall, FakeRefusal, FakeSupervisor
 
 from tests.sdk.sdk_scripts import HOLDING, TRAINING, Start
 from tests.testkit.waiting import wait_until
@@ -58,9 +57,9 @@ def test_an_older_supervisor_that_knows_no_failed_saves_hears_that_the_process_l
 ) -> None:
     usual = supervisor._refusal
 
-    def refusal(call: Call) -> Refusal | None:
+    def refusal(call: FakeCall) -> FakeRefusal | None:
         is_unknown = call.body.get("kind") == "failed"
-        return Refusal(400, "malformed", "no such kind") if is_unknown else usual(call)
+        return FakeRefusal(400, "malformed", "no such kind") if is_unknown else usual(call)
 
     monkeypatch.setattr(supervisor, "_refusal", refusal)
     script = start(TRAINING.replace("sys.exit(-1)", "open('/nowhere/at/all')"), KUBEAI_EXIT_HOLD="0")

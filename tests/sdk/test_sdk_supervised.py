@@ -71,7 +71,7 @@ BACKGROUND = """
         if kubeai.should_stop(step):
             asked.set()
             pending.join()
-            while _session._monitor.unreported_outcome():
+            while _session.monitor.outcome:
                 time.sleep(0.005)
             print("the late one is reported")
             while not go.exists():
@@ -129,7 +129,7 @@ def train(tmp_path: Path, start: Start) -> Train:
             nodes = [f"n{number}" for number in range(ranks)]
             await served.peers.agents(nodes)
             launcher, order = await served.peers.running(JOB, nodes)
-            identity.write(identity.Identity(tmp_path, served.peers.http, order["token"], JOB, order["run"], None))
+            identity.write(identity.RunIdentity(tmp_path, served.peers.http, order["token"], JOB, order["run"], None))
             given = {"COLLECTIVE": "0", "FAILS": "", "TIMES": "100", **variables, "WORLD_SIZE": str(ranks)}
             scripts = [start(script, **given, RANK=str(number), KUBEAI_HOST=node) for number, node in enumerate(nodes)]
             for each in scripts:

@@ -7,12 +7,11 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from kubeai.elastic import local, sockets, threads
-from kubeai.elastic.relay import Relay
-from kubeai.elastic.requests import Request
-from kubeai.elastic.stderr import StderrLog
+from kubeai.elastic import threads, wire
+from kubeai.elastic.relay import PodRelay, RelayedCall
 from kubeai.elastic.testing import FakeSupervisor
-from kubeai.elastic.wire import Endpoint, Stream, open_stream
+from kubeai.elastic.threads import StderrLog
+from kubeai.elastic.wire import CallAddress, LineStream, open_stream
 
 from tests.sdk.sdk_scripts import Start
 from tests.testkit.serving import Served
@@ -53,14 +52,14 @@ def test_a_thread_that_is_closed_does_not_go_on() -> None:
 LISTENING = """
     import time
     import kubeai.elastic as kubeai
-    from kubeai.elastic import listener
+    from kubeai.elastic import monitor
 
-    parse = listener.parse
+    parse = monitor.parse_line
     def parse_most(message):
         if message["generation"] == 3:
             raise KeyError("nobody thought of it")
         return parse(message)
-    listener.parse = parse_most
+    monitor.parse_line = parse_most
     kubeai.init(rank=0)
     while kubeai.check_alive():
         time.sleep(0.005)
@@ -82,12 +81,12 @@ def test_a_line_that_causes_a_fault_delays_no_other(supervisor: FakeSupervisor, 
     assert script.err.read_text().count("Traceback") == 1
 
 
-class FaultyRelay(Relay):
+class FaultyRelay(PodRelay):
     """Fails wherever it serves one process."""
 
     faulty = ""
 
-    def _received(self, peer: Any, request: Request) -> None:
+    def _received(self, peer: Any, request: RelayedCall) -> None:
         if self.faulty == "request" and request.body.get("process") == "poison":
             raise KeyError(self.faulty)
         super()._received(peer, request)
@@ -97,16 +96,16 @@ class FaultyRelay(Relay):
             raise KeyError(self.faulty)
         super()._settle(peer, dict(message), result)
 
-    def _pass_to(self, processes: Any, line: Mapping[str, Any]) -> None:
-        if self.faulty == "line" and "poison" in processes:
+    def _pass_on(self, message: Mapping[str, Any]) -> None:
+        if self.faulty == "line" and "poison" in message.get("processes", ()):
             raise KeyError(self.faulty)
-        super()._pass_to(processes, line)
+        super()._pass_on(message)
 
 
-def _opened(name: str, process: str) -> Stream | None:
+def _opened(name: str, process: str) -> LineStream | None:
     hello = {"process": process, "host": "n1", "rank": None, "run": 1, "pid": 1, "step": None, "sdk": "0"}
     try:
-        return open_stream(Endpoint(local.SCHEME + name, ""), "/v1/processes/stream", hello)
+        return open_stream(CallAddress(wire.LOCAL_SCHEME + name, ""), "/v1/processes/stream", hello)
     except Exception:  # noqa: BLE001 - the one that the relay fails to serve
         return None
 
@@ -119,8 +118,8 @@ async def test_a_fault_of_a_relay_in_serving_one_process_costs_no_other(
     await served.peers.agent("n1")
     _, order = await served.peers.running("job", ["n1"])
     name = f"faulty-{faulty}"
-    with closing(local.listen(name)) as listener:
-        relay = FaultyRelay(listener, lambda: Endpoint(served.peers.http, order["token"]), StderrLog())
+    with closing(wire.listen_locally(name)) as listener:
+        relay = FaultyRelay(listener, lambda: CallAddress(served.peers.http, order["token"]), StderrLog())
         relay.faulty = faulty
         relay.start()
         streams = [await asyncio.to_thread(_opened, name, each) for each in ("first", "poison", "second")]
@@ -133,4 +132,4 @@ async def test_a_fault_of_a_relay_in_serving_one_process_costs_no_other(
         relay.close()
         for stream in filter(None, streams):
             stream.close()
-    sockets.release(listener)
+    wire.release(listener)

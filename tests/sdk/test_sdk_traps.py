@@ -297,10 +297,10 @@ os.environ.clear()
 def test_asking_a_module_that_was_emptied_does_not_raise(start: Start) -> None:
     script = start(
         """
-        import kubeai.elastic as kubeai, kubeai.elastic.flag as flag
+        import kubeai.elastic as kubeai, kubeai.elastic.monitor as monitor
         asked = kubeai.check_alive
-        for name in list(vars(flag)):
-            vars(flag)[name] = None
+        for name in list(vars(monitor)):
+            vars(monitor)[name] = None
         print(asked())
         """
     )

@@ -14,26 +14,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubeai.elastic import sockets
-from kubeai.elastic.framing import MAX_LINE
+from kubeai.elastic import wire
 from kubeai.elastic.testing import FakeSupervisor
-from kubeai.elastic.wire import Backoff, Connection, Endpoint, Refused, Stream, Unreachable, open_stream, post
+from kubeai.elastic.wire import (
+    MAX_LINE,
+    CallAddress,
+    CallRefused,
+    LineStream,
+    PostConnection,
+    ReconnectBackoff,
+    Unreachable,
+    open_stream,
+    post,
+)
 
 STREAM = "/v1/processes/stream"
 REPORT = "/v1/processes/report"
 HELLO = {"process": "p", "rank": 0}
 
 
-def endpoint(supervisor: FakeSupervisor, ca: Path | None = None) -> Endpoint:
-    return Endpoint(supervisor.address, supervisor.job_token("job", 1), ca)
+def endpoint(supervisor: FakeSupervisor, ca: Path | None = None) -> CallAddress:
+    return CallAddress(supervisor.address, supervisor.job_token("job", 1), ca)
 
 
-def listen(supervisor: FakeSupervisor, silence: float = 5.0) -> Stream:
+def listen(supervisor: FakeSupervisor, silence: float = 5.0) -> LineStream:
     return open_stream(endpoint(supervisor), STREAM, HELLO, silence)
 
 
 @contextlib.contextmanager
-def answering(answer: bytes, *, stay: bool = False) -> Iterator[Endpoint]:
+def answering(answer: bytes, *, stay: bool = False) -> Iterator[CallAddress]:
     """A server that reads something from its first caller and answers these bytes, right or wrong."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         leave = threading.Event()
@@ -47,7 +56,7 @@ def answering(answer: bytes, *, stay: bool = False) -> Iterator[Endpoint]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", "token")
+        yield CallAddress(f"http://127.0.0.1:{server.getsockname()[1]}", "token")
         leave.set()
         thread.join()
 
@@ -60,22 +69,22 @@ def answer(status: str, body: bytes, *headers: str) -> bytes:
 @pytest.fixture(autouse=True)
 def _nothing_stays_open() -> Iterator[None]:
     yield
-    assert not sockets._open
+    assert not wire._open
 
 
 def test_a_connection_that_is_closed_while_another_thread_opens_it_again_can_be_closed(
     supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of the old one wakes that thread, which is done before `close` returns."""
-    connection = Connection()
+    connection = PostConnection()
 
     def again(sock: socket.socket) -> None:
         monkeypatch.undo()
-        sockets.release(sock)
+        wire.release(sock)
         connection.post(endpoint(supervisor), REPORT, {"kind": "left", "process": "p"})
 
     connection.post(endpoint(supervisor), REPORT, {"kind": "left", "process": "p"})
-    monkeypatch.setattr(sockets, "release", again)
+    monkeypatch.setattr(wire, "release", again)
     connection.close()
     assert len(supervisor.reports) == 2
     connection.close()
@@ -90,7 +99,7 @@ def test_a_post_says_what_it_is_given_and_returns_the_answer(supervisor: FakeSup
 def test_a_refusal_carries_the_contracts_word(supervisor: FakeSupervisor) -> None:
     supervisor.refuse(409, "run_is_over", "the run is over")
     for call in (lambda: post(endpoint(supervisor), REPORT, {}), lambda: listen(supervisor)):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(CallRefused) as refused:
             call()
         assert (refused.value.status, refused.value.code, refused.value.message) == (
             409,
@@ -101,14 +110,14 @@ def test_a_refusal_carries_the_contracts_word(supervisor: FakeSupervisor) -> Non
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff"])
 def test_a_refusal_in_other_words_has_no_code(body: bytes) -> None:
-    with answering(answer("502 Bad Gateway", body)) as there, pytest.raises(Refused) as refused:
+    with answering(answer("502 Bad Gateway", body)) as there, pytest.raises(CallRefused) as refused:
         post(there, REPORT, {})
     assert (refused.value.status, refused.value.code) == (502, "")
 
 
 def test_a_redirect_is_refused_and_not_followed(supervisor: FakeSupervisor) -> None:
     elsewhere = answer("307 Temporary Redirect", b"", f"Location: {supervisor.address}{REPORT}")
-    with answering(elsewhere) as there, pytest.raises(Refused) as refused:
+    with answering(elsewhere) as there, pytest.raises(CallRefused) as refused:
         post(there, REPORT, {})
     assert refused.value.status == 307
     assert not supervisor.reports
@@ -140,12 +149,12 @@ def test_a_server_that_says_nothing_is_unreachable_after_the_time_out() -> None:
 @pytest.mark.parametrize("address", ["", "ftp://h:1", "http://", "http://h:port", "127.0.0.1:80", "http://bücher:1"])
 def test_an_address_that_is_none_is_unreachable(address: str) -> None:
     with pytest.raises(Unreachable):
-        post(Endpoint(address, "token"), REPORT, {})
+        post(CallAddress(address, "token"), REPORT, {})
 
 
 def test_a_token_that_would_be_a_header_of_its_own_is_unreachable(supervisor: FakeSupervisor) -> None:
     with pytest.raises(Unreachable):
-        post(Endpoint(supervisor.address, "a\r\nX-Other: b"), REPORT, {})
+        post(CallAddress(supervisor.address, "a\r\nX-Other: b"), REPORT, {})
 
 
 def test_lines_come_as_they_are_sent_without_heartbeats(supervisor: FakeSupervisor) -> None:
@@ -171,7 +180,7 @@ def test_heartbeats_are_life(supervisor: FakeSupervisor) -> None:
 def test_three_heartbeats_are_asked_for_in_the_silence_that_ends_a_stream() -> None:
     """The kernel asks as well whether the supervisor's machine is still there."""
     with socket.create_server(("127.0.0.1", 0)) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        there = Endpoint(f"http://127.0.0.1:{server.getsockname()[1]}", "token")
+        there = CallAddress(f"http://127.0.0.1:{server.getsockname()[1]}", "token")
         opening = pool.submit(open_stream, there, STREAM, {}, silence=60.0)
         connection, _ = server.accept()
         with connection:
@@ -252,7 +261,7 @@ class _Clock:
 def test_a_backoff_grows_with_the_absence_of_the_supervisor_and_begins_again() -> None:
     """Ceilings double to a second, are a quarter of the absence later, and 5 s in the end; anything below may come."""
     clock = _Clock()
-    backoff = Backoff(first=0.1, maximum=5.0, clock=clock)
+    backoff = ReconnectBackoff(first=0.1, maximum=5.0, clock=clock)
     for ceiling in (0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
         assert 0 <= backoff.next() <= ceiling
     for absence, ceiling in ((4.0, 1.0), (8.0, 2.0), (3600.0, 5.0)):
@@ -290,8 +299,8 @@ def secure(supervisor: FakeSupervisor, certificate: Path) -> FakeSupervisor:
     return supervisor
 
 
-def _https(supervisor: FakeSupervisor, ca: Path | None) -> Endpoint:
-    return Endpoint(supervisor.address.replace("http:", "https:"), supervisor.job_token("job", 1), ca)
+def _https(supervisor: FakeSupervisor, ca: Path | None) -> CallAddress:
+    return CallAddress(supervisor.address.replace("http:", "https:"), supervisor.job_token("job", 1), ca)
 
 
 def test_posts_and_streams_over_tls(secure: FakeSupervisor, certificate: Path) -> None:

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
         should_stop,
         stop_is_agreed,
     )
-    from .global_batch import Accumulation, accumulation
-    from .loop import steps
+    from .loop import Accumulation, accumulation, steps
 
 __all__ = [
     "Accumulation",
@@ -68,11 +67,11 @@ if not TYPE_CHECKING:  # a type checker would take it to mean that every name ex
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import api, global_batch, loop  # noqa: PLC0415 - see above; they import http.client, ssl and dataclasses
+        from . import api, loop  # noqa: PLC0415 - see above; they import http.client, ssl and dataclasses
 
-        modules = (api, global_batch)
+        modules = (api, loop)
         functions = {public: getattr(module, public) for module in modules for public in module.__all__}
-        functions["steps"] = loop.steps
+        del functions["finish_step"]
         globals().update(functions)  # from now on they are plain attributes
         # A module with a `__getattr__` costs 12 ns more at each `kubeai.check_alive()`.
         globals().pop("__getattr__", None)

@@ -1,215 +1,310 @@
-"""The state machine of one rank that agrees on a step, as pure functions without a clock or a thread.
+"""One rank's part in an agreement on a step at which all ranks stop or save.
 
 The supervisor asks all ranks for their step (a poll: `step` is None), proposes a step S that all of them can still
 reach, and commits S once all have accepted. A rank accepts only while its own step is below S.
 
-A rank that has accepted must pass its gate, which is S, only with the outcome known. So the caller sets the gate first
-and reads its step afterwards, while the training thread writes its step first and reads the gate afterwards: one of
-the two sees the other.
+A rank that has accepted must pass its gate, which is S, only with the outcome known. So `Participant` sets the gate
+first and reads the step afterwards, while the training thread writes its step first and reads the gate afterwards: one
+of the two sees the other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+import operator
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from .values import DirectiveKind
+from . import elastic_agent, gates
+from .messages import DIRECTIVE_OF, RankAnswer, StepPurpose
+from .ranks import ask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
 
+    from .messages import Directive, DirectiveLine, StepAgreement
+    from .monitor import Monitor
 
-class Purpose(str, Enum):
-    """The action that all ranks take at the agreed step."""
-
-    STOP = "stop"
-    """Save and exit."""
-    CHECKPOINT = "checkpoint"
-    """Save and go on."""
-    RENDEZVOUS = "rendezvous"
-    """Save and hold until the elastic agent ends the process, to start another one in the next round."""
-    REGROUP = "regroup"
-    """Hold, and go on in the next round without a restart."""
-
-    @property
-    def directive(self) -> DirectiveKind | None:
-        """The directive that takes effect at the agreed step; None: the present one stays."""
-        return _DIRECTIVES.get(self)
-
-
-_DIRECTIVES = {
-    Purpose.STOP: DirectiveKind.STOP,
-    Purpose.CHECKPOINT: DirectiveKind.CHECKPOINT,
-    Purpose.RENDEZVOUS: DirectiveKind.STOP,
-}
-
-
-class Answer(str, Enum):
-    """A rank's answer to an agreement."""
-
-    DECLINED = "declined"
-    """The step is unknown (a poll), or this rank has already finished it."""
-    ACCEPTED = "accepted"
-    """This rank will not pass the step without knowing the outcome."""
-    COMMITTED = "committed"
-    """This rank will stop or save at the step."""
-    PASSED = "passed"
-    """This rank has gone past the step, and will not stop or save for this agreement."""
-    REACHED = "reached"
-    """This rank has stopped or saves at the step."""
-    HELD = "held"
-    """This rank waits at the step, outside any collective, for the next round."""
+_SETTLED = (RankAnswer.PASSED, RankAnswer.REACHED, RankAnswer.HELD)
+_COMMITTED = (RankAnswer.COMMITTED, RankAnswer.REACHED, RankAnswer.HELD)
+_COMMIT_SECONDS = 2.0  # how long a rank waits at the step for a commit; the others do not wait longer either
+_STORE_SECONDS = 2.0  # a store whose host is gone may not answer for minutes
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """A poll, a proposal or a commit. `epoch` numbers the attempts of a job and is never used again."""
-
-    epoch: int
-    purpose: Purpose
-    step: int | None
-    committed: bool
-
-
-@dataclass(frozen=True)
-class Position:
+class RankPosition:
     """An agreement and this rank's answer to it."""
 
-    agreement: Agreement
-    answer: Answer
-
-    @property
-    def gate(self) -> int | None:
-        """The step that this rank must not pass before the outcome is known; None if it may go on."""
-        return self.agreement.step if self.answer in (Answer.ACCEPTED, Answer.COMMITTED) else None
+    agreement: StepAgreement
+    answer: RankAnswer
 
     @property
     def is_settled(self) -> bool:
         """Whether this rank has stopped or saved for it, or has gone past it."""
-        return self.answer in (Answer.PASSED, Answer.REACHED, Answer.HELD)
-
-    @property
-    def is_final(self) -> bool:
-        """Whether no later line of the same epoch can change the answer."""
-        return self.is_settled or self.answer is Answer.COMMITTED
+        return self.answer in _SETTLED
 
     @property
     def is_committed(self) -> bool:
         """Whether this rank stops or saves at the step, or has done so."""
-        return self.answer in (Answer.COMMITTED, Answer.REACHED, Answer.HELD)
+        return self.answer in _COMMITTED
 
 
 @dataclass(frozen=True)
-class Held:
-    """All that a rank holds: the newest epoch that it has seen, and for each purpose its position."""
+class HeldPositions:
+    """The newest epoch that this rank has seen, and its position for each purpose. Pure: without clock or thread."""
 
     epoch: int = 0
-    stop: Position | None = None
-    checkpoint: Position | None = None
-    rendezvous: Position | None = None
-    regroup: Position | None = None
+    positions: Mapping[StepPurpose, RankPosition] = field(default_factory=dict)
 
-    @property
-    def positions(self) -> Mapping[Purpose, Position | None]:
-        """The position for each purpose."""
-        return {purpose: getattr(self, purpose.value) for purpose in Purpose}
+    def gate(self, purpose: StepPurpose) -> int | None:
+        """Return the step that this rank must not pass before the outcome is known; None if it may go on."""
+        position = self.positions.get(purpose)
+        is_bound = position is not None and position.answer in (RankAnswer.ACCEPTED, RankAnswer.COMMITTED)
+        return position.agreement.step if position is not None and is_bound else None
 
-    def of(self, purpose: Purpose) -> Position | None:
-        """Return the position for a purpose."""
-        return self.positions[purpose]
-
-    def gate(self, purpose: Purpose) -> int | None:
-        """Return the gate for a purpose; None if there is none."""
-        position = self.of(purpose)
-        return None if position is None else position.gate
-
-    @property
-    def newest(self) -> Position | None:
-        """The newest position in which this rank has accepted or committed itself."""
+    def newest(self) -> RankPosition | None:
+        """Return the newest position in which this rank has accepted or committed itself."""
         bound = [
-            one for one in self.positions.values() if one is not None and (one.gate is not None or one.is_committed)
+            position
+            for purpose, position in self.positions.items()
+            if self.gate(purpose) is not None or position.is_committed
         ]
         return max(bound, key=lambda position: position.agreement.epoch, default=None)
 
+    def concerns(self, agreement: StepAgreement | None) -> bool:
+        """Return whether an agreement is the present one or newer, so that `receive` looks at it."""
+        return agreement is not None and agreement.epoch >= self.epoch
 
-def parse(value: Mapping[str, Any] | None) -> Agreement | None:
-    """Read the field `agreement` of a line. Raises KeyError, TypeError or ValueError."""
-    if value is None:
-        return None
-    epoch, step, committed = value["epoch"], value["step"], value["committed"]
-    if type(epoch) is not int or type(committed) is not bool or not (step is None or type(step) is int):
-        raise TypeError(f"{value!r} is not an agreement")
-    if committed and step is None:
-        raise ValueError("a committed agreement without a step")
-    return Agreement(epoch, Purpose(value["purpose"]), step, committed)
+    def receive(self, agreement: StepAgreement | None, step: int | None) -> HeldPositions:
+        """Return what the rank holds after a line with this agreement. The line is the whole present state.
 
+        An older epoch is ignored. Without an agreement, what is not committed is dropped.
 
-def concerns(held: Held, agreement: Agreement | None) -> bool:
-    """Return whether an agreement is the present one or newer, so that `receive` looks at it."""
-    return agreement is not None and agreement.epoch >= held.epoch
+        Args:
+            agreement: The agreement in the line.
+            step: The steps that the rank has finished, read after the gate was set; None if it has not said so yet.
+        """
+        if agreement is not None and agreement.epoch < self.epoch:
+            return self
+        kept = dict(self.positions)
+        if agreement is None or agreement.epoch > self.epoch:  # no later line may take back what is committed
+            kept = {
+                purpose: position
+                for purpose, position in kept.items()
+                if position.is_settled or position.answer is RankAnswer.COMMITTED
+            }
+        if agreement is None:
+            return HeldPositions(self.epoch, kept)
+        kept[agreement.purpose] = _answered(kept.get(agreement.purpose), agreement, step)
+        return HeldPositions(agreement.epoch, kept)
 
+    def settle(self, position: RankPosition, *, reached: bool) -> HeldPositions:
+        """Return what the rank holds once it is known whether it stops or saves for `position`."""
+        purpose = position.agreement.purpose
+        known = self.positions.get(purpose)
+        if known is not None and known.agreement.epoch > position.agreement.epoch and not reached:
+            return self  # A newer one has replaced it meanwhile.
+        committed = replace(position.agreement, committed=position.agreement.committed or reached)
+        answer = RankAnswer.REACHED if reached else RankAnswer.PASSED
+        return HeldPositions(self.epoch, {**self.positions, purpose: RankPosition(committed, answer)})
 
-def receive(held: Held, agreement: Agreement | None, step: int | None) -> Held:
-    """Return what the rank holds after a line with this agreement. The line is the whole present state.
-
-    An older epoch is ignored. Without an agreement, what is not committed is dropped.
-
-    Args:
-        held: What the rank held before.
-        agreement: The agreement in the line.
-        step: The steps that the rank has finished, read after the gate was set; None if it has not said so yet.
-    """
-    if agreement is None:
-        return _only_final(held, held.epoch)
-    if not concerns(held, agreement):
-        return held
-    if agreement.epoch > held.epoch:
-        held = _only_final(held, agreement.epoch)
-    return _with(held, _position(held.of(agreement.purpose), agreement, step))
-
-
-def settle(held: Held, position: Position, *, reached: bool) -> Held:
-    """Return what the rank holds once it is known whether it stops or saves for `position`."""
-    known = held.of(position.agreement.purpose)
-    if known is not None and known.agreement.epoch > position.agreement.epoch and not reached:
-        return held  # A newer one has replaced it meanwhile.
-    committed = replace(position.agreement, committed=position.agreement.committed or reached)
-    return _with(held, Position(committed, Answer.REACHED if reached else Answer.PASSED))
-
-
-def hold(held: Held, purpose: Purpose) -> Held:
-    """Return what the rank holds once it waits for the next round. It changes only at a step that it has reached."""
-    position = held.of(purpose)
-    if position is None or position.answer is not Answer.REACHED:
-        return held
-    return _with(held, replace(position, answer=Answer.HELD))
+    def hold(self, purpose: StepPurpose) -> HeldPositions:
+        """Return what the rank holds once it waits for the next round: only at a step that it has reached."""
+        position = self.positions.get(purpose)
+        if position is None or position.answer is not RankAnswer.REACHED:
+            return self
+        held = replace(position, answer=RankAnswer.HELD)
+        return HeldPositions(self.epoch, {**self.positions, purpose: held})
 
 
-def _position(known: Position | None, agreement: Agreement, step: int | None) -> Position:
+def _answered(known: RankPosition | None, agreement: StepAgreement, step: int | None) -> RankPosition:
     """Return the position after an agreement of the newest epoch."""
     if known is not None and known.agreement.epoch == agreement.epoch:
-        if known.is_final:
+        if known.is_settled or known.answer is RankAnswer.COMMITTED:
             return known
-        if known.answer is Answer.ACCEPTED and agreement.step in (None, known.agreement.step):
-            return Position(agreement, Answer.COMMITTED) if agreement.committed else known
+        if known.answer is RankAnswer.ACCEPTED and agreement.step in (None, known.agreement.step):
+            return RankPosition(agreement, RankAnswer.COMMITTED) if agreement.committed else known
     if agreement.step is None or step is None:
-        return Position(agreement, Answer.DECLINED)
+        return RankPosition(agreement, RankAnswer.DECLINED)
     if agreement.committed:
-        return Position(agreement, Answer.COMMITTED if step < agreement.step else Answer.PASSED)
-    return Position(agreement, Answer.ACCEPTED if step < agreement.step else Answer.DECLINED)
+        return RankPosition(agreement, RankAnswer.COMMITTED if step < agreement.step else RankAnswer.PASSED)
+    return RankPosition(agreement, RankAnswer.ACCEPTED if step < agreement.step else RankAnswer.DECLINED)
 
 
-def _only_final(held: Held, epoch: int) -> Held:
-    """Keep what no later line may take back."""
-    final = {
-        purpose.value: position
-        for purpose, position in held.positions.items()
-        if position is not None and position.is_final
-    }
-    return Held(epoch, **final)
+class Participant:
+    """Keeps the positions of this rank and collects the answers that it still has to give.
+
+    Not thread-safe: the monitor calls everything here with its lock held, and places the gates again afterwards.
+    """
+
+    def __init__(self) -> None:
+        self.held = HeldPositions()
+        self.directives: dict[StepPurpose, Directive] = {}
+        self._purposes: set[StepPurpose] = set()
+        self._newest: StepAgreement | None = None
+        self._unsent: dict[StepPurpose, RankPosition] = {}
+        self._sent: dict[StepPurpose, RankPosition] = {}
+
+    def is_awaited(self) -> bool:
+        """Return whether the supervisor waits until this rank reads its step or reaches a gate."""
+        if any(self.held.gate(purpose) is not None for purpose in StepPurpose):
+            return True
+        asked = None if self._newest is None else self.held.positions.get(self._newest.purpose)
+        return asked is not None and not asked.is_settled
+
+    def awaits_step(self, line: DirectiveLine) -> bool:
+        """Return whether the directive of a line that was received takes effect at an agreed step, or has done so."""
+        agreement = line.agreement
+        if agreement is None or not line.is_agreed or agreement.purpose not in self._purposes:
+            return False
+        position, agreed = self.held.positions.get(agreement.purpose), self.directives.get(agreement.purpose)
+        # A line may carry a checkpoint that was saved beside a later request, which was not agreed.
+        is_later = agreed is not None and line.directive.generation != agreed.generation
+        is_done = position is not None and position.is_settled and agreement.purpose is StepPurpose.CHECKPOINT
+        return not (is_later and is_done)
+
+    def join(self, purpose: StepPurpose) -> None:
+        """Take part in the agreements of a purpose from now on, also in one that is already there."""
+        self._purposes.add(purpose)
+        if self._newest is not None and self._newest.purpose is purpose:
+            self._apply(self._newest)
+
+    def receive(self, line: DirectiveLine) -> None:
+        """Apply the agreement of a line, or that there is none."""
+        new = self._newest = line.agreement
+        if new is not None and self.held.concerns(new):
+            known = self.held.positions.get(new.purpose)
+            if known is None or not (known.is_settled and known.agreement.epoch == new.epoch):
+                kind = DIRECTIVE_OF.get(new.purpose, line.directive.kind)
+                self.directives[new.purpose] = replace(line.directive, kind=kind)
+        self._apply(new)
+
+    def _apply(self, new: StepAgreement | None) -> None:
+        step = None
+        if new is not None and new.purpose in self._purposes and self.held.concerns(new):
+            if new.step is not None:
+                gates.lower(new.purpose, new.step)  # before the step is read, see above
+            step = gates.finished_steps()
+        self.held = self.held.receive(new, step)
+        if new is not None and new.purpose in self._purposes:
+            self._answer(new.purpose)
+
+    def at(self, purpose: StepPurpose, step: int) -> RankPosition | None:
+        """Return the position that holds this rank back at `step`."""
+        gate = self.held.gate(purpose)
+        return self.held.positions.get(purpose) if gate is not None and step >= gate else None
+
+    def settle(self, position: RankPosition, *, outcome: bool | None) -> bool:
+        """Record the outcome of `position`. None: it is committed now, or it is not."""
+        purpose, reached = position.agreement.purpose, outcome
+        if reached is None:
+            present = self.held.positions.get(purpose)
+            is_same = present is not None and present.agreement.epoch == position.agreement.epoch
+            reached = is_same and present is not None and present.is_committed
+        self.held = self.held.settle(position, reached=reached)
+        self._answer(purpose)
+        return reached
+
+    def hold(self, purpose: StepPurpose) -> None:
+        """Answer that this rank waits for the next round, if it has stopped for it at the agreed step."""
+        self.held = self.held.hold(purpose)
+        self._answer(purpose)
+
+    def answer_again(self) -> None:
+        """Send each answer again when it is given next: a new stream's supervisor may not know the answers."""
+        self._sent.clear()
+
+    def next_unsent(self) -> RankPosition | None:
+        """Return a position to report, the most recent answer first."""
+        return next(iter(reversed(list(self._unsent.values()))), None)
+
+    def confirm(self, position: RankPosition) -> None:
+        """Record that a position was reported."""
+        purpose = position.agreement.purpose
+        if self._unsent.get(purpose) is position:
+            del self._unsent[purpose]
+
+    def repeat(self) -> None:
+        """Report the present positions again."""
+        self._sent.clear()
+        for purpose in self._purposes:
+            self._answer(purpose)
+
+    def _answer(self, purpose: StepPurpose) -> None:
+        position = self.held.positions.get(purpose)
+        if purpose is StepPurpose.REGROUP and position is not None and position.answer is RankAnswer.REACHED:
+            return  # the next round may begin with this answer, and this rank has something to do before
+        if position is not None and position != self._sent.get(purpose):
+            self._unsent.pop(purpose, None)  # the newest answer is sent first
+            self._unsent[purpose] = self._sent[purpose] = position
 
 
-def _with(held: Held, position: Position) -> Held:
-    known = {purpose.value: one for purpose, one in held.positions.items()}
-    return Held(held.epoch, **{**known, position.agreement.purpose.value: position})
+class AgreedStep:
+    """Answers `should_stop` and `should_checkpoint` at an open gate, in the training thread."""
+
+    def __init__(self, monitor: Monitor, arbiter: StoreArbiter) -> None:
+        self._monitor = monitor
+        self._arbiter = arbiter
+
+    def arrive(self, purpose: StepPurpose, step: int) -> bool:
+        """Return whether to stop or to save after `step` finished steps. Raises TypeError if that is no integer.
+
+        At the agreed step it waits shortly for the commit, and settles the outcome with the other ranks.
+        """
+        step, purposes = operator.index(step), [purpose]
+        if purpose is StepPurpose.STOP and elastic_agent.has_round():
+            purposes.append(StepPurpose.RENDEZVOUS)
+        for each in purposes:
+            self._monitor.join(each)
+        answer = False
+        for each in purposes:
+            position = None if answer else self._monitor.wait_at(each, step, _COMMIT_SECONDS)
+            if position is not None:
+                run, epoch = self._monitor.agreements.directives[each].run, position.agreement.epoch
+                outcome = self._arbiter.settle(run, epoch, go_through=position.is_committed)
+                answer = self._monitor.settle(position, outcome=outcome)
+        answer = answer or self._monitor.wants_alone(purpose)
+        if answer and purpose is StepPurpose.STOP:
+            self._monitor.stop_at(step)
+        return answer
+
+
+class StoreArbiter:
+    """Lets the ranks settle between themselves whether they stop at an agreed step.
+
+    A rank that is cut off from the supervisor between a commit and its step does not know the commit, and would go on
+    while the others save and wait for it. The default store of torch.distributed, if the script has initialised that,
+    connects the ranks without the supervisor: the first of them to write decides for all. Nothing is imported here.
+    """
+
+    def __init__(self, modules: Mapping[str, ModuleType]) -> None:
+        self._modules = modules
+
+    def settle(self, run: int, epoch: int, *, go_through: bool) -> bool | None:
+        """Propose an outcome for an epoch and return the one that holds for all ranks; None without a usable store.
+
+        Waits for at most 2 s.
+        """
+        torch = self._modules.get("torch.distributed")
+        inner = self._modules.get("torch.distributed.distributed_c10d")
+        if torch is None or inner is None or not ask(torch, "is_available") or not ask(torch, "is_initialized"):
+            return None
+        store = ask(inner, "_get_default_store")
+        if store is None:
+            return None
+        outcomes: list[bool] = []
+        proposed = "stop" if go_through else "go"
+
+        def write() -> None:
+            try:
+                value = store.compare_set(f"kubeai/{run}/{epoch}", "", proposed)
+                outcomes.append((value.decode() if isinstance(value, bytes) else str(value)) == "stop")
+            except Exception:  # noqa: BLE001 - a framework may raise anything; without a store the rank decides alone
+                outcomes.clear()
+
+        # Another thread, because the call cannot be interrupted.
+        thread = threading.Thread(target=write, name="kubeai-settle", daemon=True)
+        thread.start()
+        thread.join(_STORE_SECONDS)
+        return outcomes[0] if outcomes else None

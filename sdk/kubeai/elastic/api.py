@@ -7,10 +7,10 @@ import operator
 import time
 from typing import TYPE_CHECKING
 
-from .flag import check_alive
 from .gates import should_checkpoint, should_stop
-from .session import Session
-from .values import Directive, DirectiveKind, Notice
+from .messages import Directive, DirectiveKind, Notice
+from .monitor import check_alive
+from .session import ProcessSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ __all__ = [
 
 _RESUME = 75  # EX_TEMPFAIL of sysexits.h: not a failure of the program, try again
 
-_session = Session()
+_session = ProcessSession()
 
 
 def init(
@@ -70,8 +70,7 @@ def init(
     Raises:
         TypeError: `rank` or `world_size` is neither a number nor a function without arguments.
     """
-    functions = _function("rank", rank), _function("world_size", world_size)
-    _session.start(*functions, sigterm=sigterm, collective=collective)
+    _session.start(_function("rank", rank), _function("world_size", world_size), sigterm=sigterm, collective=collective)
 
 
 def notice() -> Notice | None:
@@ -80,8 +79,7 @@ def notice() -> Notice | None:
     A notice is available before the supervisor has decided anything. It may be withdrawn, and it does not say what to
     do.
     """
-    held = _session.state.notice
-    return None if held is None else held.at(time.monotonic())
+    return _session.state.notice_at(time.monotonic())
 
 
 def seconds_left() -> float | None:
@@ -130,7 +128,8 @@ def checkpoint_failed(error: object, step: int | None = None) -> None:
 
 def may_save_again() -> bool:
     """Return whether a save that has failed may be repeated in this process alone. Of the package's own loops."""
-    return _session.may_save_again
+    member = _session.monitor.member
+    return not member.collective and member.rank in (0, None)
 
 
 def resumed(step: int) -> None:
@@ -164,7 +163,7 @@ def on_notice(callback: Callable[[Notice], object]) -> None:
     The callback runs in a thread of the library. It should return quickly, because later callbacks and checkpoint
     reports wait for it. An exception that it raises is printed as one line on stderr.
     """
-    _session.on_notice(callback)
+    _session.callbacks.add(callback)
 
 
 def _function(name: str, given: _Given) -> Callable[[], int | None] | None:

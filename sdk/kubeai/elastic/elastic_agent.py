@@ -12,14 +12,22 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from . import threads, wire
+
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from .threads import StderrLog
 
 _ROUND = "KUBEAI_RENDEZVOUS_ROUND"
 HOLD_SECONDS = 60.0
 """How long a process waits for its elastic agent after an agreed step, at least."""
 FAILURE_SECONDS = 10.0
 """How long it waits after a collective has failed: a lost member is known after 3 s."""
+
+_BLOCKED_SECONDS = 3.0  # the main thread is blocked if it executes nothing for so long
+_EXIT_CODE = 128 + signal.SIGTERM
+_NO_DESCRIPTOR = -1
 
 # torch.distributed raises a RuntimeError for gloo.
 _COLLECTIVE_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
@@ -65,3 +73,54 @@ def obey_sigterm() -> None:
     if threading.current_thread() is threading.main_thread():
         with contextlib.suppress(ValueError, OSError):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def watch_main_thread(stderr: StderrLog) -> None:
+    """End this process from now on if it gets SIGTERM while its main thread waits in a collective.
+
+    Python runs signal handlers in the main thread, between two instructions. A thread that waits in a collective for a
+    lost process executes none, so a script with a handler of its own would live until its elastic agent kills it, 30 s
+    later, and all other hosts would wait for it. C code writes the signal to a descriptor at once, which a thread
+    reads. Nothing is watched outside the main thread, or where the script has such a descriptor already.
+
+    Raises OSError or RuntimeError if there are no descriptors or threads left.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    import ctypes  # noqa: PLC0415 - processes without a round need neither
+    import socket  # noqa: PLC0415
+
+    reader, writer = socket.socketpair()
+    writer.settimeout(0.0)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    if before != _NO_DESCRIPTOR:
+        signal.set_wakeup_fd(before)
+        reader.close()
+        writer.close()
+        return
+    wire.adopt(reader)
+    wire.adopt(writer)  # it stays open, and a forked child does not write to its parent
+    pending_call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+    def executes() -> bool:
+        """Return whether the main thread executes an instruction within some seconds, as soon as it does."""
+        executed = threading.Event()
+
+        def note(_: object) -> int:
+            executed.set()
+            return 0
+
+        call = pending_call(note)
+        is_refused = ctypes.pythonapi.Py_AddPendingCall(call, None) != 0
+        return is_refused or executed.wait(_BLOCKED_SECONDS)
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                received = reader.recv(64)
+                if not received:
+                    return
+                if signal.SIGTERM in received and not executes():
+                    os._exit(_EXIT_CODE)
+
+    threads.start("kubeai-signal", read, stderr)

@@ -15,22 +15,20 @@ import operator
 import sys
 from typing import TYPE_CHECKING
 
-from .agreement import Purpose
-from .flag import check_alive
+from .messages import StepPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NEVER = sys.maxsize
-_ALWAYS = -sys.maxsize
+NEVER, ALWAYS = sys.maxsize, -sys.maxsize
 
 _step: int | None = None
 # The first call of each function asks, and so tells that the script uses it.
-_stop_gate = _ALWAYS
-_checkpoint_gate = _ALWAYS
-_regroup_gate = _ALWAYS
-_gates = dict.fromkeys(Purpose, _ALWAYS)
-_gates[Purpose.RENDEZVOUS] = _NEVER  # asked for together with a stop
+_stop_gate = ALWAYS
+_checkpoint_gate = ALWAYS
+_regroup_gate = ALWAYS
+_gates = dict.fromkeys(StepPurpose, ALWAYS)
+_gates[StepPurpose.RENDEZVOUS] = NEVER  # asked for together with a stop
 
 
 def should_stop(step: int) -> bool:
@@ -50,7 +48,7 @@ def should_stop(step: int) -> bool:
     _step = step
     if step < _stop_gate:
         return False
-    return _arrive(Purpose.STOP, step)
+    return _arrive(StepPurpose.STOP, step)
 
 
 def should_checkpoint(step: int | None = None) -> bool:
@@ -66,7 +64,7 @@ def should_checkpoint(step: int | None = None) -> bool:
     _step = step
     if step < _checkpoint_gate:
         return False
-    return _arrive(Purpose.CHECKPOINT, step)
+    return _arrive(StepPurpose.CHECKPOINT, step)
 
 
 def should_regroup(step: int) -> bool:
@@ -75,7 +73,7 @@ def should_regroup(step: int) -> bool:
     _step = step
     if step < _regroup_gate:
         return False
-    return _arrive(Purpose.REGROUP, step)
+    return _arrive(StepPurpose.REGROUP, step)
 
 
 def finished_steps() -> int | None:
@@ -83,50 +81,45 @@ def finished_steps() -> int | None:
     return None if _step is None else operator.index(_step)
 
 
-def lower(purpose: Purpose, step: int) -> None:
+def lower(purpose: StepPurpose, step: int) -> None:
     """Let calls from `step` on ask. An already lower gate stays."""
-    _set(purpose, min(step, _gates[purpose]))
+    place(purpose, min(step, _gates[purpose]))
 
 
-def place(purpose: Purpose, step: int | None) -> None:
-    """Let only calls from `step` on ask; None: no call."""
-    _set(purpose, _NEVER if step is None else step)
+def place(purpose: StepPurpose, step: int) -> None:
+    """Let only calls from `step` on ask, or all (ALWAYS), or none (NEVER).
+
+    It takes no lock, because a signal handler calls it.
+    """
+    global _stop_gate, _checkpoint_gate, _regroup_gate  # noqa: PLW0603 - see above
+    _gates[purpose] = step
+    _stop_gate = min(_gates[StepPurpose.STOP], _gates[StepPurpose.RENDEZVOUS])
+    _checkpoint_gate = _gates[StepPurpose.CHECKPOINT]
+    _regroup_gate = _gates[StepPurpose.REGROUP]
 
 
-def open_gate(purpose: Purpose) -> None:
-    """Let each call ask. It takes no lock, because a signal handler calls it."""
-    _set(purpose, _ALWAYS)
-
-
-def connect(arrive: Callable[[Purpose, int], bool], wants_checkpoint: Callable[[], bool]) -> None:
+def connect(arrive: Callable[[StepPurpose, int], bool], wants_checkpoint: Callable[[], bool]) -> None:
     """Set what the functions call at a gate, and for `should_checkpoint()` without a step."""
     global _arrive, _wants_checkpoint
     _arrive, _wants_checkpoint = arrive, wants_checkpoint
 
 
-def abandon_in_child() -> None:
+def abandon_in_child(check_alive: Callable[[], bool]) -> None:
     """Disconnect a forked child: it sees its parent's flag, agrees to nothing and waits for nothing."""
-    connect(_arrive_alone, _wants_checkpoint)
-    for purpose in Purpose:
-        place(purpose, None)
-    open_gate(Purpose.STOP)
+
+    def arrive_alone(purpose: StepPurpose, _: int) -> bool:
+        return purpose is StepPurpose.STOP and not check_alive()
+
+    connect(arrive_alone, _wants_checkpoint)
+    for purpose in StepPurpose:
+        place(purpose, NEVER)
+    place(StepPurpose.STOP, ALWAYS)
 
 
-def _set(purpose: Purpose, gate: int) -> None:
-    global _stop_gate, _checkpoint_gate, _regroup_gate  # noqa: PLW0603 - see above
-    _gates[purpose] = gate
-    _stop_gate = min(_gates[Purpose.STOP], _gates[Purpose.RENDEZVOUS])
-    _checkpoint_gate = _gates[Purpose.CHECKPOINT]
-    _regroup_gate = _gates[Purpose.REGROUP]
-
-
-def _arrive_alone(purpose: Purpose, step: int) -> bool:  # noqa: ARG001 - the signature of `arrive`
-    return purpose is Purpose.STOP and not check_alive()
-
-
-def _wants_nothing() -> bool:
+def _false(*_: object) -> bool:
     return False
 
 
-_arrive: Callable[[Purpose, int], bool] = _arrive_alone
-_wants_checkpoint: Callable[[], bool] = _wants_nothing
+# Until a session connects them.
+_arrive: Callable[[StepPurpose, int], bool] = _false
+_wants_checkpoint: Callable[[], bool] = _false

@@ -1,10 +1,11 @@
-"""The training loop of a script that has no framework's callbacks: asks, saves, reports and exits after each step."""
+"""The training loop of a script that has no framework's callbacks, and the share of a rank in each global batch."""
 
 from __future__ import annotations
 
 import operator
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Iterable, Iterator, TypeVar
 
 from . import api
@@ -12,7 +13,7 @@ from . import api
 if TYPE_CHECKING:
     Save = Callable[[int], object]
 
-__all__ = ["finish_step", "steps"]
+__all__ = ["Accumulation", "accumulation", "finish_step", "steps"]
 
 Batch = TypeVar("Batch")
 
@@ -52,6 +53,14 @@ def steps(
     return _steps(batches, save, first, every)
 
 
+def _steps(batches: Iterable[Batch], save: Save, first: int, every: int | None) -> Iterator[tuple[int, Batch]]:
+    api.resumed(first)
+    for step, batch in enumerate(batches, first):
+        yield step, batch
+        finished = step + 1
+        finish_step(finished, save, is_due=every is not None and finished % every == 0, is_alone=True)
+
+
 def finish_step(step: int, save: Save, *, is_due: bool = False, is_alone: bool = False) -> None:
     """Save and exit, save, or return at once, as the supervisor asks after `step` finished steps.
 
@@ -80,7 +89,12 @@ def _is_saved(step: int, save: Save, pause: float | None) -> bool:
         save(step)
     except Exception as error:
         api.checkpoint_failed(error, step)
-        if pause is None or not api.may_save_again() or not _has_time(pause, time.monotonic() - begun):
+        if pause is None or not api.may_save_again():
+            raise
+        # Another attempt may take twice as long, and must end before the deadline. If none is known, there is only one.
+        took, left = time.monotonic() - begun, api.seconds_left()
+        has_time = pause == _FIRST_PAUSE if left is None else left > pause + 2 * took + _RESERVE
+        if not has_time:
             raise
         sys.stderr.write(f"kubeai.elastic: saving after step {step} failed, trying again in {pause:g} s: {error!r}\n")
         return False
@@ -88,15 +102,51 @@ def _is_saved(step: int, save: Save, pause: float | None) -> bool:
     return True
 
 
-def _has_time(pause: float, took: float) -> bool:
-    """Whether another attempt, which may take twice as long, ends before the deadline; if none is known, the first."""
-    left = api.seconds_left()
-    return pause == _FIRST_PAUSE if left is None else left > pause + 2 * took + _RESERVE
+@dataclass(frozen=True)
+class Accumulation:
+    """The share of one rank in each global batch, whose micro-batches are numbered from 0.
+
+    Attributes:
+        first: Number of the rank's first micro-batch.
+        steps: How many micro-batches the rank accumulates before the optimizer's step, from ``first`` on.
+        loss_scale: Factor for the mean loss of each micro-batch. With it, the gradients' average over the ranks, as DDP
+            and Horovod compute it, is their average over the global batch.
+        equal: Whether all ranks have the same number. FSDP needs that, as each of its forward passes is a collective.
+    """
+
+    first: int
+    steps: int
+    loss_scale: float
+    equal: bool
 
 
-def _steps(batches: Iterable[Batch], save: Save, first: int, every: int | None) -> Iterator[tuple[int, Batch]]:
-    api.resumed(first)
-    for step, batch in enumerate(batches, first):
-        yield step, batch
-        finished = step + 1
-        finish_step(finished, save, is_due=every is not None and finished % every == 0, is_alone=True)
+def accumulation(global_batch: int, micro_batch: int, *, rank: int, world_size: int) -> Accumulation:
+    """Return a rank's share of a global batch; call it again whenever the number of ranks has changed.
+
+    The ranks divide the micro-batches without a gap, so that each sample is used once. If their number does not divide
+    them, the first ranks have one more.
+
+    Args:
+        global_batch: Samples in one step of the optimizer, over all ranks.
+        micro_batch: Samples in one forward pass of one rank.
+        rank: The number of this rank, from 0.
+        world_size: The number of ranks.
+
+    Raises:
+        ValueError: A value is out of range, the micro-batches do not divide the global batch, or they are fewer than
+            the ranks, one of which would then have none and block the others.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not one of {world_size} ranks")
+    if micro_batch < 1 or global_batch < 1 or global_batch % micro_batch:
+        raise ValueError(f"micro-batches of {micro_batch} samples do not divide a global batch of {global_batch}")
+    count = global_batch // micro_batch
+    if count < world_size:
+        raise ValueError(f"{count} micro-batches are too few for {world_size} ranks; use smaller ones")
+    each, more = divmod(count, world_size)
+    return Accumulation(
+        first=rank * each + min(rank, more),
+        steps=each + (rank < more),
+        loss_scale=world_size / count,
+        equal=not more,
+    )

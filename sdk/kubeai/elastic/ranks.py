@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from .stderr import StderrLog
+    from .threads import StderrLog
 
 _MAX_DIGITS = 16  # Python refuses to parse thousands of digits
 _JAX = "jax._src.distributed"
@@ -95,7 +95,7 @@ WORLD_SIZE = Number(
 )
 
 
-class _Source(IntEnum):
+class _NumberSource(IntEnum):
     """Sources of a number, the most trustworthy first."""
 
     FRAMEWORK = 0
@@ -118,18 +118,14 @@ class NumberWatch:
         self._modules = modules
         self._environ = environ
         self._stderr = stderr
-        self._best = _Source.ENVIRONMENT
+        self._best = _NumberSource.ENVIRONMENT
         self._last: int | None = None
 
     def poll(self) -> int | None:
         """Return the present number, or the last known one. Runs user and framework code."""
-        asked = {
-            _Source.FRAMEWORK: self._from_framework,
-            _Source.CALLABLE: self._from_callable,
-            _Source.ENVIRONMENT: self._from_environment,
-        }
-        for source in _Source:
-            value = asked[source]() if source <= self._best else None
+        asked = (self._from_framework, self._from_callable, self._from_environment)
+        for source, ask_source in zip(_NumberSource, asked):
+            value = ask_source() if source <= self._best else None
             if value is not None:
                 self._best, self._last = source, value
                 break
@@ -137,15 +133,14 @@ class NumberWatch:
 
     def _from_framework(self) -> int | None:
         torch = self._modules.get("torch.distributed")
-        if torch is not None and is_true(torch, "is_available") and is_true(torch, "is_initialized"):
+        if torch is not None and ask(torch, "is_available") and ask(torch, "is_initialized"):
             return self._checked(ask(torch, self._number.torch))
         loaded = (self._modules.get(name) for name in _HOROVOD)
-        ready = (horovod for horovod in loaded if horovod is not None and is_true(horovod, "is_initialized"))
+        ready = (horovod for horovod in loaded if horovod is not None and ask(horovod, "is_initialized"))
         found = next((self._checked(ask(horovod, self._number.horovod)) for horovod in ready), None)
-        return self._from_jax() if found is None else found
-
-    def _from_jax(self) -> int | None:
-        """Read what `jax.distributed.initialize` has been told. `jax.process_index()` would start the accelerators."""
+        if found is not None:
+            return found
+        # What `jax.distributed.initialize` has been told. `jax.process_index()` would start the accelerators.
         state = getattr(self._modules.get(_JAX), "global_state", None)
         if getattr(state, "client", None) is None:
             return None
@@ -163,12 +158,13 @@ class NumberWatch:
     def _from_environment(self) -> int | None:
         values = (_whole(self._environ, name) for name in self._number.variables)
         found = next((self._checked(value) for value in values if value is not None), None)
-        return self._checked(self._number.placed(self._environ)) if found is None and not self._is_forked() else found
-
-    def _is_forked(self) -> bool:
-        """Whether the script has started this process with multiprocessing: its siblings have the same environment."""
+        if found is not None:
+            return found
+        # A script that was started with multiprocessing has siblings with the same environment.
         multiprocessing = self._modules.get("multiprocessing")
-        return multiprocessing is not None and ask(multiprocessing, "parent_process") is not None
+        if multiprocessing is not None and ask(multiprocessing, "parent_process") is not None:
+            return None
+        return self._checked(self._number.placed(self._environ))
 
     def _checked(self, value: Any) -> int | None:
         if value is None or isinstance(value, bool):
@@ -180,17 +176,12 @@ class NumberWatch:
         return number if number >= self._number.least else None
 
 
-class Ranks:
+class RankWatches:
     """The rank of this process and the number of ranks."""
 
     def __init__(self, modules: Mapping[str, ModuleType], environ: Mapping[str, str], stderr: StderrLog) -> None:
         self.rank = NumberWatch(RANK, modules, environ, stderr)
         self.world_size = NumberWatch(WORLD_SIZE, modules, environ, stderr)
-
-
-def is_true(module: ModuleType, name: str) -> bool:
-    """Return whether a function of a framework returns something true."""
-    return bool(ask(module, name))
 
 
 def ask(module: ModuleType, name: str) -> Any:

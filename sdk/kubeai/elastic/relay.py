@@ -2,72 +2,178 @@
 
 To the other processes, and to its own, it is the supervisor: they make the same calls to it, over a local socket. It
 passes their messages on in batches, and the lines of the shared stream to those that they are for. It understands
-neither.
+neither. `SharedStream` is a process's own part in it; whatever goes wrong with a relay, the process holds a stream of
+its own, until it has to open one again.
 
-Two threads serve it. One waits for the local sockets and makes the calls, which may block. The other reads the stream,
-so that no call delays a directive.
+Two threads serve the relay. One waits for the local sockets and makes the calls, which may block. The other reads the
+stream, so that no call delays a directive.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import os
 import queue
+import re
 import selectors
+import socket
 import threading
+import time
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from . import local, sockets, threads
-from .peer import Peer
-from .requests import LAST_CHUNK, answer, chunk
-from .wire import Connection, Refused, Stream, Unreachable, open_stream
+from . import threads, wire
+from .wire import CallAddress, CallRefused, LineStream, MalformedBytes, Unreachable
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from .requests import Request
-    from .stderr import StderrLog
-    from .wire import Endpoint
+    from .identity import RunIdentity
+    from .threads import StderrLog
 
-UNREACHABLE = "unreachable"
-"""The code of the refusal that says that the supervisor gave the relay no usable answer."""
-
+_UNREACHABLE = "unreachable"  # the code of the refusal that says: the supervisor gave the relay no usable answer
 _STREAM = "/v1/relays/stream"
 _MESSAGES = "/v1/relays/messages"
 _KINDS = {"/v1/processes/stream": "hello", "/v1/processes/report": "report"}
 _MAX_PEERS = 1024
 _MAX_MESSAGES = 32  # in one call: half of what the supervisor accepts, so that its limit of bytes holds too
+_RECEIVE_BYTES = 65536
+_MAX_HEAD = 16 * 1024
+_MAX_BODY = 16 * 1024  # as the supervisor's bound for a message of a process
+_FIRST_LINE = re.compile(rb"POST (/[!-~]{0,200}) HTTP/1\.1")
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,6})[ \t]*\r\n", re.IGNORECASE)
+_STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
+_ATTEMPTS = 10
+_BETWEEN_SECONDS = 0.02  # while a relay has taken the name and does not listen yet, or is dying
 
-Message = Dict[str, Any]
+
+@dataclass(frozen=True)
+class RelayedCall:
+    """A POST of a JSON object by a process."""
+
+    path: str
+    body: dict[str, Any]
 
 
-Sent = List[Tuple[Optional[Peer], Message]]
+class RelayPeer:
+    """The connection of a process to the relay, which carries one call.
+
+    `send` and `end` may be called by both threads, under one lock.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.process = ""  # once it has asked for a stream
+        self._data = bytearray()
+        self._is_streaming = False
+
+    def read(self) -> tuple[bool, RelayedCall | None]:
+        """Read what has come: whether the connection is still open, and the call once it is complete.
+
+        It is not, if the call is too large or if more follows it.
+        """
+        try:
+            data = self.sock.recv(_RECEIVE_BYTES)
+            self._data += data
+            return bool(data), _call(bytes(self._data)) if data else None
+        except BlockingIOError:
+            return True, None
+        except (OSError, MalformedBytes):
+            return False, None
+
+    def send(self, data: bytes) -> None:
+        """Send all of it, or end the connection of a process that does not read."""
+        try:
+            # Not even a process that has asked for SIGPIPE is to die of it.
+            is_sent = self.sock.send(data, socket.MSG_NOSIGNAL) == len(data)
+        except OSError:
+            is_sent = False
+        if not is_sent:
+            wire.shut(self.sock)
+
+    def stream(self, data: bytes = b"") -> None:
+        """Send a part of its stream, which begins with the first."""
+        head = b"" if self._is_streaming else _STREAM_HEAD
+        self._is_streaming = True
+        if head or data:
+            self.send(head + data)
+
+    def end(self, data: bytes = b"") -> None:
+        """Send the last bytes and end the connection. The relay sees its end as the process does."""
+        if data and (self._is_streaming or data != _LAST_CHUNK):
+            self.send(data)
+        wire.shut(self.sock)
+
+
+def _call(data: bytes) -> RelayedCall | None:
+    """Return the call in the bytes of a connection once it is complete. Raises MalformedBytes."""
+    head, found, body = data.partition(b"\r\n\r\n")
+    if len(head) > _MAX_HEAD:
+        raise MalformedBytes("the head is too long")
+    if not found:
+        return None
+    first, length = _FIRST_LINE.match(head), _LENGTH.search(head + b"\r\n")
+    if first is None or length is None or int(length[1]) > _MAX_BODY or len(body) > int(length[1]):
+        raise MalformedBytes("not a call with one JSON object")
+    if len(body) < int(length[1]):
+        return None
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedBytes("not JSON") from error
+    if not isinstance(value, dict):
+        raise MalformedBytes("not a JSON object")
+    return RelayedCall(first[1].decode(), value)
+
+
+def _chunk(line: Mapping[str, Any]) -> bytes:
+    data = json.dumps(line).encode() + b"\n"
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def _answer(error: CallRefused | Unreachable | None) -> bytes:
+    """Return the complete answer to a call."""
+    if isinstance(error, Unreachable):
+        error = CallRefused(HTTPStatus.BAD_GATEWAY, _UNREACHABLE, str(error))
+    elif error is not None and error.code == "unknown_relay":
+        error = CallRefused(HTTPStatus.SERVICE_UNAVAILABLE, "not_serving", error.message)  # It opens a stream again.
+    status = HTTPStatus.OK if error is None else error.status
+    content = {} if error is None else {"error": error.code, "message": error.message}
+    reason = HTTPStatus(status).phrase if status in list(HTTPStatus) else "Refused"
+    body = json.dumps(content).encode()
+    head = f"HTTP/1.1 {int(status)} {reason}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+SentMessages = List[Tuple[Optional[RelayPeer], Dict[str, Any]]]
 """Messages with those who wait for their answer."""
 
 
-class Relay:
-    """Serves the processes that connect to `listener`. `endpoint` raises Refused or Unreachable.
+class PodRelay:
+    """Serves the processes that connect to `listener`. `address` raises CallRefused or Unreachable.
 
     A fault in serving one process ends its connection alone; it connects again.
     """
 
-    def __init__(self, listener: socket.socket, endpoint: Callable[[], Endpoint], stderr: StderrLog) -> None:
+    def __init__(self, listener: socket.socket, address: Callable[[], CallAddress], stderr: StderrLog) -> None:
         self._stderr = stderr
         self._listener = listener
-        self._endpoint = endpoint
+        self._address = address
         self._name = os.urandom(16).hex()
-        self._connection = Connection()
+        self._connection = wire.PostConnection()
         self._selector = selectors.PollSelector()  # without a descriptor that a forked child would inherit
-        self._streams: queue.SimpleQueue[Stream | None] = queue.SimpleQueue()
-        self._peers: set[Peer] = set()
-        self._unsent: Sent = []
+        self._streams: queue.SimpleQueue[LineStream | None] = queue.SimpleQueue()
+        self._peers: set[RelayPeer] = set()
+        self._unsent: SentMessages = []
         self._is_closed = False
         # What both threads use: the open stream, and the processes on it.
         self._lock = threading.Lock()
-        self._stream: Stream | None = None
-        self._members: dict[str, Peer] = {}
+        self._stream: LineStream | None = None
+        self._members: dict[str, RelayPeer] = {}
 
     def start(self) -> None:
         """Start the threads. Raises RuntimeError if the process is exiting."""
@@ -77,10 +183,10 @@ class Relay:
     def close(self) -> None:
         """End every connection and free the name, from any thread."""
         self._is_closed = True
-        sockets.release(self._listener)
+        wire.release(self._listener)
         self._end_stream()
         for peer in list(self._peers):
-            sockets.shut(peer.sock)
+            wire.shut(peer.sock)
         self._streams.put(None)
 
     def _guarded(self, name: str, run: Callable[[], None]) -> None:
@@ -91,6 +197,9 @@ class Relay:
             if not self._is_closed:  # `close` takes the sockets away from under a thread
                 self._stderr.fault(name, error)
                 self.close()
+
+    def _attempt(self, action: Callable[..., None], *arguments: Any) -> bool:
+        return threads.attempt("the relay", self._stderr, functools.partial(action, *arguments))
 
     # The thread of the local sockets and the calls.
 
@@ -107,7 +216,7 @@ class Relay:
                 self._deliver()
         finally:
             for peer in list(self._peers):
-                sockets.release(peer.sock)
+                wire.release(peer.sock)
             self._end_stream()  # which may have been opened during `close`
             self._connection.close()
 
@@ -116,35 +225,35 @@ class Relay:
             sock, _ = self._listener.accept()
         except BlockingIOError:
             return
-        sockets.adopt(sock)
-        if len(self._peers) >= _MAX_PEERS or not local.is_own_user(sock):
-            sockets.release(sock)
+        wire.adopt(sock)
+        if len(self._peers) >= _MAX_PEERS or not wire.is_own_user(sock):
+            wire.release(sock)
             return
         sock.settimeout(0)
-        peer = Peer(sock)
+        peer = RelayPeer(sock)
         self._peers.add(peer)
         self._selector.register(sock, selectors.EVENT_READ, peer)
 
-    def _read(self, peer: Peer) -> None:
-        is_open, request = peer.read()
+    def _read(self, peer: RelayPeer) -> None:
+        is_open, call = peer.read()
         if not is_open:
             self._drop(peer)
-        elif request is not None:
-            self._received(peer, request)
+        elif call is not None:
+            self._received(peer, call)
 
-    def _received(self, peer: Peer, request: Request) -> None:
-        kind, process = _KINDS.get(request.path), request.body.get("process")
+    def _received(self, peer: RelayPeer, call: RelayedCall) -> None:
+        kind, process = _KINDS.get(call.path), call.body.get("process")
         if kind is None or not isinstance(process, str):
-            peer.end(_refusal(Refused(HTTPStatus.NOT_FOUND, "unknown_call", "a relay has no such call")))
+            peer.end(_answer(CallRefused(HTTPStatus.NOT_FOUND, "unknown_call", "a relay has no such call")))
             return
         if kind == "hello":
             peer.process = process
-        self._unsent.append((peer, {kind: request.body}))
+        self._unsent.append((peer, {kind: call.body}))
 
-    def _drop(self, peer: Peer) -> None:
+    def _drop(self, peer: RelayPeer) -> None:
         self._selector.unregister(peer.sock)
         self._peers.discard(peer)
-        sockets.release(peer.sock)
+        wire.release(peer.sock)
         with self._lock:
             if self._members.get(peer.process) is peer:
                 del self._members[peer.process]
@@ -153,84 +262,76 @@ class Relay:
     def _deliver(self) -> None:
         while self._unsent:
             batch, self._unsent = self._unsent[:_MAX_MESSAGES], self._unsent[_MAX_MESSAGES:]
-            if not self._attempt(self._send_or_fail, batch):
-                self._send_each(batch)
+            if self._attempt(self._send_or_fail, batch):
+                continue
+            for each in batch:  # one by one, as one of them causes a fault
+                peer = each[0]
+                if not self._attempt(self._send_or_fail, [each]) and peer is not None:
+                    with self._lock:
+                        peer.end(_answer(Unreachable("an internal error of the relay")))
         with self._lock:
             is_idle = not self._members
         if is_idle:
             self._end_stream()
 
-    def _send_each(self, batch: Sent) -> None:
-        """Send the messages of a batch one by one, as one of them causes a fault."""
-        for each in batch:
-            peer = each[0]
-            if not self._attempt(self._send_or_fail, [each]) and peer is not None:
-                with self._lock:
-                    peer.end(_refusal(Unreachable("an internal error of the relay")))
-
-    def _send_or_fail(self, batch: Sent) -> None:
+    def _send_or_fail(self, batch: SentMessages) -> None:
+        """Send messages. After an error, answer with it; if one was no report, all processes have to join anew."""
         try:
             self._send(batch)
-        except (Refused, Unreachable) as error:
-            self._fail(batch, error)
+        except (CallRefused, Unreachable) as error:
+            is_unknown = isinstance(error, CallRefused) and error.code == "unknown_relay"
+            if is_unknown or any("report" not in message for _, message in batch):
+                self._end_stream()
+            with self._lock:
+                for peer, _ in batch:
+                    if peer is not None:
+                        peer.end(_answer(error))
 
-    def _attempt(self, action: Callable[..., None], *arguments: Any) -> bool:
-        return threads.attempt("the relay", self._stderr, functools.partial(action, *arguments))
-
-    def _send(self, batch: Sent) -> None:
-        endpoint = self._endpoint()
+    def _send(self, batch: SentMessages) -> None:
+        address = self._address()
         with self._lock:
             stream = self._stream
         if stream is None:
             batch = [(peer, message) for peer, message in batch if peer is not None]  # The others are gone already.
             if not batch:
                 return
-            stream = self._open(endpoint)
-        for peer, message in batch:
-            if peer is not None and "hello" in message:
-                self._join(peer)
+            self._name = os.urandom(16).hex()
+            stream = wire.open_stream(address, _STREAM, {"relay": self._name})
+            with self._lock:
+                self._stream = stream
+            self._streams.put(stream)
+        with self._lock:
+            # Route lines to a process before it is announced: its first line may come before the answer.
+            for joining in [peer for peer, message in batch if peer is not None and "hello" in message]:
+                replaced = self._members.get(joining.process)
+                if replaced is not None and replaced is not joining:
+                    replaced.end()
+                self._members[joining.process] = joining
         body = {"relay": self._name, "messages": [message for _, message in batch]}
-        answers = self._connection.post(endpoint, _MESSAGES, body).get("answers")
+        answers = self._connection.post(address, _MESSAGES, body).get("answers")
         if not isinstance(answers, list) or len(answers) != len(batch):
-            raise Unreachable(f"{endpoint.address} did not answer each message")
+            raise Unreachable(f"{address.url} did not answer each message")
         for (peer, message), each in zip(batch, answers):
             if peer is not None:
                 self._settle(peer, message, each)
 
-    def _open(self, endpoint: Endpoint) -> Stream:
-        self._name = os.urandom(16).hex()
-        stream = open_stream(endpoint, _STREAM, {"relay": self._name})
-        with self._lock:
-            self._stream = stream
-        self._streams.put(stream)
-        return stream
-
-    def _join(self, peer: Peer) -> None:
-        """Route lines to a process before it is announced: its first line may come before the answer."""
-        with self._lock:
-            replaced = self._members.get(peer.process)
-            if replaced is not None and replaced is not peer:
-                replaced.end()
-            self._members[peer.process] = peer
-
-    def _settle(self, peer: Peer, message: Message, result: Any) -> None:
-        error = _refused(result)
+    def _settle(self, peer: RelayPeer, message: Mapping[str, Any], result: Any) -> None:
+        """Pass the answer to one message on: `{}`, or its refusal."""
+        error = None
+        if result != {}:
+            fields = result if isinstance(result, dict) else {}
+            status = fields.get("status")
+            if isinstance(status, int) and 400 <= status < 600:  # noqa: PLR2004
+                error = CallRefused(status, str(fields.get("error", "")), str(fields.get("message", "")))
+            else:
+                error = CallRefused(HTTPStatus.BAD_GATEWAY, _UNREACHABLE, "the answer is malformed")
         with self._lock:
             if error is None and "hello" in message:
                 peer.stream()
                 return
             if self._members.get(peer.process) is peer:
                 del self._members[peer.process]
-            peer.end(answer(HTTPStatus.OK, {}) if error is None else _refusal(error))
-
-    def _fail(self, batch: Sent, error: Refused | Unreachable) -> None:
-        """Answer with an error. If processes could not be announced or taken back, all have to join anew."""
-        if any("report" not in message for _, message in batch) or _is_unknown_relay(error):
-            self._end_stream()
-        with self._lock:
-            for peer, _ in batch:
-                if peer is not None:
-                    peer.end(_refusal(error))
+            peer.end(_answer(error))
 
     # The thread of the stream.
 
@@ -243,7 +344,7 @@ class Relay:
             try:
                 for message in stream.messages():
                     self._attempt(self._pass_on, message)
-                last = LAST_CHUNK
+                last = _LAST_CHUNK
             except Unreachable:
                 pass
             finally:
@@ -251,22 +352,21 @@ class Relay:
 
     def _pass_on(self, message: Mapping[str, Any]) -> None:
         if message.get("type") == "heartbeat":
-            data = chunk(message)
+            data = _chunk(message)
             with self._lock:
                 for peer in self._members.values():
                     peer.stream(data)
         names, line = message.get("processes"), message.get("line")
         if message.get("type") == "relayed" and isinstance(names, list) and isinstance(line, dict):
-            self._pass_to([name for name in names if isinstance(name, str)], line)
-
-    def _pass_to(self, processes: Sequence[str], line: Mapping[str, Any]) -> None:
-        data, is_last = chunk(line), line.get("type") == "goodbye"
-        with self._lock:
-            for peer in filter(None, map(self._members.get, processes)):
-                peer.stream(data)
-                if is_last:
-                    del self._members[peer.process]
-                    peer.end(LAST_CHUNK)
+            data, is_last = _chunk(line), line.get("type") == "goodbye"
+            with self._lock:
+                for name in names:
+                    member = self._members.get(name) if isinstance(name, str) else None
+                    if member is not None:
+                        member.stream(data)
+                        if is_last:
+                            del self._members[member.process]
+                            member.end(_LAST_CHUNK)
 
     # Both threads.
 
@@ -276,7 +376,7 @@ class Relay:
         if stream is not None:
             self._end_members(stream, b"")
 
-    def _end_members(self, stream: Stream, last: bytes) -> None:
+    def _end_members(self, stream: LineStream, last: bytes) -> None:
         with self._lock:
             if self._stream is stream:
                 self._stream = None
@@ -286,24 +386,91 @@ class Relay:
         stream.close()
 
 
-def _refused(result: Any) -> Refused | None:
-    """Return the refusal of one message; None if it was accepted."""
-    if result == {}:
-        return None
-    fields = result if isinstance(result, dict) else {}
-    status = fields.get("status")
-    if not isinstance(status, int) or not 400 <= status < 600:  # noqa: PLR2004
-        return Refused(HTTPStatus.BAD_GATEWAY, UNREACHABLE, "the answer is malformed")
-    return Refused(status, str(fields.get("error", "")), str(fields.get("message", "")))
+def relay_name(own: RunIdentity) -> str:
+    """Return the name that all processes with this identity and user share. Raises OSError.
+
+    The directory is told by its inode, not by its path: pods that use the host's network share the namespace of names,
+    and all mount their directory at the same path.
+    """
+    found = own.directory.stat()
+    key = (os.geteuid(), found.st_dev, found.st_ino, own.job, own.run)
+    return hashlib.sha256(repr(key).encode()).hexdigest()[:32]
 
 
-def _is_unknown_relay(error: Refused | Unreachable) -> bool:
-    return isinstance(error, Refused) and error.code == "unknown_relay"
+class SharedStream:
+    """Calls the relay, and becomes the relay if there is none. `address` is that of the relay's own calls."""
+
+    def __init__(self, address: Callable[[], CallAddress], stderr: StderrLog) -> None:
+        self._address = address
+        self._stderr = stderr
+        self._is_wanted = os.environ.get("KUBEAI_RELAY") != "0"
+        self._relay: PodRelay | None = None
+        self._stream: LineStream | None = None
+        self._there = CallAddress("", "")
+
+    def open(self, own: RunIdentity, path: str, hello: Mapping[str, Any]) -> LineStream | None:
+        """Open a stream through the relay; None: hold a stream of its own. Raises CallRefused or Unreachable."""
+        before, self._stream = self._stream, None
+        # A relay that was silent may be stopped, while the kernel still accepts connections for it.
+        if not self._is_wanted or (before is not None and before.was_silent):
+            return None
+        try:
+            name = relay_name(own)
+        except OSError:
+            return None
+        self._there = CallAddress(wire.LOCAL_SCHEME + name, "")
+        for _ in range(_ATTEMPTS):
+            if self._relay is None:
+                self._become_relay(name)
+            try:
+                self._stream = wire.open_stream(self._there, path, hello)
+            except CallRefused as error:
+                _raise_unless_unknown(error)
+                break
+            except Unreachable as error:
+                if not isinstance(error.__cause__, ConnectionError):
+                    break
+            else:
+                break
+            time.sleep(_BETWEEN_SECONDS)
+        return self._stream
+
+    def post(self, path: str, body: Mapping[str, Any], timeout: float) -> bool:
+        """Post through the relay if the stream goes through it, and return whether that was done. Raises as `open`."""
+        if self._stream is None or self._stream.is_closed:
+            return False
+        try:
+            wire.post(self._there, path, body, timeout)
+        except CallRefused as error:
+            _raise_unless_unknown(error)
+            return False
+        except Unreachable:
+            self._stream = None
+            return False
+        return True
+
+    def close(self) -> None:
+        """Stop relaying: the other processes find another relay at once."""
+        if self._relay is not None:
+            self._relay.close()
+
+    def _become_relay(self, name: str) -> None:
+        try:
+            listener = wire.listen_locally(name)
+        except OSError:
+            return  # another process is the relay
+        relay = PodRelay(listener, self._address, self._stderr)
+        try:
+            relay.start()
+        except RuntimeError:  # this process is exiting
+            relay.close()
+        else:
+            self._relay = relay
 
 
-def _refusal(error: Refused | Unreachable) -> bytes:
-    if isinstance(error, Unreachable):
-        error = Refused(HTTPStatus.BAD_GATEWAY, UNREACHABLE, str(error))
-    elif _is_unknown_relay(error):
-        error = Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_serving", error.message)  # It opens a stream again.
-    return answer(error.status, {"error": error.code, "message": error.message})
+def _raise_unless_unknown(error: CallRefused) -> None:
+    """Raise what the supervisor has answered through the relay, unless it is that it knows no relays."""
+    if error.code == _UNREACHABLE:
+        raise Unreachable(error.message) from error
+    if error.status != HTTPStatus.NOT_FOUND or error.code == "unknown_job":
+        raise error

@@ -1,4 +1,4 @@
-"""The session of one process with the supervisor: its threads, fork handling and exit.
+"""The session of one process with the supervisor: its threads, fork handling, SIGTERM and exit.
 
 Four daemon threads keep four kinds of waiting apart: for the moment a directive takes effect, for the next line
 (including connecting), for the delivery of an answer to an agreement, and for anything that may take time (reports,
@@ -13,52 +13,55 @@ import functools
 import math
 import operator
 import os
+import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any, Callable
 
-from . import elastic_agent, exit_hook, flag, gates, identity, sockets, threads
-from .agreed_step import AgreedStep
-from .agreement import Purpose
-from .annotations import AnnotationWatch
-from .arbiter import Arbiter
-from .listener import Listener
-from .messages import described
-from .monitor import Monitor
-from .ranks import Ranks
-from .replies import Replies
-from .reporter import NoticeCallbacks, Reporter
-from .sigterm import Sigterm
-from .stderr import StderrLog
-from .uplink import Uplink, host_name
+from . import elastic_agent, gates, identity, monitor, threads, wire
+from .agreement import AgreedStep, StoreArbiter
+from .messages import DirectiveKind, StepPurpose, described
+from .ranks import RankWatches
+from .reporter import AgreementReplies, NoticeCallbacks, Reporter
+from .threads import StderrLog
+from .uplink import CallRetry, ProcessUplink, RunIsOver, host_name, is_unknown
+from .wire import CallRefused, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
+    from types import FrameType
 
-    from .state import State
-    from .values import Notice
+    from .monitor import Monitor, ReceivedState
+
+_HOLD_SECONDS = 20.0
+# Nobody waits for a worker that leaves alone; this is enough for one more attempt at the slowest pace.
+_LEAVE_SECONDS = 5.0
+# Kueue deletes the pods of a job 0.25 s after it has decided, and the STOP comes up to 0.9 s after that.
+_STOP_SECONDS = 2.0
+_POST_SECONDS = 2.0  # a post in the training thread must not take much longer than the release
 
 
-class Session:
+class ProcessSession:
     """Does nothing until it is started. Forked children can only read it."""
 
     def __init__(self) -> None:
         self._stderr = StderrLog()
-        self._monitor = Monitor()
+        self.monitor = monitor.Monitor()
         self._stderr.sender = self._sender
-        self._ranks = Ranks(sys.modules, os.environ, self._stderr)
-        self._callbacks = NoticeCallbacks(self._stderr)
-        self._sigterm = Sigterm(self._monitor.terminate, self._stderr)
+        self._ranks = RankWatches(sys.modules, os.environ, self._stderr)
+        self.callbacks = NoticeCallbacks(self._stderr)
+        self._sigterm = SigtermHandler(self.monitor.terminate, self._stderr)
         self._starting = threading.Lock()
         self._is_started = False
         self._is_child = False
-        agreed = AgreedStep(self._monitor, Arbiter(sys.modules))
+        agreed = AgreedStep(self.monitor, StoreArbiter(sys.modules))
         gates.connect(agreed.arrive, lambda: self.state.wants_checkpoint)
 
     @property
-    def state(self) -> State:
+    def state(self) -> ReceivedState:
         """The received state; in a forked child, the state at the fork."""
-        return self._monitor.state
+        return self.monitor.state
 
     def start(
         self,
@@ -76,15 +79,24 @@ class Session:
         if world_size is not None:
             self._ranks.world_size.callable = world_size
         if collective:
-            self._monitor.set_collective()
+            self.monitor.set_member(collective=True)
         if not self._is_started:
-            self._start_once()
+            with self._starting:
+                if not self._is_started:
+                    self._is_started = True
+                    self._start()
         if sigterm:
             self._sigterm.watch()
 
     def checkpoint_saved(self, step: int | None, seconds: float | None) -> None:
         """Record a checkpoint, to be reported."""
-        if self._is_child or self._monitor.checkpoint_saved(_whole(step), _duration(seconds)):
+        try:
+            duration = None if seconds is None else float(seconds)
+        except (TypeError, ValueError):
+            duration = None
+        if duration is not None and not (math.isfinite(duration) and duration >= 0):
+            duration = None
+        if self._is_child or self.monitor.checkpoint_saved(_whole(step), duration):
             return
         self._stderr.once(
             "another step",
@@ -95,77 +107,57 @@ class Session:
     def checkpoint_failed(self, error: object, step: int | None) -> None:
         """Record that a checkpoint could not be saved, to be reported."""
         if not self._is_child:
-            self._monitor.checkpoint_failed(_whole(step), described(error))
-
-    @property
-    def may_save_again(self) -> bool:
-        """Whether a save that has failed may be repeated in this process alone."""
-        member = self._monitor.member
-        return not member.collective and member.rank in (0, None)
+            self.monitor.checkpoint_failed(_whole(step), described(error))
 
     def resumed(self, step: int) -> None:
         """Record the step that this run starts from, to be reported."""
         if not self._is_child:
-            self._monitor.resumed(operator.index(step))
+            self.monitor.resumed(operator.index(step))
 
     def hold_for_regroup(self) -> None:
         """Answer that this process waits for the next round."""
         if not self._is_child:
-            self._monitor.hold(Purpose.REGROUP)
-
-    def on_notice(self, callback: Callable[[Notice], object]) -> None:
-        """Add a notice callback."""
-        self._callbacks.add(callback)
+            self.monitor.hold(StepPurpose.REGROUP)
 
     def _sender(self) -> str:
-        rank = self._monitor.member.rank
+        rank = self.monitor.member.rank
         return f"rank {'unknown' if rank is None else rank}, {host_name()}, pid {os.getpid()}"
-
-    def _start_once(self) -> None:
-        with self._starting:
-            if not self._is_started:
-                self._is_started = True
-                self._start()
 
     def _start(self) -> None:
         try:
-            flag.create_shared()
+            monitor.share_flag()
             home = identity.directory()
-            uplink, annotations = Uplink(home, self._stderr), AnnotationWatch(home, self._monitor)
-            listener = Listener(self._monitor, uplink, self._stderr)
-            reporter = Reporter(self._monitor, uplink, self._ranks, self._callbacks, self._stderr)
-            replies = Replies(self._monitor, uplink, self._stderr)
+            uplink = ProcessUplink(home, self._stderr)
+            annotations = identity.AnnotationWatch(home, self.monitor)
+            listener = monitor.StreamListener(self.monitor, uplink, self._stderr)
             os.register_at_fork(after_in_child=self._abandon)
-            run_timer = functools.partial(self._monitor.run_timer, annotations.poll)
             tasks: dict[str, Callable[[], object]] = {
-                "time": run_timer,
-                "report": reporter.run,
-                "answer": replies.run,
+                "time": functools.partial(self.monitor.run_timer, annotations.poll),
+                "report": Reporter(self.monitor, uplink, self._ranks, self.callbacks, self._stderr).run,
+                "answer": AgreementReplies(self.monitor, uplink, self._stderr).run,
                 "listen": listener.run,
             }
             for name, task in tasks.items():
                 threads.start(f"kubeai-{name}", task, self._stderr)
             atexit.register(self._end, uplink, listener)
             if elastic_agent.has_round():
-                from . import blocked  # noqa: PLC0415 - other processes need no ctypes
-
                 elastic_agent.watch_failures()
-                blocked.watch(self._stderr)
+                elastic_agent.watch_main_thread(self._stderr)
         except Exception as error:  # noqa: BLE001 - without memory or threads training still continues
             self._stderr.once("absent", f"cannot listen for reclaims: {error!r}. Training continues without warnings")
 
     def _abandon(self) -> None:
         self._is_child = True
-        gates.abandon_in_child()
+        gates.abandon_in_child(monitor.check_alive)
         with contextlib.suppress(OSError):
-            sockets.abandon_in_child()
+            wire.abandon_in_child()
 
-    def _end(self, uplink: Uplink, listener: Listener) -> None:
+    def _end(self, uplink: ProcessUplink, listener: monitor.StreamListener) -> None:
         if self._is_child:
             return
         self._sigterm.restore()  # with the previous handler, a SIGTERM ends the wait below at once
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C skips the wait
-            exit_hook.report_exit(self._monitor, uplink, self._stderr, exit_hook.hold_seconds(os.environ))
+            report_exit(self.monitor, uplink, self._stderr, hold_seconds(os.environ))
         listener.close()
         uplink.close()
 
@@ -178,10 +170,148 @@ def _whole(step: int | None) -> int | None:
         return None
 
 
-def _duration(seconds: float | None) -> float | None:
-    """Return a finite number of seconds, at least 0; None if it is none."""
+class SigtermHandler:
+    """Calls `terminate` on each SIGTERM, which is then a LEAVE of this process, and then the previous handler.
+
+    Where SIGTERM reaches the training process (torchrun, a process that is a pod's first), it arrives even if the
+    network to the supervisor is cut. In a round of the rendezvous backend `kubeai`, SIGTERM comes from the elastic
+    agent once the round is over: nothing can be saved together any more, and a handler could not even run while a
+    collective waits.
+    """
+
+    def __init__(self, terminate: Callable[[], None], stderr: StderrLog) -> None:
+        self._terminate = terminate
+        self._stderr = stderr
+        self._pid = 0
+        self._previous: Any = None  # from signal.getsignal: a function, SIG_DFL or SIG_IGN
+        self._masks: dict[int, set[int]] = {}
+
+    def watch(self) -> None:
+        """Install the handler once. Prints one line on stderr if that is not possible."""
+        previous = signal.getsignal(signal.SIGTERM)
+        if previous == self._handle or elastic_agent.has_round():
+            return
+        if previous is None:
+            self._stderr.once("sigterm", "SIGTERM is not watched: its handler was not installed by Python")
+            return
+        if threading.current_thread() is not threading.main_thread():
+            self._stderr.once("sigterm", "SIGTERM is not watched: call init() in the main thread")
+            return
+        self._previous = previous
+        is_first = not self._pid
+        self._pid = os.getpid()
+        signal.signal(signal.SIGTERM, self._handle)
+        if is_first:
+            os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._forked)
+
+    def restore(self) -> None:
+        """Restore the previous handler, unless another one was set since or this is not the main thread."""
+        if self._pid and signal.getsignal(signal.SIGTERM) == self._handle:
+            with contextlib.suppress(ValueError):
+                signal.signal(signal.SIGTERM, self._previous)
+
+    # Python loses a SIGTERM that arrives in the child between the fork and the restored handler (seen when a process is
+    # terminated right after its start), and the child would live on. So SIGTERM is blocked during that time.
+
+    def _block(self) -> None:
+        self._masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _unblock(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.pop(threading.get_ident(), set()))
+
+    def _forked(self) -> None:
+        self.restore()
+        self._unblock()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._terminate()
+        if callable(self._previous):
+            self._previous(number, frame)
+
+
+# The exit. In a round of torchrun, a process waits for its elastic agent: that would take an exit for a failure, which
+# uses up one of its restarts. Only rank 0 receives the STOP at first. If it exited at once, the others would form a new
+# ring and train past its checkpoint, and the launcher's operator might restart the job before it is suspended. So rank
+# 0 waits until it is released.
+
+
+def hold_seconds(environ: Mapping[str, str]) -> float:
+    """Return how long a process may wait after a STOP: KUBEAI_EXIT_HOLD in seconds, 20 by default, 0 for not at all."""
     try:
-        number = None if seconds is None else float(seconds)
-    except (TypeError, ValueError):
-        return None
-    return number if number is not None and math.isfinite(number) and number >= 0 else None
+        seconds = float(environ.get("KUBEAI_EXIT_HOLD", _HOLD_SECONDS))
+    except ValueError:
+        return _HOLD_SECONDS
+    return seconds if math.isfinite(seconds) and seconds >= 0 else _HOLD_SECONDS
+
+
+def report_exit(monitor: Monitor, uplink: ProcessUplink, stderr: StderrLog, hold: float) -> None:
+    """Report `left` and wait at most `hold` seconds. Return at once if there is nothing to wait for."""
+    # The exception that ends this process. An interactive one keeps those of earlier commands.
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    if isinstance(error, Exception) and monitor.state.directive.is_final and monitor.state.wants_checkpoint:
+        monitor.checkpoint_failed(None, described(error))
+    if monitor.awaits_agent:
+        elastic_agent.obey_sigterm()
+        monitor.hold(StepPurpose.RENDEZVOUS)
+        monitor.wait_for(lambda: monitor.is_released, max(hold, elastic_agent.HOLD_SECONDS))
+        return
+    if elastic_agent.failed_in_collective():
+        elastic_agent.obey_sigterm()
+        monitor.wait_for(lambda: monitor.is_released, elastic_agent.FAILURE_SECONDS)
+        return
+    if monitor.awaits_stop:
+        monitor.wait_for(lambda: not monitor.awaits_stop, min(hold, _STOP_SECONDS))
+        monitor.answer_stop()
+    directive = monitor.state.directive
+    if not directive.is_final:
+        return
+    if directive.kind is DirectiveKind.LEAVE:
+        if directive.generation == 0:
+            return  # SIGTERM, and no supervisor was ever connected
+        _report_left(monitor, uplink, stderr, time.monotonic() + min(hold, _LEAVE_SECONDS))
+        return
+    reason = directive.reason.rstrip(".")  # The supervisor sends whole sentences.
+    stderr.once("hold", f"the job stops: {reason}. This process waits for its release, at most {hold:g} s")
+    deadline = time.monotonic() + hold
+    _report_left(monitor, uplink, stderr, deadline)
+    monitor.wait_for(lambda: monitor.is_released, max(0.0, deadline - time.monotonic()))
+
+
+def _report_left(monitor: Monitor, uplink: ProcessUplink, stderr: StderrLog, deadline: float) -> None:
+    """Post the report from this thread: the reporter may be busy in user code, and no thread can start at exit.
+
+    It is tried once however near the deadline is: for a script that acknowledges nothing, this report is the job's
+    acknowledgement.
+    """
+    retry = CallRetry(stderr)
+    last_post = max(deadline, time.monotonic() + _POST_SECONDS)
+    while not monitor.is_released:
+        try:
+            _post_left(monitor, uplink, last_post)
+        except RunIsOver:
+            monitor.end_run()
+            return
+        except (CallRefused, Unreachable) as error:
+            wait = retry.after(error)
+        else:
+            return
+        monitor.wait_for(lambda: monitor.is_released, max(0.0, min(wait, deadline - time.monotonic())))
+        if time.monotonic() >= deadline:
+            return
+
+
+def _post_left(monitor: Monitor, uplink: ProcessUplink, deadline: float) -> None:
+    """Report a save that the reporter has not reported yet, as it would come too late after `left`, and then `left`."""
+
+    def timeout() -> float:
+        return min(_POST_SECONDS, max(0.001, deadline - time.monotonic()))
+
+    outcome = monitor.outcome
+    if outcome is not None:
+        try:
+            uplink.report(outcome, timeout=timeout())
+        except CallRefused as error:
+            if not is_unknown(error):
+                raise
+        monitor.confirm(outcome)
+    uplink.report(monitor.left(), timeout=timeout())

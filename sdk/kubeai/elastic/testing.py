@@ -15,22 +15,26 @@ contract, not that a real supervisor would decide the same.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import queue
+import socket
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Dict, TypeVar, Union, cast
 
 from . import identity
-from ._fake_server import FakeServer, OpenStream, Refusal
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from ._fake_server import Call, Line, Reply
-
 T = TypeVar("T")
+Line = Dict[str, Any]
 
 ALL = None
 """Every process, or the launcher of every job."""
@@ -40,6 +44,60 @@ LAUNCHERS = "/v1/launchers/"
 
 _ATTEMPTS = 20  # of `agree`
 _DIRECTIVES = {"checkpoint": "CHECKPOINT", "regroup": "RUN"}  # of a commit; others are STOP
+_DROP = b""
+_END = b"\0"
+
+
+@dataclass(frozen=True)
+class FakeCall:
+    """A POST request."""
+
+    path: str
+    token: str
+    body: Line
+
+
+@dataclass(frozen=True)
+class FakeRefusal:
+    """An error response with a code of the wire contract."""
+
+    status: int
+    code: str
+    message: str
+
+
+@dataclass(eq=False)
+class FakeStream:
+    """An accepted stream. Data is sent in the order in which it is queued."""
+
+    hello: Line
+    token: str
+    _out: queue.SimpleQueue[bytes] = field(default_factory=queue.SimpleQueue)
+
+    def send(self, data: bytes) -> None:
+        """Send raw bytes in a chunk of their own, after what is queued. _DROP breaks the connection, _END ends it."""
+        self._out.put(data)
+
+    def send_line(self, line: Line) -> None:
+        """Send a message as one line of JSON."""
+        self.send(json.dumps(line).encode() + b"\n")
+
+    def copy_to(self, write: Callable[[bytes], Any], heartbeat: float) -> None:
+        """Write queued data until the stream is dropped or ended, or until a write fails with OSError."""
+        while True:
+            try:
+                data = self._out.get(timeout=heartbeat)
+            except queue.Empty:
+                data = b'{"type": "heartbeat"}\n'
+            if data == _DROP:
+                return
+            if data == _END:
+                write(b"0\r\n\r\n")
+                return
+            write(b"%x\r\n%s\r\n" % (len(data), data))
+
+
+Reply = Union[Line, FakeRefusal, FakeStream]
 
 
 @dataclass(frozen=True)
@@ -67,8 +125,8 @@ class FakeSupervisor:
         self._changed = threading.Condition()
         self._server: FakeServer | None = None
         self._port = 0
-        self._streams: list[OpenStream] = []
-        self._refusals: dict[str, Refusal] = {}
+        self._streams: list[FakeStream] = []
+        self._refusals: dict[str, FakeRefusal] = {}
         self._directives: dict[str | int | None, Line] = {}
         self._orders: dict[str | None, Line] = {}
         self._generation = 0
@@ -100,9 +158,11 @@ class FakeSupervisor:
         """Break all streams, or end them cleanly with a goodbye, and stop listening. Waits for the threads."""
         with self._changed:
             server, self._server = self._server, None
-            self._refusals[""] = Refusal(503, "not_serving", "the fake supervisor stops")
+            self._refusals[""] = FakeRefusal(503, "not_serving", "the fake supervisor stops")
             for stream in self._streams:
-                _close_stream(stream, goodbye=goodbye)
+                if goodbye:
+                    stream.send_line({"type": "goodbye", "reason": "the fake supervisor stops"})
+                stream.send(_END if goodbye else _DROP)
         if server is not None:
             server.stop()
         with self._changed:
@@ -115,7 +175,7 @@ class FakeSupervisor:
 
     def write_identity(self, directory: str | os.PathLike[str], job: str = "job", run: int = 1) -> None:
         """Make `directory` the identity directory of a process of this run."""
-        identity.write(identity.Identity(Path(directory), self.address, self.job_token(job, run), job, run, None))
+        identity.write(identity.RunIdentity(Path(directory), self.address, self.job_token(job, run), job, run, None))
 
     def direct(self, process: str | int | None = ALL, *, directive: str = "RUN", **fields: Any) -> None:
         """Send a directive to one process (its id, or its rank as an int) or to ALL. It replaces the previous one.
@@ -145,7 +205,7 @@ class FakeSupervisor:
     def refuse(self, status: int, code: str, message: str = "refused by a test", *, path: str = "/") -> None:
         """Refuse all later calls whose path begins with `path`, until `accept`."""
         with self._changed:
-            self._refusals[path] = Refusal(status, code, message)
+            self._refusals[path] = FakeRefusal(status, code, message)
 
     def accept(self) -> None:
         """Stop refusing calls."""
@@ -156,7 +216,7 @@ class FakeSupervisor:
         """Break all open streams without a last line."""
         with self._changed:
             for stream in self._streams:
-                stream.drop()
+                stream.send(_DROP)
 
     def send_raw(self, data: bytes) -> None:
         """Send these bytes on every open stream."""
@@ -218,59 +278,56 @@ class FakeSupervisor:
         self.wait_for(lambda: len(self.answers_of(epoch)) >= processes)
         return list(self.answers_of(epoch).values())
 
-    def _answer(self, call: Call) -> Reply:
+    def _answer(self, call: FakeCall) -> Reply:
         with self._changed:
-            reply = self._refusal(call) or self._granted(call)
+            refusal = self._refusal(call)
+            reply = self._granted(call) if refusal is None else refusal
             self._changed.notify_all()
             return reply
 
-    def _refusal(self, call: Call) -> Refusal | None:
+    def _refusal(self, call: FakeCall) -> FakeRefusal | None:
         kind = "fake-launcher" if call.path.startswith(LAUNCHERS) else "fake-job:"
         if not call.token.startswith(kind):
-            return Refusal(401, "bad_token", "not a token of this fake supervisor")
-        if call.path == LAUNCHERS + "stream" and self._is_live_elsewhere(call.body):
-            return Refusal(409, "name_is_live", f"{call.body['job']} is live")
+            return FakeRefusal(401, "bad_token", "not a token of this fake supervisor")
+        if call.path == LAUNCHERS + "stream":
+            job, instance = call.body["job"], call.body["instance"]
+            live = [stream.hello for stream in self._streams if stream.hello.get("job") == job]
+            if any(other["instance"] != instance for other in live):
+                return FakeRefusal(409, "name_is_live", f"{job} is live")
         return next((refusal for path, refusal in self._refusals.items() if call.path.startswith(path)), None)
 
-    def _is_live_elsewhere(self, hello: Line) -> bool:
-        live = [stream.hello for stream in self._streams if stream.hello.get("job") == hello["job"]]
-        return any(other["instance"] != hello["instance"] for other in live)
-
-    def _granted(self, call: Call) -> Reply:
+    def _granted(self, call: FakeCall) -> Reply:
         message = Message(call.path, call.token, call.body)
         if call.path in (PROCESSES + "report", LAUNCHERS + "report"):
             self.reports.append(message)
-            self._remember(call.body)
+            # The next line depends on the rank of a process, and on the hosts of a launcher.
+            for stream in self._streams:
+                if "process" in call.body and stream.hello.get("process") == call.body["process"]:
+                    stream.hello["rank"] = call.body["rank"]
+                if "instance" in call.body and stream.hello.get("instance") == call.body["instance"]:
+                    stream.hello["report"] = call.body
             return {}
         if call.path not in (PROCESSES + "stream", LAUNCHERS + "stream"):
-            return Refusal(404, "unknown_path", call.path)
+            return FakeRefusal(404, "unknown_path", call.path)
         self.hellos.append(message)
-        stream = OpenStream(dict(call.body), call.token)
+        stream = FakeStream(dict(call.body), call.token)
         stream.send_line(self._directive(stream) if "process" in call.body else self._order(stream))
         self._streams.append(stream)
         return stream
 
-    def _remember(self, report: Line) -> None:
-        """Keep what the next line depends on: the rank of a process, the hosts of a launcher."""
-        for stream in self._streams:
-            if "process" in report and stream.hello.get("process") == report["process"]:
-                stream.hello["rank"] = report["rank"]
-            if "instance" in report and stream.hello.get("instance") == report["instance"]:
-                stream.hello["report"] = report
-
-    def _forget(self, stream: OpenStream) -> None:
+    def _forget(self, stream: FakeStream) -> None:
         with self._changed:
             self._streams.remove(stream)
             self._changed.notify_all()
 
-    def _directive(self, stream: OpenStream) -> Line:
+    def _directive(self, stream: FakeStream) -> Line:
         _, job, run = stream.token.split(":")
         override = next((self._directives[name] for name in _process_names(stream) if name in self._directives), {})
         neutral: Line = {"directive": "RUN", "act_in": 0, "seconds_left": None, "generation": 0, "release": False}
         about: Line = {"job": job, "run": int(run), "reason": "sent by a test", "notice": None}
         return {"type": "directive", **neutral, **about, **override}
 
-    def _order(self, stream: OpenStream) -> Line:
+    def _order(self, stream: FakeStream) -> Line:
         job = stream.hello["job"]
         override = self._orders.get(job) or self._orders.get(ALL) or {}
         run = override.get("run", 1)
@@ -282,15 +339,99 @@ class FakeSupervisor:
         return {"type": "order", **neutral, **about, **granted, **override}
 
 
-def _process_names(stream: OpenStream) -> tuple[str | int | None, ...]:
+def _process_names(stream: FakeStream) -> tuple[str | int | None, ...]:
     """Return the names by which `direct` may address a process, the most specific first."""
     rank = stream.hello.get("rank")
     return (stream.hello["process"], ALL) if rank is None else (stream.hello["process"], rank, ALL)
 
 
-def _close_stream(stream: OpenStream, *, goodbye: bool) -> None:
-    if not goodbye:
-        stream.drop()
-        return
-    stream.send_line({"type": "goodbye", "reason": "the fake supervisor stops"})
-    stream.end()
+class FakeServer:
+    """Listens on loopback. Calls `on_call` for every POST and `on_closed` for every stream that has ended."""
+
+    def __init__(
+        self,
+        port: int,
+        on_call: Callable[[FakeCall], Reply],
+        on_closed: Callable[[FakeStream], None],
+        heartbeat: float,
+    ) -> None:
+        self._server = _FakeTcpServer(("127.0.0.1", port), _FakeHandler)
+        self._server.on_call = on_call
+        self._server.on_closed = on_closed
+        self._server.heartbeat = heartbeat
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="fake-supervisor")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening, wake every connection that waits for a request, and join all threads."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.hang_up()
+        self._server.server_close()
+
+
+class _FakeTcpServer(ThreadingMixIn, TCPServer):
+    allow_reuse_address = True  # the same port again at once
+    daemon_threads = False  # so that server_close waits for them
+    request_queue_size = 128
+    on_call: Callable[[FakeCall], Reply]
+    on_closed: Callable[[FakeStream], None]
+    heartbeat: float
+
+    def __init__(self, address: tuple[str, int], handler: type[_FakeHandler]) -> None:
+        self._connections: set[socket.socket] = set()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self._connections.discard(request)
+
+    def hang_up(self) -> None:
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RD)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore errors: tests disconnect on purpose."""
+
+
+class _FakeHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self) -> None:
+        self.close_connection = True
+        server = cast("_FakeTcpServer", self.server)
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        token = self.headers.get("Authorization", "").partition("Bearer ")[2]
+        reply = server.on_call(FakeCall(self.path, token, body))
+        if isinstance(reply, FakeStream):
+            self._stream(server, reply)
+        elif isinstance(reply, FakeRefusal):
+            self._object(reply.status, {"error": reply.code, "message": reply.message})
+        else:
+            self._object(200, reply)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Log nothing, so that the test's output stays readable."""
+
+    def _object(self, status: int, content: Line) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _stream(self, server: _FakeTcpServer, stream: FakeStream) -> None:
+        try:
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            stream.copy_to(self.wfile.write, server.heartbeat)
+        finally:
+            server.on_closed(stream)

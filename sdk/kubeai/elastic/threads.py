@@ -1,12 +1,14 @@
-"""The background threads of the library and its commands. None of them ends in silence.
+"""The background threads of the library and its commands, and the lines that they write on stderr.
 
-An exception that nobody foresaw is printed once, with its traceback. The thread then goes on, after a pause that
-grows while it fails again. Where a thread serves several peers or messages, `attempt` keeps the fault of one of them
-from the others.
+No thread ends in silence. An exception that nobody foresaw is printed once, with its traceback. The thread then goes
+on, after a pause that grows while it fails again. Where a thread serves several peers or messages, `attempt` keeps the
+fault of one of them from the others.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -14,10 +16,38 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .stderr import StderrLog
-
+_STDERR = 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _HEALTHY_SECONDS = 60.0  # a thread that has run for so long fails anew
+
+
+class StderrLog:
+    """Writes single lines to the file descriptor of stderr, each at most once per process.
+
+    sys.stderr has a lock, and a logging handler has another. A thread of the library that held one while the training
+    process forks or exits would hang it.
+    """
+
+    def __init__(self) -> None:
+        self.sender: Callable[[], str] = str
+        """Names this process at the end of each line: the ranks of a job often share one log."""
+        self._first: dict[str, object] = {}
+
+    def once(self, topic: str, text: str) -> None:
+        """Write a line unless one was written for this topic before."""
+        mine = object()
+        if self._first.setdefault(topic, mine) is mine:  # setdefault is atomic: several threads may write at once
+            sender = self.sender()
+            line = f"kubeai.elastic: {text}{f' ({sender})' if sender else ''}\n".encode(errors="replace")
+            with contextlib.suppress(OSError):
+                os.write(_STDERR, line)
+
+    def fault(self, where: str, error: BaseException) -> None:
+        """Write an exception that nobody foresaw, with its traceback, once for each type and place."""
+        import traceback  # noqa: PLC0415 - it is seldom needed, and imports the tokenizer
+
+        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+        self.once(f"fault {where} {type(error).__name__}", f"an internal error in {where}, please report it:\n{lines}")
 
 
 def attempt(where: str, stderr: StderrLog, action: Callable[[], object]) -> bool:
@@ -44,23 +74,21 @@ def start(
     Raises:
         RuntimeError: The interpreter is exiting, or there are no threads left.
     """
-    thread = threading.Thread(target=_keep_running, args=(name, run, stderr, closed), name=name, daemon=True)
+
+    def keep_running() -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            begun = time.monotonic()
+            if attempt(name, stderr, run):
+                return
+            if time.monotonic() > begun + _HEALTHY_SECONDS:
+                pause = _FIRST_PAUSE
+            if closed is None:
+                time.sleep(pause)
+            elif closed.wait(pause):
+                return
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    thread = threading.Thread(target=keep_running, name=name, daemon=True)
     thread.start()
     return thread
-
-
-def _keep_running(
-    name: str, run: Callable[[], object], stderr: StderrLog, closed: threading.Event | None = None
-) -> None:
-    pause = _FIRST_PAUSE
-    while True:
-        begun = time.monotonic()
-        if attempt(name, stderr, run):
-            return
-        if time.monotonic() > begun + _HEALTHY_SECONDS:
-            pause = _FIRST_PAUSE
-        if closed is None:
-            time.sleep(pause)
-        elif closed.wait(pause):
-            return
-        pause = min(2 * pause, _LONGEST_PAUSE)

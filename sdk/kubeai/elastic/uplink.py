@@ -6,19 +6,19 @@ import contextlib
 import http
 import os
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import identity, wire
-from .share import Share
+from .relay import SharedStream
 from .version import __version__
+from .wire import CallAddress, CallRefused, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from .messages import Hello, Report
-    from .stderr import StderrLog
-    from .values import Directive
+    from .messages import Directive, ProcessHello, ProcessReport
+    from .threads import StderrLog
 
 _STREAM = "/v1/processes/stream"
 _REPORT = "/v1/processes/report"
@@ -30,11 +30,11 @@ class RunIsOver(Exception):  # noqa: N818 - the name describes the state
     """The run is over for the supervisor: stop calling."""
 
 
-class NotConfigured(wire.Unreachable):
+class NoIdentity(Unreachable):
     """The identity directory is incomplete: try again later."""
 
 
-class Uplink:
+class ProcessUplink:
     """Calls the supervisor for one process of one run. The identity is read again for each call."""
 
     def __init__(self, directory: Path, stderr: StderrLog) -> None:
@@ -43,31 +43,31 @@ class Uplink:
         self._own_run: tuple[str | None, int | None] | None = None
         self._learned_run: int | None = None
         self._hellos = 0
-        self._share = Share(self._relay_endpoint, stderr)
+        self._share = SharedStream(self._relay_address, stderr)
 
-    def open(self, hello: Hello) -> wire.Stream:
-        """Open the stream. Raises RunIsOver, wire.Refused or wire.Unreachable."""
+    def open(self, hello: ProcessHello) -> wire.LineStream:
+        """Open the stream. Raises RunIsOver, CallRefused or Unreachable."""
         own = self._identity()
-        body = {**self._common_fields(), **hello.fields(), "pid": os.getpid(), "sdk": __version__}
+        body = {"process": self._process, "host": host_name(), **hello.fields(), "pid": os.getpid(), "sdk": __version__}
         if own.run is None:
             body["run"] = self._learned_run
+        # Each hello has a number: a relay that was given up may still pass an earlier one on.
         with _translated():
-            shared = self._share.open(own, _STREAM, self._numbered(body))
-            return shared or wire.open_stream(_endpoint(own), _STREAM, self._numbered(body))
+            self._hellos += 1
+            shared = self._share.open(own, _STREAM, {**body, "attempt": self._hellos})
+            if shared is not None:
+                return shared
+            self._hellos += 1
+            return wire.open_stream(_address(own), _STREAM, {**body, "attempt": self._hellos})
 
-    def _numbered(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the next hello: a relay that was given up may still pass an earlier one on."""
-        self._hellos += 1
-        return {**body, "attempt": self._hellos}
-
-    def report(self, report: Report, timeout: float = 5.0) -> None:
+    def report(self, report: ProcessReport, timeout: float = 5.0) -> None:
         """Post a report and return when it is confirmed. Raises as `open` does."""
         own = self._identity()
         run = self._learned_run if own.run is None else own.run
-        body = {**self._common_fields(), **report.fields(), "run": run}
+        body = {"process": self._process, "host": host_name(), **report.fields(), "run": run}
         with _translated():
             if not self._share.post(_REPORT, body, timeout):
-                wire.post(_endpoint(own), _REPORT, body, timeout)
+                wire.post(_address(own), _REPORT, body, timeout)
 
     def close(self) -> None:
         """Stop relaying for other processes. Callable from another thread."""
@@ -86,19 +86,16 @@ class Uplink:
         with contextlib.suppress(OSError):
             identity.write_atomically(self._directory / "stopped", f"{directive.run} {directive.generation}\n")
 
-    def _relay_endpoint(self) -> wire.Endpoint:
+    def _relay_address(self) -> CallAddress:
         try:
-            return _endpoint(self._identity())
+            return _address(self._identity())
         except RunIsOver as error:
-            raise wire.Refused(http.HTTPStatus.CONFLICT, "run_is_over", "a later run has begun") from error
+            raise CallRefused(http.HTTPStatus.CONFLICT, "run_is_over", "a later run has begun") from error
 
-    def _common_fields(self) -> dict[str, Any]:
-        return {"process": self._process, "host": host_name()}
-
-    def _identity(self) -> identity.Identity:
+    def _identity(self) -> identity.RunIdentity:
         own = identity.read(self._directory)
         if own is None:
-            raise NotConfigured(identity.absence(self._directory))
+            raise NoIdentity(identity.absence(self._directory))
         run = (own.job, own.run)
         if self._own_run is None:
             self._own_run = run
@@ -108,12 +105,12 @@ class Uplink:
         return own
 
 
-class RetryPolicy:
+class CallRetry:
     """Decides how long to wait after a failed call, and whether to print a message."""
 
     def __init__(self, stderr: StderrLog) -> None:
         self._stderr = stderr
-        self._backoff = wire.Backoff(maximum=_SLOWEST_SECONDS)
+        self._backoff = wire.ReconnectBackoff(maximum=_SLOWEST_SECONDS)
         self._was_reached = False
 
     def was_reached(self, seconds: float) -> None:
@@ -127,11 +124,13 @@ class RetryPolicy:
         self._was_reached = True
         self._backoff.reset()
 
-    def after(self, error: wire.Refused | wire.Unreachable, absent_seconds: float = 0.0) -> float:
+    def after(self, error: CallRefused | Unreachable, absent_seconds: float = 0.0) -> float:
         """Return the seconds to wait after an error. `absent_seconds` is how long the supervisor has been away."""
-        if isinstance(error, wire.Refused) and not _may_pass(error):
-            self._stderr.once(f"refused {error.code}", f"the supervisor refuses this process: {error}")
-            return _SLOWEST_SECONDS
+        if isinstance(error, CallRefused):
+            may_pass = error.status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.NOT_FOUND) or error.status >= 500  # noqa: PLR2004
+            if not may_pass:
+                self._stderr.once(f"refused {error.code}", f"the supervisor refuses this process: {error}")
+                return _SLOWEST_SECONDS
         if not self._was_reached or absent_seconds > _QUIET_SECONDS:
             self._stderr.once("absent", f"no supervisor: {error}. Training continues without warnings of reclaims")
         return self.pause()
@@ -141,27 +140,23 @@ class RetryPolicy:
         return self._backoff.next()
 
 
-def is_unknown(error: wire.Refused | wire.Unreachable) -> bool:
+def is_unknown(error: CallRefused | Unreachable) -> bool:
     """Return whether the supervisor does not know this kind of report, because it is older. Repeating it is useless."""
-    return isinstance(error, wire.Refused) and error.code == "malformed"
+    return isinstance(error, CallRefused) and error.code == "malformed"
 
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     try:
         yield
-    except wire.Refused as error:
+    except CallRefused as error:
         if error.code == "run_is_over":
             raise RunIsOver from error
         raise
 
 
-def _may_pass(error: wire.Refused) -> bool:
-    return error.status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.NOT_FOUND) or error.status >= 500  # noqa: PLR2004
-
-
-def _endpoint(own: identity.Identity) -> wire.Endpoint:
-    return wire.Endpoint(own.address, own.token, own.ca)
+def _address(own: identity.RunIdentity) -> CallAddress:
+    return CallAddress(own.address, own.token, own.ca)
 
 
 def host_name() -> str:

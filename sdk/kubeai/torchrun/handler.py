@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous import (  # type: ignore[import-not-fo
 )
 
 from kubeai.elastic import identity, threads
-from kubeai.elastic.stderr import StderrLog
+from kubeai.elastic.threads import StderrLog
 
 from . import member, stores
 from .guard import Guard

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kubeai.elastic.stderr import StderrLog
+    from kubeai.elastic.threads import StderrLog
 
     from .membership import Membership
 
@@ -45,10 +45,10 @@ class Link:
         self._after_line = after_line
         self._stderr = stderr
         self._run: int | None = None
-        self._stream: wire.Stream | None = None
+        self._stream: wire.LineStream | None = None
         self._closed = threading.Event()
         self._posting = threading.Lock()
-        self._connection = wire.Connection()
+        self._connection = wire.PostConnection()
         self._revision = 0
         self._threads: list[threading.Thread] = []
 
@@ -65,7 +65,7 @@ class Link:
     def report_last(self) -> None:
         """Report the state once more, if the supervisor can be reached."""
         if not self._closed.is_set():
-            with contextlib.suppress(wire.Unreachable, wire.Refused):
+            with contextlib.suppress(wire.Unreachable, wire.CallRefused):
                 self._report(timeout=2.0)
 
     def close(self) -> None:
@@ -77,11 +77,11 @@ class Link:
         self._connection.close()
 
     def _follow_for_ever(self) -> None:
-        backoff = wire.Backoff(maximum=_SLOWEST_SECONDS)
+        backoff = wire.ReconnectBackoff(maximum=_SLOWEST_SECONDS)
         while not self._closed.is_set():
             try:
                 self._follow(backoff)
-            except wire.Refused as refusal:
+            except wire.CallRefused as refusal:
                 if refusal.code == "run_is_over":
                     self._membership.end_run()
                     self._closed.set()
@@ -93,7 +93,7 @@ class Link:
                 self._membership.set_absent(absent=True)
             self._closed.wait(backoff.next())
 
-    def _follow(self, backoff: wire.Backoff) -> None:
+    def _follow(self, backoff: wire.ReconnectBackoff) -> None:
         with wire.open_stream(self._endpoint(), _STREAM, self._body(), _SILENCE_SECONDS) as stream:
             self._stream = stream
             if self._closed.is_set():
@@ -122,7 +122,7 @@ class Link:
             version = self._membership.version
             try:
                 self._report()
-            except (wire.Refused, wire.Unreachable):
+            except (wire.CallRefused, wire.Unreachable):
                 self._closed.wait(_HEARTBEAT_SECONDS / 4)  # the stream says what is wrong
             else:
                 self._membership.wait_beyond(version, _HEARTBEAT_SECONDS)
@@ -140,7 +140,7 @@ class Link:
         state = self._membership.state
         return {"member": state.member, "run": self._run, "host": host_name(), "state": state.fields()}
 
-    def _endpoint(self) -> wire.Endpoint:
+    def _endpoint(self) -> wire.CallAddress:
         own = identity.read(self._directory)
         if own is None:
             raise wire.Unreachable(identity.absence(self._directory))
@@ -148,5 +148,5 @@ class Link:
             self._run = own.run
         if own.run is not None and own.run != self._run:
             # An agent that outlives its run must not speak with the token of the next one.
-            raise wire.Refused(409, "run_is_over", "a later run has begun")
-        return wire.Endpoint(own.address, own.token, own.ca)
+            raise wire.CallRefused(409, "run_is_over", "a later run has begun")
+        return wire.CallAddress(own.address, own.token, own.ca)

@@ -24,7 +24,7 @@ from .peers import Answer, next_round
 from .rounds import MalformedLine, parse_round
 
 if TYPE_CHECKING:
-    from kubeai.elastic.stderr import StderrLog
+    from kubeai.elastic.threads import StderrLog
 
     from .membership import Membership
     from .rounds import Round
@@ -196,7 +196,7 @@ def _fields(answer: Answer) -> dict[str, Any]:
 
 def _ask(address: str, member: str, question: dict[str, Any]) -> Answer:
     try:
-        said = wire.post(wire.Endpoint(f"http://{address}", member), _PATH, question, _CALL_SECONDS)
+        said = wire.post(wire.CallAddress(f"http://{address}", member), _PATH, question, _CALL_SECONDS)
         known = None if said.get("known") is None else parse_round(said["known"])
         return Answer(
             reached=True,
@@ -209,7 +209,7 @@ def _ask(address: str, member: str, question: dict[str, Any]) -> Answer:
         )
     except wire.Unreachable as error:
         return Answer(gone=isinstance(error.__cause__, ConnectionRefusedError))
-    except wire.Refused:
+    except wire.CallRefused:
         # Another agent has its port: the member itself is gone.
         return Answer(gone=True)
     except (MalformedLine, ValueError, TypeError, KeyError):

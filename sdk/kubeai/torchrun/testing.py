@@ -17,13 +17,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kubeai.elastic._fake_server import OpenStream
-from kubeai.elastic.testing import FakeSupervisor, Message
+from kubeai.elastic.testing import FakeStream, FakeSupervisor, Message
 
 from .rounds import Round, RoundMember, StoreAddress
 
 if TYPE_CHECKING:
-    from kubeai.elastic._fake_server import Call, Line, Reply
+    from kubeai.elastic.testing import FakeCall, Line, Reply
 
 _STREAM, _REPORT = "/v1/rendezvous/stream", "/v1/rendezvous/report"
 
@@ -83,7 +82,7 @@ class FakeCoordinator(FakeSupervisor):
         states = self.members
         return all(states.get(one.host, {}).get("ready", 0) >= number for one in self._rounds[number - 1].members)
 
-    def _granted(self, call: Call) -> Reply:
+    def _granted(self, call: FakeCall) -> Reply:
         if call.path not in (_STREAM, _REPORT):
             return super()._granted(call)
         self._states[call.body["member"]] = call.body["state"]
@@ -92,15 +91,15 @@ class FakeCoordinator(FakeSupervisor):
             self.reports.append(Message(call.path, call.token, call.body))
             return {}
         self.hellos.append(Message(call.path, call.token, call.body))
-        stream = OpenStream(dict(call.body), call.token)
+        stream = FakeStream(dict(call.body), call.token)
         self._streams.append(stream)
         stream.send_line(self._line(stream))
         return stream
 
-    def _members(self) -> list[OpenStream]:
+    def _members(self) -> list[FakeStream]:
         return [stream for stream in self._streams if "member" in stream.hello]
 
-    def _state(self, stream: OpenStream) -> Line:
+    def _state(self, stream: FakeStream) -> Line:
         return self._states[stream.hello["member"]]
 
     def _can_enter(self, host: str, in_process: bool) -> bool:  # noqa: FBT001
@@ -128,7 +127,7 @@ class FakeCoordinator(FakeSupervisor):
         for stream in self._members():
             stream.send_line(self._line(stream))
 
-    def _line(self, stream: OpenStream) -> Line:
+    def _line(self, stream: FakeStream) -> Line:
         _, job, run = stream.token.split(":")
         own = [one for one in self._rounds if one.index_of(stream.hello["member"]) is not None]
         about: dict[str, Any] = {"job": job, "run": int(run), "generation": len(self._rounds)}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kubeai.elastic.stderr import StderrLog
+from kubeai.elastic.threads import StderrLog
 from kubeai.torchrun import member
 from kubeai.torchrun.link import Link
 from kubeai.torchrun.member import Enter, Exit, MemberState

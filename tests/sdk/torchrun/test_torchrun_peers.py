@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kubeai.elastic import wire
-from kubeai.elastic.stderr import StderrLog
+from kubeai.elastic.threads import StderrLog
 from kubeai.torchrun import member
 from kubeai.torchrun.member import Enter, MemberState
 from kubeai.torchrun.membership import Membership
@@ -220,11 +220,11 @@ def test_a_member_that_was_taken_off_keeps_parked(agents: list[Agent]) -> None:
 @pytest.mark.parametrize("body", [{}, {"round": "x"}, {"round": None}])
 def test_a_stranger_and_garbage_are_refused(agents: list[Agent], body: dict[str, Any]) -> None:
     agent = agents[0]
-    with pytest.raises(wire.Refused) as stranger:
-        wire.post(wire.Endpoint(f"http://{agent.peers.address}", "b"), "/v1/peers", {"round": 1})
+    with pytest.raises(wire.CallRefused) as stranger:
+        wire.post(wire.CallAddress(f"http://{agent.peers.address}", "b"), "/v1/peers", {"round": 1})
     assert stranger.value.code == "bad_token"
-    with pytest.raises(wire.Refused) as garbage:
-        wire.post(wire.Endpoint(f"http://{agent.peers.address}", "a"), "/v1/peers", body)
+    with pytest.raises(wire.CallRefused) as garbage:
+        wire.post(wire.CallAddress(f"http://{agent.peers.address}", "a"), "/v1/peers", body)
     assert garbage.value.code == "malformed"
     assert not agent.membership.must_rejoin
     assert json.dumps(agent.membership.state.fields())

@@ -52,10 +52,10 @@ async def agent(
 async def sdk(served: Served, trusted: Path | None, host: str = "localhost", scheme: str = "https") -> str:
     """What the SDK says after a call: a refusal of the supervisor's means that TLS stood."""
     address = served.peers.http.replace("127.0.0.1", host).replace("https", scheme)
-    endpoint = wire.Endpoint(address, "no token", trusted)
+    endpoint = wire.CallAddress(address, "no token", trusted)
     try:
         await asyncio.to_thread(wire.post, endpoint, "/v1/processes/report", {})
-    except (wire.Refused, wire.Unreachable) as error:
+    except (wire.CallRefused, wire.Unreachable) as error:
         return str(error)
     raise AssertionError("a call without a token was accepted")
 
@@ -127,6 +127,6 @@ async def test_who_speaks_without_tls_is_told_what_may_be_wrong(secured: Served)
 
 async def test_who_speaks_tls_to_a_server_without_it_is_told_too(tmp_path: Path, authority: SimulatedAuthority) -> None:
     async with serving(tmp_path) as plain:
-        endpoint = wire.Endpoint(plain.peers.http.replace("http:", "https:"), "t", authority.ca_file)
+        endpoint = wire.CallAddress(plain.peers.http.replace("http:", "https:"), "t", authority.ca_file)
         with pytest.raises(wire.Unreachable, match="does not speak TLS"):
             await asyncio.to_thread(wire.post, endpoint, "/v1/processes/report", {})

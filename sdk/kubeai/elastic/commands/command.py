@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
 from kubeai.elastic import threads
-from kubeai.elastic.stderr import StderrLog
+from kubeai.elastic.threads import StderrLog
 
 _WRAPPER = Path(__file__).with_name("die_with_parent.py")
 _POLL_SECONDS = 0.02

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from kubeai.elastic import threads, wire
-from kubeai.elastic.stderr import StderrLog
+from kubeai.elastic.threads import StderrLog
 
 from .events import Confirmed, Event, LogMessage, Lost, Ordered, Rejected
 from .exit_codes import ExitCode
@@ -39,14 +39,14 @@ class Supervisor:
     token_file: Path
     ca: Path | None
 
-    def endpoint(self) -> wire.Endpoint:
+    def endpoint(self) -> wire.CallAddress:
         """Read the token and return the endpoint.
 
         Raises:
             wire.Unreachable: The token cannot be read now.
         """
         try:
-            return wire.Endpoint(self.address, self.token_file.read_text(encoding="utf-8").strip(), self.ca)
+            return wire.CallAddress(self.address, self.token_file.read_text(encoding="utf-8").strip(), self.ca)
         except (OSError, ValueError) as error:
             raise wire.Unreachable(f"token: {error}") from error
 
@@ -69,7 +69,7 @@ class Link:
         self._instance = uuid.uuid4().hex
         self._stopped = threading.Event()
         self._guard = threading.Lock()
-        self._stream: wire.Stream | None = None
+        self._stream: wire.LineStream | None = None
         self._is_registered = False
         self._threads: list[threading.Thread] = []
 
@@ -88,12 +88,12 @@ class Link:
             thread.join(timeout)
 
     def _follow_for_ever(self) -> None:
-        backoff = wire.Backoff()
+        backoff = wire.ReconnectBackoff()
         while not self._stopped.is_set():
             try:
                 self._follow(backoff)
                 self._on_event(Lost("the supervisor ended the stream"))
-            except wire.Refused as refusal:
+            except wire.CallRefused as refusal:
                 self._on_event(self._event_for(refusal))
             except wire.Unreachable as fault:
                 self._on_event(Lost(_explained(fault)))
@@ -101,7 +101,7 @@ class Link:
                 self._outbox.set_open(False)
             self._stopped.wait(backoff.next())
 
-    def _event_for(self, refusal: wire.Refused) -> Event:
+    def _event_for(self, refusal: wire.CallRefused) -> Event:
         if refusal.code == _NAME_IS_LIVE:
             return Rejected(ExitCode.NAME_IS_LIVE, refusal.message)
         # Once the job is registered, no refusal ends it: the supervisor's fault may be repaired.
@@ -109,7 +109,7 @@ class Link:
             return Rejected(ExitCode.UNREACHED, str(refusal))
         return Lost(str(refusal))
 
-    def _follow(self, backoff: wire.Backoff) -> None:
+    def _follow(self, backoff: wire.ReconnectBackoff) -> None:
         report = self._outbox.latest()
         is_registered = False
         hello = self._job.hello(self._instance, report)
@@ -126,7 +126,7 @@ class Link:
                     self._registered(report)
                 self._apply_line(line)
 
-    def _keep_stream(self, stream: wire.Stream) -> None:
+    def _keep_stream(self, stream: wire.LineStream) -> None:
         with self._guard:
             self._stream = stream
         if self._stopped.is_set():
@@ -151,7 +151,7 @@ class Link:
             self._on_event(LogMessage(str(fault)))
 
     def _report_for_ever(self) -> None:
-        backoff = wire.Backoff()
+        backoff = wire.ReconnectBackoff()
         remarked = ""
         for report in iter(self._outbox.wait, None):
             trouble = self._deliver(report)
@@ -169,7 +169,7 @@ class Link:
         failpoint(At.REPORT_SENDING)
         try:
             wire.post(self._supervisor.endpoint(), _REPORT, body)
-        except wire.Refused as refusal:
+        except wire.CallRefused as refusal:
             return self._handle_refusal(report, refusal)
         except wire.Unreachable as fault:
             return _explained(fault)
@@ -178,7 +178,7 @@ class Link:
         self._on_event(Confirmed(report))
         return ""
 
-    def _handle_refusal(self, report: Report, refusal: wire.Refused) -> str:
+    def _handle_refusal(self, report: Report, refusal: wire.CallRefused) -> str:
         if refusal.code == _OLDER_REVISION:
             # A hello was faster. If there is no newer report by now, repeat this one with a higher revision.
             self._outbox.raise_revision(report)

@@ -6,7 +6,7 @@ import threading
 from typing import Callable
 
 from kubeai.elastic import threads
-from kubeai.elastic.stderr import StderrLog
+from kubeai.elastic.threads import StderrLog
 
 from . import hosts
 from .events import Event, HostsChanged, LogMessage

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from kubeai.elastic import identity, threads
-from kubeai.elastic.stderr import StderrLog
+from kubeai.elastic.threads import StderrLog
 
 from .model import Gradient, State, advanced, state_of
 
