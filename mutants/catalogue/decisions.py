@@ -125,9 +125,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _STOPPING,
-                "    if _is_acknowledged(s, stop):\n"
-                "        return _suspended(s, _unsaved(s, stop) or _acknowledged(s, observed.acknowledgement))",
-                "    if s.stored.stop is not None:\n        return _suspended(s, before.reason)",
+                "    elif _is_acknowledged(s, stop):\n",
+                "    elif s.stored.stop is not None:\n",
             ),
         ),
     ),
@@ -192,8 +191,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _WAITING,
-                "    if not s.facts.granted or s.job.spec.launcher_host in s.facts.notices:",
-                "    if not s.facts.granted or before.phase is Phase.SUSPENDED:",
+                "    if not facts.granted or spec.launcher_host in facts.notices:",
+                "    if not facts.granted or before.phase is Phase.SUSPENDED:",
             ),
         ),
     ),
@@ -204,8 +203,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _WAITING,
-                "return max((decision.capacity_since or s.now) + delay,",
-                "return max((decision.capacity_since or s.now) + delay + 20.0 * (decision.phase is Phase.SUSPENDED),",
+                "        at = max(since + delay,",
+                "        at = max(since + delay + 20.0 * (before.phase is Phase.SUSPENDED),",
             ),
         ),
     ),

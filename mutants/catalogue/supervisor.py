@@ -113,14 +113,13 @@ MUTANTS = (
         edits=(
             Edit(
                 "supervisor/decide/waiting.py",
-                "    delay = 0.0 if at_once else s.policy.resume_delay_seconds\n",
-                "    delay = 0.0\n",
+                "        delay = 0.0 if at_once else s.policy.resume_delay_seconds\n",
+                "        delay = 0.0\n",
             ),
             Edit(
                 "supervisor/decide/live.py",
-                "    return _reason_to_leave(s, left) if s.noticed else None\n",
-                "    is_resuming = s.previous.phase is Phase.RESUMING\n"
-                "    return _reason_to_leave(s, left) if s.noticed and not is_resuming else None\n",
+                "    if not s.noticed:\n        return None\n",
+                "    if not s.noticed or s.previous.phase is Phase.RESUMING:\n        return None\n",
             ),
             Edit(
                 _FACTS,

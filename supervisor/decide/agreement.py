@@ -6,13 +6,15 @@ another attempt, until time is up.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
-from supervisor.decide.ranks import Ranks, RankState, names
+from supervisor.decide.ranks import RankState, names
+from supervisor.decide.reasons import all_stop_at
 from supervisor.decide.situation import Situation
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
+from supervisor.domain.job import Decision
 
 ROUND_SECONDS = 2.0
 """The longest time that the answers to a poll or proposal may take; a rank that arrives at a proposed step waits as
@@ -31,50 +33,59 @@ _LAST_STEP = 2**53
 
 @dataclass(frozen=True, slots=True)
 class NoAgreement:
-    """The ranks have not agreed in time; `reason` says who is why, as the end of a sentence."""
+    """The ranks have not agreed in time; `reason` names those that are the cause, as the end of a sentence."""
 
     reason: str
 
 
 def negotiated(s: Situation, purpose: Purpose) -> Agreement | NoAgreement:
-    """The agreement as it is now to be: the present one, its next stage, or another attempt."""
-    held = under_way(s, purpose)
-    if s.facts.ranks.states and not s.facts.ranks.agree_to(purpose):
-        return NoAgreement(f"{names(s.facts.ranks.opposed(purpose))} cannot agree to one")
+    """The agreement that is due: the present one, its next stage, or another attempt."""
+    ranks, held = s.facts.ranks, under_way(s, purpose)
+    if ranks.states and not ranks.agree_to(purpose):
+        return NoAgreement(f"{names(ranks.opposed(purpose))} cannot agree to one")
     if held is None:
         return poll(s, purpose)
-    start = _start(s, held)
+    start = just_in_time(s) if purpose is Purpose.STOP and held.step is None else None
     if start is not None and held.began < start:
         # What the ranks said before is out of date then, and the time-out counts from then.
-        return held if s.now < start else poll(s, purpose)
-    return _answered(s, held)
-
-
-def _start(s: Situation, held: Agreement) -> float | None:
-    """When a step for a stop is proposed, if the ranks train on until then."""
-    return just_in_time(s) if held.purpose is Purpose.STOP and held.step is None else None
-
-
-def _answered(s: Situation, held: Agreement) -> Agreement | NoAgreement:
-    """What follows from the answers so far, and from the time."""
-    if s.facts.ranks.have_answered(held):
-        return _advanced(s, held)
-    if s.now >= _gives_up_at(s, held):
-        return NoAgreement(_missing(s.facts.ranks, held))
-    return poll(s, held.purpose, held.began) if s.now >= _round_ends_at(s, held) else held
+        return poll(s, purpose) if s.reached(start) else held
+    if not ranks.have_answered(held):
+        if s.reached(_gives_up_at(s, held)):
+            return NoAgreement(_culprits(s, held))
+        return poll(s, purpose, held.began) if s.reached(_round_ends_at(s, held)) else held
+    answers, now = ranks.answers(held), round(s.now, 6)
+    if held.step is None:
+        # Ranks that all have to save lose nothing by an attempt, and everything if they only seem to differ.
+        differing = None if ranks.collective else _differing(answers)
+        step = _reachable(s, held, answers)
+        return replace(held, step=step, since=now) if differing is None else NoAgreement(differing)
+    if all(answer.kind is AnswerKind.ACCEPTED for _, answer in answers):
+        return replace(held, committed=True, since=now)
+    if s.reached(_gives_up_at(s, held)):
+        return NoAgreement("no proposed step was ahead of all ranks")
+    return replace(held, epoch=_next_epoch(s), step=_reachable(s, held, answers), since=now)
 
 
 def under_way(s: Situation, purpose: Purpose) -> Agreement | None:
     """The agreement for this purpose that is not committed yet; None if there is none."""
     held = s.previous.agreement
-    is_present = held is not None and held.purpose is purpose and held.run == s.job.observed.run
-    return held if is_present and held is not None and not held.committed else None
+    if held is None or held.committed or held.purpose is not purpose or held.run != s.job.observed.run:
+        return None
+    return held
+
+
+def committed(s: Situation, *purposes: Purpose) -> Agreement | None:
+    """The committed agreement of the present run for one of these purposes; None if there is none."""
+    held = s.previous.agreement
+    if held is None or not held.committed or held.purpose not in purposes or held.run != s.job.observed.run:
+        return None
+    return held
 
 
 def is_asking(s: Situation, purpose: Purpose) -> bool:
-    """Whether the ranks still have time to answer what they were asked last."""
+    """Whether the ranks still have time to answer the last poll or proposal."""
     held = under_way(s, purpose)
-    return held is not None and not s.facts.ranks.have_answered(held) and s.now < _round_ends_at(s, held)
+    return held is not None and not s.facts.ranks.have_answered(held) and not s.reached(_round_ends_at(s, held))
 
 
 def just_in_time(s: Situation) -> float | None:
@@ -87,17 +98,6 @@ def just_in_time(s: Situation) -> float | None:
     if not s.policy.just_in_time or s.job.held_back or deadline is None or step is None or checkpoint is None:
         return None
     return deadline - s.policy.margin_seconds - checkpoint - _STEPS_OF_MARGIN * step - 2 * ROUND_SECONDS
-
-
-def instants(s: Situation, purpose: Purpose) -> Iterable[float | None]:
-    """When time alone changes the agreement for this purpose, if it is under way."""
-    held = under_way(s, purpose)
-    if held is None:
-        return ()
-    start = _start(s, held)
-    if start is not None and start > s.now:
-        return (start,)
-    return _round_ends_at(s, held), _gives_up_at(s, held)
 
 
 def poll(s: Situation, purpose: Purpose, began: float | None = None) -> Agreement:
@@ -113,37 +113,96 @@ def poll(s: Situation, purpose: Purpose, began: float | None = None) -> Agreemen
     )
 
 
+def with_agreement(decision: Decision, agreement: Agreement) -> Decision:
+    """The decision with that agreement; the reason names the step of a committed stop."""
+    reason = decision.reason
+    if agreement.committed and agreement.purpose is Purpose.STOP and agreement.step is not None:
+        reason = all_stop_at(reason, agreement.step)
+    return replace(decision, agreement=agreement, epochs=max(decision.epochs, agreement.epoch), reason=reason)
+
+
+def saved_together(s: Situation, decision: Decision) -> Decision:
+    """The decision with the next stage of an agreement on a checkpoint, if `decision` asks for one.
+
+    Without an agreement the request is as for ranks that do not agree.
+    """
+    ranks = s.facts.ranks
+    if decision.checkpoint != s.previous.checkpoint:
+        can_agree = ranks.agree_to(Purpose.CHECKPOINT) and not is_saving(s)
+        return with_agreement(decision, poll(s, Purpose.CHECKPOINT)) if can_agree else decision
+    late = committed(s, Purpose.CHECKPOINT)
+    if late is not None:
+        # The commit reached a rank too late: another attempt, if there is time for one.
+        is_repeated = decision.agreement is late and ranks.have_passed(late) and not s.reached(_saving_until(s, late))
+        return with_agreement(decision, poll(s, Purpose.CHECKPOINT, late.began)) if is_repeated else decision
+    held = under_way(s, Purpose.CHECKPOINT)
+    if held is None or decision.agreement is not held:
+        return decision
+    outcome = negotiated(s, Purpose.CHECKPOINT)
+    return replace(decision, agreement=None) if isinstance(outcome, NoAgreement) else with_agreement(decision, outcome)
+
+
+def is_saving(s: Situation) -> bool:
+    """Whether ranks are on their way to an agreed checkpoint: another agreement would leave some of them hanging."""
+    held = committed(s, Purpose.CHECKPOINT)
+    return held is not None and not s.facts.ranks.have_acted(held) and not s.reached(_saving_until(s, held))
+
+
+def _saving_until(s: Situation, held: Agreement) -> float:
+    """When a committed checkpoint is waited for no longer."""
+    return held.since + s.policy.agreement_timeout_seconds
+
+
 def _next_epoch(s: Situation) -> int:
     return max(s.previous.epochs, s.facts.ranks.epoch) + 1
 
 
-def _advanced(s: Situation, held: Agreement) -> Agreement | NoAgreement:
-    """The next stage after every rank has answered."""
-    answers, now = s.facts.ranks.answers(held), round(s.now, 6)
-    if held.step is None:
-        # Ranks that all have to save lose nothing by an attempt, and everything if they only seem to differ.
-        differing = None if s.facts.ranks.collective else _differing(answers)
-        if differing is not None:
-            return NoAgreement(differing)
-        return replace(held, step=_reachable(s, held, answers), since=now)
-    if all(answer.kind is AnswerKind.ACCEPTED for _, answer in answers):
-        return replace(held, committed=True, since=now)
-    if s.now >= _gives_up_at(s, held):
-        return NoAgreement("no proposed step was ahead of all ranks")
-    return replace(held, epoch=_next_epoch(s), step=_reachable(s, held, answers), since=now)
+def _round_ends_at(s: Situation, held: Agreement) -> float:
+    return max(held.since, s.facts.since) + ROUND_SECONDS
 
 
-def _reachable(s: Situation, held: Agreement, answers: Iterable[tuple[RankState, Answer]]) -> int:
+def _gives_up_at(s: Situation, held: Agreement) -> float:
+    """After the time-out, or when rank 0 has just the time to save alone, but not before a quarter of what is left.
+
+    A supervisor that was started in the middle begins anew, as the ranks first have to find it.
+    """
+    began = max(held.began, s.facts.since)
+    end = began + s.policy.agreement_timeout_seconds
+    deadline = s.breaks_at if held.purpose is Purpose.STOP else None
+    if deadline is None:
+        return end
+    last = deadline - s.policy.margin_seconds - (s.facts.ranks.slowest_checkpoint or 0.0)
+    return min(end, max(last, began + max(0.0, deadline - began) / 4))
+
+
+def _culprits(s: Situation, held: Agreement) -> str:
+    """The ranks because of which an attempt has failed, as the end of a sentence."""
+    ranks = s.facts.ranks
+    if not ranks.states:
+        return "no process is connected"
+    if silent := ranks.silent(held):
+        return f"{names(silent)} did not answer"
+    return f"{names([RankState(process='', rank=rank) for rank in ranks.absent])} did not connect"
+
+
+def _reachable(s: Situation, held: Agreement, answers: Sequence[tuple[RankState, Answer]]) -> int:
     """A step that no rank will have passed when the commit arrives: two rounds from now, each as long as this one.
 
     Where steps are much longer than that, it is the next one: if a rank has just passed it, another attempt costs less
     than the whole step that is saved otherwise.
     """
-    answers = list(answers)
     took = max(answer.at for _, answer in answers) - held.since
     heard_at = s.now + 2 * min(max(took, _SHORTEST_ROUND_SECONDS), ROUND_SECONDS)
     fastest = min((state.step_seconds for state, _ in answers if state.step_seconds is not None), default=None)
-    last = max(_step_at(heard_at, answer, state.step_seconds or fastest) for state, answer in answers)
+    last = 0
+    for state, answer in answers:
+        step_seconds = state.step_seconds or fastest
+        if step_seconds is None:
+            last = max(last, answer.step + 1)
+            continue
+        # What a process measures may be anything, also 0 or 5e-324.
+        steps = max(0.0, heard_at - answer.at) / max(step_seconds, _SHORTEST_STEP_SECONDS)
+        last = max(last, answer.step + (0 if steps < _PART_OF_A_STEP else math.ceil(steps)))
     return min(1 + last, _LAST_STEP)
 
 
@@ -163,39 +222,3 @@ def _differing(answers: Sequence[tuple[RankState, Answer]]) -> str | None:
     if most - fewest <= _STEPS_APART + 2 * ROUND_SECONDS / fastest:
         return None
     return f"{names([behind])} counts {fewest:.0f} steps and {names([ahead])} counts {most:.0f}"
-
-
-def _step_at(instant: float, answer: Answer, step_seconds: float | None) -> int:
-    """The step that a rank has at most begun by then, or will be in with few exceptions."""
-    if step_seconds is None:
-        return answer.step + 1
-    # What a process measures may be anything, also 0 or 5e-324.
-    steps = max(0.0, instant - answer.at) / max(step_seconds, _SHORTEST_STEP_SECONDS)
-    return answer.step + (0 if steps < _PART_OF_A_STEP else math.ceil(steps))
-
-
-def _round_ends_at(s: Situation, held: Agreement) -> float:
-    return max(held.since, s.facts.since) + ROUND_SECONDS
-
-
-def _gives_up_at(s: Situation, held: Agreement) -> float:
-    """After the time-out, or when rank 0 has just the time to save alone, but not before a quarter of what is left.
-
-    A supervisor that was started in the middle begins anew, as the ranks first have to find it.
-    """
-    began = max(held.began, s.facts.since)
-    deadline = s.breaks_at if held.purpose is Purpose.STOP else None
-    if deadline is None:
-        return began + s.policy.agreement_timeout_seconds
-    last = deadline - s.policy.margin_seconds - (s.facts.ranks.slowest_checkpoint or 0.0)
-    last = max(last, began + max(0.0, deadline - began) / 4)
-    return min(began + s.policy.agreement_timeout_seconds, last)
-
-
-def _missing(ranks: Ranks, held: Agreement) -> str:
-    silent, absent = ranks.silent(held), ranks.absent
-    if not ranks.states:
-        return "no process is connected"
-    if silent:
-        return f"{names(silent)} did not answer"
-    return f"{names([RankState(process='', rank=rank) for rank in absent])} did not connect"

@@ -1,12 +1,12 @@
 """The phases Running, Shrinking and Resuming: the job continues with its hosts, with fewer or with more, or stops."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 
-from supervisor.decide.agreement import ROUND_SECONDS
+from supervisor.decide.agreement import ROUND_SECONDS, saved_together
 from supervisor.decide.grant import most_workers, takes_any_size, usable_workers
-from supervisor.decide.policy import Policy
+from supervisor.decide.policy import doubled
 from supervisor.decide.reasons import (
     below_minimum,
     collecting,
@@ -36,18 +36,13 @@ from supervisor.decide.reasons import (
 )
 from supervisor.decide.rendezvous import changes_members, with_round
 from supervisor.decide.situation import Situation
-from supervisor.decide.stopping import (
-    MAX_BACKOFF_DOUBLINGS,
-    rested,
-    saved_together,
-    stop,
-    stop_together,
-    withdrawn_stop,
-)
+from supervisor.decide.stopping import rested, stop, stop_together, withdrawn_stop
 from supervisor.decide.urgency import checkpoint_at, deadline_of
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Capability, CheckpointRequest, Decision, Growth, Phase
-from supervisor.domain.notice import ReclaimNotice
+
+_STEPS_OF_MARGIN = 10
+"""Steps between the exclusion and the first deadline: elastic Horovod reads the list of hosts when it commits."""
 
 
 def live(s: Situation) -> Decision:
@@ -56,38 +51,34 @@ def live(s: Situation) -> Decision:
     if spec.can(Capability.STARTS_RUNS) and before.phase is not Phase.RESUMING and not s.job.observed.running:
         return _left_to_operator(s, before)
     before = _cleared(s, withdrawn_stop(before))
-    left = len(before.hosts - before.exclusions - s.noticed)
-    why = _reason_to_stop(s, left)
+    staying = before.hosts - before.exclusions - s.noticed
+    why = _reason_to_stop(s, len(staying))
     if why is not None:
         return stop_together(s, why)
-    left -= len((before.hosts - before.exclusions - s.noticed) & s.without_member)
-    if not usable_workers(left, spec):
-        return _lost(s, before, left)
+    staying -= s.without_member
+    if not usable_workers(len(staying), spec):
+        return _lost(s, before, len(staying))
     if before.below_min_since is not None:
         before = replace(before, below_min_since=None, reason=_running(s, before))
     if before.phase is Phase.RESUMING:
         return _resuming(s, before)
     decision = with_round(s, _sized(s, _restarted(s, before)))
-    return decision if changes_members(s, decision) else saved_together(s, with_checkpoint(s, decision))
+    return decision if changes_members(s, decision) else saved_together(s, _with_checkpoint(s, decision))
 
 
 def _reason_to_stop(s: Situation, left: int) -> str | None:
     """Why the run must stop; None if it may continue, with at most `left` hosts."""
-    spec, notices = s.job.spec, s.facts.notices
-    if s.job.observed.ending:
+    spec, observed, notices = s.job.spec, s.job.observed, s.facts.notices
+    if observed.ending:
         return ending()
-    if s.job.observed.request is not None:
-        return requested(s.job.observed.request)
-    if s.job.observed.queue:
-        return s.job.observed.queue
+    if observed.request is not None:
+        return requested(observed.request)
+    if observed.queue:
+        return observed.queue
     if spec.launcher_host is not None and spec.launcher_host in notices:
         return launcher_noticed(spec.launcher_host, notices[spec.launcher_host])
-    return _reason_to_leave(s, left) if s.noticed else None
-
-
-def _reason_to_leave(s: Situation, left: int) -> str | None:
-    """Why the run cannot go on without its noticed hosts; None if it can."""
-    spec, notices = s.job.spec, s.facts.notices
+    if not s.noticed:
+        return None
     if not usable_workers(left, spec):
         return below_minimum(s.noticed, notices, left, spec)
     return fixed_hosts(s.noticed, notices) if spec.can(Capability.FIXED_HOSTS) else None
@@ -132,12 +123,12 @@ def _surplus(s: Situation, before: Decision, hosts: frozenset[Host]) -> frozense
     if takes_any_size(spec) or s.facts.members or before.phase is Phase.RESUMING:
         return frozenset()
     used = (before.hosts - before.exclusions) & hosts
-    unused = hosts - used - s.unusable
-    candidates = used if before.phase is Phase.SHRINKING else used | unused
+    others = hosts - used - s.unusable
+    candidates = used if before.phase is Phase.SHRINKING else used | others
     # With too few for any size, the job waits for others or stops.
     size = usable_workers(len(candidates), spec) or len(candidates)
     first = sorted(s.facts.ranking.ordered(candidates), key=lambda host: (host not in used, host in s.noticed))
-    return (used | unused).difference(first[:size])
+    return (used | others).difference(first[:size])
 
 
 def _left_to_operator(s: Situation, before: Decision) -> Decision:
@@ -158,17 +149,22 @@ def _left_to_operator(s: Situation, before: Decision) -> Decision:
     )
 
 
-def _lost(s: Situation, before: Decision, live: int) -> Decision:
+def _lost(s: Situation, before: Decision, left: int) -> Decision:
     """Handles workers that were lost without a notice: after a grace time for others to join, the job stops."""
     since = before.below_min_since if before.below_min_since is not None else s.now
-    reason = lost_hosts(live, s.job.spec)
-    if s.now >= since + s.policy.lost_grace_seconds:
+    reason = lost_hosts(left, s.job.spec)
+    if s.reached(since + s.policy.lost_grace_seconds):
         return rested(s, stop(s, reason), since)
     before = replace(before, below_min_since=since, window_until=None, reason=reason)
     return _grown(s, before) if before.phase is Phase.RUNNING else before
 
 
 def _resuming(s: Situation, before: Decision) -> Decision:
+    """Handles the phase Resuming: the run begins, or the resume is given up and the job suspended.
+
+    After a failed resume the job keeps its hosts until the launcher confirms that it waits. A failed probe does not
+    lengthen the pause before a resume on known capacity, only the one before the next probe.
+    """
     observed = s.job.observed
     if observed.running and observed.run >= before.run:
         return replace(
@@ -181,25 +177,18 @@ def _resuming(s: Situation, before: Decision) -> Decision:
             failed_resumes=0,
             run_since=s.now,
         )
-    if before.resume_until is not None and s.now >= before.resume_until:
-        return _resume_failed(s, before)
-    return before
-
-
-def _resume_failed(s: Situation, before: Decision) -> Decision:
-    """Suspends a job whose resume failed; it keeps its hosts until the launcher confirms that it waits.
-
-    A failed probe does not lengthen the pause before a resume on known capacity, only the one before the next probe.
-    """
-    doublings = 0 if before.probing else min(before.failed_resumes, MAX_BACKOFF_DOUBLINGS)
+    if before.resume_until is None or not s.reached(before.resume_until):
+        return before
+    reason = probe_failed(before.run) if before.probing else resume_failed(before.run)
+    pause = doubled(s.policy.resume_backoff_seconds, 0 if before.probing else before.failed_resumes)
     return replace(
         before,
         phase=Phase.SUSPENDED,
-        reason=following(before.reason, probe_failed(before.run) if before.probing else resume_failed(before.run)),
+        reason=following(before.reason, reason),
         resume_until=None,
         waiting_since=before.waiting_since if before.probing else s.now,
         failed_resumes=before.failed_resumes + 1,
-        not_before=s.now + s.policy.resume_backoff_seconds * 2**doublings,
+        not_before=s.now + pause,
     )
 
 
@@ -213,9 +202,7 @@ def _restarted(s: Situation, before: Decision) -> Decision:
         reason = running(observed.run, len(before.hosts - before.exclusions))
         return replace(before, run=observed.run, reason=reason, growth=None, run_since=s.now)
     failed = observed.run == before.run and not observed.running and observed.exit_code not in (None, 0)
-    if failed:
-        return replace(before, reason=retrying(observed))
-    return before
+    return replace(before, reason=retrying(observed)) if failed else before
 
 
 def _sized(s: Situation, before: Decision) -> Decision:
@@ -228,7 +215,7 @@ def _sized(s: Situation, before: Decision) -> Decision:
     if before.phase is Phase.SHRINKING:
         return _settled(s, before)
     if s.job.spec.can(Capability.GROWS):
-        return grown_by_operator(s, before)
+        return _grown_by_operator(s, before)
     return before if s.job.spec.can(Capability.MAKES_HOSTS) else _grown(s, before)
 
 
@@ -241,16 +228,19 @@ def _settled(s: Situation, before: Decision) -> Decision:
 
 
 def _running(s: Situation, decision: Decision) -> str:
-    says = running(decision.run, len(decision.hosts - decision.exclusions))
+    """The reason of a run that goes on."""
+    reason = running(decision.run, len(decision.hosts - decision.exclusions))
     surplus = decision.exclusions - s.unusable
-    says = f"{says} {unused(surplus, s.job.spec)}" if surplus else says
+    if surplus:
+        reason = f"{reason} {unused(surplus, s.job.spec)}"
     drilled = all(s.facts.notices[host].simulated for host in decision.exclusions & s.noticed)
-    return following(decision.reason, says) if drilled else says
+    return following(decision.reason, reason) if drilled else reason
 
 
 def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Decision:
-    until = window_end(s, pending)
-    if s.now < until:
+    """Collects the noticed hosts of a group, and excludes all of them in one change at the end of its window."""
+    until = _window_end(s, pending)
+    if not s.reached(until):
         waiting = _settled(s, before)
         if waiting.phase is before.phase and before.window_until == until:
             return before  # Otherwise each notice of a group of twenty would cost a write without new information.
@@ -268,150 +258,104 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
     )
 
 
+def _window_end(s: Situation, pending: Collection[Host]) -> float:
+    """When all pending hosts are excluded, in one change (Unix seconds).
+
+    If it is known how long the run takes to go on without them, that is just before the first of them goes: until then
+    all of them train, others can join the group, and notices can be withdrawn. Otherwise it is as soon as the group is
+    complete: a window after its first notice, or earlier if its first deadline requires that.
+    """
+    policy, ranks, notices = s.policy, s.facts.ranks, [s.facts.notices[host] for host in pending]
+    # A supervisor that could not receive notices until just now waits for a whole window, and deadlines before that do
+    # not shorten it.
+    complete = max(s.facts.since, min(notice.first_seen for notice in notices)) + policy.window_seconds
+    deadlines = [deadline_of(notice, policy) for notice in notices]
+    # As the store keeps it: a more precise instant would be a new decision in every pass.
+    complete = round(min([complete, *(at - policy.margin_seconds for at in deadlines if at > s.facts.since)]), 6)
+    known = [notice.deadline for notice in notices if notice.deadline is not None]
+    # A pod that was asked to terminate may go at any time: its processes have received SIGTERM.
+    may_go_at_once = len(known) < len(notices) or not s.facts.terminating.isdisjoint(pending)
+    if not policy.just_in_time or may_go_at_once:
+        return complete
+    step, checkpoint = ranks.slowest_step, ranks.slowest_checkpoint
+    needed = None if step is None else _STEPS_OF_MARGIN * step
+    if needed is not None and s.facts.members:
+        # The ranks of a torchrun job first agree on a step, and rank 0 may save after it.
+        needed = None if checkpoint is None else needed + 2 * ROUND_SECONDS + checkpoint
+    last, decided = min(known) - policy.margin_seconds - (needed or 0.0), s.previous.window_until
+    if decided is not None and complete < decided <= last:
+        # A new end would cost a write. After a restart, the processes first have to say again how long a step takes.
+        return decided
+    if needed is None:
+        return complete
+    # A step earlier: the end remains the same if later steps take a little longer.
+    return max(complete, round(last - (step or 0.0), 6))
+
+
 def _grown(s: Situation, before: Decision) -> Decision:
     """Adds granted hosts after a delay, so that they join together: every change of the list costs a re-rendezvous."""
     joining = s.facts.granted - before.hosts
     if not joining:
         return replace(before, capacity_since=None)
     since = before.capacity_since if before.capacity_since is not None else s.now
-    if s.now < since + s.policy.resume_delay_seconds:
+    if not s.reached(since + s.policy.resume_delay_seconds):
         return replace(before, capacity_since=since)
     hosts = before.hosts | joining
     return replace(before, hosts=hosts, capacity_since=None, reason=joined(joining, len(hosts - before.exclusions)))
 
 
-_STEPS_OF_MARGIN = 10
-"""Steps between the exclusion and the first deadline: elastic Horovod reads the list of hosts when it commits."""
+def _grown_by_operator(s: Situation, before: Decision) -> Decision:
+    """Asks the controller for more workers, for a run that was resumed smaller and loses no hosts.
 
-
-def window_end(s: Situation, pending: Collection[Host]) -> float:
-    """When all pending hosts are excluded, in one change (Unix seconds).
-
-    If it is known how long the run takes to go on without them, that is just before the first of them goes: until then
-    all of them train, others can join the group, and notices can be withdrawn. Otherwise it is as soon as the group is
-    complete.
+    They are the job's as soon as the controller lists them. An attempt ends when they are listed or when its time is
+    over, so nothing depends on an answer of the controller.
     """
-    notices = [s.facts.notices[host] for host in pending]
-    complete, first = _complete_at(s, notices), _usable_until(s, notices, pending)
-    if first is None:
-        return complete
-    needed, held = _seconds_to_leave(s), s.previous.window_until
-    last = first - s.policy.margin_seconds - (needed or 0.0)
-    if held is not None and complete < held <= last:
-        # A new end would cost a write. After a restart, the processes first have to say again how long a step takes.
-        return held
-    if needed is None:
-        return complete
-    # A step earlier: the end remains the same if later steps take a little longer.
-    return max(complete, _stored(last - (s.facts.ranks.slowest_step or 0.0)))
-
-
-def _complete_at(s: Situation, notices: Collection[ReclaimNotice]) -> float:
-    """A window after the first notice of the group, or earlier if its first deadline requires that.
-
-    A supervisor that could not receive notices until just now waits for a whole window, and deadlines before that do
-    not shorten it.
-    """
-    until = max(s.facts.since, min(notice.first_seen for notice in notices)) + s.policy.window_seconds
-    deadlines = [deadline_of(notice, s.policy) for notice in notices]
-    return _stored(min([until, *(at - s.policy.margin_seconds for at in deadlines if at > s.facts.since)]))
-
-
-def _stored(instant: float) -> float:
-    """The instant as the store keeps it. A more precise one would be a new decision in every pass."""
-    return round(instant, 6)
-
-
-def _usable_until(s: Situation, notices: Collection[ReclaimNotice], pending: Collection[Host]) -> float | None:
-    """When the first host goes. None: the job acts at once, as configured, or because it may go at any time.
-
-    That is so if a source names no time, and if a pod was asked to terminate: its processes have received SIGTERM.
-    """
-    if not s.policy.just_in_time or not s.facts.terminating.isdisjoint(pending):
-        return None
-    known = [notice.deadline for notice in notices if notice.deadline is not None]
-    return min(known) if len(known) == len(notices) else None
-
-
-def _seconds_to_leave(s: Situation) -> float | None:
-    """How long a run takes at most to go on without some of its hosts; None if that is unknown.
-
-    The ranks of a torchrun job first agree on a step, and rank 0 may save after it.
-    """
-    step, checkpoint = s.facts.ranks.slowest_step, s.facts.ranks.slowest_checkpoint
-    if step is None:
-        return None
-    if not s.facts.members:
-        return _STEPS_OF_MARGIN * step
-    return None if checkpoint is None else _STEPS_OF_MARGIN * step + 2 * ROUND_SECONDS + checkpoint
-
-
-_MAX_DOUBLINGS = 5
-
-
-def grown_by_operator(s: Situation, before: Decision) -> Decision:
-    """The next decision about growth, for a run that loses no hosts."""
-    growth = before.growing
-    if growth is not None:
-        return _asked(s, before, growth)
-    if not s.policy.growth_delay_seconds or not s.facts.more or before.exclusions & s.unusable:
+    policy, growth, workers = s.policy, before.growth, len(before.hosts)
+    if growth is not None and growth.workers:
+        if workers >= growth.workers:
+            return replace(before, growth=None, reason=grown(workers, s.job.spec))
+        if not s.reached(growth.until):
+            return before
+        failed = growth.failed + 1
+        pause = replace(growth, workers=0, until=s.now + doubled(policy.growth_delay_seconds, failed), failed=failed)
+        return replace(before, growth=pause, reason=growth_failed(growth.workers, workers))
+    if not policy.growth_delay_seconds or not s.facts.more or before.exclusions & s.unusable:
         return replace(before, capacity_since=None)
-    before = replace(before, capacity_since=s.now if before.capacity_since is None else before.capacity_since)
-    if s.now < grows_at(before, s.policy):
-        return before
-    workers = len(before.hosts) + s.facts.more
-    growth = Growth(
-        workers=workers,
+    since = s.now if before.capacity_since is None else before.capacity_since
+    # Room has to last, and the pause after the last attempt has to be over.
+    if not s.reached(max(since + policy.growth_delay_seconds, 0.0 if growth is None else growth.until)):
+        return replace(before, capacity_since=since)
+    wanted = Growth(
+        workers=workers + s.facts.more,
         number=s.stored.generation + 1,
-        until=s.now + s.policy.resume_timeout_seconds,
-        failed=0 if before.growth is None else before.growth.failed,
+        until=s.now + policy.resume_timeout_seconds,
+        failed=0 if growth is None else growth.failed,
     )
-    return replace(before, growth=growth, capacity_since=None, reason=growing(workers, s.job.spec))
+    return replace(before, growth=wanted, capacity_since=None, reason=growing(wanted.workers, s.job.spec))
 
 
-def grows_at(decision: Decision, policy: Policy) -> float:
-    """The instant at which room has lasted long enough and the last attempt was long enough ago."""
-    since = decision.capacity_since or 0.0
-    return max(since + policy.growth_delay_seconds, 0.0 if decision.growth is None else decision.growth.until)
-
-
-def _asked(s: Situation, before: Decision, growth: Growth) -> Decision:
-    if len(before.hosts) >= growth.workers:
-        return replace(before, growth=None, reason=grown(len(before.hosts), s.job.spec))
-    if s.now < growth.until:
-        return before
-    pause = s.policy.growth_delay_seconds * 2 ** min(growth.failed + 1, _MAX_DOUBLINGS)
-    waits = replace(growth, workers=0, until=s.now + pause, failed=growth.failed + 1)
-    return replace(before, growth=waits, reason=growth_failed(growth.workers, len(before.hosts)))
-
-
-def with_checkpoint(s: Situation, decision: Decision) -> Decision:
+def _with_checkpoint(s: Situation, decision: Decision) -> Decision:
     """The decision with a request for a checkpoint if a notice on a host of the run asks for one for the first time.
 
-    A request covers every notice up to a pause after it, and so does not have to remember them: a group of hints costs
-    one request, and no write for each.
+    A hint asks for one, and so does a scheduled notice before it is acted on. A request covers every notice up to a
+    pause after it, and so does not have to remember them: a group of hints costs one request, and no write for each.
     """
-    if not _is_steady(s, decision) or not s.job.observed.running or not s.facts.ahead:
+    if decision.phase is not Phase.RUNNING or not s.job.observed.running or not s.facts.ahead:
         return decision
+    if decision.window_until is not None and s.reached(decision.window_until - s.policy.window_seconds):
+        return decision  # The hosts change within a moment.
     covered = -math.inf
     if decision.checkpoint is not None:
         covered = decision.checkpoint.since + s.policy.checkpoint_pause_seconds
-    asking = {host: each for host, each in _ahead(s, decision) if covered < checkpoint_at(each, s.policy) <= s.now}
+    hosts, launcher = s.present - decision.exclusions, s.job.spec.launcher_host
+    asking = {}
+    for host in sorted(hosts if launcher is None else hosts | {launcher}):
+        for notice in s.facts.ahead.get(host, ()):
+            at = checkpoint_at(notice, s.policy)
+            if covered < at and s.reached(at):
+                asking[host] = notice
     if not asking:
         return decision
     # Rounded to the store's precision, so that the stored request still covers the notice that it was made for.
     request = CheckpointRequest(run=decision.run, generation=s.stored.generation, since=round(s.now, 6))
     return replace(decision, checkpoint=request, reason=saving(asking))
-
-
-def _is_steady(s: Situation, decision: Decision) -> bool:
-    """Whether the hosts do not change within a moment."""
-    until = decision.window_until
-    return decision.phase is Phase.RUNNING and (until is None or s.now < until - s.policy.window_seconds)
-
-
-def _ahead(s: Situation, decision: Decision) -> Iterator[tuple[Host, ReclaimNotice]]:
-    hosts, launcher = s.present - decision.exclusions, s.job.spec.launcher_host
-    for host in sorted(hosts if launcher is None else hosts | {launcher}):
-        for notice in s.facts.ahead.get(host, ()):
-            yield host, notice

@@ -1,33 +1,21 @@
 """`plan`: the pure function from a job, its facts and the time to a decision with a reason.
 
-Each phase has a handler that makes one transition; `plan` repeats them until nothing changes, so that the outcome does
+Each phase has a rule that makes one transition; `plan` repeats them until nothing changes, so that the outcome does
 not depend on how often it is called.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from supervisor.decide.agreement import instants
-from supervisor.decide.live import grows_at, live
+from supervisor.decide.live import live
 from supervisor.decide.policy import Policy
 from supervisor.decide.reasons import finished, running, waiting
-from supervisor.decide.rendezvous import instants as round_instants
 from supervisor.decide.situation import JobFacts, Situation
-from supervisor.decide.stopping import (
-    acknowledged_at,
-    awaited_until,
-    everyone_at,
-    is_saving,
-    last_moment,
-    saving_until,
-    stop_deadline,
-    stopping,
-)
+from supervisor.decide.stopping import stopping
 from supervisor.decide.urgency import deadline_of, next_change
-from supervisor.decide.waiting import WAITS, enters_queue, queued, run_is_possible, start_at, wait
-from supervisor.domain.agreement import Purpose
+from supervisor.decide.waiting import enters_queue, queued, run_is_possible, wait
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Capability, Decision, Observed, Phase, Result, Spec, Stop, SupervisedJob
+from supervisor.domain.job import WAITS, Capability, Decision, Observed, Phase, Result, Spec, SupervisedJob
 from supervisor.domain.order import (
     Action,
     AddHosts,
@@ -41,6 +29,10 @@ from supervisor.domain.order import (
 )
 
 _MAX_TRANSITIONS = 8
+
+
+class UnsettledPlanError(Exception):
+    """The rules contradict each other, so there is no decision about the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,20 +61,30 @@ def first_decision(spec: Spec, observed: Observed, now: float) -> Decision:
 
 
 def plan(job: SupervisedJob, facts: JobFacts, now: float, policy: Policy) -> Plan:
-    """Plans one job; pure and idempotent. Instants are Unix seconds."""
-    decision = job.decision
+    """Plans one job; pure and idempotent. Instants are Unix seconds.
+
+    Raises:
+        UnsettledPlanError: Each transition leads to another one.
+    """
+    decision = before = job.decision
     for _ in range(_MAX_TRANSITIONS):
         situation = Situation(replace(job, decision=decision), job.decision, facts, now, policy)
         following = _step(situation)
         if following == decision:
             break
-        decision = following
+        before, decision = decision, following
+    else:
+        states = " and ".join(f'{each.phase.value} of run {each.run} ("{each.reason}")' for each in (before, decision))
+        raise UnsettledPlanError(f"no decision lasts: {states} follow each other")
     if decision != job.decision:
         decision = _numbered(decision, job.decision)
     settled = replace(job, decision=decision)
-    wake_at = _wake_at(Situation(settled, decision, facts, now, policy))
-    todo = (*actions(settled), *_last_moments(Situation(settled, decision, facts, now, policy)))
-    return Plan(decision=decision, actions=todo, wake_at=wake_at)
+    # The facts, too, change with time alone: a notice that is ahead becomes one that is acted on.
+    for notice in [] if job.over else [each for notices in facts.ahead.values() for each in notices]:
+        situation.reached(next_change(notice, now, policy) or now)
+    # The last transition has changed nothing, so its instants are those of the whole decision.
+    todo = (*actions(settled), *_last_moments(replace(situation, job=settled)))
+    return Plan(decision=decision, actions=todo, wake_at=situation.alarm.at)
 
 
 def actions(job: SupervisedJob) -> tuple[Action, ...]:
@@ -112,37 +114,29 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
 
 
 def _last_moments(s: Situation) -> tuple[Action, ...]:
-    """The actions for excluded hosts whose deadline is near.
+    """The actions for excluded hosts whose deadline is near, once the launcher has confirmed the exclusions.
 
-    Pods that will be replaced are deleted at the last moment: earlier, a replacement would get the same machine.
+    Processes without a stream are told to leave a margin before it: they learn of it up to two seconds later. Pods that
+    will be replaced are deleted at the last moment, as late as LEAVE: earlier, a replacement would get the same
+    machine, and a group may be excluded only `margin_seconds` before its deadline.
     """
-    decision = s.previous
+    decision, spec = s.previous, s.job.spec
     is_live = decision.phase in (Phase.RUNNING, Phase.SHRINKING) and not s.job.over
-    if not is_live or not _left_out(s):
+    if not is_live or s.job.observed.applied < decision.excluded_at:
         return ()
-    noticed, todo = decision.exclusions & s.noticed, list[Action]()
-    leaving = frozenset(host for host in noticed if s.now >= _told_at(s, host))
-    if leaving and s.job.spec.can(Capability.SIGNALS_PODS):
-        todo.append(LeaveHosts(decision.run, leaving))
-    removed = frozenset(host for host in noticed if s.now >= _removed_at(s, host))
-    if removed and s.job.spec.can(Capability.REPLACES_HOSTS):
-        todo.append(RemoveHosts(decision.run, removed))
+    leaving, removed = set[Host](), set[Host]()
+    for host in decision.exclusions & s.noticed:
+        deadline = deadline_of(s.facts.notices[host], s.policy)
+        if spec.can(Capability.SIGNALS_PODS) and s.reached(deadline - s.policy.margin_seconds):
+            leaving.add(host)
+        if spec.can(Capability.REPLACES_HOSTS) and s.reached(deadline - s.policy.leave_margin_seconds):
+            removed.add(host)
+    todo = list[Action]()
+    if leaving:
+        todo.append(LeaveHosts(decision.run, frozenset(leaving)))
+    if removed:
+        todo.append(RemoveHosts(decision.run, frozenset(removed)))
     return tuple(todo)
-
-
-def _left_out(s: Situation) -> bool:
-    """Whether the launcher has confirmed the exclusions."""
-    return s.job.observed.applied >= s.previous.excluded_at
-
-
-def _told_at(s: Situation, host: Host) -> float:
-    """When processes without a stream are told to leave: they learn of it up to two seconds later."""
-    return deadline_of(s.facts.notices[host], s.policy) - s.policy.margin_seconds
-
-
-def _removed_at(s: Situation, host: Host) -> float:
-    """When a pod is deleted, as late as LEAVE: a group may be excluded only `margin_seconds` before its deadline."""
-    return deadline_of(s.facts.notices[host], s.policy) - s.policy.leave_margin_seconds
 
 
 def _numbered(decision: Decision, previous: Decision) -> Decision:
@@ -159,71 +153,28 @@ def _numbered(decision: Decision, previous: Decision) -> Decision:
 
 
 def _step(s: Situation) -> Decision:
+    """Makes one transition."""
     if s.job.over:
         return _finished(s)
-    if enters_queue(s):
-        return queued(s)
-    return _HANDLERS[s.previous.phase](s)
+    return queued(s) if enters_queue(s) else _RULES[s.previous.phase](s)
 
 
 def _finished(s: Situation) -> Decision:
-    result = s.job.observed.result
-    phase = Phase.TIMED_OUT if s.previous.phase is Phase.TIMED_OUT else Phase.FINISHED
+    """Handles the phases of a job that is over, or to be ended."""
+    before, result = s.previous, s.job.observed.result
+    phase = Phase.TIMED_OUT if before.phase is Phase.TIMED_OUT else Phase.FINISHED
     # A decided end has a reason that says more than its result.
-    is_known = phase is Phase.TIMED_OUT or (s.previous.phase is phase and result is Result.TERMINATED)
-    reason = s.previous.reason if is_known or result is None else finished(result)
-    hosts = s.previous.hosts if s.job.observed.running else frozenset()
-    return Decision(generation=s.previous.generation, phase=phase, reason=reason, run=s.previous.run, hosts=hosts)
+    is_known = phase is Phase.TIMED_OUT or (before.phase is phase and result is Result.TERMINATED)
+    reason = before.reason if is_known or result is None else finished(result)
+    hosts = before.hosts if s.job.observed.running else frozenset()
+    return Decision(generation=before.generation, phase=phase, reason=reason, run=before.run, hosts=hosts)
 
 
 def _timed_out(s: Situation) -> Decision:
     return s.previous
 
 
-def _wake_at(s: Situation) -> float | None:
-    """The next instant at which time alone changes the decision."""
-    decision = s.previous
-    if s.job.over:
-        return None
-    return min((at for at in _instants(s, decision) if at is not None and at > s.now), default=None)
-
-
-def _instants(s: Situation, decision: Decision) -> list[float | None]:
-    if decision.phase in WAITS:
-        most = s.job.spec.max_wait_seconds
-        end = decision.waiting_since + most if most and decision.waiting_since is not None else None
-        lost = s.job.observed.launcher_lost_since
-        given_up = None if lost is None else lost + s.policy.launcher_grace_seconds
-        return [end, given_up, start_at(s, decision) if s.facts.granted else None]
-    if decision.phase is Phase.STOPPING and decision.stop is not None:
-        return _stop_instants(s, decision.stop)
-    grow = None if decision.capacity_since is None else _grows_at(s, decision)
-    asked = None if decision.growing is None else decision.growing.until
-    lost = None if decision.below_min_since is None else decision.below_min_since + s.policy.lost_grace_seconds
-    acts_late = not s.job.spec.capabilities.isdisjoint((Capability.SIGNALS_PODS, Capability.REPLACES_HOSTS))
-    noticed = decision.exclusions & s.noticed if acts_late else frozenset[Host]()
-    moments = [at(s, host) for host in noticed for at in (_told_at, _removed_at)]
-    ahead = [next_change(each, s.now, s.policy) for notices in s.facts.ahead.values() for each in notices]
-    agreed = [at for purpose in Purpose for at in instants(s, purpose)]
-    saved = saving_until(s, decision.agreement) if decision.agreement is not None and is_saving(s) else None
-    settled = [decision.window_until, decision.resume_until, grow, asked, lost, saved, awaited_until(s)]
-    return [*settled, *agreed, *moments, *ahead, *round_instants(s)]
-
-
-def _stop_instants(s: Situation, stop: Stop) -> list[float | None]:
-    answer = s.job.observed.acknowledgement
-    answered = None if answer is None else acknowledged_at(s, answer)
-    moments = [everyone_at(s, stop), last_moment(s, stop), stop_deadline(s, stop), answered]
-    return [*moments, *instants(s, Purpose.STOP)]
-
-
-def _grows_at(s: Situation, decision: Decision) -> float:
-    if s.job.spec.can(Capability.GROWS) and decision.phase is Phase.RUNNING:
-        return grows_at(decision, s.policy)
-    return (decision.capacity_since or 0.0) + s.policy.resume_delay_seconds
-
-
-_HANDLERS: Mapping[Phase, Callable[[Situation], Decision]] = {
+_RULES: Mapping[Phase, Callable[[Situation], Decision]] = {
     Phase.QUEUED: queued,
     Phase.WAITING: wait,
     Phase.SUSPENDED: wait,

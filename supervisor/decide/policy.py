@@ -5,6 +5,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
+MAX_DOUBLINGS = 5
+"""A pause that doubles grows to 32 times the first one."""
+
+
+def doubled(seconds: float, times: int) -> float:
+    """The pause after so many failures in a row, of which the first one takes `seconds`."""
+    return seconds * 2.0 ** min(times, MAX_DOUBLINGS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:

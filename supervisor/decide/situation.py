@@ -1,7 +1,9 @@
 """The inputs of a decision about one job."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from supervisor.decide.grant import BY_NAME, Ranking
 from supervisor.decide.policy import Policy
@@ -138,9 +140,18 @@ class JobFacts:
     since: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Keeps the earliest of the instants that rules still wait for."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at: float | None = None
+
+
+@dataclass(frozen=True)
 class Situation:
-    """The arguments of `plan`, with the sets that its handlers need.
+    """The arguments of `plan`, with the sets that its rules need.
 
     `job.decision` is the decision after the transitions of this call of `plan` so far, `stored` the one before it.
     """
@@ -150,48 +161,58 @@ class Situation:
     facts: JobFacts
     now: float
     policy: Policy
+    alarm: Alarm = field(default_factory=Alarm)
+
+    def reached(self, at: float) -> bool:
+        """Whether an instant has come; if not, `plan` has to run again then.
+
+        Rules compare instants with `now` in no other way, so that none can be written without naming the instant at
+        which time alone changes it: until the earliest named instant, each comparison has the same result.
+        """
+        if self.now >= at:
+            return True
+        if at != math.inf:
+            self.alarm.at = at if self.alarm.at is None else min(self.alarm.at, at)
+        return False
 
     @property
     def previous(self) -> Decision:
         """The decision after the transitions so far."""
         return self.job.decision
 
-    @property
+    @cached_property
     def present(self) -> frozenset[Host]:
         """The job's hosts that its launcher still lists; all hosts that its controller lists if that one makes them."""
         if self.job.spec.can(Capability.MAKES_HOSTS) and self.previous.phase is not Phase.RESUMING:
             return self.job.observed.hosts - self.facts.gone
         return self.previous.hosts & self.job.observed.hosts
 
-    @property
+    @cached_property
     def noticed(self) -> frozenset[Host]:
         """The job's present hosts that must not be used any more."""
         return self.present.intersection(self.facts.notices)
 
-    @property
+    @cached_property
     def without_member(self) -> frozenset[Host]:
         """The present hosts on which no elastic agent of torchrun is left, once the job has had some."""
-        members, held = self.facts.members, self.previous.round
-        is_known = held is not None and held.run == self.job.observed.run
-        if not is_known or not members or members.have_ended or self.now < self.facts.since + RETURN_SECONDS:
+        members, round_ = self.facts.members, self.previous.round
+        is_known = round_ is not None and round_.run == self.job.observed.run
+        if not is_known or not members or members.have_ended or not self.reached(self.facts.since + RETURN_SECONDS):
             return frozenset()
         return self.present.difference(members.by_host)
 
-    @property
-    def terminating(self) -> frozenset[Host]:
-        """The excluded hosts whose pods are terminating: they will not return, even without a notice."""
-        return self.present & self.previous.exclusions & self.facts.terminating
-
-    @property
+    @cached_property
     def unusable(self) -> frozenset[Host]:
-        """The job's present hosts that will go, noticed or terminating."""
-        return self.noticed | self.terminating
+        """The job's present hosts that will go.
+
+        They have a notice, or are excluded and their pods are terminating: those do not return even without a notice.
+        """
+        return self.noticed | (self.present & self.previous.exclusions & self.facts.terminating)
 
     def deadline(self, hosts: frozenset[Host]) -> float | None:
         """The earliest deadline of `hosts`; None if none has a notice."""
-        return min(
-            (deadline_of(self.facts.notices[h], self.policy) for h in hosts & self.facts.notices.keys()), default=None
-        )
+        notices = self.facts.notices
+        return min((deadline_of(notices[host], self.policy) for host in hosts & notices.keys()), default=None)
 
     @property
     def breaks_at(self) -> float | None:

@@ -1,12 +1,16 @@
-"""The phases Waiting and Suspended: the job waits for its last run to end, for capacity, or for its time limit.
+"""The phases Waiting, Suspended and Queued: the job waits for its last run to end, for capacity, or for its time limit.
 
-A job that a person has suspended waits for that person alone: it has no `waiting_since`, so no time limit runs.
+A job that a person has suspended waits for that person alone: it has no `waiting_since`, so no time limit runs. One
+that a queue holds back waits for the queue, which also starts it.
+
+Some capacity, such as autoscaled pools, only appears for pending pods. So a job is also resumed without known room from
+time to time, to probe for it: its pods wait for a limited time, and it is suspended again if no capacity appears.
 """
 
 from dataclasses import replace
 
 from supervisor.decide.grant import least_to_start
-from supervisor.decide.policy import Policy
+from supervisor.decide.policy import MAX_DOUBLINGS, Policy
 from supervisor.decide.reasons import (
     following,
     freed,
@@ -22,9 +26,56 @@ from supervisor.decide.reasons import (
 )
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import rested
-from supervisor.domain.job import Capability, Decision, Observed, Phase, RequestKind, SupervisedJob, UserRequest
+from supervisor.domain.job import (
+    WAITS,
+    Capability,
+    Decision,
+    Observed,
+    Phase,
+    RequestKind,
+    SupervisedJob,
+    UserRequest,
+)
 
-WAITS = (Phase.WAITING, Phase.SUSPENDED)
+
+def wait(s: Situation) -> Decision:
+    """Handles the phases Waiting and Suspended."""
+    before, spec, observed = s.previous, s.job.spec, s.job.observed
+    starts_itself = spec.can(Capability.STARTS_RUNS) and before.phase is Phase.WAITING
+    if starts_itself and observed.running:
+        # The controller has started a run by itself.
+        return replace(
+            before,
+            phase=Phase.RUNNING,
+            reason=running(observed.run, len(observed.hosts)),
+            run=observed.run,
+            hosts=observed.hosts,
+            waiting_since=None,
+            capacity_since=None,
+            not_before=None,
+            run_since=s.now,
+        )
+    if run_is_possible(before, s.stored, observed):
+        return before
+    if observed.request is not None:
+        return _held(s, before, observed.request)
+    if starts_itself and observed.launcher_lost_since is not None:
+        # The controller may still act. If it does not in time, only a suspension can start the job again.
+        if not s.reached(observed.launcher_lost_since + s.policy.launcher_grace_seconds):
+            return before
+        reason = launcher_lost(max(before.run, observed.run))
+        lost = replace(before, phase=Phase.SUSPENDED, reason=reason, hosts=observed.hosts, waiting_since=s.now)
+        return rested(s, lost, observed.launcher_lost_since)
+    since = before.waiting_since if before.waiting_since is not None else s.now
+    reason = freed() if before.waiting_since is None and before.phase is Phase.SUSPENDED else before.reason
+    before = replace(before, waiting_since=since, reason=reason)
+    before = replace(before, hosts=frozenset(), exclusions=frozenset(), stop=None, agreement=None)
+    if spec.max_wait_seconds and s.reached(since + spec.max_wait_seconds):
+        return replace(before, phase=Phase.TIMED_OUT, reason=timed_out(spec), capacity_since=None)
+    # A job that is being ended only waits for the final report of its launcher.
+    if starts_itself or observed.ending:
+        return replace(before, capacity_since=None)
+    return _started(s, before)
 
 
 def run_is_possible(decision: Decision, ordered: Decision, observed: Observed) -> bool:
@@ -37,37 +88,12 @@ def run_is_possible(decision: Decision, ordered: Decision, observed: Observed) -
     return observed.running or (bool(decision.hosts) and not confirmed)
 
 
-def wait(s: Situation) -> Decision:
-    """Handles the phases Waiting and Suspended."""
-    before, spec = s.previous, s.job.spec
-    starts_itself = spec.can(Capability.STARTS_RUNS) and before.phase is Phase.WAITING
-    if starts_itself and s.job.observed.running:
-        return _taken_over(s, before)
-    if run_is_possible(before, s.stored, s.job.observed):
-        return before
-    request = s.job.observed.request
-    if request is not None:
-        return _held(s, before, request)
-    if starts_itself and s.job.observed.launcher_lost_since is not None:
-        return _without_launcher(s, before, s.job.observed.launcher_lost_since)
-    since = before.waiting_since if before.waiting_since is not None else s.now
-    reason = freed() if before.waiting_since is None and before.phase is Phase.SUSPENDED else before.reason
-    before = replace(before, waiting_since=since, reason=reason)
-    before = replace(before, hosts=frozenset(), exclusions=frozenset(), stop=None, agreement=None)
-    if spec.max_wait_seconds and s.now >= since + spec.max_wait_seconds:
-        return replace(before, phase=Phase.TIMED_OUT, reason=timed_out(spec), capacity_since=None)
-    # A job that is being ended only waits for the final report of its launcher.
-    is_started_here = not (starts_itself or s.job.observed.ending)
-    return _granted(s, before) if is_started_here else replace(before, capacity_since=None)
-
-
 def _held(s: Situation, before: Decision, request: UserRequest) -> Decision:
     """Suspends the job until the request is taken back, or ends it; a first run that is being started ends first."""
     says = requested(request)
     reason = before.reason if before.reason.startswith(says) else says
     if s.job.spec.can(Capability.STARTS_RUNS) and before.phase is Phase.WAITING:
-        run = max(before.run, s.job.observed.run)
-        hosts = s.job.observed.hosts
+        run, hosts = max(before.run, s.job.observed.run), s.job.observed.hosts
         return replace(before, phase=Phase.SUSPENDED, reason=reason, run=run, hosts=hosts, waiting_since=None)
     return replace(
         before,
@@ -83,111 +109,45 @@ def _held(s: Situation, before: Decision, request: UserRequest) -> Decision:
     )
 
 
-def _without_launcher(s: Situation, before: Decision, lost_since: float) -> Decision:
-    """The controller may still act. If it does not in time, only a suspension can start the job again."""
-    if s.now < lost_since + s.policy.launcher_grace_seconds:
-        return before
-    run = max(before.run, s.job.observed.run)
-    hosts = s.job.observed.hosts
-    lost = replace(before, phase=Phase.SUSPENDED, reason=launcher_lost(run), hosts=hosts, waiting_since=s.now)
-    return rested(s, lost, lost_since)
-
-
-def _granted(s: Situation, before: Decision) -> Decision:
-    """Starts a run on the granted hosts as soon as it is due."""
-    before = replace(before, reason=_obstacle(s, before))
-    if not s.facts.granted or s.job.spec.launcher_host in s.facts.notices:
-        return replace(before, capacity_since=None)
-    capacity_since = before.capacity_since if before.capacity_since is not None else s.now
-    before = replace(before, capacity_since=None if s.facts.probe else capacity_since)
-    if s.now < start_at(s, before):
-        return before
-    return _started(s, before)
-
-
-def start_at(s: Situation, decision: Decision) -> float:
-    """When a start on the granted hosts is due: at once at full size, else after a delay in which more may arrive.
-
-    On a cluster there is always a delay: pods that are already pending come first, and the scheduler needs a moment.
-    """
-    if s.facts.probe:
-        return probe_at(decision, s.policy)
-    at_once = len(s.facts.granted) >= s.job.spec.requested_workers and not s.job.spec.can(Capability.MAKES_HOSTS)
-    delay = 0.0 if at_once else s.policy.resume_delay_seconds
-    return max((decision.capacity_since or s.now) + delay, decision.not_before or s.now)
-
-
-def _taken_over(s: Situation, before: Decision) -> Decision:
-    """Takes over a run that the controller has started by itself."""
-    observed = s.job.observed
-    return replace(
-        before,
-        phase=Phase.RUNNING,
-        reason=running(observed.run, len(observed.hosts)),
-        run=observed.run,
-        hosts=observed.hosts,
-        waiting_since=None,
-        capacity_since=None,
-        not_before=None,
-        run_since=s.now,
-    )
-
-
-def _obstacle(s: Situation, before: Decision) -> str:
-    """The reason of the suspension stays unless something else prevents a resume."""
-    if s.facts.held_up:
-        return following(before.reason, held_up())
-    is_past = before.reason in (held_up(), following(before.reason, held_up()))
-    return following(before.reason, no_room()) if is_past else before.reason
-
-
 def _started(s: Situation, before: Decision) -> Decision:
-    """Starts a run; a job that only probes keeps its place in the queue and its waiting time."""
-    first, workers = before.phase is Phase.WAITING, len(s.facts.granted)
-    run = max(s.job.observed.run, before.run) + 1
-    starts = probing(run, workers) if s.facts.probe else started(run, workers, s.job.spec, first=first)
-    why = starts if first else following(before.reason, starts)
+    """Starts a run on the granted hosts as soon as it is due.
+
+    A start at full size is due at once, another one after a delay in which more hosts may arrive. On a cluster there is
+    always a delay: pods that are already pending come first, and the scheduler needs a moment. A job that only probes
+    keeps its place in the queue and its waiting time.
+    """
+    facts, spec, is_first = s.facts, s.job.spec, before.phase is Phase.WAITING
+    # The reason of the suspension stays unless something else prevents a resume.
+    if facts.held_up:
+        before = replace(before, reason=following(before.reason, held_up()))
+    elif before.reason in (held_up(), following(before.reason, held_up())):
+        before = replace(before, reason=following(before.reason, no_room()))
+    if not facts.granted or spec.launcher_host in facts.notices:
+        return replace(before, capacity_since=None)
+    since = before.capacity_since if before.capacity_since is not None else s.now
+    if facts.probe:
+        before, at = replace(before, capacity_since=None), probe_at(before, s.policy)
+    else:
+        before = replace(before, capacity_since=since)
+        at_once = len(facts.granted) >= spec.requested_workers and not spec.can(Capability.MAKES_HOSTS)
+        delay = 0.0 if at_once else s.policy.resume_delay_seconds
+        at = max(since + delay, before.not_before or s.now)
+    if not s.reached(at):
+        return before
+    run, workers = max(s.job.observed.run, before.run) + 1, len(facts.granted)
+    reason = probing(run, workers) if facts.probe else started(run, workers, spec, first=is_first)
     return replace(
         before,
-        phase=Phase.RUNNING if first else Phase.RESUMING,
-        reason=why,
+        phase=Phase.RUNNING if is_first else Phase.RESUMING,
+        reason=reason if is_first else following(before.reason, reason),
         run=run,
-        hosts=s.facts.granted,
-        waiting_since=before.waiting_since if s.facts.probe else None,
+        hosts=facts.granted,
+        waiting_since=before.waiting_since if facts.probe else None,
         capacity_since=None,
         not_before=None,
-        resume_until=None if first else s.now + s.policy.resume_timeout_seconds,
+        resume_until=None if is_first else s.now + s.policy.resume_timeout_seconds,
         run_since=s.now,
     )
-
-
-_WAITING = (Phase.WAITING, Phase.SUSPENDED)
-_WITH_A_RUN = (Phase.RESUMING, Phase.RUNNING, Phase.SHRINKING)
-
-
-def enters_queue(s: Situation) -> bool:
-    """Whether a job without a run is its queue's; what a person asks of the job counts more.
-
-    A queue may also end a run before it can be told to save: its processes then have the grace of their pods.
-    """
-    observed, phase = s.job.observed, s.previous.phase
-    has_no_run = phase in _WAITING or (phase in _WITH_A_RUN and not observed.running)
-    return bool(observed.queue) and has_no_run and observed.request is None
-
-
-def queued(s: Situation) -> Decision:
-    """Handles the phase Queued: the job waits for its queue, and then for its controller as before its first run."""
-    before, observed = s.previous, s.job.observed
-    run = max(before.run, observed.run)
-    decision = Decision(generation=before.generation, phase=Phase.QUEUED, reason=observed.queue, run=run)
-    decision = replace(decision, epochs=before.epochs, short_runs=before.short_runs)
-    if observed.queue and observed.request is None:
-        return decision
-    admitted = replace(decision, phase=Phase.WAITING, reason=waiting(s.job.spec), waiting_since=s.now)
-    return admitted if observed.request is None else wait(replace(s, job=replace(s.job, decision=admitted)))
-
-
-_MAX_DOUBLINGS = 5
 
 
 def probe_at(decision: Decision, policy: Policy) -> float:
@@ -195,7 +155,7 @@ def probe_at(decision: Decision, policy: Policy) -> float:
 
     After 32 pauses, every 16 pauses: a job that has waited for days should not wait for more days.
     """
-    doublings = min(decision.failed_resumes, _MAX_DOUBLINGS)
+    doublings = min(decision.failed_resumes, MAX_DOUBLINGS)
     pauses = (1 << doublings) + 16 * (decision.failed_resumes - doublings)
     return max((decision.waiting_since or 0.0) + pauses * policy.probe_seconds, decision.not_before or 0.0)
 
@@ -203,3 +163,31 @@ def probe_at(decision: Decision, policy: Policy) -> float:
 def probe_size(job: SupervisedJob) -> int:
     """Alternates between the requested and the minimum size, as only a part of the capacity may appear."""
     return least_to_start(job.spec) if job.decision.failed_resumes % 2 else job.spec.requested_workers
+
+
+def enters_queue(s: Situation) -> bool:
+    """Whether the queue of a job without a run decides when it starts; a person's request to the job counts more.
+
+    A queue may also end a run before it can be told to save: its processes then have the grace of their pods.
+    """
+    observed, phase = s.job.observed, s.previous.phase
+    is_live = phase in (Phase.RESUMING, Phase.RUNNING, Phase.SHRINKING)
+    has_no_run = phase in WAITS or (is_live and not observed.running)
+    return bool(observed.queue) and has_no_run and observed.request is None
+
+
+def queued(s: Situation) -> Decision:
+    """Handles the phase Queued: the job waits for its queue, and then for its controller as before its first run."""
+    before, observed = s.previous, s.job.observed
+    decision = Decision(
+        generation=before.generation,
+        phase=Phase.QUEUED,
+        reason=observed.queue,
+        run=max(before.run, observed.run),
+        epochs=before.epochs,
+        short_runs=before.short_runs,
+    )
+    if observed.queue and observed.request is None:
+        return decision
+    admitted = replace(decision, phase=Phase.WAITING, reason=waiting(s.job.spec), waiting_since=s.now)
+    return admitted if observed.request is None else wait(replace(s, job=replace(s.job, decision=admitted)))

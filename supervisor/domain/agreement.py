@@ -19,6 +19,10 @@ class Purpose(StrEnum):
     REGROUP = "regroup"
 
 
+MEMBERSHIP = frozenset({Purpose.RENDEZVOUS, Purpose.REGROUP})
+"""The purposes of agreements after which the members of a rendezvous change."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """One attempt to agree on a step, or its result.

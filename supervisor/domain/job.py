@@ -64,6 +64,10 @@ class Phase(StrEnum):
     FINISHED = "Finished"
 
 
+WAITS = (Phase.WAITING, Phase.SUSPENDED)
+"""The phases in which a job waits for capacity."""
+
+
 class Result(StrEnum):
     """How a job ended, as its launcher reported."""
 

@@ -4,17 +4,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
-from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
+from supervisor.domain.agreement import MEMBERSHIP, Agreement, Answer, AnswerKind, Purpose
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.order import Worker
 from supervisor.fanout.processes import MAX_STREAMS
 
 _FINAL = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
 """The answers after which a rank has nothing more to say about a commit."""
-
-_MEMBERSHIP = frozenset({Purpose.RENDEZVOUS, Purpose.REGROUP})
-"""Later processes of a run are taken to agree to these if earlier ones did: a round may start new ones, of the same
-script, and they say so only after their first steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +92,9 @@ class RankStates:
             epoch=max(state.epoch, statement.epoch),
         )
         job.states[worker.process] = changed
-        job.membership |= changed.purposes & _MEMBERSHIP
+        # Later processes of a run are taken to agree to these if earlier ones did: a round may start new ones, of the
+        # same script, and they say so only after their first steps.
+        job.membership |= changed.purposes & MEMBERSHIP
         if changed.purposes != state.purposes:
             self._on_complete(worker.job.name)
 
