@@ -29,10 +29,9 @@ from supervisor.domain.order import (
     StopProcesses,
     SuspendRun,
 )
-from supervisor.jobs import stop_request
-from supervisor.jobs.cluster import ClusterJobs
-from supervisor.jobs.kind import JobActions, JobState, Progress
-from supervisor.jobs.pods import PodDirective, annotate
+from supervisor.jobs.cache import ClusterJobs
+from supervisor.jobs.kind import ActionProgress, JobActions, JobState
+from supervisor.jobs.pods import STOP_PORT, PodDirective, annotate, delete_pods, request_stop
 from supervisor.store.interface import Store, StoreUnavailableError, decided_since
 
 _RETRY_SECONDS = 0.5
@@ -86,11 +85,11 @@ class ActuatorDependencies:
     clock: Clock
     cluster_now: Callable[[], float]
     bulkhead: Bulkhead
-    stop_port: int = stop_request.PORT
+    stop_port: int = STOP_PORT
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _Outstanding:
     """A decision and its outstanding actions."""
 
     job: SupervisedJob
@@ -102,7 +101,7 @@ class Actuator:
 
     def __init__(self, deps: ActuatorDependencies) -> None:
         self._deps = deps
-        self._orders: dict[_Key, _Order] = {}
+        self._outstanding: dict[_Key, _Outstanding] = {}
         self._queue: KeyedWorkQueue[_Key] = KeyedWorkQueue("act", self._reconcile, deps.bulkhead)
         self._fault = Fault("changes of jobs", deps.clock)
         self._directives_fault = Fault("directives in annotations of pods", deps.clock)
@@ -118,109 +117,87 @@ class Actuator:
         """
         if self._deps.jobs.of(job.name) is None:
             return True  # Its kind is not supported any more, so its actions cannot be executed.
-        for lane, kinds in _ACTION_GROUPS.items():
+        for group, kinds in _ACTION_GROUPS.items():
             if todo := [action for action in actions if isinstance(action, kinds)]:
-                self._orders[lane, job.name] = _Order(job, todo)
-                self._queue.add((lane, job.name))
+                self._outstanding[group, job.name] = _Outstanding(job, todo)
+                self._queue.add((group, job.name))
         return not actions
 
     async def _reconcile(self, key: _Key) -> float | None:
-        order = self._orders[key]
-        seconds = await self._carry_out(order)
-        if seconds is None and self._orders[key] is order:
-            del self._orders[key]
+        outstanding = self._outstanding[key]
+        seconds = await self._carry_out(outstanding.job, outstanding.actions)
+        if seconds is None and self._outstanding[key] is outstanding:
+            del self._outstanding[key]
         return seconds
 
-    async def _carry_out(self, order: _Order) -> float | None:
-        kind, state = self._deps.jobs.of(order.job.name), self._current(order.job)
-        if kind is None or state is None:
+    async def _carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> float | None:
+        """Executes actions while the job exists and the decision is valid; returns the seconds until a repetition."""
+        stored, kind = self._deps.store.snapshot().jobs.get(job.name), self._deps.jobs.of(job.name)
+        state = self._deps.jobs.state(job.name)
+        if kind is None or stored is None or state is None or decided_since(job, stored) or stored.over:
+            return None
+        if state.job.deleted or state.job.metadata.uid != job.uid:
             return None
         if not self._deps.may_act():
             return _RETRY_SECONDS
         try:
-            waits = [await self._do(kind.actions, state, order.job, action) for action in order.actions]
+            waits = [await self._do(kind.actions, state, job, action) for action in actions]
         except NotFoundError as error:
-            _log.debug("job.gone", job=order.job.name, why=str(error))
+            _log.debug("job.gone", job=job.name, why=str(error))
             return _RETRY_SECONDS
         except (ApiError, StoreUnavailableError) as error:
-            self._fault.failed(f"{order.job.name}: {error}")
+            self._fault.failed(f"{job.name}: {error}")
             return _RETRY_SECONDS
         self._fault.recovered()
         return min((seconds for seconds in waits if seconds is not None), default=None)
-
-    def _current(self, job: SupervisedJob) -> JobState[Any] | None:
-        """The present state of the job, if it still exists and the decision is still valid."""
-        stored, state = self._deps.store.snapshot().jobs.get(job.name), self._deps.jobs.state(job.name)
-        if stored is None or state is None or state.job.deleted or state.job.metadata.uid != job.uid:
-            return None
-        return None if decided_since(job, stored) or stored.over else state
 
     async def _do(
         self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: Action
     ) -> float | None:
         """Executes one action; returns the seconds until it must be repeated, None: only when it is requested again."""
+        # The run that goes on is the decided one; a later one gets a decision of its own.
+        runs = bool(state.run_id) and state.run_id == job.observed.instance
+        progress: ActionProgress | None = None
         match action:
             case SuspendRun():
-                return await self._reported(job, await actions.suspend(state))
+                progress = await actions.suspend(state)
             case StartRun():
-                workers, requested = len(job.decision.hosts), job.spec.requested_workers
-                return await self._reported(job, await actions.resume(state, workers, requested))
+                progress = await actions.resume(state, len(job.decision.hosts), job.spec.requested_workers)
             case EndJob(result):
                 await actions.end(state, result)
-                return None
-            case SetHostList() if job.decision.phase is not Phase.RESUMING and _runs(state, job):
-                return await self._reported(job, await actions.exclude(state, job.decision.exclusions))
-            case _:
-                return await self._do_to_hosts(actions, state, job, action)
-
-    async def _do_to_hosts(
-        self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: Action
-    ) -> float | None:
-        match action:
-            case AddHosts():
-                return await self._grow(actions, state, job, action)
-            case RemoveHosts(run, hosts):
-                return await self._remove(actions, state, job, run, hosts)
+            case SetHostList() if runs and job.decision.phase is not Phase.RESUMING:
+                progress = await actions.exclude(state, job.decision.exclusions)
+            case AddHosts(run, workers, number, until) if runs and run == job.observed.run:
+                # A growth is requested until another decision is made: the controller may be busy.
+                if (left := until - self._deps.clock.now()) > 0:
+                    await actions.grow(state, workers, number, left)
+                    return _RETRY_SECONDS
+            case RemoveHosts(run, hosts) if runs and run == job.observed.run:
+                return await self._remove(state, hosts)
             case LeaveHosts(run, hosts) if run == job.observed.run:
-                return await self._leave(state, job, run, hosts)
+                generation, reason = job.decision.excluded_at, job.decision.reason
+                directive = PodDirective(run=run, generation=generation, kind=DirectiveKind.LEAVE, reason=reason)
+                silent = [pod for pod in self._without_stream(state, job) if pod.host in hosts]
+                return None if await self._annotate(silent, directive) else _RETRY_SECONDS
             case StopProcesses():
                 return await self._stop(state, job)
-        return None
-
-    async def _reported(self, job: SupervisedJob, progress: Progress) -> float | None:
-        if progress is not Progress.PENDING:
+        if progress is None:
+            return None
+        if progress is not ActionProgress.PENDING:
             await self._deps.report(job)
-        return None if progress is Progress.IN_PLACE else _RETRY_SECONDS
+        return None if progress is ActionProgress.IN_PLACE else _RETRY_SECONDS
 
-    async def _grow(
-        self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: AddHosts
-    ) -> float | None:
-        """Requests a growth until another decision is made: the controller may be busy."""
-        left = action.until - self._deps.clock.now()
-        if action.run != job.observed.run or left <= 0 or not _runs(state, job):
-            return None
-        await actions.grow(state, action.workers, action.number, left)
-        return _RETRY_SECONDS
+    async def _remove(self, state: JobState[Any], hosts: Collection[Host]) -> float | None:
+        """Deletes the pods of excluded hosts whose nodes will be gone in a moment."""
 
-    async def _remove(
-        self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, run: int, hosts: Collection[Host]
-    ) -> float | None:
-        if run != job.observed.run or not _runs(state, job):
-            return None
+        def age(pod: Pod) -> float:
+            made = pod.metadata.creation_timestamp
+            return _SETTLED_SECONDS if made is None else self._deps.cluster_now() - nearest_seconds(made)
+
         leaving = [pod for pod in state.workers if pod.host in hosts and pod.deleted_at is None and not pod.over]
-        settled = [pod for pod in leaving if self._age(pod) >= _SETTLED_SECONDS]
-        await actions.remove(state, settled)
+        settled = [pod for pod in leaving if age(pod) >= _SETTLED_SECONDS]
+        await delete_pods(self._deps.pods, settled)
         return _RETRY_SECONDS if len(settled) < len(leaving) else None
-
-    def _age(self, pod: Pod) -> float:
-        made = pod.metadata.creation_timestamp
-        return _SETTLED_SECONDS if made is None else self._deps.cluster_now() - nearest_seconds(made)
-
-    async def _leave(self, state: JobState[Any], job: SupervisedJob, run: int, hosts: Collection[Host]) -> float | None:
-        silent = [pod for pod in self._without_stream(state, job) if pod.host in hosts]
-        generation, reason = job.decision.excluded_at, job.decision.reason
-        directive = PodDirective(run=run, generation=generation, kind=DirectiveKind.LEAVE, reason=reason)
-        return None if await self._annotate(silent, directive) else _RETRY_SECONDS
 
     async def _stop(self, state: JobState[Any], job: SupervisedJob) -> float | None:
         """Repeats the stop: a process that loads its data is reached later, and a stream may break at any time."""
@@ -233,7 +210,7 @@ class Actuator:
         addresses = [pod.ip for pod in silent if pod.ip]
         async with asyncio.TaskGroup() as group:
             group.create_task(self._annotate(silent, directive))
-            requests = group.create_task(stop_request.request_stop(addresses, self._deps.stop_port))
+            requests = group.create_task(request_stop(addresses, self._deps.stop_port))
         if accepted := requests.result():
             _log.info("job.stopped_by_request", job=job.name, pods=len(silent), accepted=accepted)
         return _STOP_SECONDS
@@ -242,14 +219,10 @@ class Actuator:
         connected = self._deps.connected(job.id)
         return [pod for pod in state.workers if pod.running and pod.host not in connected]
 
-    async def _annotate(self, pods: Collection[Pod], directive: PodDirective) -> bool:
-        if failure := await annotate(self._deps.pods, pods, directive):
+    async def _annotate(self, silent: Collection[Pod], directive: PodDirective) -> bool:
+        """Shows a directive to processes without a stream; returns whether all of their pods have it."""
+        if failure := await annotate(self._deps.pods, silent, directive):
             self._directives_fault.failed(failure)
-        elif pods:
+        elif silent:
             self._directives_fault.recovered()
         return not failure
-
-
-def _runs(state: JobState[Any], job: SupervisedJob) -> bool:
-    """Whether the run that goes on is the decided one; a later one gets a decision of its own."""
-    return bool(state.run_id) and state.run_id == job.observed.instance

@@ -1,4 +1,4 @@
-"""Reads what a job's annotations ask for, and says of each why it is ignored. Pure.
+"""Reads the requests in a job's annotations, and says of each wrong one why it is ignored. Pure.
 
 A typing error must not stop a job, and it must not cost the job its protection in silence.
 """
@@ -6,7 +6,6 @@ A typing error must not stop a job, and it must not cost the job its protection 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import islice
 
 from servicekit.bounds import DURATION_FORM, MAX_HOSTS, MAX_LISTED_WORKERS, duration, whole
 from servicekit.text import one_line
@@ -23,11 +22,15 @@ from supervisor.cluster.annotations import (
     WORKER_MULTIPLE,
 )
 from supervisor.domain.job import OnLoss, Spec
-from supervisor.jobs.observation import count
 
 _MAX_QUOTED = 64
 _MAX_SENTENCES = 16
 """As many as the definition of the resource takes."""
+
+
+def count(text: str | None) -> int:
+    """Parses a number of workers; returns 0 for other text, as a typing error must not stop a job."""
+    return whole(text, MAX_LISTED_WORKERS) or 0
 
 
 _WORKERS = f"not a whole number from 1 to {MAX_LISTED_WORKERS:,}"
@@ -40,7 +43,7 @@ _VALUES: Mapping[str, tuple[Callable[[str], object], str]] = {
     ON_LOSS: (_LOSSES.__contains__, f"neither {' nor '.join(OnLoss)}"),
     WORKER_MULTIPLE: (count, "not a whole number of at least 1"),
 }
-"""By the annotation that has a value: what tells a right one, and what is said of a wrong one."""
+"""For each annotation with a value: the test of the value, and the end of the sentence about a wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,11 @@ class Misreading:
         return f"The annotation {_short(self.name)} is ignored: {self.why}"
 
 
+def asked_count(annotations: Iterable[Mapping[str, str]], name: str) -> int:
+    """The number of workers in an annotation of the first object that has it; 0 where there is none."""
+    return count(next((found[name] for found in annotations if name in found), None))
+
+
 def with_annotations(spec: Spec, annotations: Iterable[Mapping[str, str]], own: frozenset[str] = frozenset()) -> Spec:
     """The spec with what the annotations ask for, each from the first object that has it; the job's own come first.
 
@@ -62,14 +70,25 @@ def with_annotations(spec: Spec, annotations: Iterable[Mapping[str, str]], own: 
     """
     objects = list(annotations)
     first = _first(objects)
-    on_loss, multiple = first.get(ON_LOSS), first.get(WORKER_MULTIPLE)
-    found = (*misreadings(objects, own), *_unfit(spec, objects, multiple))
+    found = list(misreadings(objects, own))
+    on_loss, multiple, requested = first.get(ON_LOSS), first.get(WORKER_MULTIPLE), spec.requested_workers
+    divides = count(multiple) > 0 and requested % count(multiple) == 0
+    if count(multiple) and not divides:
+        why = f"{_quoted(multiple)} does not divide the {requested} requested workers."
+        found.append(Misreading(WORKER_MULTIPLE, why))
+    if objects and (noted := objects[0].get(REQUESTED)) is not None:
+        number = whole(noted, MAX_HOSTS)
+        if number is None:
+            found.append(Misreading(REQUESTED, f"{_quoted(noted)} is not a whole number up to {MAX_HOSTS:,}."))
+        elif number > requested:
+            why = f"the supervisor has not noted {number}, as the job has asked for {requested}."
+            found.append(Misreading(REQUESTED, why))
     return replace(
         spec,
         max_wait_seconds=duration(first.get(MAX_WAIT)) or 0.0,
         on_loss=OnLoss(on_loss) if on_loss in _LOSSES else OnLoss.SHRINK,
-        worker_multiple=count(multiple) if _divides(multiple, spec) else 1,
-        ignored=tuple(dict.fromkeys(str(each) for each in islice(found, _MAX_SENTENCES))) if found else (),
+        worker_multiple=count(multiple) if divides else 1,
+        ignored=tuple(dict.fromkeys(str(each) for each in found[:_MAX_SENTENCES])),
     )
 
 
@@ -97,7 +116,9 @@ def misreadings(annotations: Iterable[Mapping[str, str]], own: frozenset[str] = 
             if not is_right(text):
                 yield Misreading(name, f"{_quoted(text)} is {says}.")
         elif name not in KNOWN and name not in own:
-            yield Misreading(name, f"there is none of this name{_meant(name)}.")
+            close = get_close_matches(_short(name), [_short(each) for each in KNOWN], n=1, cutoff=0.8)
+            meant = f"; perhaps {close[0]} is meant" if close else ""
+            yield Misreading(name, f"there is none of this name{meant}.")
 
 
 def _first(objects: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -106,32 +127,6 @@ def _first(objects: Sequence[Mapping[str, str]]) -> dict[str, str]:
     for found in reversed(objects):
         first.update(found)
     return first
-
-
-def _unfit(spec: Spec, objects: Sequence[Mapping[str, str]], multiple: str | None) -> Iterator[Misreading]:
-    """The annotations that are ignored because of the job's size."""
-    if count(multiple) and not _divides(multiple, spec):
-        yield Misreading(
-            WORKER_MULTIPLE, f"{_quoted(multiple)} does not divide the {spec.requested_workers} requested workers."
-        )
-    noted = objects[0].get(REQUESTED) if objects else None
-    if noted is None:
-        return
-    number = whole(noted, MAX_HOSTS)
-    if number is None:
-        yield Misreading(REQUESTED, f"{_quoted(noted)} is not a whole number up to {MAX_HOSTS:,}.")
-    elif number > spec.requested_workers:
-        why = f"the supervisor has not noted {number}, as the job has asked for {spec.requested_workers}."
-        yield Misreading(REQUESTED, why)
-
-
-def _divides(multiple: str | None, spec: Spec) -> bool:
-    return count(multiple) > 0 and spec.requested_workers % count(multiple) == 0
-
-
-def _meant(name: str) -> str:
-    close = get_close_matches(_short(name), [_short(each) for each in KNOWN], n=1, cutoff=0.8)
-    return f"; perhaps {close[0]} is meant" if close else ""
 
 
 def _short(name: str) -> str:

@@ -1,8 +1,8 @@
-"""The cache of the jobs of one kind and their pods."""
+"""Caches the jobs of a cluster and their pods, and connects each kind with its actions."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Generic
 
@@ -17,32 +17,42 @@ from supervisor.cluster.objects import Pod
 from supervisor.cluster.placements import placements_of
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.capacity import Placement, ResourceRequest
-from supervisor.domain.ids import Host, JobName, bare_name, cluster_job
+from supervisor.domain.ids import Host, JobName, bare_name, cluster_job, kind_of
 from supervisor.domain.ids import namespace as namespace_of
-from supervisor.jobs.kind import Admission, J, JobKind, JobReference, JobState
+from supervisor.domain.job import SupervisedJob
+from supervisor.jobs.kind import (
+    Admission,
+    ClusterContext,
+    J,
+    JobActions,
+    JobKind,
+    JobReference,
+    JobState,
+    KindContext,
+)
+from supervisor.jobs.queues.kueue.actions import KueueActions, QueuedJobClient
+from supervisor.jobs.queues.kueue.workloads import Workloads
 
 OnJobs = Callable[[Collection[JobName]], None]
 
-Admissions = Callable[[JobState[Any]], Admission | None]
-"""Returns the admission of a job; None if no queue manages it."""
-
 _NO_PLACEMENTS: Mapping[Host, Placement] = MappingProxyType({})
+"""One object for all, as callers compare it by identity."""
 
-_Pods = dict[ObjectKey, tuple[str, Pod]]
+_OwnedPods = dict[ObjectKey, tuple[str, Pod]]
 """Pods with the uid of the job that their owner names; empty if it names none."""
 
 
 class JobCache(Generic[J]):
-    """The jobs of one kind; `first` lists them, and `run` watches them.
+    """Caches the jobs of one kind; the caller runs the `reflector`, which lists and watches them.
 
     Args:
-        kind: The kind.
+        kind: The kind, which may be defined after the supervisor starts.
         server: The API server.
         view: The cluster's pods.
         clock: For the reflector.
         bulkhead: Keeps what nobody foresaw with its job or subscriber.
         namespace: The only namespace whose jobs are cached; empty for all.
-        admissions: What queues say of jobs.
+        admissions: Returns the admission of a job; None if no queue manages it.
         undefined_seconds: Pause between checks while the kind is not defined.
     """
 
@@ -55,13 +65,13 @@ class JobCache(Generic[J]):
         bulkhead: Bulkhead,
         *,
         namespace: str = "",
-        admissions: Admissions = lambda _state: None,
+        admissions: Callable[[JobState[Any]], Admission | None] = lambda _state: None,
         undefined_seconds: float = UNDEFINED_SECONDS,
     ) -> None:
         self.kind = kind
         self.client = ResourceClient(server, kind.resource, kind.decode, Selection(namespace=namespace))
         self._cache: Cache[J] = Cache(kind.resource.plural, self._job_moved, bulkhead)
-        self._reflector = Reflector(
+        self.reflector = Reflector(
             self.client,
             self._cache,
             clock,
@@ -72,7 +82,8 @@ class JobCache(Generic[J]):
         self._admissions = admissions
         self._bulkhead = bulkhead
         self._jobs: dict[JobName, J] = {}
-        self._pods: dict[JobName, _Pods] = {}
+        self.names: Collection[JobName] = self._jobs.keys()
+        self._pods: dict[JobName, _OwnedPods] = {}
         self._counts: Counter[str] = Counter()
         # Asked for with every pass, of all jobs.
         self._placements: dict[JobName, Mapping[Host, Placement]] = {}
@@ -87,38 +98,48 @@ class JobCache(Generic[J]):
         self._listeners.append(on_change)
 
     def follow(self, dependents: "JobCache[Any]") -> None:
-        """From now on, reads the jobs also from those that their controller makes of them; see `Dependent`."""
+        """Reads the jobs from now on also from those that their controller makes of them; see `Dependent`."""
         self._dependents = dependents
-        dependents.subscribe(self._dependents_changed)
+
+        def changed(names: Collection[JobName]) -> None:
+            if touched := self._jobs.keys() & {self._namesake(name) for name in names}:
+                self.touched(touched)
+
+        dependents.subscribe(changed)
 
     @property
     def listed(self) -> bool:
         """Whether everything that the jobs are read from was ever listed; until then stored jobs are kept."""
         return self._listed and (self._dependents is None or self._dependents.listed)
 
-    @property
-    def names(self) -> Collection[JobName]:
-        """The names of all jobs; a live view."""
-        return self._jobs.keys()
-
-    @property
-    def unread(self) -> int:
-        """How many jobs do not decode at present."""
-        return self._reflector.unread
-
     def state(self, name: JobName) -> JobState[J] | None:
         """The state of a job; None if there is none of that name. Its pods are read again only when they change."""
-        state = self._states.get(name)
-        if state is None:
-            job = self._joined(name)
-            if job is None:
-                return None
-            state = self._states[name] = JobState.of(self.kind, name, job, list(self.pods_of(job)))
-        return replace(state, admission=self._admissions(state))
+        state = self._read(name)
+        return None if state is None else replace(state, admission=self._admissions(state))
+
+    def resource_request(self, name: JobName) -> ResourceRequest | None:
+        """The resource request of a run of the job; None if it is unknown."""
+        state = self._read(name)
+        return None if state is None else state.job.resource_request
+
+    def _read(self, name: JobName) -> JobState[J] | None:
+        """The state of a job without its admission, read also from the job that its controller has made of it."""
+        state, job = self._states.get(name), self._jobs.get(name)
+        if state is not None or job is None:
+            return state
+        made, dependent = self._made(job), self.kind.dependent
+        joined = job if made is None or dependent is None else dependent.joined(job, made)
+        state = self._states[name] = JobState.of(self.kind, name, joined, list(self.pods_of(job)))
+        return state
 
     def touched(self, names: Collection[JobName]) -> None:
-        """Tells the subscribers about changes of what queues say of these jobs."""
-        self._changed(names)
+        """Tells the subscribers about changes of these jobs, of their pods, or of what queues say of them."""
+        for name in names:
+            self._placements.pop(name, None)
+            self._states.pop(name, None)
+        for listener in self._listeners:
+            with self._bulkhead.guard("watch", listener.__qualname__, retried=False):
+                listener(names)
 
     def wrote(self, job: J) -> None:
         """Records the API server's answer to a write, before the watch delivers it."""
@@ -134,11 +155,6 @@ class JobCache(Generic[J]):
             placements = self._placements[name] = placements_of(self.pods_of(job))
         return placements
 
-    def resource_request(self, name: JobName) -> ResourceRequest | None:
-        """The resource request of a run of the job; None if it is unknown."""
-        job = self._joined(name)
-        return None if job is None else self.kind.resource_request(job)
-
     def owner_of(self, reference: JobReference) -> JobReference | None:
         """The job of this kind of which the controller has made that one; None if there is none."""
         name = self._namesake(reference.name)
@@ -147,10 +163,6 @@ class JobCache(Generic[J]):
         if job is None or made is None or made.metadata.uid != reference.uid:
             return None
         return JobReference(name, job.metadata.uid)
-
-    def named_as(self, name: JobName) -> J | None:
-        """The job of this kind with the name and namespace of one of another kind; None if there is none."""
-        return self._jobs.get(self._namesake(name))
 
     def pods_of(self, job: J) -> Iterator[Pod]:
         """The pods of a job, by the owner's uid if they have it: a job may be deleted and created again by name."""
@@ -165,35 +177,19 @@ class JobCache(Generic[J]):
         job = self._jobs.get(name)
         return job is not None and self._counts[job.metadata.name] > 1
 
-    async def first(self) -> None:
-        """Lists the jobs once the API server answers; there are none while the kind is not defined.
-
-        Raises:
-            ApiError: The API server refuses, and waiting would not help.
-        """
-        await self._reflector.first()
-
-    async def run(self) -> None:
-        """Root task: watches the jobs, also if their kind is defined later."""
-        await self._reflector.run()
-
-    def _joined(self, name: JobName) -> J | None:
-        """A job, with what is read from the one that its controller has made of it."""
-        job, dependent = self._jobs.get(name), self.kind.dependent
-        made = None if job is None else self._made(job)
-        return job if job is None or made is None or dependent is None else dependent.joined(job, made)
-
     def _made(self, job: J) -> Any:
-        """What the controller has made of a job: not what only has the same name."""
-        made = None if self._dependents is None else self._dependents.named_as(self._name(job))
+        """The job that the controller has made of this one, and not one that only has the same name; None if none."""
+        if self._dependents is None:
+            return None
+        made = self._dependents._jobs.get(self._dependents._namesake(self._name(job)))  # noqa: SLF001 - of this class
         return made if made is not None and made.owner is not None and made.owner.uid == job.metadata.uid else None
 
     def _namesake(self, name: JobName) -> JobName:
+        """The name of a job of this kind that has the name and namespace of one of another kind."""
         return cluster_job(namespace_of(name), self.kind.name, bare_name(name))
 
-    def _dependents_changed(self, names: Collection[JobName]) -> None:
-        if changed := self._jobs.keys() & {self._namesake(name) for name in names}:
-            self._changed(changed)
+    def _name(self, job: J) -> JobName:
+        return cluster_job(job.metadata.namespace, self.kind.name, job.metadata.name)
 
     def _note_listed(self) -> None:
         self._listed = True
@@ -207,7 +203,7 @@ class JobCache(Generic[J]):
         if after is not None:
             self._jobs[self._name(after)] = after
             self._counts[after.metadata.name] += 1
-        self._changed({self._name(job) for job in (before, after) if job is not None})
+        self.touched({self._name(job) for job in (before, after) if job is not None})
 
     def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
         names: set[JobName] = set()
@@ -223,15 +219,80 @@ class JobCache(Generic[J]):
             if not self._pods[name]:
                 del self._pods[name]
         if names:
-            self._changed(names)
+            self.touched(names)
 
-    def _changed(self, names: Collection[JobName]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class ConnectedKind:
+    """A kind with the cache and the actions of its jobs."""
+
+    cache: JobCache[Any]
+    actions: JobActions[Any]
+
+
+def connect(kind: JobKind[J], cache: JobCache[J], cluster: ClusterContext, workloads: Workloads) -> ConnectedKind:
+    """Connects the actions of a kind with a cluster, and with the queue of those jobs that one manages."""
+    client = QueuedJobClient(cluster.server, kind.resource, kind.decode)
+    own = kind.actions(KindContext(jobs=cache, client=cache.client, cluster=cluster))
+    queued = kind.actions(KindContext(jobs=cache, client=client, cluster=cluster))
+    return ConnectedKind(cache, KueueActions(own, queued, workloads))
+
+
+class ClusterJobs:
+    """Gives access to all jobs of a cluster; queries go to the kind of a job."""
+
+    def __init__(self, kinds: Iterable[ConnectedKind]) -> None:
+        self._kinds = {kind.cache.kind.name: kind for kind in kinds}
+        for kind in self:
+            if (dependent := kind.cache.kind.dependent) is not None:
+                kind.cache.follow(self._kinds[dependent.kind].cache)
+
+    def __iter__(self) -> Iterator[ConnectedKind]:
+        return iter(self._kinds.values())
+
+    def of(self, name: JobName) -> ConnectedKind | None:
+        """The kind of a job; None if this version does not support it."""
+        return self._kinds.get(kind_of(name))
+
+    def subscribe(self, on_change: OnJobs) -> None:
+        """Adds a callback for changes of jobs and their pods."""
+        for kind in self:
+            kind.cache.subscribe(on_change)
+
+    def touched(self, names: Collection[JobName]) -> None:
+        """Tells the subscribers about changes of what queues say of these jobs."""
         for name in names:
-            self._placements.pop(name, None)
-            self._states.pop(name, None)
-        for listener in self._listeners:
-            with self._bulkhead.guard("watch", listener.__qualname__, retried=False):
-                listener(names)
+            if (kind := self.of(name)) is not None:
+                kind.cache.touched([name])
 
-    def _name(self, job: J) -> JobName:
-        return cluster_job(job.metadata.namespace, self.kind.name, job.metadata.name)
+    def state(self, name: JobName) -> JobState[Any] | None:
+        """The state of a job; None if there is none of that name."""
+        kind = self.of(name)
+        return None if kind is None else kind.cache.state(name)
+
+    def is_released(self, job: SupervisedJob) -> bool:
+        """Whether a job that was supervised is still there, and its kind does not take it up anew."""
+        kind, state = self.of(job.name), self.state(job.name)
+        if kind is None or state is None or state.job.metadata.uid != job.uid or state.job.deleted:
+            return False
+        return kind.cache.kind.observe(state, None, job.observed.registered_at) is None
+
+    def owner_of(self, reference: JobReference) -> JobReference:
+        """The job of which a controller has made that one; that one itself if it is nobody's part."""
+        owners = filter(None, (kind.cache.owner_of(reference) for kind in self))
+        return next(owners, reference)
+
+    def placements(self, name: JobName) -> Mapping[Host, Placement]:
+        """The placements of the job's workers and launcher; the same object until they change."""
+        kind = self.of(name)
+        return _NO_PLACEMENTS if kind is None else kind.cache.placements(name)
+
+    def resource_request(self, name: JobName) -> ResourceRequest | None:
+        """The resource request of a run of the job; None if it is unknown."""
+        kind = self.of(name)
+        return None if kind is None else kind.cache.resource_request(name)
+
+    def growable(self, name: JobName) -> int:
+        """How many workers the job's controller can be asked to add now without harm."""
+        kind, state = self.of(name), self.state(name)
+        return 0 if kind is None or state is None else kind.actions.growable(state)

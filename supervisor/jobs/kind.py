@@ -1,7 +1,7 @@
-"""JobKind: the protocol that each kind of cluster job implements."""
+"""JobKind: everything that differs between the kinds of cluster jobs, and the values that all kinds share."""
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,35 +15,64 @@ from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Pod
 from supervisor.domain.capacity import ResourceRequest
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import Result, SupervisedJob
 from supervisor.store.interface import Snapshot
 
+RootTasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
+"""Root tasks by name."""
 
-class JobObject(Protocol):
-    """A job as a Kubernetes object."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """The part of a job's spec that the supervisor reads of every kind.
+
+    Attributes:
+        replicas: The number of hosts of a run at present.
+        annotations: The annotations of each pod template.
+        refusal: Why the job is too large to be read; then nothing but its annotations is known.
+    """
+
+    replicas: int
+    annotations: tuple[Mapping[str, str], ...] = ()
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobObject:
+    """A job's object: the part that all kinds have.
+
+    Attributes:
+        metadata: The name, namespace and uid.
+        annotations: Those of its annotations that begin with our prefix, or that a queue has written.
+        deleted: The job is being deleted.
+        elsewhere: Another controller runs the job, such as one of another cluster; the supervisor then ignores it.
+        suspended: The job's controller has to delete all of its pods.
+        resource_request: The resource request of a run; None if it is unknown.
+        spec: None where it is not understood.
+    """
+
+    metadata: Metadata
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    deleted: bool = False
+    elsewhere: bool = False
+    suspended: bool = False
+    resource_request: ResourceRequest | None = None
+    spec: JobSpec | None = None
 
     @property
-    def metadata(self) -> Metadata:
-        """The name, namespace and uid."""
+    def run_id(self) -> str:
+        """The id of the present run, as the object notes it; empty without one, and where the launcher is the run.
 
-    @property
-    def deleted(self) -> bool:
-        """Whether the job is being deleted."""
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """Those of its annotations that begin with our prefix, or that a queue has written."""
-
-    @property
-    def suspended(self) -> bool:
-        """Whether its controller has been told to delete all of its pods."""
+        It changes with each start, and not when a worker is replaced.
+        """
+        return ""
 
 
 J = TypeVar("J", bound=JobObject)
 
 
-class Role(StrEnum):
+class PodRole(StrEnum):
     """The role of a pod in its job."""
 
     LAUNCHER = "launcher"
@@ -88,20 +117,16 @@ class JobState(Generic[J]):
     @classmethod
     def of(cls, kind: "JobKind[J]", name: JobName, job: J, pods: Collection[Pod]) -> "JobState[J]":
         """Sorts the pods by role; of several launchers, for example after a failed one, the last one counts."""
-        launchers = [pod for pod in pods if kind.role(pod.labels) is Role.LAUNCHER]
-        workers = [pod for pod in pods if kind.role(pod.labels) is Role.WORKER]
-        launcher = max(launchers, key=_turn, default=None)
-        return cls(name, job, pods, launcher=launcher, workers=workers, run_id=kind.run_id(job, launcher))
 
+        def turn(pod: Pod) -> tuple[bool, float]:
+            made = pod.metadata.creation_timestamp
+            return not pod.over, 0.0 if made is None else nearest_seconds(made)
 
-def launched_run(launcher: Pod | None) -> str:
-    """The id of the run of a launcher's pod."""
-    return launcher.metadata.uid if launcher is not None and launcher.running else ""
-
-
-def _turn(pod: Pod) -> tuple[bool, float]:
-    made = pod.metadata.creation_timestamp
-    return not pod.over, 0.0 if made is None else nearest_seconds(made)
+        launchers = [pod for pod in pods if kind.role(pod.labels) is PodRole.LAUNCHER]
+        workers = [pod for pod in pods if kind.role(pod.labels) is PodRole.WORKER]
+        launcher = max(launchers, key=turn, default=None)
+        launched = launcher.metadata.uid if launcher is not None and launcher.running else ""
+        return cls(name, job, pods, launcher=launcher, workers=workers, run_id=job.run_id or launched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +140,7 @@ class Right:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Discovery:
+class HostDiscovery:
     """How launchers of a kind learn their hosts.
 
     Attributes:
@@ -129,7 +154,7 @@ class Discovery:
     script: str
 
 
-class Progress(Enum):
+class ActionProgress(Enum):
     """The progress of an action."""
 
     PENDING = auto()
@@ -156,18 +181,22 @@ class JobActions(Protocol[J]):
     """The actions on jobs of one kind. Every action may be repeated, and continues where it was interrupted.
 
     All of them raise ApiError: NotFoundError if the job is gone, others if the action should be retried.
+
+    Attributes:
+        standby_tasks: Root tasks of every replica, such as reflectors of further resources.
+        leader_tasks: Root tasks of the leader.
     """
 
-    async def exclude(self, state: JobState[J], hosts: Collection[Host]) -> Progress:
+    standby_tasks: RootTasks
+    leader_tasks: RootTasks
+
+    async def exclude(self, state: JobState[J], hosts: Collection[Host]) -> ActionProgress:
         """Makes the running launcher list all of the controller's hosts except these."""
 
-    async def remove(self, state: JobState[J], pods: Collection[Pod]) -> None:
-        """Deletes the pods of excluded hosts whose nodes will be gone in a moment."""
-
-    async def suspend(self, state: JobState[J]) -> Progress:
+    async def suspend(self, state: JobState[J]) -> ActionProgress:
         """Makes the controller end the run and release the job's pods; it is in place once none is left."""
 
-    async def resume(self, state: JobState[J], workers: int, requested: int) -> Progress:
+    async def resume(self, state: JobState[J], workers: int, requested: int) -> ActionProgress:
         """Makes the controller start a suspended job with `workers` of its `requested` workers."""
 
     async def grow(self, state: JobState[J], workers: int, number: int, seconds: float) -> None:
@@ -179,16 +208,8 @@ class JobActions(Protocol[J]):
     def growable(self, state: JobState[J]) -> int:
         """How many workers the controller can be asked to add now without harm."""
 
-    @property
-    def standby_tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Root tasks of every replica by name, such as reflectors of further resources."""
 
-    @property
-    def leader_tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Root tasks of the leader by name."""
-
-
-class Jobs(Protocol[J]):
+class JobLookup(Protocol[J]):
     """The cached jobs of one kind."""
 
     def state(self, name: JobName) -> JobState[J] | None:
@@ -230,85 +251,63 @@ class ClusterContext:
 class KindContext(Generic[J]):
     """The dependencies of the actions of one kind: its cached jobs, a client for them, and the cluster."""
 
-    jobs: Jobs[J]
+    jobs: JobLookup[J]
     client: ResourceClient[J]
     cluster: ClusterContext
 
 
-class JobKind(Protocol[J]):
-    """One kind of job: everything that differs between kinds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKind(Generic[J]):
+    """One kind of job: everything that differs between kinds.
 
-    @property
-    def name(self) -> str:
-        """The kind in lower case, as in the names of its jobs."""
+    Attributes:
+        name: The kind in lower case, as in the names of its jobs.
+        resource: The API resource of its jobs, which may be defined after the supervisor starts, or never.
+        rights: The rights that the supervisor needs for this kind, in addition to those for all kinds.
+        pod_labels: The labels of pods that `role` and `reference` need; other labels are not cached.
+        annotations: The annotations with our prefix that its jobs have beside those of all kinds.
+        discovery: How running launchers discover their hosts; None if they do not.
+        dependent: The job of another kind that the controller makes of each job, and whose pods are the job's; None if
+            there is none.
+        failpoints: The failpoints in its actions.
+        decode: Decodes a job from the API server's JSON. It returns also a job whose spec or status cannot be decoded,
+            which `observe` ignores; it raises MsgspecError if the data is not a Kubernetes object.
+        role: Returns the role of a pod with these labels; None if it is neither launcher nor worker.
+        reference: Returns the job of this kind that a pod belongs to; None if it belongs to none. See `owned_by`.
+        observe: Returns the job to store, from its state, from the stored job of that name and the present Unix
+            seconds; None if the job is not, or not any more, supervised. Pure.
+        actions: Builds the actions of this kind.
+    """
 
-    @property
-    def resource(self) -> Resource:
-        """The API resource of its jobs, which may be defined after the supervisor starts, or never."""
-
-    @property
-    def pod_labels(self) -> frozenset[str]:
-        """The labels of pods that `role` and `reference` need; other labels are not cached."""
-
-    @property
-    def annotations(self) -> frozenset[str]:
-        """The annotations with our prefix that its jobs have beside those of all kinds."""
-
-    @property
-    def rights(self) -> tuple[Right, ...]:
-        """The rights that the supervisor needs for this kind, in addition to those for all kinds."""
-
-    @property
-    def discovery(self) -> Discovery | None:
-        """How running launchers discover their hosts; None if they do not."""
-
-    @property
-    def dependent(self) -> Dependent[J] | None:
-        """The job of another kind that the controller makes of each job, and whose pods are the job's; None if none."""
-
-    @property
-    def failpoints(self) -> Sequence[StrEnum]:
-        """The failpoints in its actions."""
-
-    def decode(self, data: bytes | msgspec.Raw) -> J:
-        """Decodes a job from the API server's JSON.
-
-        A job whose spec or status cannot be decoded must still be returned; `observe` ignores it.
-
-        Raises:
-            msgspec.MsgspecError: The data is not a Kubernetes object.
-        """
-
-    def role(self, labels: Mapping[str, str]) -> Role | None:
-        """The role of a pod with these labels; None if it is neither launcher nor worker."""
-
-    def run_id(self, job: J, launcher: Pod | None) -> str:
-        """The id of the job's run: it changes with each start, and not when a worker is replaced.
-
-        It is empty while there is none: see `launched_run` for kinds whose launchers are their runs.
-        """
-
-    def reference(self, pod: Pod) -> JobReference | None:
-        """The job of this kind that a pod belongs to, by its owner; None if it belongs to none."""
-
-    def runs_elsewhere(self, state: JobState[J]) -> bool:
-        """Whether another controller runs the job, such as one of another cluster; the supervisor then ignores it."""
-
-    def observe(self, state: JobState[J], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-        """The job to store; None if it is not, or not any more, supervised. Pure.
-
-        Args:
-            state: The job and its pods.
-            known: The stored job of that name.
-            now: Unix seconds.
-        """
-
-    def resource_request(self, job: J) -> ResourceRequest | None:
-        """The resource request of a run; None if it is unknown."""
-
-    def actions(self, context: KindContext[J]) -> JobActions[J]:
-        """Builds the actions of this kind."""
+    name: str
+    resource: Resource
+    rights: tuple[Right, ...]
+    pod_labels: frozenset[str]
+    decode: Callable[[bytes | msgspec.Raw], J]
+    role: Callable[[Mapping[str, str]], PodRole | None]
+    reference: Callable[[Pod], JobReference | None]
+    observe: Callable[[JobState[J], SupervisedJob | None, float], SupervisedJob | None]
+    actions: Callable[[KindContext[J]], JobActions[J]]
+    annotations: frozenset[str] = frozenset()
+    discovery: HostDiscovery | None = None
+    dependent: Dependent[J] | None = None
+    failpoints: Sequence[StrEnum] = ()
 
 
 AnyKind = JobKind[Any]
 """A kind with any type of job objects."""
+
+
+def owned_by(name: str, resource: Resource) -> Callable[[Pod], JobReference | None]:
+    """Returns the `reference` of a kind whose jobs own their pods.
+
+    The owner alone counts: a job of the same name in another namespace has pods with the same labels.
+    """
+
+    def reference(pod: Pod) -> JobReference | None:
+        owner = pod.owner
+        if owner is None or not owner.is_of(resource.group, resource.kind):
+            return None
+        return JobReference(cluster_job(pod.metadata.namespace, name, owner.name), owner.uid)
+
+    return reference

@@ -1,4 +1,7 @@
-"""The parts of a job's object that all kinds read in the same way."""
+"""Decodes the parts of a job's object that all kinds write in the same way.
+
+Whatever the API server accepts must not stop the rest: a spec or status that does not decode is None.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,7 +17,7 @@ from supervisor.domain.capacity import Demand
 T = TypeVar("T")
 
 
-class ObjectMetadata(Body, frozen=True):
+class JobMetadata(Body, frozen=True):
     """The metadata of a job as the API server sends them."""
 
     name: str
@@ -44,20 +47,20 @@ class ObjectMetadata(Body, frozen=True):
         return next((each for each in self.owner_references or () if each.controller), None)
 
 
-class Variable(Body, frozen=True):
+class EnvironmentVariable(Body, frozen=True):
     """A variable of a container; the value is empty if it comes from elsewhere."""
 
     name: str
     value: str = ""
 
 
-class Container(Body, frozen=True):
+class TemplateContainer(Body, frozen=True):
     """A container of a template."""
 
     name: str = ""
     command: tuple[str, ...] | None = ()
     args: tuple[str, ...] | None = ()
-    env: tuple[Variable, ...] | None = ()
+    env: tuple[EnvironmentVariable, ...] | None = ()
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -65,8 +68,8 @@ class Container(Body, frozen=True):
         return (*(self.command or ()), *(self.args or ()))
 
 
-class _Containers(Body, frozen=True):
-    containers: tuple[Container, ...]
+class _TemplateContainers(Body, frozen=True):
+    containers: tuple[TemplateContainer, ...]
 
 
 class _TemplateMetadata(Body, frozen=True):
@@ -74,7 +77,7 @@ class _TemplateMetadata(Body, frozen=True):
 
 
 class PodTemplate(Body, frozen=True):
-    """The template of the pods of one role. Its spec is read when it is asked for, which may raise MsgspecError."""
+    """The template of the pods of one role. Its methods read its spec, which may raise MsgspecError or ValueError."""
 
     spec: msgspec.Raw
     metadata: _TemplateMetadata = _TemplateMetadata()
@@ -84,32 +87,58 @@ class PodTemplate(Body, frozen=True):
         """Our own annotations of the pods."""
         return ours(self.metadata.annotations)
 
-    def containers(self) -> tuple[Container, ...]:
+    def containers(self) -> tuple[TemplateContainer, ...]:
         """Reads the containers."""
-        return msgspec.json.decode(self.spec, type=_Containers).containers
+        return msgspec.json.decode(self.spec, type=_TemplateContainers).containers
 
     def demand(self) -> Demand:
         """Reads the demand of a pod. Raises ValueError for a quantity that is none."""
         return msgspec.json.decode(self.spec, type=PodSpec).demand()
 
 
-class Condition(Body, frozen=True):
+class RoleReplicas(Body, frozen=True):
+    """The pods of one role of a job, as operators of Kubeflow write them."""
+
+    template: PodTemplate
+    replicas: int | None = None
+
+
+class RunPolicy(Body, frozen=True):
+    """The part of a spec with which operators of Kubeflow suspend a job."""
+
+    suspend: bool | None = None
+    managed_by: str | None = None
+
+
+class JobConditionBody(Body, frozen=True):
     """A condition of a job."""
 
     type: str
     status: str
     last_transition_time: datetime | None = None
 
+
+class ConditionsStatus(Body, frozen=True):
+    """A status with conditions."""
+
+    conditions: tuple[JobConditionBody, ...] | None = None
+
     @property
-    def holds(self) -> bool:
-        """Whether it is true."""
-        return self.status == "True"
+    def true(self) -> list[JobConditionBody]:
+        """The conditions that are true."""
+        return [each for each in self.conditions or () if each.status == "True"]
+
+
+class StartedStatus(ConditionsStatus, frozen=True):
+    """A status in which the controller also notes when it started the job."""
+
+    start_time: datetime | None = None
 
 
 class JobBody(Body, frozen=True):
     """A job whose spec and status are still to be read, as either may be unreadable."""
 
-    metadata: ObjectMetadata
+    metadata: JobMetadata
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
 

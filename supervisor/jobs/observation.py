@@ -1,11 +1,12 @@
-"""Helpers that kinds share to observe jobs. Pure."""
+"""Derives what is stored of a job from its object and its pods, in the same way for every kind. Pure."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from datetime import datetime
+from typing import Any, Generic, TypeVar
 
-from servicekit.bounds import MAX_HOSTS, MAX_LISTED_WORKERS, MAX_ROLES, whole
-from servicekit.kubernetes.objects import Metadata
+from servicekit.bounds import MAX_HOSTS, MAX_ROLES, unix_seconds, whole
 from servicekit.text import one_line
 from supervisor.cluster.annotations import (
     OURS,
@@ -20,6 +21,7 @@ from supervisor.cluster.annotations import (
     opts_out,
 )
 from supervisor.cluster.objects import Pod, PodPhase
+from supervisor.decide.plan import first_decision
 from supervisor.decide.reasons import waiting
 from supervisor.domain.ids import MAX_NAME, Host, is_name
 from supervisor.domain.job import (
@@ -34,46 +36,193 @@ from supervisor.domain.job import (
     SupervisedJob,
     UserRequest,
 )
-from supervisor.jobs.kind import JobState
-
-STOPPED = (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
-"""A run that fails in one of these phases was stopped by the supervisor."""
+from supervisor.jobs.annotated import mistyped_opt_in, with_annotations
+from supervisor.jobs.kind import J, JobSpec, JobState
 
 STATUS_OF: Mapping[Result, str] = {Result.TIMED_OUT: TIMEOUT, Result.TERMINATED: STOPPED_BY_REQUEST}
 """The marks of jobs that the supervisor has ended; a person may take them up again."""
+
+SUSPENSION: Mapping[str, str] = {SUSPENDED_BY: OURS}
+"""The annotation that tells a suspension of the supervisor's from a person's."""
+
+_SUSPENDED_BEFORE = "Was suspended before; waiting for capacity."
 
 _KILLED = -9
 """The exit code of a launcher whose pod was deleted."""
 
 _REFUSED = frozenset({Capability.MAKES_HOSTS, Capability.STARTS_RUNS})
-"""Its controller makes its hosts and starts it, so the supervisor has nothing to do for it."""
+"""The controller of a refused job makes its hosts and starts it, so the supervisor has nothing to do for it."""
 
 _NAME_WITH_ROOM = 150
 """A job's name of this length leaves room for a role of 63 characters and two numbers."""
 
 _SOMEBODY = "Somebody"
 
+S = TypeVar("S", bound=JobSpec)
 
-def is_ours(
-    state: JobState[Any], annotations: Iterable[Mapping[str, str]], known: SupervisedJob | None, *, suspended_here: bool
-) -> bool:
-    """Whether a job has opted in, by its own annotations, those of its templates or those of its pods.
 
-    A job of which only the pods opt in stays supervised while it has no pods, for example when it is suspended. The
-    job's own annotation counts most: a job that opts out is let go, once it has been resumed if the supervisor has
-    suspended it.
+class JobObservation(ABC, Generic[J, S]):
+    """One look at a job. Each family of kinds has a subclass that answers what differs between them.
+
+    Args:
+        state: The job and its pods.
+        asked: The spec of that job.
+        known: The stored job of that name.
+        now: Unix seconds.
+        framework: The framework that trains.
+        own: The annotations of the kind.
     """
-    if opts_out(state.job.annotations):
-        return suspended_here and not state.pods
-    if any(opts_in(found) for found in (*annotations, *(pod.annotations for pod in state.pods))):
-        return True
-    before = known is not None and known.uid == state.job.metadata.uid and not known.spec.refused
-    return not state.pods and (before or suspended_here)
+
+    launcher_suffix = ""
+    """Follows the job's name in the name of its launcher."""
+
+    def __init__(  # noqa: PLR0913 - the last ones are those of the kind
+        self,
+        state: JobState[J],
+        asked: S,
+        known: SupervisedJob | None,
+        now: float,
+        *,
+        framework: Framework,
+        own: frozenset[str] = frozenset(),
+    ) -> None:
+        self.state, self.job, self.asked, self.now = state, state.job, asked, now
+        # Not that of an earlier one of the same name.
+        self.known = known if known is not None and known.uid == state.job.metadata.uid else None
+        self.framework = framework
+        self._own = own
+        self.annotations = [state.job.annotations, *asked.annotations]
+        noted = requested_workers(state.job.annotations, asked.replicas)
+        # Anybody may write the annotation. A known job has asked for that many before, else somebody else wrote it.
+        is_ours = self.known is None or noted <= self.known.spec.requested_workers
+        self.requested = noted if is_ours else asked.replicas
+        """The number of workers that the job asked for, also if the supervisor has resumed it with fewer."""
+
+    @abstractmethod
+    def last_hosts(self) -> Iterable[Host]:
+        """Returns the host of each role with the longest name."""
+
+    @abstractmethod
+    def spec(self) -> Spec:
+        """Returns what the job asks for, before its annotations are read."""
+
+    @abstractmethod
+    def observed(self, spec: Spec, before: Observed) -> Observed:
+        """Returns the facts about the job; `before` are those of the last look."""
+
+    @abstractmethod
+    def result(self) -> Result | None:
+        """Returns how the job ended; None if it has not."""
+
+    @abstractmethod
+    def waiting_since(self) -> datetime | None:
+        """Returns when the job's present start began to wait for pods; None if that is unknown, or is now."""
+
+    @abstractmethod
+    def is_freed(self, known: SupervisedJob) -> bool:
+        """Returns whether a person has resumed a job that was to stay suspended: it is registered again."""
+
+    def reason_if_suspended(self) -> str:
+        """The reason for the phase Suspended of a job that is stored first; empty for one that is not suspended."""
+        return _SUSPENDED_BEFORE if self.job.suspended else ""
+
+    def supervised(self) -> SupervisedJob | None:
+        """The job as it is to be stored; see `supervisor.jobs.kind.JobKind.observe`."""
+        state, job, asked, known, now = self.state, self.job, self.asked, self.known, self.now
+        by_person = job.suspended and state.admission is None and job.annotations.get(SUSPENDED_BY) != OURS
+        if asked.replicas < 1 or job.deleted or by_person:
+            return None
+        is_ours = self._is_ours()
+        if is_ours:
+            why = asked.refusal or self._unnamed()
+        elif not (why := mistyped_opt_in(self.annotations)):
+            return None
+        if why:
+            return self._refused(why)
+        if known is not None and (known.spec.refused or self.is_freed(known)):
+            return None
+        spec = with_annotations(self.spec(), self.annotations, self._own)
+        if known is not None:
+            return replace(known, spec=spec, observed=self.observed(spec, known.observed))
+        launcher = f"{job.metadata.name}{self.launcher_suffix}"
+        observed = self.observed(spec, Observed(launcher=launcher, instance="", registered_at=now))
+        if observed.result is not None:
+            return None
+        began = unix_seconds(since) if (since := self.waiting_since()) is not None else None
+        decision = first_decision(spec, observed, now if began is None else min(now, began))
+        if reason := self.reason_if_suspended():
+            decision = Decision(generation=1, phase=Phase.SUSPENDED, reason=reason, waiting_since=now)
+        return SupervisedJob(name=state.name, uid=job.metadata.uid, spec=spec, observed=observed, decision=decision)
+
+    def _is_ours(self) -> bool:
+        """Whether a job has opted in, by its own annotations, those of its templates or those of its pods.
+
+        A job of which only the pods opt in stays supervised while it has no pods, for example when it is suspended. The
+        job's own annotation counts most: a job that opts out is let go, once it has been resumed if the supervisor has
+        suspended it.
+        """
+        job, pods, suspended_here = self.job, self.state.pods, self.job.annotations.get(SUSPENDED_BY) == OURS
+        if opts_out(job.annotations):
+            return suspended_here and not pods
+        if any(opts_in(found) for found in (*self.annotations, *(pod.annotations for pod in pods))):
+            return True
+        before = self.known is not None and not self.known.spec.refused
+        return not pods and (before or suspended_here)
+
+    def _unnamed(self) -> str:
+        """Why a job is not supervised whose last hosts have too long names; empty if pods can be called so."""
+        is_long = len(self.job.metadata.name) > _NAME_WITH_ROOM
+        if is_long and any(len(host) > MAX_NAME for host in self.last_hosts()):
+            return f"The job is not supervised: the names of its pods would have more than {MAX_NAME} characters."
+        return ""
+
+    def _refused(self, why: str) -> SupervisedJob | None:
+        """The job of unknown size as it is stored so that people see why it is not supervised.
+
+        None for one that was supervised, which is let go.
+        """
+        known, result = self.known, self.result()
+        if known is not None and (known.over or not known.spec.refused):
+            return known if known.over else None
+        if known is not None:
+            return replace(known, observed=replace(known.observed, result=result))
+        if result is not None:
+            return None
+        name, now = self.job.metadata.name, self.now
+        return SupervisedJob(
+            name=self.state.name,
+            uid=self.job.metadata.uid,
+            spec=Spec(
+                framework=self.framework,
+                min_workers=1,
+                max_workers=1,
+                requested_workers=1,
+                capabilities=_REFUSED,
+                ignored=(why,),
+                refused=True,
+            ),
+            observed=Observed(launcher=name, instance="", registered_at=now),
+            decision=Decision(generation=1, phase=Phase.WAITING, reason=why, waiting_since=now),
+        )
 
 
-def held_by_person(state: JobState[Any], *, suspended: bool) -> bool:
-    """Whether a person has suspended the job, and neither the supervisor nor the job's queue."""
-    return suspended and state.admission is None and state.job.annotations.get(SUSPENDED_BY) != OURS
+def refusal(sizes: Collection[int]) -> str:
+    """Why a job with these numbers of pods by role is not supervised; empty for one within the bounds."""
+    if len(sizes) > MAX_ROLES:
+        return f"The job is not supervised: it has {len(sizes):,} roles, more than {MAX_ROLES:,}."
+    if sum(sizes) > MAX_HOSTS:
+        return f"The job is not supervised: it asks for more than {MAX_HOSTS:,} workers."
+    return ""
+
+
+def marked_result(annotations: Mapping[str, str]) -> Result | None:
+    """The result of a job that the supervisor has ended; None if it has not."""
+    return next((result for result, status in STATUS_OF.items() if annotations.get(STATUS) == status), None)
+
+
+def requested_workers(annotations: Mapping[str, str], present: int) -> int:
+    """The number of workers that a job of `present` workers asked for before the supervisor resumed it with fewer."""
+    return max(whole(annotations.get(REQUESTED), MAX_HOSTS) or 0, present)
 
 
 def in_its_queue(job: SupervisedJob, state: JobState[Any]) -> SupervisedJob:
@@ -89,101 +238,21 @@ def in_its_queue(job: SupervisedJob, state: JobState[Any]) -> SupervisedJob:
     return replace(job, decision=replace(job.decision, phase=Phase.QUEUED, reason=reason, waiting_since=None))
 
 
-def annotation(annotations: Iterable[Mapping[str, str]], name: str) -> str | None:
-    """The value of an annotation in the first object that has it."""
-    return next((found[name] for found in annotations if name in found), None)
-
-
-def count(text: str | None) -> int:
-    """Parses a number of workers; returns 0 for other text, as a typing error must not stop a job."""
-    return whole(text, MAX_LISTED_WORKERS) or 0
-
-
-def requested_workers(annotations: Mapping[str, str], present: int, known: SupervisedJob | None = None) -> int:
-    """How many workers a job asked for before the supervisor resumed it with fewer: what it has noted on the job.
-
-    Anybody may write the annotation. A job that is known has asked for that many before, else somebody else wrote it.
-    """
-    noted = whole(annotations.get(REQUESTED), MAX_HOSTS) or 0
-    is_ours = known is None or noted <= known.spec.requested_workers
-    return noted if is_ours and noted > present else present
-
-
-def refusal(sizes: Collection[int]) -> str:
-    """Why a job with these numbers of pods by role is not supervised; empty for one within the bounds."""
-    if len(sizes) > MAX_ROLES:
-        return f"The job is not supervised: it has {len(sizes):,} roles, more than {MAX_ROLES:,}."
-    if sum(sizes) > MAX_HOSTS:
-        return f"The job is not supervised: it asks for more than {MAX_HOSTS:,} workers."
-    return ""
-
-
-def unnamed(name: str, hosts: Iterable[Host]) -> str:
-    """Why a job of this name, whose last hosts are these, is not supervised; empty if pods can be called so."""
-    if len(name) > _NAME_WITH_ROOM and any(len(host) > MAX_NAME for host in hosts):
-        return f"The job is not supervised: the names of its pods would have more than {MAX_NAME} characters."
-    return ""
-
-
-def of_object(known: SupervisedJob | None, metadata: Metadata) -> SupervisedJob | None:
-    """The stored job, if it is that of this object, and not that of an earlier one of the same name."""
-    return known if known is not None and known.uid == metadata.uid else None
-
-
-def refused(
-    state: JobState[Any], known: SupervisedJob | None, spec: Spec, result: Result | None, now: float
-) -> SupervisedJob | None:
-    """The job as it is stored so that people see why it is not supervised; None for one that was, which is let go."""
-    if known is not None and (known.over or not known.spec.refused):
-        return known if known.over else None
-    if known is not None or result is not None:
-        return None if known is None else replace(known, observed=replace(known.observed, result=result))
-    return SupervisedJob(
-        name=state.name,
-        uid=state.job.metadata.uid,
-        spec=spec,
-        observed=Observed(launcher=state.job.metadata.name, instance="", registered_at=now),
-        decision=Decision(generation=1, phase=Phase.WAITING, reason=" ".join(spec.ignored), waiting_since=now),
-    )
-
-
-def refused_spec(framework: Framework, why: str) -> Spec:
-    """The spec of a job of unknown size."""
-    return Spec(
-        framework=framework,
-        min_workers=1,
-        max_workers=1,
-        requested_workers=1,
-        capabilities=_REFUSED,
-        ignored=(why,),
-        refused=True,
-    )
-
-
-def marked_result(annotations: Mapping[str, str]) -> Result | None:
-    """The result of a job that the supervisor has ended; None if it has not."""
-    return next((result for result, status in STATUS_OF.items() if annotations.get(STATUS) == status), None)
-
-
 def with_request(job: SupervisedJob, annotations: Mapping[str, str], now: float) -> SupervisedJob:
-    """The job with what a person asks of it by an annotation of its object; to end it counts more."""
-    asked = _asked(RequestKind.STOP, annotations.get(STOP)) or _asked(RequestKind.SUSPEND, annotations.get(SUSPEND))
-    if asked is None:
-        return replace(job, observed=replace(job.observed, request=None))
-    kind, by, reason = asked
-    known = job.observed.request
-    at = known.at if known is not None and known.kind is kind else now
-    return replace(job, observed=replace(job.observed, request=UserRequest(kind=kind, by=by, reason=reason, at=at)))
-
-
-def _asked(kind: RequestKind, text: str | None) -> tuple[RequestKind, str, str] | None:
-    """Reads `WHO: REASON`; `false` asks for nothing, and without a usable name it was somebody."""
-    if text is None or text == "false":
-        return None
-    who, colon, why = (part.strip() for part in one_line(text).partition(":"))
-    if text == "true" or not is_name(who):
-        return kind, _SOMEBODY, why
-    return (kind, who, why) if colon else (kind, _SOMEBODY, who)
+    """The job with the request of a person in an annotation of its object; a request to end it counts more."""
+    for kind, text in ((RequestKind.STOP, annotations.get(STOP)), (RequestKind.SUSPEND, annotations.get(SUSPEND))):
+        if text is None or text == "false":
+            continue
+        # `WHO: REASON`, `WHO` or `true`; without a usable name it was somebody.
+        who, colon, why = (part.strip() for part in one_line(text).partition(":"))
+        if text == "true" or not is_name(who):
+            by, reason = _SOMEBODY, why
+        else:
+            by, reason = (who, why) if colon else (_SOMEBODY, who)
+        known = job.observed.request
+        at = known.at if known is not None and known.kind is kind else now
+        return replace(job, observed=replace(job.observed, request=UserRequest(kind=kind, by=by, reason=reason, at=at)))
+    return replace(job, observed=replace(job.observed, request=None))
 
 
 def observed_launcher(launcher: Pod | None, known: SupervisedJob | None, before: Observed) -> Observed:
@@ -194,7 +263,10 @@ def observed_launcher(launcher: Pod | None, known: SupervisedJob | None, before:
     if launcher is None:
         return replace(before, running=False, exit_code=_KILLED if before.running else before.exit_code)
     running = launcher.phase is PodPhase.RUNNING and launcher.exit_code is None
-    return observed_run(launcher.metadata.uid, known, replace(before, running=running, exit_code=_exit_code(launcher)))
+    code = launcher.exit_code
+    if code is None and launcher.over:
+        code = int(launcher.phase is PodPhase.FAILED)
+    return observed_run(launcher.metadata.uid, known, replace(before, running=running, exit_code=code))
 
 
 def observed_run(run_id: str, known: SupervisedJob | None, observed: Observed) -> Observed:
@@ -203,16 +275,3 @@ def observed_run(run_id: str, known: SupervisedJob | None, observed: Observed) -
         return observed
     run = max(observed.run + 1, 0 if known is None else known.decision.run)
     return replace(observed, run=run, instance=run_id)
-
-
-def missing_launcher(observed: Observed, now: float, *, is_missing: bool) -> Observed:
-    """Records since when the launcher is missing although its controller believes that it exists."""
-    if not is_missing:
-        return replace(observed, launcher_lost_since=None)
-    return observed if observed.launcher_lost_since is not None else replace(observed, launcher_lost_since=now)
-
-
-def _exit_code(launcher: Pod) -> int | None:
-    if launcher.exit_code is not None or not launcher.over:
-        return launcher.exit_code
-    return int(launcher.phase is PodPhase.FAILED)

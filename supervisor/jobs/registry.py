@@ -1,4 +1,4 @@
-"""The kinds of jobs that are supervised on a cluster: one line each."""
+"""Lists the kinds of jobs that are supervised on a cluster: one line each."""
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -9,26 +9,26 @@ from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import JobName, cluster_job
 from supervisor.failpoints import At
 from supervisor.identity.tokens import Process
-from supervisor.jobs.batchjob.kind import BatchJobKind
-from supervisor.jobs.jobset.kind import JobSetKind
+from supervisor.jobs.batchjob.kind import BATCHJOB
+from supervisor.jobs.jobset.kind import JOBSET
 from supervisor.jobs.kind import AnyKind, JobReference
-from supervisor.jobs.mpijob.kind import MpiJobKind
-from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
-from supervisor.jobs.tfjob.kind import TfJobKind
-from supervisor.jobs.trainingjob.kind import TrainingJobKind
-from supervisor.jobs.trainjob.kind import TrainJobKind
-from supervisor.jobs.vcjob.kind import VcJobKind
+from supervisor.jobs.mpijob.kind import MPIJOB
+from supervisor.jobs.pytorchjob.kind import PYTORCHJOB
+from supervisor.jobs.tfjob.kind import TFJOB
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
+from supervisor.jobs.trainjob.kind import TRAINJOB
+from supervisor.jobs.vcjob.kind import VCJOB
 
 KINDS: tuple[AnyKind, ...] = (
-    TrainingJobKind(),
-    MpiJobKind(),
-    PyTorchJobKind(),
-    TfJobKind(),
-    VcJobKind(),
-    TrainJobKind(),
-    JobSetKind(),
+    TRAININGJOB,
+    MPIJOB,
+    PYTORCHJOB,
+    TFJOB,
+    VCJOB,
+    TRAINJOB,
+    JOBSET,
     # The last one, as these are also parts of jobs of other kinds, which claim their pods.
-    BatchJobKind(),
+    BATCHJOB,
 )
 
 OwnerOf = Callable[[JobReference], JobReference]

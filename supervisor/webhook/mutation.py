@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from supervisor.cluster.annotations import ADDRESS, CA, DISCOVERY_SCRIPT, EXCLUDED, opts_in
-from supervisor.jobs.kind import Discovery, Role
+from supervisor.jobs.kind import HostDiscovery, PodRole
 from supervisor.jobs.registry import KINDS
 from supervisor.webhook.affinity import AvoidedNodes, avoidance_patch
 from supervisor.webhook.patch import Add, appended, key
@@ -80,9 +80,9 @@ def _identity(pod: NewPod, injection: PodInjection) -> Mutation:
     return Mutation([*patch, *mounts], warnings)
 
 
-def _discovery(pod: NewPod) -> Discovery | None:
+def _discovery(pod: NewPod) -> HostDiscovery | None:
     """The host discovery of the pod, if it is a launcher of a kind that has one."""
-    launched = (kind.discovery for kind in KINDS if kind.role(pod.labels) is Role.LAUNCHER)
+    launched = (kind.discovery for kind in KINDS if kind.role(pod.labels) is PodRole.LAUNCHER)
     return next((discovery for discovery in launched if discovery is not None), None)
 
 
@@ -97,18 +97,18 @@ def _obstacle(container: Container) -> str | None:
     return None
 
 
-def _script_path(discovery: Discovery) -> str:
+def _script_path(discovery: HostDiscovery) -> str:
     return f"{discovery.directory}/{discovery.file}"
 
 
-def _discovers(container: Container, discovery: Discovery) -> bool:
+def _discovers(container: Container, discovery: HostDiscovery) -> bool:
     """Whether the launcher in this container discovers its hosts, by the controller's script or by ours."""
     path = _script_path(discovery)
     has_own = container.mounts_at(path) and not container.shows(VOLUME, path)
     return container.mounts_at(discovery.directory) and not has_own and not container.uses_other_directory
 
 
-def _mounts(container_path: ContainerPath, discovery: Discovery | None) -> list[Add]:
+def _mounts(container_path: ContainerPath, discovery: HostDiscovery | None) -> list[Add]:
     container, missing = container_path.container, list[Mapping[str, object]]()
     if not container.mounts_at(DIRECTORY):
         missing.append({"name": VOLUME, "mountPath": DIRECTORY, "readOnly": True})
@@ -117,14 +117,14 @@ def _mounts(container_path: ContainerPath, discovery: Discovery | None) -> list[
     return appended(f"{container_path.path}/volumeMounts", container.volume_mounts, missing)
 
 
-def _annotations(pod: NewPod, injection: PodInjection, discovery: Discovery | None) -> Iterable[Add]:
+def _annotations(pod: NewPod, injection: PodInjection, discovery: HostDiscovery | None) -> Iterable[Add]:
     script = "" if discovery is None else discovery.script
     for name, value in {ADDRESS: injection.address, CA: injection.ca, DISCOVERY_SCRIPT: script}.items():
         if value and name not in pod.annotations:
             yield Add(f"/metadata/annotations/{key(name)}", value)
 
 
-def _volume(injection: PodInjection, discovery: Discovery | None) -> Mapping[str, object]:
+def _volume(injection: PodInjection, discovery: HostDiscovery | None) -> Mapping[str, object]:
     items = [_field("address", _annotation(ADDRESS)), _field("annotations", "metadata.annotations")]
     if injection.ca:
         items.append(_field("ca.crt", _annotation(CA)))

@@ -46,8 +46,7 @@ from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.ingest.relays import RelayEndpoints
 from supervisor.ingest.rendezvous import RendezvousEndpoints
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
-from supervisor.jobs.adapter import Adapters
-from supervisor.jobs.standalone import StandaloneJobs
+from supervisor.jobs.adapter import Adapters, StandaloneJobs
 from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.groups import Groups
 from supervisor.observability.history import JobHistory

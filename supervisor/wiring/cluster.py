@@ -31,14 +31,11 @@ from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.ingest.cluster.reconciler import SignalReconciler
 from supervisor.ingest.cluster.signals import pod_subject
 from supervisor.jobs.actuator import Actuator, ActuatorDependencies
-from supervisor.jobs.cache import JobCache
-from supervisor.jobs.cluster import ClusterJobs, connect
+from supervisor.jobs.cache import ClusterJobs, JobCache, connect
 from supervisor.jobs.kind import Admission, ClusterContext, JobState
-from supervisor.jobs.queues.kubequeue.admission import admission
-from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies
-from supervisor.jobs.queues.kueue.boosts import BoostPolicy
-from supervisor.jobs.queues.kueue.workload import WORKLOADS
-from supervisor.jobs.queues.kueue.workloads import Workloads
+from supervisor.jobs.queues.kubequeue import admission
+from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies, BoostPolicy
+from supervisor.jobs.queues.kueue.workloads import WORKLOADS, Workloads
 from supervisor.jobs.registry import KINDS, pod_labels, process_of
 from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
 from supervisor.settings import Settings
@@ -147,7 +144,7 @@ class WatchedCluster:
                 await cluster.workloads.reflector.first()
             for kind in cluster.jobs:
                 with suppress(ApiError):  # Nothing waits for jobs, as their kind may not be defined.
-                    await kind.cache.first()
+                    await kind.cache.reflector.first()
         except ApiError as error:
             await server.close()
             raise StoreError(f"cannot read the cluster: {error}") from error
@@ -182,7 +179,7 @@ class WatchedCluster:
             "workloads": self.workloads.reflector.run,
         }
         for kind in self.jobs:
-            tasks |= {f"{kind.cache.kind.name}.follow": kind.cache.run, **kind.actions.standby_tasks}
+            tasks |= {f"{kind.cache.kind.name}.follow": kind.cache.reflector.run, **kind.actions.standby_tasks}
         return tasks
 
     def _queue_changed(self, names: Collection[JobName]) -> None:
@@ -193,7 +190,7 @@ class WatchedCluster:
         """The number of objects that do not decode, or in outline only, by the plural of their kind."""
         counts = Counter(self.view.unread)
         for kind in self.jobs:
-            counts[kind.cache.kind.resource.plural] += kind.cache.unread
+            counts[kind.cache.kind.resource.plural] += kind.cache.reflector.unread
         for events in (self._events, self._drills):
             counts[EVENTS.plural] += events.unread
         counts[WORKLOADS.plural] = self.workloads.unread

@@ -11,7 +11,7 @@ from kubeai.elastic.commands.failpoints import At as Launcher
 
 from node_agent.notices import AgentFailpoint as Agent
 from supervisor.failpoints import At as Supervisor
-from supervisor.jobs.trainingjob.failpoints import At as TrainingJob
+from supervisor.jobs.trainingjob.objects import TrainingJobFailpoint as TrainingJob
 
 
 class PointsScene(Enum):

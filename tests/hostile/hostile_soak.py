@@ -32,8 +32,8 @@ from servicekit.kubernetes.server import ApiServer
 from simulator.cloud.process import environment, spawn
 from simulator.crashes import crashes
 from simulator.et_operator.crds import create_crds
-from supervisor.jobs.batchjob.kind import BatchJobKind
-from supervisor.jobs.trainingjob.kind import TrainingJobKind
+from supervisor.jobs.batchjob.kind import BATCHJOB
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from tests.hostile.hostile_fuzz import SMALL_AND_LARGE
 from tests.hostile.hostile_objects import (
     ODD,
@@ -276,7 +276,7 @@ class _SoakTenant:
         self._count += 1
         name = f"{'odd' if self._hostile else 'plain'}-{self._count}"
         api, admin = self._target["api"], self._target["admin"]
-        for kind in (TrainingJobKind(), BatchJobKind()):
+        for kind in (TRAININGJOB, BATCHJOB):
             path = f"{api}{_ORDERS[kind.resource.plural]}/namespaces/{self._namespace}/{kind.resource.plural}"
             yield path, self._written({**honest_job(kind)}, name), admin
             pod = {**honest_pod(kind, self._count), "apiVersion": "v1", "kind": "Pod"}

@@ -87,7 +87,6 @@ def _follow(kind: AnyKind, data: bytes, known: SupervisedJob | None) -> Supervis
     """Reads a job, stores it in a custom resource and plans it."""
     job = kind.decode(data)
     state = JobState.of(kind, cluster_job("team", kind.name, "bert"), job, [])
-    kind.resource_request(job)
     value = kind.observe(state, known, T0)
     if value is not None:
         plan(value, JobFacts(), T0 + 5, Policy())

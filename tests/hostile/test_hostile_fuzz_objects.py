@@ -38,15 +38,15 @@ from supervisor.ingest.cluster.signals import (
     pod_signal,
     pod_subject,
 )
-from supervisor.jobs.jobset.kind import JobSetKind
+from supervisor.jobs.jobset.kind import JOBSET
 from supervisor.jobs.kind import AnyKind, JobState
 from supervisor.jobs.observation import with_request
-from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
-from supervisor.jobs.queues.kueue.workload import Workload
+from supervisor.jobs.pytorchjob.kind import PYTORCHJOB
+from supervisor.jobs.queues.kueue.workloads import Workload
 from supervisor.jobs.registry import KINDS, job_of, pod_labels, process_of, resources
-from supervisor.jobs.trainingjob.growth import growable
-from supervisor.jobs.trainingjob.kind import TrainingJobKind
-from supervisor.jobs.trainingjob.resize import host_lists
+from supervisor.jobs.trainingjob.actions import host_lists
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
+from supervisor.jobs.trainingjob.scaleouts import growable
 from supervisor.store.codec import JobCodec, NoticeCodec, read_job, read_notice
 from tests.hostile.hostile_objects import (
     MADE,
@@ -86,7 +86,7 @@ def read_manifest(kind: AnyKind, data: bytes) -> Any:
     except REFUSED:
         return None
     if kind.dependent is not None:
-        made = JobSetKind()
+        made = JOBSET
         return kind.dependent.joined(job, made.decode(as_json(honest_job(made))))
     return job
 
@@ -110,10 +110,9 @@ def goes_through(kind: AnyKind, job: bytes, pods: Iterable[bytes], known: Superv
         return
     name = cluster_job(NAMESPACE, kind.name, "resnet")
     state = JobState.of(kind, name, read, present)
-    kind.resource_request(read)
-    if isinstance(kind, TrainingJobKind):
+    if kind is TRAININGJOB:
         growable(state, namesakes=False)
-    if kind.runs_elsewhere(state) or (observed := kind.observe(state, known, NOW)) is None:
+    if state.job.elsewhere or (observed := kind.observe(state, known, NOW)) is None:
         return
     observed = with_request(observed, read.annotations, NOW)
     assert kind.observe(state, observed, NOW + 1.0) is not None
@@ -298,7 +297,7 @@ def honest_record(kind: AnyKind) -> dict[str, Any]:
     return {"metadata": where, "spec": spec, "status": status}
 
 
-@pytest.mark.parametrize("kind", [TrainingJobKind(), PyTorchJobKind()], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [TRAININGJOB, PYTORCHJOB], ids=lambda kind: kind.name)
 def test_our_own_resource_with_an_odd_value_anywhere_is_planned_or_refused(kind: AnyKind) -> None:
     """A person may edit a SupervisedJob by hand."""
     faults = OddFaults()
@@ -360,5 +359,5 @@ def test_an_odd_workload_is_admitted_or_refused() -> None:
                 continue
             assert isinstance(read.admission.held, str)
             assert isinstance(read.boost, int)
-            assert read.job is None or read.owner is not None
+            assert read.job is None or read.job[1] is not None
     faults.none()

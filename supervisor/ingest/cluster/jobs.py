@@ -15,7 +15,7 @@ from servicekit.workqueue import KeyedWorkQueue
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.failpoints import At
-from supervisor.jobs.cluster import ClusterJobs
+from supervisor.jobs.cache import ClusterJobs
 from supervisor.jobs.kind import JobKind, JobState
 from supervisor.jobs.observation import in_its_queue, with_request
 from supervisor.store.interface import Store, StoreUnavailableError
@@ -107,7 +107,7 @@ class JobReconciler:
     def _observed(
         self, kind: JobKind[Any], state: JobState[Any] | None, known: SupervisedJob | None
     ) -> SupervisedJob | None:
-        if state is None or kind.runs_elsewhere(state):
+        if state is None or state.job.elsewhere:
             return None
         observed = kind.observe(state, known, self._clock.now())
         if observed is None:

@@ -5,55 +5,136 @@ from collections.abc import Mapping
 import msgspec
 
 from servicekit.kubernetes.client import Resource
-from supervisor.cluster.annotations import MIN_WORKERS
+from supervisor.cluster.annotations import MIN_WORKERS, ours
+from supervisor.cluster.podspec import Body
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework
-from supervisor.jobs.batchjob.actions import BatchJobActions
-from supervisor.jobs.batchjob.objects import read_batch_job
-from supervisor.jobs.kind import KindContext, Right, Role
-from supervisor.jobs.observation import annotation, count
-from supervisor.jobs.replicated.kind import ReplicatedKind
-from supervisor.jobs.replicated.objects import ReplicatedJob, ReplicatedSpec
-from supervisor.jobs.replicated.observe import Bounds
-
-_INDEX = "batch.kubernetes.io/job-completion-index"
-_STATUS = Right(
-    group="batch",
-    resources=("jobs/status",),
-    verbs=("patch",),
-    reason="to clear the start of a suspended job, from which its deadline would be counted",
+from supervisor.jobs.annotated import asked_count
+from supervisor.jobs.kind import JobKind, KindContext, PodRole, Right, owned_by
+from supervisor.jobs.manifest import JobBody, PodTemplate, StartedStatus, decoded
+from supervisor.jobs.observation import refusal
+from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger, only_logs_left
+from supervisor.jobs.replicated.kind import ReplicatedRules, SizeBounds
+from supervisor.jobs.replicated.objects import (
+    JobCondition,
+    ReplicatedJob,
+    ReplicatedSpec,
+    full_right,
+    requested_resources,
 )
 
+_JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True)
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_CONTROLLER = "kubernetes.io/job-controller"
+_CRON_JOB = "CronJob"
+_INDEXED = "Indexed"
+_PODS = "Pod"
+_CONDITIONS = {"Complete": JobCondition.SUCCEEDED}
 
-class BatchJobKind(ReplicatedKind[ReplicatedJob]):
-    """See `supervisor.jobs.kind.JobKind`."""
 
-    name = "batchjob"
-    resource = Resource(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True)
-    framework = Framework.TORCHRUN  # The next run starts from the checkpoint.
+class _BatchJobSpec(Body, frozen=True):
+    template: PodTemplate
+    parallelism: int | None = None
+    completions: int | None = None
+    completion_mode: str = ""
+    suspend: bool | None = None
+    max_failed_indexes: int | None = None
+    success_policy: dict[str, msgspec.Raw] | None = None
+    managed_by: str | None = None
 
-    @property
-    def pod_labels(self) -> frozenset[str]:
-        return frozenset({_INDEX})
 
-    @property
-    def rights(self) -> tuple[Right, ...]:
-        return (*super().rights, _STATUS)
+def read_batch_job(data: bytes | msgspec.Raw) -> ReplicatedJob:
+    """Decodes a Job from the API server's JSON.
 
-    def decode(self, data: bytes | msgspec.Raw) -> ReplicatedJob:
-        return read_batch_job(data)
+    It has no spec if a job of another kind has made it, which is supervised itself, or if its pods are no run that
+    could be stopped and started as one.
 
-    def role(self, labels: Mapping[str, str]) -> Role | None:
-        return Role.WORKER if _INDEX in labels else None
+    Raises:
+        msgspec.MsgspecError: It is no object at all.
+    """
+    read = msgspec.json.decode(data, type=JobBody)
+    metadata, owner, body = read.metadata, read.metadata.owner, decoded(read.spec, _BatchJobSpec)
+    status = decoded(read.status, StartedStatus) or StartedStatus()
+    # A CronJob makes jobs of their own.
+    is_part = owner is not None and not owner.is_of(_JOBS.group, _CRON_JOB)
+    spec, resources = None, None
+    if body is not None and not is_part and body.completion_mode == _INDEXED:
+        pods = body.parallelism or 0
+        try:
+            demand = body.template.demand() if pods == body.completions else None
+        except (msgspec.MsgspecError, ValueError):
+            demand = None
+        if demand is not None:
+            spec = ReplicatedSpec(
+                replicas=pods,
+                annotations=(body.template.annotations,),
+                refusal=refusal([pods]),
+                sizes={_PODS: pods},
+                scaled=_PODS,
+                # Both may speak of indices that a smaller Job has not, which the API server refuses.
+                has_fixed_size=body.max_failed_indexes is not None or body.success_policy is not None,
+            )
+            resources = None if spec.refusal else requested_resources(_PODS, {_PODS: demand}, spec.sizes)
+    return ReplicatedJob(
+        metadata=metadata.identity,
+        annotations=ours(metadata.annotations),
+        deleted=metadata.deletion_timestamp is not None,
+        elsewhere=body is not None and body.managed_by not in (None, _CONTROLLER),
+        suspended=spec is not None and body is not None and bool(body.suspend),
+        conditions=frozenset(_CONDITIONS.get(each.type, each.type) for each in status.true),
+        started_at=status.start_time,
+        resource_request=resources,
+        spec=spec,
+    )
 
-    def host(self, job: str, _role: str, index: int) -> Host:
-        """The controller gives a pod this host name, and a name with random letters at its end."""
-        return Host(f"{job}-{index}")
 
-    def bounds(self, job: ReplicatedJob, asked: ReplicatedSpec) -> Bounds:
-        """The controller counts a pod that is deleted as failed, so none leaves while the job runs."""
-        least = count(annotation([job.annotations, *asked.annotations], MIN_WORKERS))
-        return Bounds(least=None if asked.has_fixed_size else least or None)
+def _role(labels: Mapping[str, str]) -> PodRole | None:
+    return PodRole.WORKER if _INDEX in labels else None
 
-    def actions(self, context: KindContext[ReplicatedJob]) -> BatchJobActions:
-        return BatchJobActions(context)
+
+def _host(job: str, _role: str, index: int) -> Host:
+    """The controller gives a pod this host name, and a name with random letters at its end."""
+    return Host(f"{job}-{index}")
+
+
+def _bounds(job: ReplicatedJob, asked: ReplicatedSpec) -> SizeBounds:
+    """The controller counts a pod that is deleted as failed, so none leaves while the job runs."""
+    least = asked_count([job.annotations, *asked.annotations], MIN_WORKERS)
+    return SizeBounds(least=None if asked.has_fixed_size else least or None)
+
+
+def _actions(context: KindContext[ReplicatedJob]) -> ReplicatedJobActions[ReplicatedJob]:
+    def size(_asked: ReplicatedSpec, pods: int) -> Mapping[str, object]:
+        # The API server accepts another number of completions only together with the parallelism.
+        return {"parallelism": pods, "completions": pods}
+
+    async def clear_start(job: ReplicatedJob) -> None:
+        # The controller counts a deadline from the last start until it has noted the next one, and would fail the job.
+        if job.started_at is not None:
+            cleared = await context.client.merge(job, {"status": {"startTime": None}}, "status")
+            context.jobs.wrote(cleared)
+
+    writer = SpecMerger(context=context, size=size, before_start=clear_start)
+    return ReplicatedJobActions(context, writer, only_logs_left)
+
+
+BATCHJOB = JobKind(
+    name="batchjob",
+    resource=_JOBS,
+    rights=(
+        full_right(_JOBS),
+        Right(
+            group="batch",
+            resources=("jobs/status",),
+            verbs=("patch",),
+            reason="to clear the start of a suspended job, from which its deadline would be counted",
+        ),
+    ),
+    pod_labels=frozenset({_INDEX}),
+    decode=read_batch_job,
+    role=_role,
+    reference=owned_by("batchjob", _JOBS),
+    # The next run starts from the checkpoint.
+    observe=ReplicatedRules(framework=Framework.TORCHRUN, bounds=_bounds, host=_host).observe,
+    actions=_actions,
+)

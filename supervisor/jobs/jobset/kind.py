@@ -1,83 +1,233 @@
-"""JobSets of Kubernetes as a kind of job, and what other kinds have of them."""
+"""JobSets of Kubernetes as a kind of job: Jobs that are one run. Kinds whose controllers make JobSets build on it."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import msgspec
 
+from servicekit.bounds import counted
 from servicekit.kubernetes.client import Resource
+from servicekit.kubernetes.objects import Owner
+from supervisor.cluster.annotations import ours
 from supervisor.cluster.objects import Pod
+from supervisor.cluster.podspec import Body
+from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import Framework, SupervisedJob
-from supervisor.jobs.jobset.actions import JobSetActions, S
-from supervisor.jobs.jobset.objects import JobSet, read_jobset
-from supervisor.jobs.kind import JobReference, JobState, KindContext, Role
-from supervisor.jobs.replicated.kind import ReplicatedKind
-from supervisor.jobs.replicated.objects import ReplicatedSpec
-from supervisor.jobs.replicated.observe import Bounds
+from supervisor.jobs.kind import JobKind, JobReference, JobState, KindContext, PodRole
+from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded
+from supervisor.jobs.observation import refusal
+from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger, only_logs_left
+from supervisor.jobs.replicated.kind import ReplicatedRules, SizeBounds
+from supervisor.jobs.replicated.objects import (
+    JobCondition,
+    ReplicatedJob,
+    ReplicatedSpec,
+    full_right,
+    noted_start,
+    requested_resources,
+)
 
+_JOBSETS = Resource(group="jobset.x-k8s.io", version="v1alpha2", kind="JobSet", plural="jobsets", namespaced=True)
 _NAME = "jobset.sigs.k8s.io/jobset-name"
 _UID = "jobset.sigs.k8s.io/jobset-uid"
+JOBSET_LABELS = frozenset({_NAME, _UID})
+_CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
 _JOBS = ("batch", "Job")
+_INDEXED = "Indexed"
+_ENDED = "Complete"
+_CONDITIONS = {"Completed": JobCondition.SUCCEEDED}
 
 
-def _role_of(job: str) -> str:
-    """The replicated job of a Job, whose name ends in its number."""
-    return job.rpartition("-")[0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSet(ReplicatedJob):
+    """One JobSet, whose roles are its replicated jobs, and the parts of a role its Jobs.
 
+    Attributes:
+        restarts: How often its controller has made all of its Jobs anew.
+        owner: The job that it is a part of, which suspends it; None if it is nobody's part.
+    """
 
-class JobSetBasedKind(ReplicatedKind[S]):
-    """The parts that all kinds have in common whose pods are those of a JobSet with the job's name."""
-
-    framework = Framework.TORCHRUN  # The next run starts from the checkpoint.
+    restarts: int = 0
+    owner: Owner | None = None
 
     @property
-    def pod_labels(self) -> frozenset[str]:
-        return frozenset({_NAME, _UID})
+    def run_id(self) -> str:
+        """The id of its run, which also ends when its controller makes all of its Jobs anew."""
+        started = noted_start(self)
+        return f"{started}.{self.restarts}" if started else ""
 
-    def reference(self, pod: Pod) -> JobReference | None:
-        """By its labels: its owner is a Job, which begins with the JobSet's name. They do not tell the job's uid."""
-        owner, name = pod.owner, pod.labels.get(_NAME)
-        if owner is None or not name or not owner.is_of(*_JOBS) or not owner.name.startswith(f"{name}-"):
+
+S = TypeVar("S", bound=JobSet)
+
+
+class _JobBody(Body, frozen=True):
+    template: PodTemplate
+    parallelism: int | None = None
+    completions: int | None = None
+    completion_mode: str = _INDEXED
+
+
+class _JobTemplate(Body, frozen=True):
+    spec: _JobBody
+
+
+class _Dependency(Body, frozen=True):
+    name: str
+    status: str
+
+
+class _ReplicatedJobBody(Body, frozen=True):
+    name: str
+    template: _JobTemplate
+    replicas: int = 1
+    depends_on: tuple[_Dependency, ...] | None = ()
+
+    @property
+    def pods(self) -> int:
+        return self.replicas * (self.template.spec.parallelism or 0)
+
+
+class _JobSetSpec(Body, frozen=True):
+    replicated_jobs: tuple[_ReplicatedJobBody, ...]
+    suspend: bool | None = None
+    managed_by: str | None = None
+
+
+class _JobSetStatus(ConditionsStatus, frozen=True):
+    restarts: int = 0
+
+
+def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
+    """Decodes a JobSet from the API server's JSON.
+
+    It has no spec if its pods are no run that could be stopped and started as one.
+
+    Raises:
+        msgspec.MsgspecError: It is no object at all.
+    """
+    read = msgspec.json.decode(data, type=JobBody)
+    metadata, body = read.metadata, decoded(read.spec, _JobSetSpec)
+    status = decoded(read.status, _JobSetStatus) or _JobSetStatus()
+    # It was last resumed when the first condition of this type became false that is so.
+    suspensions = (each for each in status.conditions or () if each.type == JobCondition.SUSPENDED)
+    resumed_at = next((each.last_transition_time for each in suspensions if each.status != "True"), None)
+    spec, resources = (None, None) if body is None else _asked(body)
+    return JobSet(
+        metadata=metadata.identity,
+        annotations=ours(metadata.annotations),
+        deleted=metadata.deletion_timestamp is not None,
+        elsewhere=body is not None and body.managed_by not in (None, _CONTROLLER),
+        suspended=spec is not None and body is not None and bool(body.suspend),
+        conditions=frozenset(_CONDITIONS.get(each.type, each.type) for each in status.true),
+        started_at=resumed_at or metadata.creation_timestamp,
+        resource_request=resources,
+        spec=spec,
+        restarts=counted(status.restarts),
+        owner=metadata.owner,
+    )
+
+
+def _asked(body: _JobSetSpec) -> tuple[ReplicatedSpec | None, ResourceRequest | None]:
+    """The spec and the resources of a JobSet; None where they are not understood, or are no run."""
+    # A Job that others wait for is a preparation, which has ended when the training begins.
+    dependencies = (each for job in body.replicated_jobs for each in job.depends_on or ())
+    ended = {each.name for each in dependencies if each.status == _ENDED}
+    jobs = [job for job in body.replicated_jobs if job.name not in ended]
+    for job in jobs:
+        # All of its pods train together, each with an index.
+        of_one = job.template.spec
+        is_run = of_one.completion_mode == _INDEXED and of_one.parallelism == of_one.completions
+        if not is_run or job.replicas < 0 or (of_one.parallelism or 0) < 0:
+            return None, None
+    if not any(job.pods for job in jobs):
+        return None, None
+    # A role for each replicated job and not for each of its Jobs: a JobSet may have a million of these.
+    sizes = {job.name: job.pods for job in jobs}
+    why, largest = refusal([job.pods for job in jobs]), max(jobs, key=lambda job: job.pods).name
+    try:
+        demands = {} if why else {job.name: job.template.spec.template.demand() for job in jobs}
+    except (msgspec.MsgspecError, ValueError):
+        return None, None
+    spec = ReplicatedSpec(
+        replicas=sum(sizes.values()),
+        annotations=tuple(job.template.spec.template.annotations for job in jobs),
+        refusal=why,
+        sizes=sizes,
+        scaled=largest,
+        parts={job.name: job.template.spec.parallelism or 0 for job in jobs},
+        has_fixed_size=True,
+    )
+    return spec, None if why else requested_resources(largest, demands, sizes)
+
+
+def jobset_role(labels: Mapping[str, str]) -> PodRole | None:
+    """The pods of all Jobs are workers: the run needs each of them."""
+    return PodRole.WORKER if labels.get(_NAME) else None
+
+
+def _bounds(_job: JobSet, _asked: ReplicatedSpec) -> SizeBounds:
+    """None of its pods leaves while it runs, as that fails its Job, and it has one size."""
+    return SizeBounds()
+
+
+def _host(job: str, role: str, index: int) -> Host:
+    """A Job gives its pods this host name, and names with random letters at their end."""
+    return Host(f"{job}-{role}-{index}")
+
+
+# The next run starts from the checkpoint.
+_RULES: ReplicatedRules[Any] = ReplicatedRules(framework=Framework.TORCHRUN, bounds=_bounds, host=_host)
+
+
+def observe_jobset(state: JobState[S], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
+    """See `supervisor.jobs.kind.JobKind.observe`. The pods of Jobs that prepare the training are no hosts of it."""
+    name, asked = state.job.metadata.name, state.job.spec
+    roles = {f"{name}-{role}" for role in ({} if asked is None else asked.sizes)}
+    # The name of a Job ends in its number.
+    workers = [pod for pod in state.workers if pod.owner is not None and pod.owner.name.rpartition("-")[0] in roles]
+    return _RULES.observe(replace(state, workers=workers), known, now)
+
+
+def labelled(name: str, uid_label: str = "") -> Callable[[Pod], JobReference | None]:
+    """Returns the `reference` of a kind to whose jobs the pods of their JobSets belong, by their labels.
+
+    The owner of such a pod is a Job, whose name begins with the JobSet's. The labels tell the uid of the JobSet alone.
+    """
+
+    def reference(pod: Pod) -> JobReference | None:
+        owner, job = pod.owner, pod.labels.get(_NAME)
+        if owner is None or not job or not owner.is_of(*_JOBS) or not owner.name.startswith(f"{job}-"):
             return None
-        return JobReference(cluster_job(pod.metadata.namespace, self.name, name))
+        return JobReference(cluster_job(pod.metadata.namespace, name, job), pod.labels.get(uid_label, ""))
 
-    def role(self, labels: Mapping[str, str]) -> Role | None:
-        """The pods of all Jobs are workers: the run needs each of them."""
-        return Role.WORKER if labels.get(_NAME) else None
-
-    def host(self, job: str, role: str, index: int) -> Host:
-        """A Job gives its pods this host name, and names with random letters at their end."""
-        return Host(f"{job}-{role}-{index}")
-
-    def bounds(self, _job: S, _asked: ReplicatedSpec) -> Bounds:
-        """None of its pods leaves while it runs, as that fails its Job, and it has one size."""
-        return Bounds()
-
-    def observe(self, state: JobState[S], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-        """The pods of Jobs that prepare the training are no hosts of it."""
-        name, asked = state.job.metadata.name, state.job.spec
-        roles = {f"{name}-{role}" for role in ({} if asked is None else asked.sizes)}
-        workers = [pod for pod in state.workers if pod.owner is not None and _role_of(pod.owner.name) in roles]
-        return super().observe(replace(state, workers=workers), known, now)
-
-    def actions(self, context: KindContext[S]) -> JobSetActions[S]:
-        return JobSetActions(context)
+    return reference
 
 
-class JobSetKind(JobSetBasedKind[JobSet]):
-    """See `supervisor.jobs.kind.JobKind`."""
+def jobset_actions(context: KindContext[S]) -> ReplicatedJobActions[S]:
+    """Builds actions that suspend and resume JobSets, or the jobs that JobSets are made of, by their spec."""
 
-    name = "jobset"
-    resource = Resource(group="jobset.x-k8s.io", version="v1alpha2", kind="JobSet", plural="jobsets", namespaced=True)
+    def size(_asked: ReplicatedSpec, _pods: int) -> Mapping[str, object]:
+        # The controller's webhook accepts no other size, also of a suspended JobSet.
+        return {}
 
-    def decode(self, data: bytes | msgspec.Raw) -> JobSet:
-        return read_jobset(data)
+    return ReplicatedJobActions(context, SpecMerger(context=context, size=size), only_logs_left)
 
-    def reference(self, pod: Pod) -> JobReference | None:
-        found = super().reference(pod)
-        return None if found is None else JobReference(found.name, pod.labels.get(_UID, ""))
 
-    def observe(self, state: JobState[JobSet], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-        """A part of another job is no job of its own."""
-        return None if state.job.owner is not None else super().observe(state, known, now)
+def _observe(state: JobState[JobSet], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
+    """A part of another job is no job of its own."""
+    return None if state.job.owner is not None else observe_jobset(state, known, now)
+
+
+JOBSET = JobKind(
+    name="jobset",
+    resource=_JOBSETS,
+    rights=(full_right(_JOBSETS),),
+    pod_labels=JOBSET_LABELS,
+    decode=read_jobset,
+    role=jobset_role,
+    reference=labelled("jobset", _UID),
+    observe=_observe,
+    actions=jobset_actions,
+)

@@ -1,1 +1,1 @@
-"""Queues that decide when a job may run. Each has a folder, and works with every kind of job."""
+"""Queues that decide when a job may run. Each works with every kind of job."""

@@ -1,90 +1,202 @@
-"""The parts of a kind that all kinds of replicas have in common."""
+"""Observes jobs of replicas, and builds those kinds whose jobs have a run policy and replicas by role. Pure."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Generic
 
 import msgspec
 
+from servicekit.bounds import MAX_LISTED_WORKERS
 from servicekit.kubernetes.client import Resource
-from supervisor.cluster.objects import Pod
-from supervisor.domain.capacity import ResourceRequest
-from supervisor.domain.ids import Host, cluster_job
-from supervisor.domain.job import Framework, SupervisedJob
-from supervisor.jobs.kind import Dependent, JobReference, JobState, KindContext, Right, Role
-from supervisor.jobs.replicated.actions import ReplicatedJobActions
-from supervisor.jobs.replicated.objects import ReplicatedSpec
-from supervisor.jobs.replicated.observe import Bounds, Observer, R
+from supervisor.cluster.objects import PodPhase
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Capability, Framework, Observed, Phase, Result, Spec, SupervisedJob
+from supervisor.jobs.kind import JobKind, JobState, KindContext, PodRole, owned_by
+from supervisor.jobs.observation import STATUS_OF, JobObservation, marked_result, observed_run
+from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger
+from supervisor.jobs.replicated.objects import (
+    JobCondition,
+    R,
+    ReplicaShape,
+    ReplicatedJob,
+    ReplicatedSpec,
+    full_right,
+    read_replicated_job,
+)
+
+_CAPABILITIES = frozenset({Capability.MAKES_HOSTS, Capability.STARTS_RUNS, Capability.SIGNALS_PODS})
 
 
-class ReplicatedKind(ABC, Generic[R]):
-    """See `supervisor.jobs.kind.JobKind`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeBounds:
+    """The sizes that a job may have, counted in pods, and what else its controller can do.
 
     Attributes:
-        name: The kind in lower case.
-        resource: The API resource of its jobs.
-        framework: What trains.
+        least: The fewest pods with which it goes on or resumes; None: all.
+        most: The most pods that it can use; None: those that it asks for.
+        capabilities: Those that not all jobs of replicas have.
     """
 
-    name: str
-    resource: Resource
+    least: int | None = None
+    most: int | None = None
+    capabilities: frozenset[Capability] = frozenset({Capability.FIXED_HOSTS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicatedRules(Generic[R]):
+    """The differences between kinds of replicas when their jobs are observed.
+
+    Attributes:
+        framework: The framework that trains.
+        bounds: Reads the bounds of a job.
+        host: Returns the host that a pod will be: by the name of its job, its role and its number in the role.
+        own: The annotations of the kind.
+    """
+
     framework: Framework
-
-    discovery = None
-    dependent: Dependent[R] | None = None
-    failpoints = ()
-    annotations: frozenset[str] = frozenset()
-
-    @abstractmethod
-    def bounds(self, job: R, asked: ReplicatedSpec) -> Bounds:
-        """Returns the sizes that a job may have, and what can be done to it while it runs."""
-
-    @property
-    @abstractmethod
-    def pod_labels(self) -> frozenset[str]:
-        """See `supervisor.jobs.kind.JobKind`."""
-
-    @abstractmethod
-    def host(self, job: str, role: str, index: int) -> Host:
-        """Returns the host that a pod of a job will be."""
-
-    @abstractmethod
-    def decode(self, data: bytes | msgspec.Raw) -> R:
-        """See `supervisor.jobs.kind.JobKind`."""
-
-    @abstractmethod
-    def role(self, labels: Mapping[str, str]) -> Role | None:
-        """Returns that of workers for all roles that the run needs."""
-
-    @abstractmethod
-    def actions(self, context: KindContext[R]) -> ReplicatedJobActions[R]:
-        """See `supervisor.jobs.kind.JobKind`."""
-
-    @property
-    def rights(self) -> tuple[Right, ...]:
-        return (
-            Right(
-                group=self.resource.group,
-                resources=(self.resource.plural,),
-                verbs=("get", "list", "watch", "patch"),
-                reason="to follow jobs, and to suspend, resize and resume them",
-            ),
-        )
-
-    def reference(self, pod: Pod) -> JobReference | None:
-        owner = pod.owner
-        if owner is None or not owner.is_of(self.resource.group, self.resource.kind):
-            return None
-        return JobReference(cluster_job(pod.metadata.namespace, self.name, owner.name), owner.uid)
-
-    def run_id(self, job: R, _launcher: Pod | None) -> str:
-        return job.run_id
-
-    def runs_elsewhere(self, state: JobState[R]) -> bool:
-        return state.job.elsewhere
+    bounds: Callable[[R, ReplicatedSpec], SizeBounds]
+    host: Callable[[str, str, int], Host]
+    own: frozenset[str] = frozenset()
 
     def observe(self, state: JobState[R], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-        return Observer(self.framework, self.bounds, self.host, self.annotations).supervised(state, known, now)
+        """See `supervisor.jobs.kind.JobKind.observe`."""
+        asked = state.job.spec
+        return None if asked is None else ReplicatedObservation(state, asked, known, now, self).supervised()
 
-    def resource_request(self, job: R) -> ResourceRequest | None:
-        return job.resource_request
+
+class ReplicatedObservation(JobObservation[R, ReplicatedSpec]):
+    """One look at a job of replicas."""
+
+    def __init__(
+        self,
+        state: JobState[R],
+        asked: ReplicatedSpec,
+        known: SupervisedJob | None,
+        now: float,
+        rules: ReplicatedRules[R],
+    ) -> None:
+        super().__init__(state, asked, known, now, framework=rules.framework, own=rules.own)
+        self._rules = rules
+
+    def last_hosts(self) -> Iterator[Host]:
+        for role, size in self.asked.sizes.items():
+            for part, index in self.asked.places(role, size, max(0, size - 1)):
+                yield self._rules.host(self.job.metadata.name, part, index)
+
+    def spec(self) -> Spec:
+        requested, bounds = self.requested, self._rules.bounds(self.job, self.asked)
+        return Spec(
+            framework=self.framework,
+            min_workers=min(bounds.least or requested, requested),
+            max_workers=min(max(bounds.most or 0, requested), MAX_LISTED_WORKERS),
+            requested_workers=requested,
+            capabilities=_CAPABILITIES | bounds.capabilities,
+        )
+
+    def observed(self, spec: Spec, before: Observed) -> Observed:
+        run_id, has_failed = self.state.run_id, JobCondition.FAILED in self.job.conditions
+        some_run = any(pod.phase is PodPhase.RUNNING for pod in self.state.workers)
+        has_begun = (before.running and before.instance == run_id) or self.has_pods(
+            min(spec.min_workers, self.asked.replicas)
+        )
+        running = some_run and bool(run_id) and has_begun
+        observed = replace(
+            before,
+            running=running,
+            exit_code=int(has_failed) if before.running and not running else before.exit_code,
+            hosts=self.hosts(spec, running=running),
+            result=before.result or self.result(),
+        )
+        if not running:
+            return observed
+        # A controller notes starts in whole seconds, so one that follows at once has the id of the run that has ended.
+        ended = not before.running
+        return observed_run(run_id, self.known, replace(observed, instance="") if ended else observed)
+
+    def has_pods(self, enough: int) -> bool:
+        """Whether a run has its pods. One that no node has room for is not waited for where the others are enough."""
+        workers = self.state.workers
+        starting = any(pod.phase is PodPhase.PENDING and pod.node for pod in workers)
+        running = sum(pod.phase is PodPhase.RUNNING for pod in workers)
+        return len(workers) >= self.asked.replicas and not starting and running >= enough
+
+    def hosts(self, spec: Spec, *, running: bool) -> frozenset[Host]:
+        """The pods that run, also those that are asked to end; before a start those that the controller would make.
+
+        A controller deletes the pods of a suspended job one after the other: each would be a write, and nobody uses
+        them.
+        """
+        asked, name = self.asked, self.job.metadata.name
+        if running and not self.job.suspended:
+            return frozenset(pod.host for pod in self.state.workers if pod.phase is PodPhase.RUNNING)
+        sizes = {**asked.sizes, asked.scaled: spec.requested_workers - asked.others}
+        places = (place for role, size in sizes.items() for place in asked.places(role, size))
+        return frozenset(self._rules.host(name, role, index) for role, index in places)
+
+    def result(self) -> Result | None:
+        """How the job ended: by the supervisor's mark while it is suspended, otherwise as its controller says."""
+        job, launcher = self.job, self.state.launcher
+        if job.suspended and (marked := marked_result(job.annotations)) is not None:
+            return marked
+        # A launcher's exit counts before the operator has heard of it: a job that has succeeded is never suspended.
+        if JobCondition.SUCCEEDED in job.conditions or (launcher is not None and launcher.succeeded):
+            return Result.SUCCEEDED
+        return Result.FAILED if JobCondition.FAILED in job.conditions else None
+
+    def waiting_since(self) -> datetime | None:
+        return self.job.waiting_since
+
+    def is_freed(self, known: SupervisedJob) -> bool:
+        if self.job.suspended:
+            return False
+        if known.observed.result in STATUS_OF:
+            return True
+        # It keeps its hosts until its suspension is in place.
+        in_place = not known.decision.hosts or known.observed.applied >= known.decision.generation
+        return known.decision.phase is Phase.SUSPENDED and in_place
+
+
+def resized_role(shape: ReplicaShape) -> Callable[[ReplicatedSpec, int], Mapping[str, object]]:
+    """Returns the `size` of a `SpecMerger` for jobs of this shape: the number of the other roles stays."""
+
+    def size(asked: ReplicatedSpec, pods: int) -> Mapping[str, object]:
+        scaled = {asked.scaled: {"replicas": pods - asked.others}}
+        return {shape.replicas: scaled} if asked.scaled in asked.sizes else {}
+
+    return size
+
+
+def roles_kind(
+    name: str,
+    resource: Resource,
+    framework: Framework,
+    shape: ReplicaShape,
+    bounds: Callable[[ReplicatedJob, ReplicatedSpec], SizeBounds],
+) -> JobKind[ReplicatedJob]:
+    """Builds a kind whose jobs have a run policy, and replicas by role: all roles are workers, as a run needs each."""
+    roles = {role.lower() for role in shape.roles}
+
+    def decode(data: bytes | msgspec.Raw) -> ReplicatedJob:
+        return read_replicated_job(data, shape)
+
+    def role(labels: Mapping[str, str]) -> PodRole | None:
+        return PodRole.WORKER if labels.get(shape.role_label) in roles else None
+
+    def host(job: str, role: str, index: int) -> Host:
+        return Host(f"{job}-{role.lower()}-{index}")
+
+    def actions(context: KindContext[ReplicatedJob]) -> ReplicatedJobActions[ReplicatedJob]:
+        return ReplicatedJobActions(context, SpecMerger(context=context, size=resized_role(shape), policy="runPolicy"))
+
+    return JobKind(
+        name=name,
+        resource=resource,
+        rights=(full_right(resource),),
+        pod_labels=frozenset({shape.role_label}),
+        decode=decode,
+        role=role,
+        reference=owned_by(name, resource),
+        observe=ReplicatedRules(framework=framework, bounds=bounds, host=host).observe,
+        actions=actions,
+    )

@@ -1,33 +1,37 @@
-"""Jobs of replicas, and how they are read: whatever an operator takes must not stop the rest."""
+"""Jobs that consist of replicas by role, and the reader of those that have a run policy."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from itertools import chain, repeat
+from typing import TypeVar
 
 import msgspec
 
-from servicekit.kubernetes.objects import Metadata
-from supervisor.cluster.annotations import ours
+from servicekit.kubernetes.client import Resource
+from supervisor.cluster.annotations import OURS, SUSPENDED_BY, ours
 from supervisor.cluster.podspec import Body
 from supervisor.domain.capacity import Demand, Pods, ResourceRequest
-from supervisor.jobs import manifest
-from supervisor.jobs.manifest import PodTemplate, decoded
+from supervisor.jobs.kind import JobObject, JobSpec, Right
+from supervisor.jobs.manifest import JobBody, RoleReplicas, RunPolicy, StartedStatus, decoded
 from supervisor.jobs.observation import refusal
 
 
-class Condition(StrEnum):
-    """The conditions that are asked for here."""
+class JobCondition(StrEnum):
+    """The conditions of a job that the supervisor reads."""
 
+    RUNNING = "Running"
+    """The launcher and all workers ran once since the last start; it stays true whatever ends later."""
     SUSPENDED = "Suspended"
+    """The controller says that the job is suspended, which it does for a moment after a resume, too."""
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How a kind writes its jobs.
+class ReplicaShape:
+    """The fields and labels with which a kind writes its roles.
 
     Attributes:
         replicas: The field of the spec with the replicas of each role.
@@ -53,41 +57,30 @@ class ElasticPolicy(Body, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicatedSpec:
-    """The sizes, templates and policies that a job asks for.
+class ReplicatedSpec(JobSpec):
+    """The sizes, templates and policies that a job asks for; `replicas` is the sum of its sizes.
 
     Attributes:
         sizes: The present number of pods of each role.
-        parts: The number of pods of each part of a role, for roles that consist of equal, numbered parts.
-        refusal: Why the job is too large to be read; then nothing but its annotations is known.
         scaled: The role whose number may change.
-        suspended: The operator has been told to delete all pods.
-        demands: The resources of a pod of each role.
-        annotations: Those of each template.
+        parts: The number of pods of each part of a role, for roles that consist of equal, numbered parts.
         restart_policies: Those of the roles.
         commands: The command line of each container as one text.
         variables: The literal variables of the containers.
         elastic: The elastic policy; None without one.
         has_fixed_size: The controller accepts no other size.
+        discovers_hosts: A run looks for its hosts while it runs, so that more of them are of use to it.
     """
 
     sizes: Mapping[str, int]
     scaled: str
-    suspended: bool
-    demands: Mapping[str, Demand]
-    annotations: tuple[Mapping[str, str], ...]
+    parts: Mapping[str, int] = field(default_factory=dict)
     restart_policies: frozenset[str] = frozenset()
     commands: tuple[str, ...] = ()
     variables: frozenset[tuple[str, str]] = frozenset()
     elastic: ElasticPolicy | None = None
     has_fixed_size: bool = False
-    parts: Mapping[str, int] = field(default_factory=dict)
-    refusal: str = ""
-
-    @property
-    def replicas(self) -> int:
-        """The number of pods of a run at present."""
-        return sum(self.sizes.values())
+    discovers_hosts: bool = True
 
     @property
     def others(self) -> int:
@@ -104,141 +97,125 @@ class ReplicatedSpec:
         parts = enumerate(range(size, 0, -pods))
         return chain.from_iterable(zip(repeat(f"{role}-{part}"), range(min(pods, left))) for part, left in parts)
 
-    @property
-    def resource_request(self) -> ResourceRequest | None:
-        """The resources of a run; None if they are unknown. Roles that request the same are one."""
-        if self.refusal:
-            return None
-        worker = self.demands.get(self.scaled) or next(iter(self.demands.values()))
-        others = (Pods(demand, self.sizes[name]) for name, demand in self.demands.items() if demand != worker)
-        return ResourceRequest(worker=worker, others=tuple(each for each in others if each.count))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicatedJob:
-    """One job; `spec` is None where it is not understood, `annotations` are our own.
+class ReplicatedJob(JobObject):
+    """One job; `started_at` is when its controller first saw it, or last resumed it."""
 
-    `started_at` is when the operator first saw it, or last resumed it. `elsewhere`: another controller runs it.
-    """
-
-    metadata: Metadata
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    deleted: bool = False
-    elsewhere: bool = False
     conditions: frozenset[str] = frozenset()
     started_at: datetime | None = None
     spec: ReplicatedSpec | None = None
 
     @property
-    def suspended(self) -> bool:
-        """Whether the operator has been told to delete all pods."""
-        return self.spec is not None and self.spec.suspended
-
-    @property
-    def still_suspended(self) -> bool:
-        """Whether the operator says that it is suspended, which it does for a moment after a resume, too."""
-        return self.has(Condition.SUSPENDED)
-
-    @property
     def run_id(self) -> str:
         """The id of its run: a controller sets the time of the start anew when it resumes a job."""
-        return self.noted_start
+        return noted_start(self)
 
     @property
-    def noted_start(self) -> str:
-        """When its run began, as its controller has noted it; empty until then, and while it is suspended.
+    def waiting_since(self) -> datetime | None:
+        """When its present start began to wait for pods; None for one that begins now, as a resume is noted later.
 
-        Pods may run before it notes a resume. Until then it also says that the job is suspended.
+        Where a person has resumed a job and left the supervisor's mark, the start may be unknown: Volcano notes no
+        resume.
         """
-        if self.suspended or self.still_suspended or self.started_at is None:
-            return ""
-        return self.started_at.isoformat()
-
-    @property
-    def resource_request(self) -> ResourceRequest | None:
-        """The resources of a run; None if they are unknown."""
-        return None if self.spec is None else self.spec.resource_request
-
-    def has(self, condition: Condition) -> bool:
-        return condition in self.conditions
+        if JobCondition.SUSPENDED in self.conditions or self.annotations.get(SUSPENDED_BY) == OURS:
+            return None
+        return self.started_at or self.metadata.creation_timestamp
 
 
-class _Replicas(Body, frozen=True):
-    template: PodTemplate
-    replicas: int | None = None
+R = TypeVar("R", bound=ReplicatedJob)
+
+
+def noted_start(job: ReplicatedJob) -> str:
+    """When the run of a job began, as its controller has noted it; empty until then, and while it is suspended.
+
+    Pods may run before it notes a resume. Until then it also says that the job is suspended.
+    """
+    if job.suspended or JobCondition.SUSPENDED in job.conditions or job.started_at is None:
+        return ""
+    return job.started_at.isoformat()
+
+
+def requested_resources(scaled: str, demands: Mapping[str, Demand], sizes: Mapping[str, int]) -> ResourceRequest:
+    """The resources of a run with these sizes and demands of its roles. Roles that request the same are one."""
+    worker = demands.get(scaled) or next(iter(demands.values()))
+    others = (Pods(demand, sizes[name]) for name, demand in demands.items() if demand != worker)
+    return ResourceRequest(worker=worker, others=tuple(each for each in others if each.count))
+
+
+def full_right(resource: Resource) -> Right:
+    """The right to follow and to change jobs of this kind."""
+    return Right(
+        group=resource.group,
+        resources=(resource.plural,),
+        verbs=("get", "list", "watch", "patch"),
+        reason="to follow jobs, and to suspend, resize and resume them",
+    )
+
+
+class _RestartedReplicas(RoleReplicas, frozen=True):
     restart_policy: str = ""
 
-    @property
-    def count(self) -> int:
-        return 1 if self.replicas is None else self.replicas
 
-
-class _RunPolicy(Body, frozen=True):
-    suspend: bool | None = None
-    managed_by: str | None = None
-
-
-class _Spec(Body, frozen=True):
+class _ReplicatedBody(Body, frozen=True):
     elastic_policy: ElasticPolicy | None = None
-    run_policy: _RunPolicy = _RunPolicy()
+    run_policy: RunPolicy = RunPolicy()
 
 
-class _Status(Body, frozen=True):
-    conditions: tuple[manifest.Condition, ...] | None = None
-    start_time: datetime | None = None
-
-
-def read_replicated_job(data: bytes | msgspec.Raw, shape: Shape) -> ReplicatedJob:
-    """Returns a job from the API server's JSON.
+def read_replicated_job(data: bytes | msgspec.Raw, shape: ReplicaShape) -> ReplicatedJob:
+    """Decodes a job of this shape from the API server's JSON.
 
     Raises:
         msgspec.MsgspecError: It is no object at all.
     """
-    read = msgspec.json.decode(data, type=manifest.JobBody)
-    metadata, spec, status = read.metadata, decoded(read.spec, _Spec), decoded(read.status, _Status) or _Status()
-    manager = None if spec is None else spec.run_policy.managed_by
+    read = msgspec.json.decode(data, type=JobBody)
+    metadata, body = read.metadata, decoded(read.spec, _ReplicatedBody)
+    status = decoded(read.status, StartedStatus) or StartedStatus()
+    policy = RunPolicy() if body is None else body.run_policy
+    asked = None if body is None else _asked(body, read.spec, shape)
+    spec, resources = asked if asked is not None else (None, None)
     return ReplicatedJob(
         metadata=metadata.identity,
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
-        elsewhere=manager not in (None, shape.controller),
-        conditions=frozenset(each.type for each in status.conditions or () if each.holds),
+        elsewhere=policy.managed_by not in (None, shape.controller),
+        suspended=spec is not None and bool(policy.suspend),
+        conditions=frozenset(each.type for each in status.true),
         started_at=status.start_time,
-        spec=None if spec is None else _spec(spec, read.spec, shape),
+        resource_request=resources,
+        spec=spec,
     )
 
 
-def _spec(spec: _Spec, data: msgspec.Raw, shape: Shape) -> ReplicatedSpec | None:
+def _asked(
+    body: _ReplicatedBody, data: msgspec.Raw, shape: ReplicaShape
+) -> tuple[ReplicatedSpec, ResourceRequest | None] | None:
+    """The spec and the resources of a job; None where they are not understood."""
     try:
-        roles = dict(_roles(data, shape))
+        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        written = msgspec.json.decode(fields[shape.replicas], type=dict[str, _RestartedReplicas])
+        # A role has the name that the spec uses: its operator takes `Ps` for `PS`.
+        spelled = {name.lower(): name for name in written}
+        names = [spelled[role] for each in shape.roles if (role := each.lower()) in spelled]
+        roles = {name: written[name] for name in names}
         containers = [container for each in roles.values() for container in each.template.containers()]
         demands = {name: each.template.demand() for name, each in roles.items()}
     except (msgspec.MsgspecError, ValueError, KeyError):
         return None
-    if not roles or any(each.count < 0 for each in roles.values()):
+    sizes = {name: 1 if each.replicas is None else each.replicas for name, each in roles.items()}
+    if not roles or any(size < 0 for size in sizes.values()):
         return None
-    sizes = {name: each.count for name, each in roles.items()}
-    return ReplicatedSpec(
-        sizes=sizes,
-        scaled=next((name for name in roles if name.lower() == shape.scaled.lower()), shape.scaled),
-        suspended=bool(spec.run_policy.suspend),
-        demands=demands,
+    why = refusal(sizes.values())
+    scaled = next((name for name in roles if name.lower() == shape.scaled.lower()), shape.scaled)
+    spec = ReplicatedSpec(
+        replicas=sum(sizes.values()),
         annotations=tuple(each.template.annotations for each in roles.values()),
+        refusal=why,
+        sizes=sizes,
+        scaled=scaled,
         restart_policies=frozenset(each.restart_policy for each in roles.values()),
         commands=tuple(" ".join(each.words) for each in containers),
         variables=frozenset((each.name, each.value) for container in containers for each in container.env or ()),
-        elastic=spec.elastic_policy,
-        refusal=refusal(sizes.values()),
+        elastic=body.elastic_policy,
     )
-
-
-def _roles(data: msgspec.Raw, shape: Shape) -> Iterator[tuple[str, _Replicas]]:
-    """The replicas of each role by its name as the spec spells it: its operator takes `Ps` for `PS`.
-
-    Raises KeyError or MsgspecError if there are none to read.
-    """
-    fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    roles = msgspec.json.decode(fields[shape.replicas], type=dict[str, _Replicas])
-    spelled = {name.lower(): name for name in roles}
-    found = (spelled[role] for name in shape.roles if (role := name.lower()) in spelled)
-    return ((name, roles[name]) for name in found)
+    return spec, None if why else requested_resources(scaled, demands, sizes)

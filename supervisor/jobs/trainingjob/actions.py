@@ -1,27 +1,24 @@
-"""The actions on TrainingJobs. Each change applies to the present version of an object, or is refused."""
+"""Acts on TrainingJobs. Each change applies to the present version of an object, or is refused."""
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
+from servicekit.bounds import MAX_SLOTS, whole
 from servicekit.failpoints import failpoint
 from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ApiUnavailableError, ConflictError, NotFoundError
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.objects import Metadata, ObjectKey
-from supervisor.cluster.annotations import EXCLUDED, OURS, STATUS, SUSPENDED_BY
+from supervisor.cluster.annotations import EXCLUDED, OURS, REQUESTED, STATUS, SUSPENDED_BY
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Result
-from supervisor.jobs import pods
-from supervisor.jobs.kind import KindContext, Progress
+from supervisor.jobs.kind import ActionProgress, JobState, KindContext, RootTasks
 from supervisor.jobs.observation import STATUS_OF
 from supervisor.jobs.trainingjob.discovery import exclusion_command, exclusion_lines
-from supervisor.jobs.trainingjob.failpoints import At
-from supervisor.jobs.trainingjob.objects import SUSPENDED, JobPhase, TrainingJob
-from supervisor.jobs.trainingjob.observe import State, worker_names
-from supervisor.jobs.trainingjob.resize import host_lists, resized
+from supervisor.jobs.trainingjob.objects import SIZE, SUSPENDED, JobPhase, TrainingJob, TrainingJobSpec
+from supervisor.jobs.trainingjob.objects import TrainingJobFailpoint as At
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 
 _CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
@@ -40,10 +37,16 @@ _STARTED_OVER: Mapping[str, object] = {
 _SUSPENSION: Mapping[str, str] = {SUSPENDED: "true", SUSPENDED_BY: OURS}
 _MARKS = frozenset({*_SUSPENSION, STATUS})
 
-Change = Callable[[TrainingJob], Awaitable[TrainingJob]]
+_REQUESTED_PATH = "/metadata/annotations/" + REQUESTED.replace("~", "~0").replace("/", "~1")
+_REPLICAS_PATH = "/spec/etReplicaSpecs/worker/replicas"
+
+Operation = Mapping[str, object]
+"""An operation of a JSON patch."""
 
 
-class _ConfigMap(msgspec.Struct, frozen=True):
+class _HostFiles(msgspec.Struct, frozen=True):
+    """The ConfigMap of a job, in which the operator writes its lists of hosts."""
+
     metadata: Metadata
     data: dict[str, str] = {}
 
@@ -54,58 +57,74 @@ class TrainingJobActions:
     def __init__(self, context: KindContext[TrainingJob]) -> None:
         self._context = context
         self._scale_outs = ScaleOuts(context)
+        self._config_maps = ResourceClient(
+            context.cluster.server, _CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=_HostFiles)
+        )
         self._excluded: dict[JobName, tuple[str, frozenset[Host]]] = {}
+        self.standby_tasks: RootTasks = {"scaleout.follow": self._scale_outs.follow}
+        self.leader_tasks: RootTasks = {"scaleout.tidy": self._scale_outs.tidy}
 
-    @property
-    def standby_tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        return {"scaleout.follow": self._scale_outs.follow}
-
-    @property
-    def leader_tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        return {"scaleout.tidy": self._scale_outs.tidy}
-
-    async def exclude(self, state: State, hosts: Collection[Host]) -> Progress:
+    async def exclude(self, state: JobState[TrainingJob], hosts: Collection[Host]) -> ActionProgress:
         launcher, asked = state.launcher, state.job.spec
         if launcher is None or asked is None:
-            return Progress.PENDING
-        unlisted = _still_listed(state, launcher)
+            return ActionProgress.PENDING
+        # Excluded hosts that are gone but still in the operator's list. The operator does not check its workers while
+        # it adds some; Horovod would start processes on hosts that are gone.
+        there = {pod.host for pod in state.workers}
+        before = launcher.annotations.get(EXCLUDED, "").split()
+        unlisted = frozenset(Host(name) for name in before if name in state.job.current and name not in there)
         written = (launcher.metadata.uid, frozenset(hosts) | unlisted)
         if self._excluded.get(state.name) != written:
             await self._list_without(launcher, asked.launcher.container, written[1])
-            self._remember(state.name, written)
-        return Progress.SETTLING if unlisted else Progress.IN_PLACE
+            # What was written for jobs that are gone is forgotten.
+            jobs = self._context.cluster.snapshot().jobs
+            self._excluded = {job: known for job, known in self._excluded.items() if job in jobs}
+            self._excluded[state.name] = written
+        return ActionProgress.SETTLING if unlisted else ActionProgress.IN_PLACE
 
-    async def remove(self, _state: State, excluded: Collection[Pod]) -> None:
-        await pods.delete(self._context.cluster.pods, excluded)
-
-    async def suspend(self, state: State) -> Progress:
+    async def suspend(self, state: JobState[TrainingJob]) -> ActionProgress:
         """It is in place once the operator reports it and the job has no pods left."""
         if state.job.phase is JobPhase.SUSPENDED and state.job.suspended and not state.pods:
-            return Progress.IN_PLACE
+            return ActionProgress.IN_PLACE
         await self._suspend(state, _SUSPENSION)
-        return Progress.PENDING
+        return ActionProgress.PENDING
 
-    async def end(self, state: State, result: Result) -> None:
+    async def end(self, state: JobState[TrainingJob], result: Result) -> None:
         await self._suspend(state, {**_SUSPENSION, STATUS: STATUS_OF[result]})
 
-    async def resume(self, state: State, workers: int, requested: int) -> Progress:
+    async def resume(self, state: JobState[TrainingJob], workers: int, requested: int) -> ActionProgress:
         """It is checked until the run exists: the operator may overwrite our status with its old one."""
+        client = self._context.client
+
+        async def start(job: TrainingJob) -> TrainingJob:
+            """Makes the operator start the job; continues an interrupted start."""
+            if job.phase is not JobPhase.SUSPENDED or job.spec is None:
+                return job
+            if operations := size_changes(job, job.spec, workers, requested):
+                job = await client.patch(job, operations)
+                failpoint(At.RUN_SIZED)
+            if job.annotations.keys() & _MARKS:
+                freed = dict.fromkeys(_MARKS)
+                job = await client.merge(job, {}, metadata={"annotations": freed, **_version(job)})
+                failpoint(At.RUN_FREED)
+            return await client.merge(job, {"status": _STARTED_OVER}, "status", metadata=_version(job))
+
         if state.job.phase is not JobPhase.SUSPENDED:
-            return Progress.SETTLING
+            return ActionProgress.SETTLING
         if await self._scale_outs.gone(state):
             await self._rewrite_lists(state.job, workers)
             failpoint(At.RUN_LISTED)
-            await self._change(state.job, self._start(workers, requested))
+            await self._change(state.job, start)
             failpoint(At.RUN_STARTED)
-        return Progress.PENDING
+        return ActionProgress.PENDING
 
-    async def grow(self, state: State, workers: int, number: int, seconds: float) -> None:
+    async def grow(self, state: JobState[TrainingJob], workers: int, number: int, seconds: float) -> None:
         await self._scale_outs.request(state, workers, number, seconds)
 
-    def growable(self, state: State) -> int:
+    def growable(self, state: JobState[TrainingJob]) -> int:
         return self._scale_outs.growable(state)
 
-    async def _suspend(self, state: State, marks: Mapping[str, str]) -> None:
+    async def _suspend(self, state: JobState[TrainingJob], marks: Mapping[str, str]) -> None:
         """Makes the operator delete all the job's pods, unless the job has succeeded.
 
         The annotation would change a succeeded job to Suspended, and the next resume would train it again.
@@ -119,24 +138,6 @@ class TrainingJobActions:
         if state.launcher is None or not state.launcher.succeeded:
             await self._change(state.job, mark)
             failpoint(At.RUN_SUSPENDED)
-
-    def _start(self, workers: int, requested: int) -> Change:
-        """The change that makes the operator start the job with `workers` workers; it continues an interrupted one."""
-        client = self._context.client
-
-        async def start(job: TrainingJob) -> TrainingJob:
-            if job.phase is not JobPhase.SUSPENDED or job.spec is None:
-                return job
-            if operations := resized(job, job.spec, workers, requested):
-                job = await client.patch(job, operations)
-                failpoint(At.RUN_SIZED)
-            if job.annotations.keys() & _MARKS:
-                freed = dict.fromkeys(_MARKS)
-                job = await client.merge(job, {}, metadata={"annotations": freed, **_version(job)})
-                failpoint(At.RUN_FREED)
-            return await client.merge(job, {"status": _STARTED_OVER}, "status", metadata=_version(job))
-
-        return start
 
     async def _list_without(self, launcher: Pod, container: str, hosts: Collection[Host]) -> None:
         """Makes a launcher list all of the operator's hosts except these.
@@ -156,25 +157,17 @@ class TrainingJobActions:
             )
         failpoint(At.EXCLUSIONS_LISTED)
 
-    def _remember(self, name: JobName, written: tuple[str, frozenset[Host]]) -> None:
-        """Remembers what was written for a job, and forgets jobs that are gone."""
-        jobs = self._context.cluster.snapshot().jobs
-        self._excluded = {job: known for job, known in self._excluded.items() if job in jobs}
-        self._excluded[name] = written
-
     async def _rewrite_lists(self, job: TrainingJob, workers: int) -> None:
         """Updates the job's ConfigMap: the operator keeps an existing one, with the hosts of the last run."""
-        server = self._context.cluster.server
-        maps = ResourceClient(server, _CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=_ConfigMap))
         slots = 1 if job.spec is None else job.spec.slots
         try:
-            read = await maps.get(ObjectKey(job.metadata.namespace, f"{job.metadata.name}-config"))
-            if changes := host_lists(read.data, worker_names(job, workers), slots):
-                await maps.merge(read, {"data": changes})
+            read = await self._config_maps.get(ObjectKey(job.metadata.namespace, f"{job.metadata.name}-config"))
+            if changes := host_lists(read.data, job.worker_names(workers), slots):
+                await self._config_maps.merge(read, {"data": changes})
         except NotFoundError:
             return
 
-    async def _change(self, known: TrainingJob, change: Change) -> None:
+    async def _change(self, known: TrainingJob, change: Callable[[TrainingJob], Awaitable[TrainingJob]]) -> None:
         """Applies a change to the present version of the job, and retries it after conflicts."""
         job, uid = known, known.metadata.uid
         for _ in range(_MAX_ATTEMPTS):
@@ -194,11 +187,30 @@ def _version(job: TrainingJob) -> Mapping[str, str]:
     return {"resourceVersion": job.metadata.resource_version}
 
 
-def _still_listed(state: State, launcher: Pod) -> frozenset[Host]:
-    """Excluded hosts that are gone but still in the operator's list.
+def size_changes(job: TrainingJob, asked: TrainingJobSpec, workers: int, requested: int) -> list[Operation]:
+    """The operations that give a job so many workers; none where it has them. Its own number is noted beside it."""
+    changes: list[Operation] = []
+    if asked.replicas != workers:
+        changes.append({"op": "replace", "path": _REPLICAS_PATH, "value": workers})
+        for template in (asked.launcher, asked.worker):
+            # A variable of that name that does not hold the number of workers has another meaning.
+            size = template.variables.get(SIZE)
+            if size is not None and size.value == str(asked.replicas):
+                changes.append({"op": "replace", "path": size.path, "value": str(workers)})
+    noted = None if workers == requested else str(requested)
+    if noted is not None and job.annotations.get(REQUESTED) != noted:
+        changes.append({"op": "add", "path": _REQUESTED_PATH, "value": noted})
+    elif noted is None and REQUESTED in job.annotations:
+        changes.append({"op": "remove", "path": _REQUESTED_PATH})
+    return changes
 
-    The operator does not check its workers while it adds some; Horovod would start processes on hosts that are gone.
-    """
-    there = {pod.host for pod in state.workers}
-    before = launcher.annotations.get(EXCLUDED, "").split()
-    return frozenset(Host(name) for name in before if name in state.job.current and name not in there)
+
+def host_lists(data: Mapping[str, str], hosts: Sequence[Host], slots: int) -> dict[str, str]:
+    """The entries of the job's ConfigMap that list hosts, and do not list just these, with the lists to write."""
+    _, _, written = data.get("hostfile", "").partition("\n")[0].rpartition(":")
+    slots = whole(written, MAX_SLOTS) or slots  # As the operator wrote it.
+    wanted = {
+        "hostfile": "".join(f"{host}:{slots}\n" for host in hosts),
+        "deepspeed-hostfile": "".join(f"{host} slots={slots}\n" for host in hosts),
+    }
+    return {name: text for name, text in wanted.items() if name in data and data[name] != text}

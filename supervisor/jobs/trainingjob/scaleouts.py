@@ -1,14 +1,16 @@
-"""The ScaleOuts that ask the operator for more workers, one at a time per job; they are deleted when they are done.
+"""Asks the operator for more workers by ScaleOuts, one at a time per job, and deletes those that are done.
 
 A ScaleOut is the only record of an attempt, so it stays while the decision asks for the attempt, and is not made twice.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 import msgspec
 import structlog
 
+from servicekit.bounds import whole
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
@@ -18,14 +20,13 @@ from servicekit.kubernetes.objects import ObjectKey, OwnedMetadata, UnreadObject
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.reconcile import reconcile
 from servicekit.wakeup import Wakeup
-from supervisor.cluster.annotations import OURS
+from supervisor.cluster.annotations import OURS, REQUESTED
 from supervisor.domain.ids import JobName, cluster_job
 from supervisor.domain.job import SupervisedJob
-from supervisor.jobs.kind import KindContext
-from supervisor.jobs.trainingjob.failpoints import At
-from supervisor.jobs.trainingjob.growth import growable
-from supervisor.jobs.trainingjob.objects import KIND, SCALE_OUT, TRAINING_JOBS, TrainingJob
-from supervisor.jobs.trainingjob.observe import State
+from supervisor.jobs.kind import JobState, KindContext
+from supervisor.jobs.observation import requested_workers
+from supervisor.jobs.trainingjob.objects import KIND, SCALE_OUT, TRAINING_JOBS, JobPhase, TrainingJob, TrainingJobSpec
+from supervisor.jobs.trainingjob.objects import TrainingJobFailpoint as At
 
 SCALE_OUTS = Resource(
     group=TRAINING_JOBS.group, version=TRAINING_JOBS.version, kind="ScaleOut", plural="scaleouts", namespaced=True
@@ -39,21 +40,26 @@ _LOOK_SECONDS = 1.0
 _OPERATORS_SHARE = 0.8
 """The operator's part of an attempt's time, so that it gives up and cleans up before the supervisor does."""
 
+_DISCOVERY = "discover_hosts.sh"
+_MOST = re.compile(r"(?<![\w-])(?:--max-np|--max-num-proc)[ =]+([^-]*)")
+_LARGEST = 10**18
+_SIZE = re.compile(r"\$\{?workers\b")
+
 _NOT_BEGUN = ("", "Created")
 _OVER = ("ScaleSucceeded", "ScaleFailed")
 
 _log = structlog.get_logger()
 
 
-class _Selector(msgspec.Struct, frozen=True):
+class _ScaleOutSelector(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class _Spec(msgspec.Struct, frozen=True):
-    selector: _Selector = _Selector()
+class _ScaleOutSpec(msgspec.Struct, frozen=True):
+    selector: _ScaleOutSelector = _ScaleOutSelector()
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _ScaleOutStatus(msgspec.Struct, frozen=True):
     phase: str = ""
 
 
@@ -61,8 +67,8 @@ class ScaleOut(msgspec.Struct, frozen=True):
     """A ScaleOut that the supervisor made."""
 
     metadata: OwnedMetadata
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
+    spec: _ScaleOutSpec = _ScaleOutSpec()
+    status: _ScaleOutStatus = _ScaleOutStatus()
 
     @property
     def job(self) -> JobName:
@@ -78,11 +84,6 @@ class ScaleOut(msgspec.Struct, frozen=True):
     def begun(self) -> bool:
         """Whether the operator has started with it."""
         return self.status.phase not in _NOT_BEGUN
-
-    @property
-    def over(self) -> bool:
-        """Whether the operator has finished it."""
-        return self.status.phase in _OVER
 
 
 def scale_out_name(uid: str, number: int) -> str:
@@ -106,14 +107,14 @@ class ScaleOuts:
         self._wakeup = Wakeup()
         self._tidy_fault = Fault(f"deletion of {SCALE_OUTS.plural}", context.cluster.clock)
 
-    def growable(self, state: State) -> int:
+    def growable(self, state: JobState[TrainingJob]) -> int:
         """How many workers the operator can be asked for; none while a ScaleOut of ours may exist."""
-        ours = _of(state, self._cache.objects.values()) or _unread_of(state, self._cache.unread.values())
+        ours = _of(state, self._cache.objects.values(), self._cache.unread.values())
         if ours or not self._reflector.synced:
             return 0
         return growable(state, namesakes=self._context.jobs.namesakes(state.name))
 
-    async def request(self, state: State, workers: int, number: int, seconds: float) -> None:
+    async def request(self, state: JobState[TrainingJob], workers: int, number: int, seconds: float) -> None:
         """Requests the missing workers, unless that was done already or would do harm now.
 
         Args:
@@ -149,7 +150,7 @@ class ScaleOuts:
             self._cache.record_write(made)
             failpoint(At.GROWTH_ASKED)
 
-    async def gone(self, state: State) -> bool:
+    async def gone(self, state: JobState[TrainingJob]) -> bool:
         """Deletes the ScaleOuts of a job that is about to resume; returns whether there was none.
 
         The operator would continue one that the suspension interrupted, and delete workers of the new run.
@@ -161,7 +162,7 @@ class ScaleOuts:
             listed = await self._client.list()
         except (NotFoundError, RefusedError):
             return True  # They are not defined, or we have no right to make one.
-        ours: list[ScaleOut | UnreadObject] = [*_of(state, listed.objects), *_unread_of(state, listed.unread)]
+        ours = _of(state, listed.objects, listed.unread)
         for one in ours:
             await self._delete(one)
         return not ours
@@ -180,17 +181,14 @@ class ScaleOuts:
             try:
                 for one in list(self._cache.objects.values()):
                     with self._context.cluster.bulkhead.guard("scaleouts", one.metadata.key, passes=ApiError):
-                        await self._delete_if_done_with(one)
+                        job = self._context.cluster.snapshot().jobs.get(one.job)
+                        if _done_with(one, self._context.jobs.state(one.job), job):
+                            await self._delete(one)
             except ApiError as error:
                 self._tidy_fault.failed(str(error))
             else:
                 self._tidy_fault.recovered()
         return _LOOK_SECONDS if self._cache.objects else None
-
-    async def _delete_if_done_with(self, one: ScaleOut) -> None:
-        job = self._context.cluster.snapshot().jobs.get(one.job)
-        if _done_with(one, self._context.jobs.state(one.job), job):
-            await self._delete(one)
 
     async def _delete(self, one: ScaleOut | UnreadObject) -> None:
         try:
@@ -211,24 +209,22 @@ class ScaleOuts:
         self._context.cluster.on_change()
 
 
-def _of(state: State, scale_outs: Collection[ScaleOut]) -> Sequence[ScaleOut]:
-    """The ScaleOuts of a job.
+def _of(
+    state: JobState[TrainingJob], scale_outs: Collection[ScaleOut], unread: Collection[UnreadObject]
+) -> Sequence[ScaleOut | UnreadObject]:
+    """The ScaleOuts of a job; those that do not decode are its own by their names.
 
     One of another namespace may name the job's uid as its owner. If it counted, its finalizer would keep the job from
     growing, and from every resume.
     """
-    return [one for one in scale_outs if (one.job, one.owner) == (state.name, state.job.metadata.uid)]
+    job = state.job.metadata
+    prefix = scale_out_name(job.uid, 0).removesuffix("0")
+    read = [one for one in scale_outs if (one.job, one.owner) == (state.name, job.uid)]
+    keys = [(one, one.metadata.key) for one in unread]
+    return [*read, *(one for one, key in keys if key.namespace == job.namespace and key.name.startswith(prefix))]
 
 
-def _unread_of(state: State, outlines: Collection[UnreadObject]) -> Sequence[UnreadObject]:
-    """Those of a job that do not decode, by their names."""
-    prefix = scale_out_name(state.job.metadata.uid, 0).removesuffix("0")
-    namespace = state.job.metadata.namespace
-    keys = [(one, one.metadata.key) for one in outlines]
-    return [one for one, key in keys if key.namespace == namespace and key.name.startswith(prefix)]
-
-
-def _done_with(one: ScaleOut, state: State | None, job: SupervisedJob | None) -> bool:
+def _done_with(one: ScaleOut, state: JobState[TrainingJob] | None, job: SupervisedJob | None) -> bool:
     """Whether a ScaleOut can be deleted.
 
     One that the operator has started with stays while the run does, as its pods would be left behind. After the run it
@@ -238,4 +234,48 @@ def _done_with(one: ScaleOut, state: State | None, job: SupervisedJob | None) ->
         return True
     growth = None if job is None or job.uid != one.owner else job.decision.growing
     asked = growth is not None and scale_out_name(one.owner, growth.number) == one.metadata.name
-    return not asked and (one.over or not one.begun)
+    return not asked and (one.status.phase in _OVER or not one.begun)
+
+
+def growable(state: JobState[TrainingJob], *, namesakes: bool) -> int:
+    """How many workers can be added now without harm to a job that was resumed with fewer. In case of doubt, none.
+
+    A failed ScaleOut deletes the pods that it should have made, by name and in every namespace. Its names follow the
+    highest of the job's targets, so it could delete pods of another job with these names.
+
+    Args:
+        state: The job.
+        namesakes: Whether a job in another namespace has the same name.
+    """
+    job, asked = state.job, state.job.spec
+    if asked is None or REQUESTED not in job.annotations or job.phase is not JobPhase.RUNNING:
+        return 0
+    if namesakes or job.suspended or job.deleted or len(job.targets) < asked.replicas:
+        return 0  # With fewer targets than replicas, a user has scaled it in.
+    # All workers must run, be in the operator's list, and have no number above its targets'.
+    names = {pod.key.name for pod in state.workers}
+    if not names or names != job.current or not all(pod.running for pod in state.workers):
+        return 0
+    prefix = f"{job.metadata.name}-worker-"
+    numbers, targets = (
+        [-1 if (number := whole(name.removeprefix(prefix), _LARGEST)) is None else number for name in found]
+        for found in (names, job.targets)
+    )
+    if max(numbers) > max(targets, default=-1):
+        return 0
+    requested = requested_workers(job.annotations, asked.replicas)
+    return max(0, requested - len(job.targets)) if _takes(asked, requested) else 0
+
+
+def _takes(asked: TrainingJobSpec, requested: int) -> bool:
+    """Whether the launcher's command discovers hosts while it runs, and can use that many."""
+    command = asked.launcher.command
+    most = _MOST.search(command)
+    if _DISCOVERY not in command or (most is not None and _SIZE.search(most[1])):
+        return False
+    written = most[1].split() if most is not None else []
+    if not written or not written[0].isdecimal():
+        return True
+    # A number that is too long to be read is too large to be a bound.
+    bound = whole(written[0], _LARGEST)
+    return bound is None or bound >= requested * asked.slots

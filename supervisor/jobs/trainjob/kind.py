@@ -1,21 +1,82 @@
-"""TrainJobs of Kubeflow Trainer as a kind of job."""
+"""TrainJobs of Kubeflow Trainer as a kind of job: their controller makes a JobSet of each."""
+
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from servicekit.kubernetes.client import Resource
-from supervisor.jobs.jobset.kind import JobSetBasedKind, JobSetKind
-from supervisor.jobs.kind import Dependent
-from supervisor.jobs.trainjob.objects import TrainJob, read_trainjob
+from supervisor.cluster.annotations import ours
+from supervisor.jobs.jobset.kind import (
+    JOBSET,
+    JOBSET_LABELS,
+    JobSet,
+    jobset_actions,
+    jobset_role,
+    labelled,
+    observe_jobset,
+)
+from supervisor.jobs.kind import Dependent, JobKind
+from supervisor.jobs.manifest import JobBody, RunPolicy, decoded
+from supervisor.jobs.replicated.objects import full_right
+
+_TRAINJOBS = Resource(
+    group="trainer.kubeflow.org", version="v1alpha1", kind="TrainJob", plural="trainjobs", namespaced=True
+)
+_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
 
 
-class TrainJobKind(JobSetBasedKind[TrainJob]):
-    """See `supervisor.jobs.kind.JobKind`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainJob(JobSet):
+    """One TrainJob. It has no spec until its JobSet is known: a TrainJob leaves its size and its pods to a runtime.
 
-    name = "trainjob"
-    resource = Resource(
-        group="trainer.kubeflow.org", version="v1alpha1", kind="TrainJob", plural="trainjobs", namespaced=True
+    Attributes:
+        suspend: Whether its controller has to suspend the JobSet; None where that is not understood.
+    """
+
+    suspend: bool | None = None
+
+    def joined(self, jobset: JobSet) -> "TrainJob":
+        """Returns the TrainJob with the spec and the status of its JobSet."""
+        if jobset.spec is None or self.suspend is None:
+            return self
+        return replace(
+            self,
+            suspended=self.suspend,
+            conditions=jobset.conditions,
+            started_at=jobset.started_at,
+            resource_request=jobset.resource_request,
+            restarts=jobset.restarts,
+            spec=jobset.spec,
+        )
+
+
+def read_trainjob(data: bytes | msgspec.Raw) -> TrainJob:
+    """Decodes a TrainJob from the API server's JSON, without its JobSet.
+
+    Raises:
+        msgspec.MsgspecError: It is no object at all.
+    """
+    read = msgspec.json.decode(data, type=JobBody)
+    # The spec itself has the fields that other kinds have in their run policy.
+    metadata, policy = read.metadata, decoded(read.spec, RunPolicy)
+    return TrainJob(
+        metadata=metadata.identity,
+        annotations=ours(metadata.annotations),
+        deleted=metadata.deletion_timestamp is not None,
+        elsewhere=policy is not None and policy.managed_by not in (None, _CONTROLLER),
+        suspend=None if policy is None else bool(policy.suspend),
     )
-    dependent = Dependent(kind=JobSetKind.name, joined=TrainJob.joined)
 
-    def decode(self, data: bytes | msgspec.Raw) -> TrainJob:
-        return read_trainjob(data)
+
+TRAINJOB = JobKind(
+    name="trainjob",
+    resource=_TRAINJOBS,
+    rights=(full_right(_TRAINJOBS),),
+    pod_labels=JOBSET_LABELS,
+    decode=read_trainjob,
+    role=jobset_role,
+    reference=labelled("trainjob"),
+    observe=observe_jobset,
+    actions=jobset_actions,
+    dependent=Dependent(kind=JOBSET.name, joined=TrainJob.joined),
+)

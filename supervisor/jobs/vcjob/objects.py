@@ -1,4 +1,4 @@
-"""Jobs of Volcano, and how they are read."""
+"""Jobs of Volcano, their sizes, and the reader of both."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,10 +9,10 @@ import msgspec
 from servicekit.bounds import counted, whole
 from supervisor.cluster.annotations import PREFIX, ours
 from supervisor.cluster.podspec import Body
-from supervisor.jobs import manifest
-from supervisor.jobs.manifest import PodTemplate, decoded
+from supervisor.domain.capacity import ResourceRequest
+from supervisor.jobs.manifest import JobBody, PodTemplate, decoded
 from supervisor.jobs.observation import refusal
-from supervisor.jobs.replicated.objects import Condition, ReplicatedJob, ReplicatedSpec
+from supervisor.jobs.replicated.objects import JobCondition, ReplicatedJob, ReplicatedSpec, requested_resources
 
 SIZES = f"{PREFIX}requested-sizes"
 """The sizes of a job before it was suspended, as JSON, until it runs with them again."""
@@ -25,8 +25,8 @@ _LOSS = frozenset({"PodEvicted", "*"})
 _ENDING = frozenset({"AbortJob", "TerminateJob", "CompleteJob"})
 
 
-class Phase(StrEnum):
-    """The phases that are asked for here."""
+class VolcanoPhase(StrEnum):
+    """The phases that the supervisor reads."""
 
     COMPLETED = "Completed"
     FAILED = "Failed"
@@ -35,10 +35,10 @@ class Phase(StrEnum):
     ABORTED = "Aborted"
 
 
-_CONDITION: Mapping[str, Condition] = {
-    Phase.COMPLETED: Condition.SUCCEEDED,
-    Phase.FAILED: Condition.FAILED,
-    Phase.TERMINATED: Condition.FAILED,
+_CONDITION: Mapping[str, JobCondition] = {
+    VolcanoPhase.COMPLETED: JobCondition.SUCCEEDED,
+    VolcanoPhase.FAILED: JobCondition.FAILED,
+    VolcanoPhase.TERMINATED: JobCondition.FAILED,
 }
 
 
@@ -50,7 +50,7 @@ class TaskSize(Body, frozen=True):
     min_available: int
 
 
-class Sizes(Body, frozen=True):
+class VolcanoSizes(Body, frozen=True):
     """The sizes of a job: those of its tasks, and how many pods have to be there for it to start."""
 
     tasks: tuple[TaskSize, ...]
@@ -66,16 +66,16 @@ class Sizes(Body, frozen=True):
         """The task whose number of pods may change: the largest one with workers in its name, or else the largest."""
         return max(self.tasks, key=lambda task: ("worker" in task.name, task.replicas)).name
 
-    def resized(self, total: int) -> "Sizes":
+    def resized(self, total: int) -> "VolcanoSizes":
         """Returns the sizes for so many pods; the number of the other tasks' pods stays."""
         others = sum(task.replicas for task in self.tasks if task.name != self.scaled)
         tasks = tuple(_resized(task, total - others) if task.name == self.scaled else task for task in self.tasks)
-        return Sizes(tasks=tasks, min_available=min(self.min_available, total))
+        return VolcanoSizes(tasks=tasks, min_available=min(self.min_available, total))
 
     @property
-    def none(self) -> "Sizes":
+    def none(self) -> "VolcanoSizes":
         """Those of a suspended job."""
-        return Sizes(tasks=tuple(_resized(task, 0) for task in self.tasks), min_available=0)
+        return VolcanoSizes(tasks=tuple(_resized(task, 0) for task in self.tasks), min_available=0)
 
     @property
     def operations(self) -> Iterator[Mapping[str, object]]:
@@ -106,7 +106,7 @@ class VolcanoJob(ReplicatedJob):
         version: How often Volcano has restarted all of its pods.
     """
 
-    requested: Sizes | None = None
+    requested: VolcanoSizes | None = None
     suspensions: int = 0
     version: int = 0
 
@@ -115,13 +115,8 @@ class VolcanoJob(ReplicatedJob):
         """Volcano counts its own restarts only."""
         return "" if self.suspended or self.spec is None else f"{self.suspensions}.{self.version}"
 
-    @property
-    def still_suspended(self) -> bool:
-        """Whether it is suspended; Volcano says nothing about it."""
-        return self.suspended
 
-
-class _Policy(Body, frozen=True):
+class _VolcanoPolicy(Body, frozen=True):
     action: str = ""
     event: str = ""
     events: tuple[str, ...] | None = ()
@@ -132,97 +127,103 @@ class _Policy(Body, frozen=True):
         return self.action in _ENDING and not _LOSS.isdisjoint({self.event, *(self.events or ())})
 
 
-class _Task(Body, frozen=True):
+class _VolcanoTask(Body, frozen=True):
     name: str
     template: PodTemplate
     replicas: int = 0
     min_available: int | None = None
-    policies: tuple[_Policy, ...] | None = ()
-
-    @property
-    def size(self) -> TaskSize:
-        least = self.replicas if self.min_available is None else self.min_available
-        return TaskSize(name=self.name, replicas=self.replicas, min_available=least)
+    policies: tuple[_VolcanoPolicy, ...] | None = ()
 
 
-class _Spec(Body, frozen=True):
-    tasks: tuple[_Task, ...]
+class _VolcanoSpec(Body, frozen=True):
+    tasks: tuple[_VolcanoTask, ...]
     min_available: int = 0
-    policies: tuple[_Policy, ...] | None = ()
-
-    @property
-    def sizes(self) -> Sizes:
-        return Sizes(tasks=tuple(task.size for task in self.tasks), min_available=self.min_available)
-
-    @property
-    def ends_when_suspended(self) -> bool:
-        policies = [*(self.policies or ()), *(policy for task in self.tasks for policy in task.policies or ())]
-        return any(policy.ends_job for policy in policies)
+    policies: tuple[_VolcanoPolicy, ...] | None = ()
 
 
-class _State(Body, frozen=True):
+class _VolcanoState(Body, frozen=True):
     phase: str = ""
 
 
-class _Status(Body, frozen=True):
-    state: _State = _State()
+class _VolcanoStatus(Body, frozen=True):
+    state: _VolcanoState = _VolcanoState()
     version: int = 0
 
 
 def read_volcano_job(data: bytes | msgspec.Raw) -> VolcanoJob:
-    """Returns a job from the API server's JSON.
+    """Decodes a job from the API server's JSON.
 
     Raises:
         msgspec.MsgspecError: It is no object at all.
     """
-    read = msgspec.json.decode(data, type=manifest.JobBody)
-    metadata, status = read.metadata, decoded(read.status, _Status) or _Status()
+    read = msgspec.json.decode(data, type=JobBody)
+    metadata, status = read.metadata, decoded(read.status, _VolcanoStatus) or _VolcanoStatus()
     annotations, phase = ours(metadata.annotations), status.state.phase
+    conditions = {_CONDITION[phase]} if phase in _CONDITION else set[str]()
     job = VolcanoJob(
         metadata=metadata.identity,
         annotations=annotations,
         deleted=metadata.deletion_timestamp is not None,
-        conditions=frozenset({_CONDITION[phase]} if phase in _CONDITION else ()),
+        conditions=frozenset(conditions),
         suspensions=whole(annotations.get(SUSPENSIONS), _MOST_SUSPENSIONS) or 0,
         version=counted(status.version),
     )
-    spec = decoded(read.spec, _Spec)
-    # A person has aborted it, or a policy would.
-    if spec is None or not spec.tasks or spec.ends_when_suspended or phase in (Phase.ABORTING, Phase.ABORTED):
+    body = decoded(read.spec, _VolcanoSpec)
+    if body is None or not body.tasks:
         return job
-    requested = _recorded(annotations, spec.sizes) or spec.sizes
-    return replace(job, requested=requested, spec=_asked(spec, requested))
+    policies = [*(body.policies or ()), *(policy for task in body.tasks for policy in task.policies or ())]
+    # A person has aborted it, or a policy would.
+    if any(policy.ends_job for policy in policies) or phase in (VolcanoPhase.ABORTING, VolcanoPhase.ABORTED):
+        return job
+    tasks = tuple(
+        TaskSize(
+            name=task.name,
+            replicas=task.replicas,
+            min_available=task.replicas if task.min_available is None else task.min_available,
+        )
+        for task in body.tasks
+    )
+    present = VolcanoSizes(tasks=tasks, min_available=body.min_available)
+    # The sizes that the supervisor has recorded when it suspended the job, unless they are of other tasks.
+    recorded = decoded(msgspec.Raw(annotations.get(SIZES, "").encode()), VolcanoSizes)
+    is_of_job = recorded is not None and [task.name for task in recorded.tasks] == [task.name for task in tasks]
+    requested = recorded if recorded is not None and is_of_job else present
+    suspended = present.total == 0 and requested.total > 0
+    asked = _asked(body, requested if suspended else present)
+    if asked is None:
+        return replace(job, requested=requested)
+    # Volcano itself says nothing of a suspension.
+    told = conditions | {JobCondition.SUSPENDED} if suspended else conditions
+    spec, resources = asked
+    return replace(
+        job,
+        requested=requested,
+        suspended=suspended,
+        conditions=frozenset(told),
+        resource_request=resources,
+        spec=spec,
+    )
 
 
-def _recorded(annotations: Mapping[str, str], present: Sizes) -> Sizes | None:
-    """The sizes of a job that was suspended; None if there are none of the tasks that it has."""
-    sizes = decoded(msgspec.Raw(annotations.get(SIZES, "").encode()), Sizes)
-    if sizes is None or [task.name for task in sizes.tasks] != [task.name for task in present.tasks]:
-        return None
-    return sizes
-
-
-def _asked(spec: _Spec, requested: Sizes) -> ReplicatedSpec | None:
-    """What the job asks for; while it is suspended, what it will ask for. None if it is not understood."""
-    suspended = spec.sizes.total == 0 and requested.total > 0
-    sizes = requested if suspended else spec.sizes
+def _asked(body: _VolcanoSpec, sizes: VolcanoSizes) -> tuple[ReplicatedSpec, ResourceRequest | None] | None:
+    """The spec and the resources of a job with these sizes; None where they are not understood."""
     if any(task.replicas < 0 for task in sizes.tasks):
         return None
-    annotations = tuple(task.template.annotations for task in spec.tasks)
+    annotations, total = tuple(task.template.annotations for task in body.tasks), sizes.total
     if why := refusal([task.replicas for task in sizes.tasks]):
-        return ReplicatedSpec(
-            sizes={"": sizes.total}, scaled="", suspended=suspended, demands={}, annotations=annotations, refusal=why
-        )
+        refused = ReplicatedSpec(replicas=total, annotations=annotations, refusal=why, sizes={"": total}, scaled="")
+        return refused, None
     try:
-        demands = {task.name: task.template.demand() for task in spec.tasks}
-        containers = [container for task in spec.tasks for container in task.template.containers()]
+        demands = {task.name: task.template.demand() for task in body.tasks}
+        containers = [container for task in body.tasks for container in task.template.containers()]
     except (msgspec.MsgspecError, ValueError):
         return None
-    return ReplicatedSpec(
-        sizes={task.name: task.replicas for task in sizes.tasks},
-        scaled=sizes.scaled,
-        suspended=suspended,
-        demands=demands,
+    by_task = {task.name: task.replicas for task in sizes.tasks}
+    spec = ReplicatedSpec(
+        replicas=sum(by_task.values()),
         annotations=annotations,
+        sizes=by_task,
+        scaled=sizes.scaled,
         commands=tuple(" ".join(each.words) for each in containers),
     )
+    return spec, requested_resources(sizes.scaled, demands, by_task)

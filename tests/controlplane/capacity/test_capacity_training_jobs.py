@@ -11,7 +11,7 @@ from servicekit.kubernetes.objects import ObjectKey
 from supervisor.decide.grant import Grant
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import Decision, Phase, SupervisedJob
-from supervisor.jobs.trainingjob.observe import supervised
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 from supervisor.wiring.cluster import ClusterDependencies, WatchedCluster
@@ -36,7 +36,7 @@ async def _ready(api: Api, node: str) -> None:
 def _suspended(around: WatchedCluster, namespace: Namespace, name: str) -> SupervisedJob:
     seen = around.jobs.state(cluster_job(namespace.name, "trainingjob", name))
     assert seen is not None
-    job = supervised(seen, None, 1.0)
+    job = TRAININGJOB.observe(seen, None, 1.0)
     assert job is not None
     decision = Decision(generation=2, phase=Phase.SUSPENDED, reason="It is suspended.", waiting_since=1.0)
     return replace(job, decision=decision)

@@ -18,7 +18,7 @@ from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.kind import ClusterContext, KindContext
 from supervisor.jobs.registry import pod_labels
-from supervisor.jobs.trainingjob.kind import TrainingJobKind
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts, scale_out_name
 from supervisor.store.interface import Snapshot
 from tests.controlplane.operator.operator_jobs import names, operating
@@ -305,7 +305,7 @@ async def test_without_their_definition_nothing_grows(own_controlplane: ControlP
         on_change=changes.notify,
         clock=clock,
     )
-    cache = JobCache(TrainingJobKind(), server, view, clock, Bulkhead(Clock()))
+    cache = JobCache(TRAININGJOB, server, view, clock, Bulkhead(Clock()))
     scale_outs = ScaleOuts(KindContext(jobs=cache, client=cache.client, cluster=context))
     try:
         assert await scale_outs.gone(trainingjob_state(trainingjob()))

@@ -31,15 +31,14 @@ from supervisor.fanout.saves import Saves
 from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.ingest.unconfirmed import UnconfirmedNotices
-from supervisor.jobs import stop_request
 from supervisor.jobs.actuator import Actuator, ActuatorDependencies
 from supervisor.jobs.adapter import Adapters
-from supervisor.jobs.cache import JobCache
-from supervisor.jobs.cluster import ClusterJobs, connect
+from supervisor.jobs.cache import ClusterJobs, JobCache, connect
 from supervisor.jobs.kind import ClusterContext
+from supervisor.jobs.pods import STOP_PORT
 from supervisor.jobs.queues.kueue.workloads import Workloads
 from supervisor.jobs.registry import pod_labels
-from supervisor.jobs.trainingjob.kind import TrainingJobKind
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from supervisor.leadership.interface import AlwaysLeader
 from supervisor.store.sqlite import SqliteStore
 from tests.controlplane.operator.operator_jobs import OperatorJobs
@@ -218,7 +217,7 @@ class Supervision:
 
 @asynccontextmanager
 async def supervising(
-    cluster: RunningCluster, namespace: Namespace, directory: Path, *, stop_port: int = stop_request.PORT, **policy: Any
+    cluster: RunningCluster, namespace: Namespace, directory: Path, *, stop_port: int = STOP_PORT, **policy: Any
 ) -> AsyncIterator[Supervision]:
     rules = Policy(
         **{"window_seconds": 0.2, "resume_delay_seconds": 0.1, "resume_backoff_seconds": 0.1, **_GROWTH, **policy}
@@ -324,7 +323,7 @@ async def watching(
             namespace=namespace.name,
         )
         cache = JobCache(
-            TrainingJobKind(),
+            TRAININGJOB,
             server,
             view,
             clock,
@@ -338,10 +337,10 @@ async def watching(
         reconciler = JobReconciler(jobs, store, clock, Bulkhead(Clock()))
         for reflector in view.reflectors:
             await reflector.first()
-        await cache.first()
+        await cache.reflector.first()
         tasks: list[Task] = [reflector.run for reflector in view.reflectors]
         tasks += [task for kind in jobs for task in kind.actions.standby_tasks.values()]
-        tasks += [cache.run, reconciler.run, reconciler.requeue]
+        tasks += [cache.reflector.run, reconciler.run, reconciler.requeue]
         await stack.enter_async_context(running(*tasks))
         yield TrainingJobWorld(namespace, store, view, jobs, reconciler, changes)
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.jobs.jobset.objects import read_jobset
-from supervisor.jobs.trainjob.kind import TrainJobKind
+from supervisor.jobs.jobset.kind import read_jobset
+from supervisor.jobs.trainjob.kind import TRAINJOB
 from tests.controlplane.kind_contract import KindContract
 from tests.controlplane.kind_support import TRAIN_JOB
 from tests.controlplane.operators import documented, observed_size
@@ -14,7 +14,7 @@ from tests.controlplane.trainjob.trainjob_jobs import TrainJobs
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.long
-_KIND = TrainJobKind()
+_KIND = TRAINJOB
 
 
 class TestTrainJobs(KindContract):

@@ -14,10 +14,10 @@ from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.ingest.cluster.jobs import JobReconciler
-from supervisor.jobs.cluster import ClusterJobs, ConnectedKind
+from supervisor.jobs.cache import ClusterJobs, ConnectedKind
 from supervisor.jobs.kind import Admission, JobKind, JobState
-from supervisor.jobs.mpijob.kind import MpiJobKind
-from supervisor.jobs.trainingjob.kind import TrainingJobKind
+from supervisor.jobs.mpijob.kind import MPIJOB
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from supervisor.jobs.trainingjob.objects import TrainingJob
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.jobs.mpijob import mpijob_objects as mpi
@@ -50,7 +50,7 @@ class _Cache:
 class _Scene:
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
-        self.cache, self.mpi_jobs = _Cache(TrainingJobKind()), _Cache(MpiJobKind())
+        self.cache, self.mpi_jobs = _Cache(TRAININGJOB), _Cache(MPIJOB)
         caches = (self.cache, self.mpi_jobs)
         jobs = ClusterJobs([ConnectedKind(cast("Any", cache), cast("Any", None)) for cache in caches])
         self.bulkhead = Bulkhead(Clock())
@@ -141,7 +141,7 @@ async def test_what_is_in_place_is_a_fact_of_the_job_that_was_decided_about(scen
     assert stored.observed.applied == 5
 
 
-async def test_a_job_that_cannot_be_read_leaves_the_others_read(scene: _Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_cannot_be_read_leaves_the_others_read(scene: _Scene) -> None:
     """It is shown as failing, and read again once that is possible."""
     bad, observe, mended = JobName("team/trainingjob.bad"), scene.cache.kind.observe, False
 
@@ -150,7 +150,7 @@ async def test_a_job_that_cannot_be_read_leaves_the_others_read(scene: _Scene, m
             raise ZeroDivisionError("a defect")
         return observe(one, known, now)
 
-    monkeypatch.setattr(scene.cache.kind, "observe", raises)
+    scene.cache.kind = replace(scene.cache.kind, observe=raises)
     scene.cache.states[bad] = replace(state(job()), name=bad)
     scene.reconciler.add([bad])
     scene.shows(job())

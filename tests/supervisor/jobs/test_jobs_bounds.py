@@ -59,7 +59,7 @@ def test_a_job_beyond_the_bound_says_so_and_is_not_planned(kind: str) -> None:
         1,
     )
     job = BY_NAME[kind].decode(manifest(spec_of(kind, BILLION), OPTED_IN, {}))
-    assert BY_NAME[kind].resource_request(job) is None
+    assert job.resource_request is None
     planned = plan(refused, JobFacts(), T0 + 1e6, Policy())
     assert (planned.decision, planned.actions, planned.wake_at) == (refused.decision, (), None)
     largest = observed(kind, spec_of(kind, MAX_HOSTS))

@@ -1,6 +1,7 @@
 """What is kept of the jobs of one kind, and when it is read anew."""
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -12,35 +13,33 @@ from supervisor.cluster.objects import Pod
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import JobName
 from supervisor.jobs.cache import JobCache
-from supervisor.jobs.kind import Admission, JobState, Role
-from supervisor.jobs.trainingjob.kind import TrainingJobKind
+from supervisor.jobs.kind import Admission, JobState, PodRole
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from supervisor.jobs.trainingjob.objects import TrainingJob
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import LABELS, job, pod, workers
 
 NAME = JobName("team/trainingjob.bert")
 
 
-class CountingKind(TrainingJobKind):
-    """Counts how often the role of a pod is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.roles = 0
-
-    def role(self, labels: Mapping[str, str]) -> Role | None:
-        self.roles += 1
-        return super().role(labels)
-
-
 class Scene:
-    """A job with eight workers in a cache, filled as its followers fill it."""
+    """A job with eight workers in a cache, filled as its followers fill it, which counts how often it reads a role."""
 
     def __init__(self, server: ApiServer) -> None:
-        self.kind = CountingKind()
+        self.roles = 0
+
+        def role(labels: Mapping[str, str]) -> PodRole | None:
+            self.roles += 1
+            return TRAININGJOB.role(labels)
+
         self.admission: Admission | None = None
         view = ClusterView(server, LABELS, Clock(), lambda: None, Bulkhead(Clock()))
         self.cache = JobCache(
-            self.kind, server, view, Clock(), Bulkhead(Clock()), admissions=lambda _state: self.admission
+            replace(TRAININGJOB, role=role),
+            server,
+            view,
+            Clock(),
+            Bulkhead(Clock()),
+            admissions=lambda _state: self.admission,
         )
         self._pods_changed = view.pods_changed
         self.cache.wrote(job())
@@ -71,11 +70,11 @@ def test_the_pods_of_a_job_are_read_once_until_one_of_them_changes(scene: Scene)
     """Each pass of the control loop asks for every running job; 500 agents that connect at once are 500 passes."""
     for _ in range(500):
         assert len(scene.state().workers) == 8
-    once = scene.kind.roles
+    once = scene.roles
     assert once <= 2 * 8
     scene.moved(None, pod("launcher"))
     assert scene.state().launcher is not None
-    assert scene.kind.roles <= once + 2 * 9
+    assert scene.roles <= once + 2 * 9
 
 
 def test_a_state_shows_each_change_of_the_job_of_its_pods_and_of_its_queue(scene: Scene) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from supervisor.jobs.stop_request import request_stop
+from supervisor.jobs.pods import request_stop
 from tests.supervisor.jobs.first_sdk import serving
 
 

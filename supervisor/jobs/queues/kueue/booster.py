@@ -1,11 +1,10 @@
-"""Writes the boosts of Workloads, so that of several jobs Kueue preempts the one that loses least.
+"""Boosts the priority of Workloads, so that of several jobs Kueue preempts the one that loses least.
 
 There may be one such controller in a cluster. A boost that somebody else has written is left alone.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -17,13 +16,9 @@ from servicekit.reconcile import RetryPolicy
 from servicekit.workqueue import KeyedWorkQueue
 from supervisor.decide.situation import RankZero
 from supervisor.domain.ids import JobId, JobName
-from supervisor.domain.job import SupervisedJob
-from supervisor.fanout.saves import Saves
-from supervisor.jobs.cluster import ClusterJobs
-from supervisor.jobs.kind import JobState
-from supervisor.jobs.queues.kueue.boosts import Boost, BoostPolicy, Exposure, first_boost, next_boost
-from supervisor.jobs.queues.kueue.workload import Workload
-from supervisor.jobs.queues.kueue.workloads import Workloads
+from supervisor.fanout.saves import Save, Saves
+from supervisor.jobs.cache import ClusterJobs
+from supervisor.jobs.queues.kueue.workloads import Workload, Workloads
 from supervisor.store.interface import Store
 
 _LOOK_SECONDS = 10.0
@@ -34,6 +29,82 @@ _FIRST_PAUSE = 0.5
 _MAX_PAUSE = 30.0
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoostPolicy:
+    """The bounds of boosts.
+
+    Attributes:
+        maximum: The largest boost; 0 means that there are none.
+        step_seconds: Each of these seconds of work that would be lost adds one point in total.
+        hold_seconds: A boost changes at most once in this time.
+        margin_seconds: The part of a pod's grace that is not counted on for a checkpoint.
+    """
+
+    maximum: int
+    step_seconds: float
+    hold_seconds: float
+    margin_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """The facts that decide how much a running job would lose.
+
+    Attributes:
+        run: The number of its run.
+        save: Its last checkpoint; None if none is known.
+        grace: The shortest grace of its pods, in seconds.
+        attended: Whether rank 0 is connected, so that it can be told to save.
+    """
+
+    run: int
+    save: Save | None
+    grace: float
+    attended: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boost:
+    """The boost of a job's Workload.
+
+    `run` is the present run, `began` when its work began to count (Unix seconds), and `changed_at` when `value` was
+    last changed.
+    """
+
+    run: int
+    began: float
+    value: int
+    changed_at: float
+
+
+def first_boost(written: int, exposure: Exposure, policy: BoostPolicy, now: float) -> Boost:
+    """The boost of a Workload that this supervisor sees for the first time, with the boost that is written in it.
+
+    An earlier leader has counted so many steps of work, so that nothing changes because another one leads.
+    """
+    began = now - written * policy.step_seconds
+    return Boost(run=exposure.run, began=began, value=written, changed_at=now)
+
+
+def next_boost(before: Boost, exposure: Exposure, policy: BoostPolicy, now: float) -> Boost:
+    """The boost after a look at the job: one point for each step of work that a preemption would cost it now.
+
+    That work is 0 if the job can save within the grace of its pods, by the time that its last checkpoint took.
+    """
+    known = before if exposure.run == before.run else replace(before, run=exposure.run, began=now)
+    save = exposure.save
+    seconds = None if save is None or not exposure.attended else save.seconds
+    if seconds is not None and seconds + policy.margin_seconds <= exposure.grace:
+        unsaved = 0.0
+    else:
+        saved_at = save.at if save is not None and save.run == exposure.run else known.began
+        unsaved = max(0.0, now - max(known.began, saved_at))
+    value = min(policy.maximum, int(unsaved // policy.step_seconds))
+    if value == known.value or now < known.changed_at + policy.hold_seconds:
+        return known
+    return replace(known, value=value, changed_at=now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,50 +164,52 @@ class Booster:
         await self._queue.run()
 
     async def _reconcile(self, name: JobName) -> float | None:
-        state = self._deps.jobs.state(name)
-        workload = None if state is None else self._deps.workloads.of(state)
+        deps, state = self._deps, self._deps.jobs.state(name)
+        workload = None if state is None else deps.workloads.of(state)
         if state is None or workload is None:
-            self._forget(name)
+            self._boosts.pop(name, None)
+            self._foreign.pop(name, None)
             return None
-        if workload.boost_of_another:
-            self._note_foreign(name, workload)
+        if not workload.boost and (foreign := workload.metadata.annotations.boost):
+            self._boosts.pop(name, None)
+            if self._foreign.get(name) != workload.metadata.uid:
+                self._foreign[name] = workload.metadata.uid
+                _log.warning("workload.boosted_by_other", job=name, boost=foreign)
             return None
-        exposure = self._exposure(state, workload)
-        if exposure is None:
-            self._forget(name)
-        value = 0 if exposure is None else self._boost(name, workload, exposure).value
-        pause = await self._write(workload, value)
-        return self._pause(workload) if pause is None else pause
+        value, job = 0, deps.store.snapshot().jobs.get(name)
+        # The Workload of a job that waits gets no boost, which would change its place in the queue.
+        runs = job is not None and workload.may_run and job.observed.running and not job.over
+        if job is not None and runs and deps.policy.maximum and job.uid == state.job.metadata.uid:
+            run = job.observed.run
+            exposure = Exposure(
+                run=run,
+                save=deps.saves.of(job.id),
+                grace=min((pod.grace for pod in state.pods if not pod.over), default=0.0),
+                attended=deps.rank_zero(job.id, run).connected,
+            )
+            value = self._boost(name, workload, exposure)
+        else:
+            self._boosts.pop(name, None)
+            self._foreign.pop(name, None)
+        pause = await self._write(name, workload, value)
+        if pause is None and deps.policy.maximum and workload.may_run:
+            return min(_LOOK_SECONDS, deps.policy.step_seconds)
+        return pause
 
-    def _pause(self, workload: Workload) -> float | None:
-        policy = self._deps.policy
-        return min(_LOOK_SECONDS, policy.step_seconds) if policy.maximum and _may_run(workload) else None
-
-    def _exposure(self, state: JobState[Any], workload: Workload) -> Exposure | None:
-        """None for a Workload that gets no boost: that of one that waits would change its place in the queue."""
-        job, uid = self._deps.store.snapshot().jobs.get(state.name), state.job.metadata.uid
-        if not self._deps.policy.maximum or job is None or job.uid != uid or not _runs(job, workload):
-            return None
-        run = job.observed.run
-        return Exposure(
-            run=run,
-            save=self._deps.saves.of(job.id),
-            grace=min((pod.grace for pod in state.pods if not pod.over), default=0.0),
-            attended=self._deps.rank_zero(job.id, run).connected,
-        )
-
-    def _boost(self, name: JobName, workload: Workload, exposure: Exposure) -> Boost:
+    def _boost(self, name: JobName, workload: Workload, exposure: Exposure) -> int:
         now, policy = self._deps.clock.now(), self._deps.policy
         uid, before = self._boosts.get(name, ("", None))
         if before is None or uid != workload.metadata.uid:
             before = first_boost(workload.boost, exposure, policy, now)
         boost = next_boost(before, exposure, policy, now)
         self._boosts[name] = workload.metadata.uid, boost
-        return boost
+        return boost.value
 
-    async def _write(self, workload: Workload, boost: int) -> float | None:
+    async def _write(self, name: JobName, workload: Workload, boost: int) -> float | None:
         """Returns after how many seconds to try again; None if there is nothing to do."""
-        if workload.boost == boost and workload.boost_marked is bool(boost):
+        # Somebody may have changed or removed a boost that the supervisor has written.
+        is_marked = bool(workload.metadata.annotations.our_boost)
+        if workload.boost == boost and is_marked is bool(boost):
             return None
         if not self._deps.may_act():
             return _RETRY_SECONDS
@@ -145,23 +218,5 @@ class Booster:
         except (ConflictError, NotFoundError) as error:
             _log.debug("workload.changed", workload=str(workload.metadata.key), why=str(error))
             return _RETRY_SECONDS
-        _log.info("workload.boosted", job=workload.job, boost=boost, before=workload.boost)
+        _log.info("workload.boosted", job=name, boost=boost, before=workload.boost)
         return None
-
-    def _note_foreign(self, name: JobName, workload: Workload) -> None:
-        self._boosts.pop(name, None)
-        if self._foreign.get(name) != workload.metadata.uid:
-            self._foreign[name] = workload.metadata.uid
-            _log.warning("workload.boosted_by_other", job=name, boost=workload.boost_of_another)
-
-    def _forget(self, name: JobName) -> None:
-        self._boosts.pop(name, None)
-        self._foreign.pop(name, None)
-
-
-def _may_run(workload: Workload) -> bool:
-    return workload.admitted and workload.active and not workload.finished
-
-
-def _runs(job: SupervisedJob, workload: Workload) -> bool:
-    return _may_run(workload) and job.observed.running and not job.over

@@ -9,11 +9,11 @@ from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
-from supervisor.jobs.batchjob.kind import BatchJobKind
+from supervisor.jobs.batchjob.kind import BATCHJOB
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.replicated.objects import ReplicatedJob
 
-KIND = BatchJobKind()
+KIND = BATCHJOB
 NAME = JobName("team/batchjob.bert")
 PREFIX = "job-supervisor.kube-ai.io/"
 _OURS = {f"{PREFIX}suspended-by": "elastic-job-supervisor"}
@@ -135,7 +135,7 @@ def test_a_job_that_a_person_has_suspended_is_left_alone() -> None:
 def test_another_controller_runs_its_own_jobs() -> None:
     for manager, elsewhere in {"kueue.x-k8s.io/multikueue": True, "kubernetes.io/job-controller": False}.items():
         state = JobState.of(KIND, NAME, _read(_job(managedBy=manager)), [])
-        assert KIND.runs_elsewhere(state) is elsewhere
+        assert state.job.elsewhere is elsewhere
 
 
 @pytest.mark.parametrize(("condition", "result"), [("Complete", Result.SUCCEEDED), ("Failed", Result.FAILED)])

@@ -10,12 +10,11 @@ from supervisor.cluster.reading import read_pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
 from supervisor.identity.tokens import Process
-from supervisor.jobs.jobset.kind import JobSetKind
-from supervisor.jobs.jobset.objects import JobSet
+from supervisor.jobs.jobset.kind import JOBSET, JobSet
 from supervisor.jobs.kind import JobReference, JobState
 from supervisor.jobs.registry import pod_labels, process_of
 
-KIND = JobSetKind()
+KIND = JOBSET
 NAME = JobName("team/jobset.bert")
 PREFIX = "job-supervisor.kube-ai.io/"
 _LABEL = "jobset.sigs.k8s.io/"
@@ -54,7 +53,7 @@ def test_a_run_needs_room_for_the_pods_of_each_job() -> None:
     """Those that request what the largest job requests are counted with it."""
     driver = _replicated("driver", 1, parallelism=1, completions=1)
     jobs = [driver, _replicated(template=_gpus(8)), _replicated("evaluator", 1, template=_gpus(8))]
-    request = KIND.resource_request(_read(_job(replicatedJobs=jobs)))
+    request = _read(_job(replicatedJobs=jobs)).resource_request
     assert request is not None
     assert request.worker.requests["nvidia.com/gpu"] == 8000
     assert [("nvidia.com/gpu" in each.demand.requests, each.count) for each in request.others] == [(False, 1)]
@@ -172,7 +171,7 @@ def test_a_jobset_that_a_person_has_suspended_is_left_alone() -> None:
 def test_another_controller_runs_its_own_jobs() -> None:
     for manager, elsewhere in {"kueue.x-k8s.io/multikueue": True, f"{_LABEL}jobset-controller": False}.items():
         state = JobState.of(KIND, NAME, _read(_job(managedBy=manager)), [])
-        assert KIND.runs_elsewhere(state) is elsewhere
+        assert state.job.elsewhere is elsewhere
 
 
 @pytest.mark.parametrize(("condition", "result"), [("Completed", Result.SUCCEEDED), ("Failed", Result.FAILED)])

@@ -9,12 +9,12 @@ from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import JobState
-from supervisor.jobs.mpijob.kind import MpiJobKind
+from supervisor.jobs.mpijob.kind import MPIJOB
 from supervisor.jobs.mpijob.objects import MpiJob, read_mpi_job
 
 PREFIX = "job-supervisor.kube-ai.io/"
 OPTED_IN = {f"{PREFIX}managed-by-job-supervisor": "true", f"{PREFIX}min-workers": "2"}
-KIND = MpiJobKind()
+KIND = MPIJOB
 NAME = JobName("team/mpijob.bert")
 MADE = 1_700_000_000.0
 DISCOVERY = "--host-discovery-script /etc/mpi/discover_hosts.sh"

@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.domain.ids import Host
 from supervisor.domain.job import ELASTIC, OnLoss, Phase, Result, SupervisedJob
-from supervisor.jobs.kind import JobReference, JobState, Role
+from supervisor.jobs.kind import JobReference, JobState, PodRole
 from supervisor.jobs.mpijob.objects import MpiJob
 from tests.supervisor.jobs.mpijob.mpijob_objects import (
     DISCOVERY,
@@ -172,7 +172,7 @@ def test_what_another_cluster_runs_is_left_to_it(
     parts: dict[str, Any],
     queued: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    assert KIND.runs_elsewhere(state(**parts)) == queued
+    assert state(**parts).job.elsewhere == queued
 
 
 def test_an_evicted_worker_is_not_the_end_of_its_job() -> None:
@@ -236,14 +236,14 @@ def test_pods_belong_to_the_job_that_made_them() -> None:
 
 @pytest.mark.parametrize(
     ("role", "wanted"),
-    [("launcher", Role.LAUNCHER), ("worker", Role.WORKER), ("excluded", Role.WORKER), ("what", None)],
+    [("launcher", PodRole.LAUNCHER), ("worker", PodRole.WORKER), ("excluded", PodRole.WORKER), ("what", None)],
 )
-def test_an_excluded_worker_is_still_a_worker(role: str, wanted: Role | None) -> None:
+def test_an_excluded_worker_is_still_a_worker(role: str, wanted: PodRole | None) -> None:
     assert KIND.role({"training.kubeflow.org/job-role": role}) is wanted
 
 
 def test_a_run_asks_for_its_launcher_and_its_workers() -> None:
-    request = KIND.resource_request(job())
+    request = job().resource_request
     assert request is not None
     assert request.worker.requests == {"nvidia.com/gpu": 1000}
     assert request.launcher is not None

@@ -9,12 +9,12 @@ from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import JobState
-from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
+from supervisor.jobs.pytorchjob.kind import PYTORCHJOB
 from supervisor.jobs.replicated.objects import ReplicatedJob
 
 PREFIX = "job-supervisor.kube-ai.io/"
 OPTED_IN = {f"{PREFIX}managed-by-job-supervisor": "true"}
-KIND = PyTorchJobKind()
+KIND = PYTORCHJOB
 NAME = JobName("team/pytorchjob.bert")
 MADE = 1_700_000_000.0
 STARTED = {"startTime": "2023-11-14T22:23:20Z"}

@@ -164,7 +164,7 @@ def test_a_job_that_a_person_resumes_is_taken_up_anew() -> None:
 
 
 def test_a_job_that_another_controller_runs_is_left_to_it() -> None:
-    assert KIND.runs_elsewhere(state(asked=spec(managedBy="kueue.x-k8s.io/multikueue")))
+    assert state(asked=spec(managedBy="kueue.x-k8s.io/multikueue")).job.elsewhere
 
 
 @pytest.mark.parametrize("broken", [{"pytorchReplicaSpecs": 7}, {"pytorchReplicaSpecs": {}}, []])

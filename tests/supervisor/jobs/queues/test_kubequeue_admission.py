@@ -9,16 +9,16 @@ import pytest
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
 from supervisor.domain.ids import JobName
-from supervisor.jobs.batchjob.kind import BatchJobKind
+from supervisor.jobs.batchjob.kind import BATCHJOB
 from supervisor.jobs.kind import AnyKind, JobState
-from supervisor.jobs.pytorchjob.kind import PyTorchJobKind
-from supervisor.jobs.queues.kubequeue.admission import admission
-from supervisor.jobs.trainingjob.kind import TrainingJobKind
+from supervisor.jobs.pytorchjob.kind import PYTORCHJOB
+from supervisor.jobs.queues.kubequeue import admission
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
 
 _SUSPEND = "scheduling.x-k8s.io/suspend"
 _ENQUEUED = "koord-queue/job-has-enqueued"
 _DEQUEUED = "koord-queue/job-dequeue-timestamp"
-_KINDS: tuple[AnyKind, ...] = (PyTorchJobKind(), TrainingJobKind(), BatchJobKind())
+_KINDS: tuple[AnyKind, ...] = (PYTORCHJOB, TRAININGJOB, BATCHJOB)
 
 
 def _state(kind: AnyKind, annotations: Mapping[str, str], spec: Mapping[str, Any], *pods: Pod) -> JobState[Any]:
@@ -56,13 +56,13 @@ def test_jobs_of_kubernetes_are_held_from_one_mark_to_the_next(
     annotations: Mapping[str, str], *, is_held: bool
 ) -> None:
     """koord-queue empties the second mark of a Job that it preempts."""
-    state = _state(BatchJobKind(), annotations, {"suspend": True, "template": {}})
+    state = _state(BATCHJOB, annotations, {"suspend": True, "template": {}})
     assert (admission(state) is not None) is is_held
 
 
 def test_a_controller_that_knows_no_queue_runs_the_job() -> None:
     """Then nobody holds it, whatever is annotated. Pods that are being deleted are those of a preempted job."""
-    kind, annotated = TrainingJobKind(), {_SUSPEND: "true"}
+    kind, annotated = TRAININGJOB, {_SUSPEND: "true"}
     assert admission(_state(kind, annotated, {}, _pod())) is None
     leaving = _pod(deletionTimestamp="2026-11-23T14:00:00Z")
     assert admission(_state(kind, annotated, {}, leaving)) is not None
@@ -72,4 +72,4 @@ def test_a_preempted_job_is_held_before_its_pods_go() -> None:
     """The queue has suspended it in the same write, so it is not taken for a job that a person has suspended."""
     worker = {"replicas": 1, "template": {"spec": {"containers": [{"name": "pytorch"}]}}}
     spec = {"pytorchReplicaSpecs": {"Worker": worker}, "runPolicy": {"suspend": True}}
-    assert admission(_state(PyTorchJobKind(), {_SUSPEND: "true"}, spec, _pod())) is not None
+    assert admission(_state(PYTORCHJOB, {_SUSPEND: "true"}, spec, _pod())) is not None

@@ -21,7 +21,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Result, SupervisedJob
 from supervisor.domain.order import Worker
 from supervisor.fanout.saves import Saves
-from supervisor.jobs.cluster import ClusterJobs, ConnectedKind
+from supervisor.jobs.cache import ClusterJobs, ConnectedKind
 from supervisor.jobs.kind import Admission, JobState
 from supervisor.jobs.mpijob.objects import MpiJob
 from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies

@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.domain.ids import cluster_job
 from supervisor.jobs.kind import Admission
-from supervisor.jobs.queues.kueue.workload import Workload, read_workload
+from supervisor.jobs.queues.kueue.workloads import Workload, read_workload
 
 _MARK = {"job-supervisor.kube-ai.io/suspended-by": "elastic-job-supervisor"}
 _EVICTED = ("Admitted", "QuotaReserved", "Evicted")
@@ -32,7 +32,7 @@ def test_one_of_another_version_still_has_its_job_and_its_mark_and_holds_nothing
 
 
 def test_it_names_its_job() -> None:
-    assert _workload().job == cluster_job("n", "mpijob", "j")
+    assert _workload().job == (cluster_job("n", "mpijob", "j"), "u")
 
 
 @pytest.mark.parametrize(

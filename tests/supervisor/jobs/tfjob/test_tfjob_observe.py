@@ -10,15 +10,14 @@ from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, SupervisedJob
-from supervisor.jobs.kind import JobState, Role
+from supervisor.jobs.kind import JobState, PodRole
+from supervisor.jobs.replicated.kind import resized_role
 from supervisor.jobs.replicated.objects import ReplicatedJob
-from supervisor.jobs.replicated.roles import RolesActions
-from supervisor.jobs.tfjob.kind import TfJobKind
+from supervisor.jobs.tfjob.kind import SHAPE, TFJOB
 
-KIND = TfJobKind()
+KIND = TFJOB
 NAME = JobName("team/tfjob.bert")
 PREFIX = "job-supervisor.kube-ai.io/"
-_NO_CLUSTER: Any = None
 _LABEL = "training.kubeflow.org/replica-type"
 
 
@@ -87,7 +86,7 @@ def test_a_smaller_run_lacks_workers_and_no_other_role() -> None:
 
 def test_an_evaluator_is_no_host() -> None:
     assert KIND.role({_LABEL: "evaluator"}) is None
-    assert KIND.role({_LABEL: "ps"}) is Role.WORKER
+    assert KIND.role({_LABEL: "ps"}) is PodRole.WORKER
 
 
 _NOTEBOOKS = b"""
@@ -123,4 +122,4 @@ def test_a_smaller_run_is_written_under_the_name_that_the_spec_uses() -> None:
     """Another spelling would be another role to the API server."""
     job = _job({"Ps": 1, "worker": 4})
     assert job.spec is not None
-    assert RolesActions(_NO_CLUSTER, KIND.shape).size(job.spec, 3) == {"tfReplicaSpecs": {"worker": {"replicas": 2}}}
+    assert resized_role(SHAPE)(job.spec, 3) == {"tfReplicaSpecs": {"worker": {"replicas": 2}}}

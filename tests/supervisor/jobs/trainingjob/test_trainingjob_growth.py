@@ -7,13 +7,14 @@ import pytest
 
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host
-from supervisor.jobs.trainingjob.growth import growable
-from supervisor.jobs.trainingjob.observe import State, supervised
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
+from supervisor.jobs.trainingjob.scaleouts import growable
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import (
     COMMAND,
     MADE,
     OPTED_IN,
     PREFIX,
+    State,
     job,
     pod,
     spec,
@@ -128,7 +129,9 @@ def test_what_a_scale_out_makes_is_the_jobs_once_it_is_listed() -> None:
         ("Running", (0, 1, 2), (0, 1), 3),
         ("Running", (0, 1), (0, 1, 2), 3),
     ):
-        value = supervised(seen([*workers(2), made], targets=targets, current=current, phase=phase), None, MADE)
+        value = TRAININGJOB.observe(
+            seen([*workers(2), made], targets=targets, current=current, phase=phase), None, MADE
+        )
         assert value is not None
         assert len(value.observed.hosts) == count
         assert (Host("bert-worker-2") in value.observed.hosts) == (count > 2)

@@ -8,13 +8,14 @@ import pytest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import ELASTIC, OnLoss, Phase, Result, SupervisedJob
 from supervisor.jobs.kind import Admission
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from supervisor.jobs.trainingjob.objects import JobPhase
-from supervisor.jobs.trainingjob.observe import State, supervised, worker_names
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import (
     COMMAND,
     MADE,
     OPTED_IN,
     PREFIX,
+    State,
     job,
     pod,
     running,
@@ -29,7 +30,7 @@ _TIMED_OUT = {**OPTED_IN, f"{PREFIX}job-suspended": "true", f"{PREFIX}job-status
 
 
 def taken(seen: State, known: SupervisedJob | None = None) -> SupervisedJob:
-    value = supervised(seen, known, NOW)
+    value = TRAININGJOB.observe(seen, known, NOW)
     assert value is not None
     return value
 
@@ -47,7 +48,7 @@ def test_a_new_job_waits_since_it_was_made() -> None:
     assert (asked.capabilities, asked.launcher_host) == (ELASTIC, Host("bert-launcher"))
     assert (value.decision.phase, value.decision.waiting_since) == (Phase.WAITING, MADE)
     assert (value.observed.run, value.observed.running) == (0, False)
-    assert value.observed.hosts == frozenset(worker_names(job(), 8))
+    assert value.observed.hosts == frozenset(job().worker_names(8))
 
 
 def conditions(**transitions: str) -> list[dict[str, str]]:
@@ -105,18 +106,20 @@ def test_only_jobs_that_ask_for_it_are_touched(
     """By either annotation, of the job or of what its pods are made from."""
     asked = spec()
     asked["etReplicaSpecs"]["worker"]["template"]["metadata"] = {"annotations": template}
-    assert (supervised(state(job(annotations=annotations, asked=asked), []), None, NOW) is not None) == wanted
+    assert (TRAININGJOB.observe(state(job(annotations=annotations, asked=asked), []), None, NOW) is not None) == wanted
 
 
 def test_a_pods_annotation_is_enough() -> None:
-    assert supervised(state(job(annotations={}), [pod("worker-0", annotations=OPTED_IN)]), None, NOW) is not None
+    assert (
+        TRAININGJOB.observe(state(job(annotations={}), [pod("worker-0", annotations=OPTED_IN)]), None, NOW) is not None
+    )
 
 
 def test_a_job_whose_pods_alone_opt_in_is_not_lost_with_them() -> None:
     """While it is suspended there are none; whoever takes the annotation from running pods opts out."""
     known = taken(state(job(annotations={}), [pod("worker-0", annotations=OPTED_IN)]))
-    assert supervised(state(job(annotations={}), []), known, NOW) is not None
-    assert supervised(state(job(annotations={}), [pod("worker-0")]), known, NOW) is None
+    assert TRAININGJOB.observe(state(job(annotations={}), []), known, NOW) is not None
+    assert TRAININGJOB.observe(state(job(annotations={}), [pod("worker-0")]), known, NOW) is None
     marked = {f"{PREFIX}job-suspended": "true", f"{PREFIX}suspended-by": "elastic-job-supervisor"}
     assert taken(state(job(annotations=marked), [])).decision.phase is Phase.SUSPENDED
 
@@ -134,13 +137,13 @@ def test_a_job_whose_pods_alone_opt_in_is_not_lost_with_them() -> None:
     ],
 )
 def test_what_is_over_or_a_persons_own_is_left_alone(parts: dict[str, Any]) -> None:
-    assert supervised(state(job(**parts), []), None, NOW) is None
+    assert TRAININGJOB.observe(state(job(**parts), []), None, NOW) is None
 
 
 def test_a_job_that_a_person_suspends_is_theirs() -> None:
     known = taken(running())
     held = job(status={"phase": "Running"}, annotations={**OPTED_IN, f"{PREFIX}job-suspended": "true"})
-    assert supervised(state(held, workers(8)), known, NOW) is None
+    assert TRAININGJOB.observe(state(held, workers(8)), known, NOW) is None
 
 
 def test_a_job_whose_suspension_a_person_takes_back_is_resumed_when_there_is_capacity() -> None:
@@ -160,7 +163,7 @@ def test_a_job_that_is_suspended_by_nobody_is_taken_up_whatever_is_stored(phase:
     left = state(job(status={"phase": "Suspended"}), [])
     known = in_phase(taken(running()), phase)
     goes_on = phase not in (Phase.WAITING, Phase.RUNNING, Phase.SHRINKING)
-    assert (supervised(left, known, NOW) is not None) is goes_on
+    assert (TRAININGJOB.observe(left, known, NOW) is not None) is goes_on
     assert taken(left).decision.reason == "The suspension was lifted; waiting for capacity."
 
 
@@ -181,7 +184,7 @@ def test_a_job_that_a_person_starts_again_by_hand_is_its_operators() -> None:
     """They have patched its status as well: nobody here must suspend what comes up then."""
     value = taken(state(job(status={"phase": "Suspended"}), []))
     again = state(job(status={"phase": "Created", "conditions": []}), workers(3))
-    assert supervised(again, value, NOW) is None
+    assert TRAININGJOB.observe(again, value, NOW) is None
     assert taken(again).decision.phase is Phase.WAITING
 
 
@@ -254,10 +257,11 @@ def test_a_launcher_is_lost_while_its_operator_believes_that_it_is_there(
     gone = state(job(status=status), workers(8))
     value = taken(gone, taken(running()))
     assert value.observed.launcher_lost_since == (NOW if lost else None)
-    later = supervised(gone, value, NOW + 5)
+    later = TRAININGJOB.observe(gone, value, NOW + 5)
     assert later == value
     assert taken(running(), value).observed.launcher_lost_since is None
-    suspended_now = state(replace(gone.job, annotations={**OPTED_IN, f"{PREFIX}job-suspended": "true", **_OURS}), [])
+    marked = {**OPTED_IN, f"{PREFIX}job-suspended": "true", **_OURS}
+    suspended_now = state(replace(gone.job, annotations=marked, suspended=True), [])
     assert taken(suspended_now, value).observed.launcher_lost_since is None
 
 
@@ -321,7 +325,7 @@ def test_a_person_may_resume_a_job_that_timed_out() -> None:
     over = taken(marked, in_phase(taken(running()), Phase.TIMED_OUT))
     left = {name: value for name, value in _TIMED_OUT.items() if name != f"{PREFIX}job-suspended"}
     freed = state(job(status={"phase": "Suspended"}, annotations=left), [])
-    assert supervised(freed, over, NOW) is None
+    assert TRAININGJOB.observe(freed, over, NOW) is None
     assert taken(freed).decision.phase is Phase.SUSPENDED
 
 

@@ -14,10 +14,18 @@ from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.server import ApiServer
 from supervisor.jobs.kind import ClusterContext, KindContext
 from supervisor.jobs.trainingjob.objects import TRAINING_JOBS, read_training_job
-from supervisor.jobs.trainingjob.observe import State
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 from supervisor.store.interface import Snapshot
-from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, PREFIX, job, pod, spec, state, workers
+from tests.supervisor.jobs.trainingjob.trainingjob_objects import (
+    OPTED_IN,
+    PREFIX,
+    State,
+    job,
+    pod,
+    spec,
+    state,
+    workers,
+)
 
 
 def _growing() -> State:

@@ -9,10 +9,10 @@ from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
 from supervisor.domain.ids import cluster_job
 from supervisor.jobs.kind import JobState
-from supervisor.jobs.trainingjob.kind import TrainingJobKind
+from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from supervisor.jobs.trainingjob.objects import TrainingJob, read_training_job
-from supervisor.jobs.trainingjob.observe import State
 
+State = JobState[TrainingJob]
 PREFIX = "job-supervisor.kube-ai.io/"
 OPTED_IN = {f"{PREFIX}spot-instance": "true"}
 MADE = 1_700_000_000.0
@@ -109,7 +109,7 @@ def workers(count: int) -> list[Pod]:
 
 def state(one: TrainingJob, pods: Collection[Pod] = ()) -> State:
     name = cluster_job(one.metadata.namespace, "trainingjob", one.metadata.name)
-    return JobState.of(TrainingJobKind(), name, one, pods)
+    return JobState.of(TRAININGJOB, name, one, pods)
 
 
 def running(count: int = 8, **parts: Any) -> State:

@@ -10,16 +10,16 @@ from supervisor.cluster.objects import Pod
 from supervisor.cluster.reading import read_pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
-from supervisor.jobs.kind import JobReference, JobState, Role
-from supervisor.jobs.vcjob.kind import VcJobKind
-from supervisor.jobs.vcjob.objects import Sizes, TaskSize, VolcanoJob
+from supervisor.jobs.kind import JobReference, JobState, PodRole
+from supervisor.jobs.vcjob.kind import VCJOB
+from supervisor.jobs.vcjob.objects import TaskSize, VolcanoJob, VolcanoSizes
 
-KIND = VcJobKind()
+KIND = VCJOB
 NAME = JobName("team/vcjob.bert")
 PREFIX = "job-supervisor.kube-ai.io/"
 NOW = 1_700_001_000.0
 TASKS = {"ps": 1, "worker": 3}
-SIZES = Sizes(
+SIZES = VolcanoSizes(
     tasks=(TaskSize(name="ps", replicas=1, min_available=1), TaskSize(name="worker", replicas=3, min_available=3)),
     min_available=3,
 )
@@ -100,7 +100,7 @@ def test_pods_belong_to_the_job_of_this_group() -> None:
     """Kubernetes has Jobs, too."""
     assert KIND.reference(_pod("worker-0")) == JobReference(NAME, "job-uid")
     assert KIND.reference(_pod("worker-0", "batch/v1")) is None
-    assert KIND.role({"volcano.sh/task-spec": "ps"}) is Role.WORKER
+    assert KIND.role({"volcano.sh/task-spec": "ps"}) is PodRole.WORKER
     assert KIND.role({}) is None
 
 
@@ -170,7 +170,7 @@ def test_without_a_task_of_workers_the_largest_is_scaled() -> None:
         TaskSize(name="head", replicas=1, min_available=1),
         TaskSize(name="node", replicas=4, min_available=4),
     )
-    assert Sizes(tasks=tasks, min_available=5).scaled == "node"
+    assert VolcanoSizes(tasks=tasks, min_available=5).scaled == "node"
 
 
 def test_a_job_that_a_person_resumes_waits_from_then_on() -> None:
