@@ -25,11 +25,10 @@ from servicekit import address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.commands import SysExit
-from servicekit.health import Health
 from servicekit.kubernetes.access import in_pod, pod_access
 from servicekit.kubernetes.errors import ConfigurationError
 from servicekit.kubernetes.server import ApiServer
-from servicekit.lifecycle import RootTaskEnded, run_tasks, stop_on_signals
+from servicekit.lifecycle import Health, RootTaskEnded, run_tasks, stop_on_signals
 
 DISTRIBUTION = "elastic-job-supervisor"
 
@@ -182,7 +181,7 @@ async def _probes(bind: str, health: "AgentHealth") -> AsyncIterator[None]:
         yield
         return
     # Imported here, like the metrics: an agent without probes does not pay for an HTTP server.
-    from servicekit.probes import Probes  # noqa: PLC0415
+    from servicekit.http_server import Probes  # noqa: PLC0415
 
     probes = Probes(health.live, health.ready, address.parse(bind))
     try:

@@ -21,7 +21,7 @@ from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
-from servicekit.node_labels import read_labels
+from servicekit.spot import read_labels
 
 _NODES = Resource(group="", version="v1", kind="Node", plural="nodes", namespaced=False)
 # Seconds that the first poll waits for the labels: a notice may be this late while the API server is away.

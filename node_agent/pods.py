@@ -1,6 +1,6 @@
 """Watches the opted-in pods of this node through the API server and reports reclaims of them.
 
-`servicekit.disruption` has the rule that recognizes a reclaim, the same for agents and supervisors.
+`servicekit.spot` has the rule that recognizes a reclaim, the same for agents and supervisors.
 """
 
 import asyncio
@@ -21,10 +21,9 @@ from node_agent.notices import (
 )
 from node_agent.outbox import OutboxFull, ReportOutbox
 from node_agent.watchdog import Watchdog
-from servicekit import disruption
+from servicekit import spot
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.disruption import DISRUPTED, EXPIRED, PodCondition, PodState, Reclaim, Withdrawn, ended_at_of, grace_of
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
@@ -32,6 +31,7 @@ from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
+from servicekit.spot import DISRUPTED, EXPIRED, PodCondition, PodReclaim, PodState, Withdrawn, ended_at_of, grace_of
 
 PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
 KUBERNETES = SourceName("kubernetes")
@@ -148,13 +148,13 @@ def read_pod(data: bytes | msgspec.Raw) -> WatchedPod:
     return WatchedPod(metadata=metadata, opted_in=True, state=state)
 
 
-def classify(pod: WatchedPod) -> Reclaim | Withdrawn | None:
-    """Classifies an opted-in pod by the rule of `servicekit.disruption`; None for every other pod."""
-    return disruption.classify(pod.state) if pod.opted_in else None
+def classify(pod: WatchedPod) -> PodReclaim | Withdrawn | None:
+    """Classifies an opted-in pod by the rule of `servicekit.spot`; None for every other pod."""
+    return spot.classify(pod.state) if pod.opted_in else None
 
 
 def report(
-    last: NoticeReport | None, pod: WatchedPod, reclaim: Reclaim | Withdrawn | None, now: float, wall: float
+    last: NoticeReport | None, pod: WatchedPod, reclaim: PodReclaim | Withdrawn | None, now: float, wall: float
 ) -> NoticeReport | None:
     """Makes a report where there is something new for the supervisor. Pure.
 
@@ -171,7 +171,7 @@ def report(
     subject = NoticeSubject(NoticeSubjectKind.POD, name, pod.metadata.uid)
     revision = last.revision + 1 if last else 1
     match reclaim:
-        case Reclaim(message, announced, lead):
+        case PodReclaim(message, announced, lead):
             deadline = None if announced is None else now + min(announced.timestamp() - wall, lead)
             new = NoticeReport(KUBERNETES, subject, revision, AnnouncementState.ACTIVE, deadline, announced, message)
         case Withdrawn():

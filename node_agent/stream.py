@@ -34,11 +34,10 @@ from node_agent.notices import (
 )
 from node_agent.outbox import ReportOutbox
 from node_agent.watchdog import Watchdog
-from servicekit.backoff import ReconnectBackoff
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from servicekit.faults import Fault
+from servicekit.faults import Fault, ReconnectBackoff
 
 AgentCall = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.SupervisorMessage]
 

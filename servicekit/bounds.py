@@ -1,4 +1,4 @@
-"""The bounds of numbers that come from outside, and the functions that read them. Pure.
+"""Bounds the numbers and texts that come from outside. Pure.
 
 Tenants write annotations, manifests, Events and hellos, so any number in them may be wrong or hostile. A number beyond
 its bound is no number: whoever reads it then says so on the object, and the size of the object bounds the work.
@@ -33,6 +33,8 @@ MAX_COUNT = 2**31 - 1
 
 _MAX_DIGITS = 18
 """`int` takes quadratic time for long numbers, and refuses those of more than 4,300 digits with a ValueError."""
+
+_MAX_TEXT = 512
 
 _DURATION = re.compile(r"([0-9]{1,18})([smhd]?)", re.ASCII)
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -71,13 +73,13 @@ def unix_seconds(instant: datetime | None) -> float | None:
     """The Unix seconds of an instant within the bounds; None without one. An instant without an offset is in UTC."""
     if instant is None:
         return None
-    seconds = _seconds(instant)
+    seconds = _aware(instant).timestamp()
     return seconds if FIRST_INSTANT <= seconds <= LAST_INSTANT else None
 
 
 def nearest_seconds(instant: datetime) -> float:
     """The Unix seconds of an instant, or of the bound that it is beyond."""
-    return _within(_seconds(instant))
+    return _within(_aware(instant).timestamp())
 
 
 def instant_of(seconds: float) -> datetime:
@@ -93,8 +95,13 @@ def later(instant: datetime, seconds: float) -> datetime | None:
     return _aware(instant) + timedelta(seconds=seconds)
 
 
-def _seconds(instant: datetime) -> float:
-    return _aware(instant).timestamp()
+def one_line(text: str) -> str:
+    """Cuts a text to 512 characters and replaces each character that is not printable by a space.
+
+    A text may quote anything, and its author must neither control a terminal nor add a line to a log or a table. Use it
+    for texts only: a name with such a character has to be refused.
+    """
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_MAX_TEXT])
 
 
 def _aware(instant: datetime) -> datetime:

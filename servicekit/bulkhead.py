@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import structlog
 
-from servicekit.backoff import Backoff
+from servicekit.bounds import one_line
 from servicekit.clock import Clock
-from servicekit.text import one_line
+from servicekit.faults import Backoff
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 10.0
 """Seconds. Short, because the key may be a job whose host goes in half a minute."""
@@ -51,7 +51,7 @@ class FaultPlace:
 
 
 @dataclass(slots=True)
-class _Row:
+class _FailingKey:
     """Failures of one key in a row."""
 
     summary: str
@@ -70,7 +70,7 @@ class Bulkhead:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._rows: dict[FaultPlace, _Row] = {}
+        self._rows: dict[FaultPlace, _FailingKey] = {}
         self._logged_at: dict[tuple[FaultPlace, str], float] = {}
         self.counts: Counter[str] = Counter()
 
@@ -94,7 +94,11 @@ class Bulkhead:
 
     def about(self, key: Hashable) -> Mapping[str, str]:
         """Returns the last fault of each loop that fails on this key, or on a tuple that contains it."""
-        return {place.where: row.summary for place, row in self._rows.items() if _concerns(place.key, key)}
+        return {
+            place.where: row.summary
+            for place, row in self._rows.items()
+            if place.key == key or (isinstance(place.key, tuple) and key in place.key)
+        }
 
     def note(self, where: str, error: Exception, key: Hashable = "") -> None:
         """Logs and counts a fault that its caller keeps and answers itself, such as one of a peer's request."""
@@ -111,17 +115,17 @@ class Bulkhead:
 
     def _log(self, place: FaultPlace, error: Exception) -> None:
         """Logs a fault, unless the same one of the same key was logged a moment ago."""
-        now, said = self._clock.monotonic(), (place, _summary(error))
-        if now - self._logged_at.get(said, -_QUIET_SECONDS) < _QUIET_SECONDS:
+        now, logged = self._clock.monotonic(), (place, _summary(error))
+        if now - self._logged_at.get(logged, -_QUIET_SECONDS) < _QUIET_SECONDS:
             return
         if len(self._logged_at) >= _MAX_ROWS:
             self._logged_at.clear()
-        self._logged_at[said] = now
+        self._logged_at[logged] = now
         _log.error(
             "internal.fault",
             where=place.where,
             key=one_line(str(place.key)),
-            error=said[1],
+            error=logged[1],
             exception="".join(traceback.format_exception(error, limit=-_MAX_FRAMES)),
         )
 
@@ -132,7 +136,7 @@ class Bulkhead:
             return 0.0
         self.counts[place.where] += 1
         now, summary = self._clock.monotonic(), _summary(error)
-        row = self._rows.get(place) or _Row("", now)
+        row = self._rows.get(place) or _FailingKey("", now)
         if len(self._rows) < _MAX_ROWS:
             self._rows[place] = row
         self._log(place, error)
@@ -200,10 +204,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(one)
     else:
         yield error
-
-
-def _concerns(place: Hashable, key: Hashable) -> bool:
-    return place == key or (isinstance(place, tuple) and key in place)
 
 
 def _summary(error: Exception) -> str:

@@ -1,23 +1,21 @@
-"""Runs a service: its event loop, its root tasks and its signals."""
+"""Runs a service: its event loop, its root tasks and its signals, and defines its answer to a probe."""
 
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from servicekit.bulkhead import ProcessFault
 
 
-def _stop_signals() -> tuple[signal.Signals, ...]:
-    """Returns SIGTERM, and SIGINT unless it was ignored when the process started.
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The answer to a probe. The detail is for people; it must encode as JSON and must not name a job."""
 
-    A shell ignores SIGINT for the background jobs of a script: a Ctrl-C in the terminal reaches them too, but is not
-    meant for them.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        return (signal.SIGTERM,)
-    return signal.SIGTERM, signal.SIGINT
+    ok: bool
+    detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RootTaskEnded(ProcessFault):
@@ -48,22 +46,25 @@ async def run_tasks(tasks: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
         # Checked before anything is cancelled: after that every task ends.
         ended_early = [] if stop.is_set() else [task for task in running if task.done()]
     finally:
-        await _end([stopped, *running])
+        for task in (stopped, *running):
+            task.cancel()
+        # This also marks every exception as retrieved; the first one is raised below.
+        await asyncio.gather(stopped, *running, return_exceptions=True)
     for task in ended_early or running:
-        _raise_if_failed(task, ended_early=bool(ended_early))
+        cause = None if task.cancelled() else task.exception()
+        if cause is not None or ended_early:
+            raise RootTaskEnded(task.get_name()) from cause
 
 
-async def _end(tasks: list[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    # This also marks every exception as retrieved; the caller raises the first one.
-    await asyncio.gather(*tasks, return_exceptions=True)
+def _stop_signals() -> tuple[signal.Signals, ...]:
+    """Returns SIGTERM, and SIGINT unless it was ignored when the process started.
 
-
-def _raise_if_failed(task: asyncio.Task[Any], *, ended_early: bool) -> None:
-    cause = None if task.cancelled() else task.exception()
-    if cause is not None or ended_early:
-        raise RootTaskEnded(task.get_name()) from cause
+    A shell ignores SIGINT for the background jobs of a script: a Ctrl-C in the terminal reaches them too, but is not
+    meant for them.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return (signal.SIGTERM,)
+    return signal.SIGTERM, signal.SIGINT
 
 
 @contextmanager

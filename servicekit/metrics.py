@@ -1,4 +1,4 @@
-"""Helpers for Prometheus metrics, and the server that exposes them."""
+"""Records Prometheus metrics, and serves them."""
 
 import asyncio
 import logging
@@ -15,8 +15,8 @@ from prometheus_client.exposition import choose_encoder
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.connections import Drop, GuardedSite, timed
 from servicekit.faults import Fault
+from servicekit.http_server import Drop, GuardedSite, timed
 
 PATH = "/metrics"
 
@@ -55,13 +55,13 @@ def exemplar(labels: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-class Guarded(Protocol):
+class HasBulkhead(Protocol):
     """Has hooks that record metrics."""
 
     bulkhead: Bulkhead
 
 
-G = TypeVar("G", bound=Guarded)
+G = TypeVar("G", bound=HasBulkhead)
 
 
 def guarded(hook: Callable[Concatenate[G, P], None]) -> Callable[Concatenate[G, P], None]:

@@ -1,40 +1,69 @@
-"""The loop of a controller whose work has no keys, and the policy by which controllers retry.
+"""Runs the loops of controllers: one loop for work without keys, and a queue that does the work on many keys.
 
-Work that belongs to one key, such as one job's, goes through a `servicekit.workqueue.KeyedWorkQueue`.
+Both are level-triggered: a wake-up says that something changed, and the loop looks at what is so.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
 
-from servicekit.backoff import Backoff
 from servicekit.bulkhead import Bulkhead
-from servicekit.faults import Fault
-from servicekit.wakeup import Wakeup
+from servicekit.faults import Backoff, RetryPolicy
+
+K = TypeVar("K", bound=Hashable)
 
 Once = Callable[[], Awaitable[float | None]]
 """Compares what is with what should be and acts. Returns after how many seconds it is due again; None: when woken."""
 
+Reconcile = Callable[[K], Awaitable[float | None]]
+"""Brings one key up to date. Returns after how many seconds the key is due again; None: when it is added again."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """Which errors are retried, after what pause, and where they are reported.
 
-    Attributes:
-        errors: The errors that are foreseen.
-        fault: Reports the first failure of a row, and the recovery.
-        first_seconds: Bound of the first pause; see `servicekit.backoff.Backoff`.
-        max_seconds: The bound stops growing here.
-    """
+class Wakeup:
+    """Remembers that there is something to look at; setting it twice is setting it once."""
 
-    errors: type[Exception] | tuple[type[Exception], ...]
-    fault: Fault
-    first_seconds: float
-    max_seconds: float
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
 
-    def backoff(self) -> Backoff:
-        """Returns the pauses for one row of failures."""
-        return Backoff(self.first_seconds, self.max_seconds)
+    @property
+    def is_set(self) -> bool:
+        """Whether the next `wait` returns at once."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Wakes the loop that waits, or keeps it from waiting the next time."""
+        self._event.set()
+
+    def clear(self) -> None:
+        """Forgets that it was set."""
+        self._event.clear()
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Returns once set, or after that many seconds (None = only when set), and is unset again."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        except TimeoutError:
+            pass
+        self.clear()
+
+
+class Notifier:
+    """Wakes all loops that depend on the same facts, without their writers knowing the loops."""
+
+    def __init__(self) -> None:
+        self._wakeups: list[Wakeup] = []
+
+    def subscribe(self) -> Wakeup:
+        """Returns a wakeup that is set with every change from now on."""
+        wakeup = Wakeup()
+        self._wakeups.append(wakeup)
+        return wakeup
+
+    def notify(self) -> None:
+        """Wakes all loops: a fact has changed."""
+        for wakeup in self._wakeups:
+            wakeup.set()
 
 
 async def reconcile(
@@ -49,7 +78,7 @@ async def reconcile(
         wakeup: Ends a pause early, also the one after a foreseen failure.
         retry: The errors that are foreseen.
     """
-    attempt = once if retry is None else _retrying(once, retry)
+    attempt = once if retry is None else _retrying_once(once, retry)
     wakeup = wakeup or Wakeup()
     while True:
         seconds = None
@@ -61,7 +90,7 @@ async def reconcile(
             await wakeup.wait(seconds)
 
 
-def _retrying(once: Once, retry: RetryPolicy) -> Once:
+def _retrying_once(once: Once, retry: RetryPolicy) -> Once:
     backoff = retry.backoff()
 
     async def attempt() -> float | None:
@@ -72,6 +101,98 @@ def _retrying(once: Once, retry: RetryPolicy) -> Once:
             return backoff.next()
         retry.fault.recovered()
         backoff.reset()
+        return seconds
+
+    return attempt
+
+
+class KeyedWorkQueue(Generic[K]):
+    """Reconciles every key that is added: once, however often it was added while it waited.
+
+    Serial for one key, concurrent across keys, like a client-go work queue with its reconcilers. A key that is added
+    while it is being reconciled is reconciled again afterwards. Keys that are added before `run` wait for it.
+
+    Args:
+        name: The name of the queue in logs and metrics, and prefix of the tasks' names.
+        reconcile: See `Reconcile`.
+        bulkhead: Keeps what nobody foresaw with its key, which is tried again after a pause, however often it is added.
+        retry: The errors that are foreseen: the key is tried again after a pause, or earlier when it is added. The
+            fault has recovered once no key fails any more.
+
+    Attributes:
+        shutting_down: Whether `run` has been cancelled. It ends when the keys that are being reconciled have ended;
+            what is added from now on is not reconciled.
+    """
+
+    def __init__(
+        self, name: str, reconcile: Reconcile[K], bulkhead: Bulkhead, retry: RetryPolicy | None = None
+    ) -> None:
+        self._name = name
+        self._bulkhead = bulkhead
+        self._reconcile = reconcile if retry is None else _retrying_key(reconcile, retry)
+        self._waiting: dict[K, None] = {}  # In order, until `run` runs.
+        self._workers: dict[K, Wakeup] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self.shutting_down = False
+
+    def add(self, key: K) -> None:
+        """Has the key reconciled as soon as possible."""
+        if (worker := self._workers.get(key)) is not None:
+            worker.set()
+        elif self._group is not None:
+            self._start(self._group, key)
+        else:
+            self._waiting[key] = None
+
+    async def run(self) -> None:
+        """Root task: reconciles until it is cancelled.
+
+        Raises:
+            ExceptionGroup: `reconcile` raised a fault of the whole process; see `servicekit.bulkhead`.
+        """
+        async with asyncio.TaskGroup() as group:
+            for key in self._waiting:
+                self._start(group, key)
+            self._waiting.clear()
+            self._group = group
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self.shutting_down, self._group = True, None
+
+    def _start(self, group: asyncio.TaskGroup, key: K) -> None:
+        self._workers[key] = wakeup = Wakeup()
+        group.create_task(self._work(key, wakeup), name=f"{self._name} {key}")
+
+    async def _work(self, key: K, wakeup: Wakeup) -> None:
+        wakeup.clear()  # What was added before this task began is served by the first call.
+        try:
+            while True:
+                seconds = None
+                with self._bulkhead.guard(self._name, key) as attempt:
+                    seconds = await self._reconcile(key)
+                if attempt.retry_in is not None:
+                    await asyncio.sleep(attempt.retry_in)
+                    continue
+                if seconds is None and not wakeup.is_set:
+                    return
+                await wakeup.wait(seconds)
+        finally:
+            del self._workers[key]
+
+
+def _retrying_key(reconcile: Reconcile[K], retry: RetryPolicy) -> Reconcile[K]:
+    failing = dict[K, Backoff]()
+
+    async def attempt(key: K) -> float | None:
+        try:
+            seconds = await reconcile(key)
+        except retry.errors as error:
+            retry.fault.failed(f"{key}: {error}")
+            return failing.setdefault(key, retry.backoff()).next()
+        failing.pop(key, None)
+        if not failing:
+            retry.fault.recovered()
         return seconds
 
     return attempt

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from servicekit import failpoints
 from servicekit.clock import Clock
-from servicekit.commands import CommandParser, SysExit
-from servicekit.completion import add_completion, print_completion
+from servicekit.commands import CommandParser, SysExit, add_completion, print_completion
 from servicekit.files import write_private
 from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from job_supervisor.cli.output import Output
-from servicekit.commands import CommandParser
-from servicekit.completion import add_completion
+from servicekit.commands import CommandParser, add_completion
 from supervisor.domain.notice import LONGEST_DRAIN_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS
 
 DATA_DIR = Path("./job-supervisor-data")

@@ -27,6 +27,7 @@ from job_supervisor.cli.errors import (
 from job_supervisor.cli.history import Past
 from job_supervisor.cli.resource_status import Placements, status_of
 from job_supervisor.cli.status import Status
+from servicekit.bounds import one_line
 from servicekit.clock import Clock
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.clock import ClusterClock
@@ -41,7 +42,6 @@ from servicekit.kubernetes.errors import (
 )
 from servicekit.kubernetes.objects import Metadata, Object, ObjectKey, UnreadObject
 from servicekit.kubernetes.server import ApiServer
-from servicekit.text import one_line
 from supervisor.cluster.objects import NODES, PODS
 from supervisor.cluster.reading import pod_or_outline
 from supervisor.domain.ids import JobName, kind_of, namespace

@@ -14,7 +14,7 @@ from job_supervisor.cli.backend import Backend
 from job_supervisor.cli.connect import connect
 from job_supervisor.cli.errors import CliError, ExitCode
 from job_supervisor.cli.output import complain
-from servicekit.completion import print_completion
+from servicekit.commands import print_completion
 
 _PLUGIN = "kubectl-"
 

@@ -25,7 +25,7 @@ from job_supervisor.cli.errors import (
 from job_supervisor.cli.history import Entry, Past
 from job_supervisor.cli.status import Status
 from servicekit.address import is_loopback
-from servicekit.connect_errors import connect_error_reason
+from servicekit.faults import connect_error_reason
 from servicekit.kubernetes.client import Resource
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import RequestKind

@@ -24,7 +24,7 @@ from servicekit.kubernetes.lease import LEASES, Lease
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
-from servicekit.wakeup import Wakeup
+from servicekit.reconcile import Wakeup
 
 RENEWALS = 4
 """Per duration: two may fail, or one may take two thirds of it, before the lease is no longer certain."""

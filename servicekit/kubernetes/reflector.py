@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from servicekit.backoff import Backoff
+from servicekit.bounds import one_line
 from servicekit.clock import Clock
-from servicekit.faults import Fault
+from servicekit.faults import Backoff, Fault
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import EventType, ResourceClient
 from servicekit.kubernetes.errors import (
@@ -20,7 +20,6 @@ from servicekit.kubernetes.errors import (
     RefusedError,
 )
 from servicekit.kubernetes.objects import Object, UnreadObject
-from servicekit.text import one_line
 
 R = TypeVar("R", bound=Object)
 

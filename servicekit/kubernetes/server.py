@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import aiohttp
 import msgspec
 
-from servicekit.connect_errors import connect_error_reason
+from servicekit.faults import connect_error_reason
 from servicekit.kubernetes.access import Access, in_pod, pod_access, require_kubeconfig
 from servicekit.kubernetes.errors import (
     ApiError,

@@ -15,7 +15,7 @@ from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError,
 from servicekit.kubernetes.execute import execute
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer, Call
-from servicekit.wakeup import Wakeup
+from servicekit.reconcile import Wakeup
 from simulator.et_operator import manifests
 from simulator.et_operator.cache import ObjectCaches, WatchedKind
 from simulator.et_operator.names import CONTAINER, EDL, TrainingJobPhase, index_of, worker_name

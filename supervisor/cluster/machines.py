@@ -1,6 +1,6 @@
 """Reads the machine under a node from the labels that clouds and provisioners set."""
 
-from servicekit.node_labels import read_labels
+from servicekit.spot import read_labels
 from supervisor.cluster.objects import Node
 from supervisor.domain.capacity import Machine, PriceClass
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from servicekit.disruption import ended_at_of, grace_of
 from servicekit.kubernetes.objects import Metadata, Owner
+from servicekit.spot import ended_at_of, grace_of
 from supervisor.cluster.annotations import INJECTED, PREFIX
 from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
 from supervisor.cluster.podspec import Body, PodSpec, amounts_of

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import structlog
 
+from servicekit.bounds import one_line
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
@@ -15,7 +16,6 @@ from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
-from servicekit.text import one_line
 from supervisor.cluster.objects import NODES, PODS, Node, Pod
 from supervisor.cluster.reading import node_or_outline, pod_or_outline
 from supervisor.domain.capacity import Resources

@@ -13,8 +13,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
-from servicekit.wakeup import Wakeup
-from servicekit.workqueue import KeyedWorkQueue
+from servicekit.reconcile import KeyedWorkQueue, Wakeup
 from supervisor.control.facts import Facts
 from supervisor.control.schedule import PlanRequests, Schedule
 from supervisor.decide.grant import Grant

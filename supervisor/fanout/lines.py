@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from servicekit.connections import mark_streaming
+from servicekit.http_server import mark_streaming
 from supervisor.refusals import Code, Refusals, Wire
 
 _MAX_BUFFERED_BYTES = 256 * 1024  # In addition to one line, whose length is bounded by the limits of messages.

@@ -6,7 +6,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 from reclaim.v1 import reclaim_pb2 as wire
 
-from servicekit.text import one_line
+from servicekit.bounds import one_line
 from supervisor.domain.capacity import Machine, PriceClass
 from supervisor.domain.ids import NAME_RULE, Host, Source, is_name
 from supervisor.domain.notice import NOT_OF_AGENTS, Announcement, NoticeClass, Report, Subject, SubjectKind

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from servicekit.backoff import Backoff
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from servicekit.wakeup import Wakeup
+from servicekit.faults import Backoff
+from servicekit.reconcile import Wakeup
 from supervisor.decide.notices import apply_report
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, NoticeId, Source

@@ -8,9 +8,8 @@ import structlog
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from servicekit.faults import Fault
-from servicekit.reconcile import RetryPolicy, reconcile
-from servicekit.wakeup import Wakeup
+from servicekit.faults import Fault, RetryPolicy
+from servicekit.reconcile import Wakeup, reconcile
 from supervisor.decide.notices import Presence, end_if_due, ends_at, silence_grace
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, NoticeId

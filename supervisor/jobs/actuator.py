@@ -13,7 +13,7 @@ from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, NotFoundError
-from servicekit.workqueue import KeyedWorkQueue
+from servicekit.reconcile import KeyedWorkQueue
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import Phase, SupervisedJob

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from servicekit.bounds import DURATION_FORM, MAX_HOSTS, MAX_LISTED_WORKERS, duration, whole
-from servicekit.text import one_line
+from servicekit.bounds import DURATION_FORM, MAX_HOSTS, MAX_LISTED_WORKERS, duration, one_line, whole
 from supervisor.cluster.annotations import (
     KNOWN,
     MANAGED,

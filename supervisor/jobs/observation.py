@@ -6,8 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from servicekit.bounds import MAX_HOSTS, MAX_ROLES, unix_seconds, whole
-from servicekit.text import one_line
+from servicekit.bounds import MAX_HOSTS, MAX_ROLES, one_line, unix_seconds, whole
 from supervisor.cluster.annotations import (
     OURS,
     REQUESTED,

@@ -7,9 +7,8 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from servicekit.backoff import Backoff
 from servicekit.clock import Clock
-from servicekit.faults import Fault
+from servicekit.faults import Backoff, Fault
 from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey

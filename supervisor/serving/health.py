@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from servicekit.health import Health
+from servicekit.lifecycle import Health
 
 
 class ServingState(StrEnum):

@@ -12,11 +12,11 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from servicekit import grpc_events
+from servicekit import process
 from servicekit.address import Address
-from servicekit.connections import Drop, GuardedSite, timed
 from servicekit.failpoints import failpoint
 from servicekit.files import draft_beside
+from servicekit.http_server import Drop, GuardedSite, timed
 from servicekit.tls import ServerCertificate
 from supervisor.failpoints import At
 from supervisor.ingest.agents import ReclaimService
@@ -100,7 +100,7 @@ class Servers:
             self.refusals.add(Wire.HTTP, _DROPPED[why], why)
 
     async def _start_grpc(self) -> tuple[grpc.aio.Server, Address]:
-        grpc_events.init_grpc()
+        process.init_grpc()
         server = grpc.aio.server(options=_grpc_options(self.settings.connection_seconds))
         server.add_generic_rpc_handlers((self.agents,))
         address = self.settings.grpc

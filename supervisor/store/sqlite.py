@@ -18,10 +18,10 @@ from typing import Any, Self, TypeVar, TypeVarTuple, cast
 import msgspec
 import structlog
 
+from servicekit.bounds import one_line
 from servicekit.clock import BootTime, Clock
 from servicekit.failpoints import failpoint
 from servicekit.files import draft_beside
-from servicekit.text import one_line
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, Observed, SupervisedJob, ended_before
 from supervisor.domain.notice import NoticeState, ReclaimNotice

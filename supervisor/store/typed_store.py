@@ -16,7 +16,7 @@ from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
 from servicekit.kubernetes.objects import ObjectKey
-from servicekit.workqueue import KeyedWorkQueue
+from servicekit.reconcile import KeyedWorkQueue
 from supervisor.failpoints import At
 from supervisor.store.codec import Codec, Fields, StoredRecord
 from supervisor.store.interface import StoreUnavailableError

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from servicekit.text import one_line
+from servicekit.bounds import one_line
 from supervisor.check.checking import check
 from supervisor.check.finding import Finding, Severity
 from supervisor.check.reading import jobs_in

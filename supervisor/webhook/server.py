@@ -11,7 +11,7 @@ from aiohttp import web
 
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
-from servicekit.connections import Drop, GuardedSite, timed
+from servicekit.http_server import Drop, GuardedSite, timed
 from servicekit.tls import ServerCertificate
 from supervisor.ingest.http import body, protocol_log, refusing
 from supervisor.refusals import Code, Refusals, Wire, readable

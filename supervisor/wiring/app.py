@@ -17,10 +17,9 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.lifecycle import run_tasks
-from servicekit.memory import Trimmer
-from servicekit.reconcile import reconcile
+from servicekit.process import Trimmer
+from servicekit.reconcile import Notifier, reconcile
 from servicekit.tls import ServerCertificate
-from servicekit.wakeup import Notifier
 from supervisor.control.facts import Facts, NoCluster
 from supervisor.control.loop import Control, ControlDependencies
 from supervisor.control.schedule import PlanRequests

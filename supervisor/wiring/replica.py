@@ -12,8 +12,8 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer, always
 from servicekit.lifecycle import run_tasks
+from servicekit.reconcile import Notifier
 from servicekit.tls import ServerCertificate
-from servicekit.wakeup import Notifier
 from supervisor.jobs.registry import resources
 from supervisor.leadership import elected
 from supervisor.leadership.elected import ElectedLeadership

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from servicekit import descriptors
 from servicekit.address import parse
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from servicekit.http_server import Probes
 from servicekit.lifecycle import cancel_on_signals, stop_on_signals
-from servicekit.probes import Probes
+from servicekit.process import raise_descriptor_limit
 from servicekit.settings import SettingsError
 from servicekit.tls import Files, ServerCertificate
 from supervisor.identity.tokens import Tokens
@@ -62,7 +62,7 @@ class ServingProcess:
 
 async def serve(settings: Settings) -> int:
     """Runs the supervisor until SIGTERM or SIGINT; returns the exit code."""
-    descriptors.raise_limit()
+    raise_descriptor_limit()
     clock = Clock()
     certificate = load_certificate(settings, clock)
     create_data_dir(settings.data_dir)

@@ -28,7 +28,7 @@ from node_agent.poller import Poller
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.disruption import Reclaim, Withdrawn
+from servicekit.spot import PodReclaim, Withdrawn
 from tests.node_agent.fake_api_server import fake_api_server
 from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
 from tests.node_agent.test_agent_discovery import DiscoveryScene
@@ -106,7 +106,7 @@ async def test_a_pod_that_raises_is_tried_again_and_the_others_are_reported(
     """While it is, nobody may think that all pods are seen."""
     broken = {"bad"}
 
-    def classify(pod: WatchedPod) -> Reclaim | Withdrawn | None:
+    def classify(pod: WatchedPod) -> PodReclaim | Withdrawn | None:
         if pod.metadata.name in broken:
             raise UNFORESEEN
         return classified(pod)
@@ -131,7 +131,7 @@ async def test_a_pod_that_raises_is_tried_again_and_the_others_are_reported(
 async def test_a_pod_that_raised_and_is_gone_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch, bulkhead: Bulkhead
 ) -> None:
-    def classify(_pod: WatchedPod) -> Reclaim | Withdrawn | None:
+    def classify(_pod: WatchedPod) -> PodReclaim | Withdrawn | None:
         raise UNFORESEEN
 
     monkeypatch.setattr(pods_module, "classify", classify)

@@ -14,7 +14,7 @@ from tests.testkit.waiting import until
 
 # Packages of the other deployables, and parts of the agent's own that only some settings need.
 FOREIGN = ("cryptography", "jinja2", "kubernetes_asyncio", "numpy", "supervisor", "uvloop", "yaml")
-OPTIONAL = ("aiohttp.web", "prometheus_client", "servicekit.metrics", "servicekit.probes")
+OPTIONAL = ("aiohttp.web", "prometheus_client", "servicekit.metrics", "servicekit.http_server")
 POLLS = 4
 MAX_WAKE_UPS = 20
 """Of the event loop between two polls. There are about four: for the request, its answer, and what follows the pods."""

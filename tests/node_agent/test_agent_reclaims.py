@@ -8,7 +8,7 @@ import pytest
 
 from node_agent.notices import AnnouncementState, NoticeReport, NoticeSubjectKind
 from node_agent.pods import WatchedPod, classify, read_pod, report
-from servicekit.disruption import Reclaim, Withdrawn
+from servicekit.spot import PodReclaim, Withdrawn
 from tests.node_agent.pod_manifests import MANAGED, NOON, SPOT, UID, disruption, pod
 
 EVICTED = disruption("EvictionByEvictionAPI", message="Eviction API: evicting")
@@ -54,7 +54,7 @@ def test_a_reclaim_names_who_takes_the_pod_and_when(state: WatchedPod, message: 
     """In the words of whoever does; the deadline is the end of its grace, or of its last process."""
     expected = None if ends is None else datetime.fromtimestamp(NOON + ends, UTC)
     said = classify(state)
-    assert isinstance(said, Reclaim)
+    assert isinstance(said, PodReclaim)
     assert (said.message, said.deadline) == (message, expected)
 
 
@@ -112,14 +112,14 @@ def test_what_a_pod_lacks_is_nothing() -> None:
         {"status": {**failed, "containerStatuses": [{"state": {"terminated": {"finishedAt": None}}}]}},
     ):
         state = read_pod(json.dumps({"metadata": metadata, **content}).encode())
-        assert classify(state) == Reclaim("Failed: Evicted", None, 30.0)
+        assert classify(state) == PodReclaim("Failed: Evicted", None, 30.0)
     bare = {name: value for name, value in metadata.items() if name != "annotations"}
     assert not read_pod(json.dumps({"metadata": {**bare, "annotations": None}}).encode()).opted_in
 
 
 @pytest.mark.parametrize("annotations", [{MANAGED: "true"}, {SPOT: "true"}, {MANAGED: "false", SPOT: "true"}])
 def test_either_annotation_opts_in(annotations: dict[str, str]) -> None:
-    assert isinstance(classify(pod(EVICTED, annotations=annotations)), Reclaim)
+    assert isinstance(classify(pod(EVICTED, annotations=annotations)), PodReclaim)
 
 
 def test_a_disruption_that_did_not_happen_was_taken_back() -> None:

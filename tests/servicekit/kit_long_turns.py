@@ -12,7 +12,7 @@ from typing import Any
 import grpc.aio
 import uvloop
 
-from servicekit import grpc_events
+from servicekit import process
 
 _STREAMS = 200
 """Four events each: more than twice what gRPC's socket holds."""
@@ -30,7 +30,7 @@ class _Echo(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The stubs' para
 
 async def _main() -> int:
     if sys.argv[1] == "keep-up":
-        grpc_events.init_grpc()
+        process.init_grpc()
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((_Echo(),))
     port = server.add_insecure_port("127.0.0.1:0")

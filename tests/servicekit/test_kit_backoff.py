@@ -3,8 +3,8 @@
 import random
 from collections import Counter
 
-from servicekit.backoff import Backoff, ReconnectBackoff
 from servicekit.clock import Clock
+from servicekit.faults import Backoff, ReconnectBackoff
 
 
 def test_delays_are_drawn_from_a_range_that_doubles_up_to_its_bound() -> None:

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from servicekit.address import Address
 from servicekit.clock import Clock
-from servicekit.connections import Connection, Drop, GuardedSite, mark_streaming, timed
+from servicekit.http_server import Drop, GuardedConnection, GuardedSite, mark_streaming, timed
 from servicekit.tls import Files, ServerCertificate
 from simulator.certificates import SimulatedAuthority
 from tests.testkit.loops import UvloopPolicy
@@ -227,7 +227,7 @@ async def test_a_peer_that_acknowledges_nothing_is_given_up() -> None:
             option = socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT
             made.set_result(transport.get_extra_info("socket").getsockopt(*option))
 
-    server = await loop.create_server(lambda: Connection(Inner(), PATIENCE, lambda _: None), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: GuardedConnection(Inner(), PATIENCE, lambda _: None), "127.0.0.1", 0)
     async with server:
         _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         assert await made == 15_000
@@ -237,7 +237,8 @@ async def test_a_peer_that_acknowledges_nothing_is_given_up() -> None:
 def test_the_descriptor_limit_is_raised_as_far_as_it_goes() -> None:
     """A child that starts with few has as many as it may have."""
     program = (
-        "import resource; from servicekit.descriptors import raise_limit; print(raise_limit(), *resource.getrlimit(7))"
+        "import resource; from servicekit.process import raise_descriptor_limit;"
+        "print(raise_descriptor_limit(), *resource.getrlimit(7))"
     )
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert resource.RLIMIT_NOFILE == 7

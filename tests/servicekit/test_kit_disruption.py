@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from node_agent import pods as agents
-from servicekit.disruption import Reclaim, Withdrawn
+from servicekit.spot import PodReclaim, Withdrawn
 from supervisor.cluster.reading import read_pod
 from supervisor.domain.notice import Announcement
 from supervisor.ingest.cluster.signals import pod_signal
@@ -30,7 +30,7 @@ def gone(ends: float | None, lead: float, message: str) -> Said:
 
 def by_agent(data: bytes) -> Said | None:
     match agents.classify(agents.read_pod(data)):
-        case Reclaim(message, ends, lead):
+        case PodReclaim(message, ends, lead):
             return gone(None if ends is None else ends.timestamp() - NOON, lead, message)
         case Withdrawn():
             return WITHDRAWN

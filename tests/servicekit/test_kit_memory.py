@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from servicekit.memory import Trimmer
+from servicekit.process import Trimmer
 
 MIB = 1024 * 1024
 
 FREED_BETWEEN_USED = """
 import ctypes
-from servicekit.memory import resident_bytes, trim
+from servicekit.process import resident_bytes, trim
 
 malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
 malloc.restype, malloc.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]

@@ -16,7 +16,7 @@ from servicekit import metrics
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.connections import Drop
+from servicekit.http_server import Drop
 from servicekit.metrics import LabelLimiter, MetricsServer, exemplar, guarded
 from tests.testkit.waiting import until
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servicekit.node_labels import LabelledMachine, read_labels
+from servicekit.spot import LabelledMachine, read_labels
 
 STRATEGY = "node.alibabacloud.com/spot-strategy"
 

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from servicekit.address import Address
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.health import Health
+from servicekit.http_server import Probes
+from servicekit.lifecycle import Health
 from servicekit.logs import LogFormat, configure
-from servicekit.probes import Probes
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,8 @@ from structlog.testing import capture_logs
 
 from servicekit.bulkhead import Bulkhead, ProcessFault
 from servicekit.clock import Clock
-from servicekit.faults import Fault
-from servicekit.reconcile import RetryPolicy, reconcile
-from servicekit.wakeup import Wakeup
-from servicekit.workqueue import KeyedWorkQueue
+from servicekit.faults import Fault, RetryPolicy
+from servicekit.reconcile import KeyedWorkQueue, Wakeup, reconcile
 
 PATIENCE = 30.0
 LONG = 3600.0

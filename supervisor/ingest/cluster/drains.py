@@ -2,8 +2,7 @@
 
 from datetime import datetime
 
-from servicekit.bounds import instant_of, unix_seconds
-from servicekit.text import one_line
+from servicekit.bounds import instant_of, one_line, unix_seconds
 from supervisor.cluster.annotations import DRAIN, DRAIN_AT
 from supervisor.cluster.objects import Node
 from supervisor.decide.notices import Signal

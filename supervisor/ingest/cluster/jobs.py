@@ -9,9 +9,8 @@ import structlog
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from servicekit.faults import Fault
-from servicekit.reconcile import RetryPolicy
-from servicekit.workqueue import KeyedWorkQueue
+from servicekit.faults import Fault, RetryPolicy
+from servicekit.reconcile import KeyedWorkQueue
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.failpoints import At

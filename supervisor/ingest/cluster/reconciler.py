@@ -8,8 +8,7 @@ import structlog
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.reconcile import reconcile
-from servicekit.wakeup import Wakeup
+from servicekit.reconcile import Wakeup, reconcile
 from supervisor.cluster.events import ClusterEvent, ClusterEvents
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.view import ClusterView

@@ -1,15 +1,14 @@
 """Derives signals from the state of pods and nodes, and from Events about them. Pure.
 
-Which end of a pod is a reclaim is `servicekit.disruption`'s, as for the agents.
+Which end of a pod is a reclaim is `servicekit.spot`'s, as for the agents.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from servicekit.bounds import instant_of, unix_seconds
-from servicekit.disruption import PodCondition, PodState, Reclaim, classify
-from servicekit.text import one_line
+from servicekit.bounds import instant_of, one_line, unix_seconds
+from servicekit.spot import PodCondition, PodReclaim, PodState, classify
 from supervisor.cluster.events import ClusterEvent
 from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
 from supervisor.decide.notices import Signal
@@ -63,7 +62,7 @@ def pod_signal(pod: Pod) -> Signal | None:
         return None
     end = (
         _End(one_line(classified.message), unix_seconds(classified.deadline), classified.lead)
-        if isinstance(classified, Reclaim)
+        if isinstance(classified, PodReclaim)
         else None
     )
     return _condition_signal(POD_CONDITION, pod_subject(pod), pod.metadata.version, end)

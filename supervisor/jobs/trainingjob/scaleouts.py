@@ -18,8 +18,7 @@ from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
 from servicekit.kubernetes.objects import ObjectKey, OwnedMetadata, UnreadObject
 from servicekit.kubernetes.reflector import Reflector
-from servicekit.reconcile import reconcile
-from servicekit.wakeup import Wakeup
+from servicekit.reconcile import Wakeup, reconcile
 from supervisor.cluster.annotations import OURS, REQUESTED
 from supervisor.domain.ids import JobName, cluster_job
 from supervisor.domain.job import SupervisedJob

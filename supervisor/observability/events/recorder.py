@@ -4,13 +4,12 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
-from servicekit.backoff import Backoff
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.faults import Fault
+from servicekit.faults import Backoff, Fault
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotFoundError
 from servicekit.kubernetes.server import ApiServer
-from servicekit.wakeup import Wakeup
+from servicekit.reconcile import Wakeup
 from supervisor.observability.events.api import Events
 from supervisor.observability.events.event import EventDraft
 from supervisor.observability.events.queue import EventQueue, PendingEvent, SendResult, TokenBucket

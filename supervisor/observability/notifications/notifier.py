@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.wakeup import Wakeup
+from servicekit.reconcile import Wakeup
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import Change, JobForgotten
 from supervisor.observability.notifications.composing import messages

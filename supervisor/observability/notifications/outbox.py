@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from servicekit.backoff import Backoff
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.faults import Fault
-from servicekit.wakeup import Wakeup
+from servicekit.faults import Backoff, Fault
+from servicekit.reconcile import Wakeup
 from supervisor.observability.notifications.config import Target
 from supervisor.observability.notifications.delivery import Attempt, Outcome, Poster
 from supervisor.observability.notifications.message import Message

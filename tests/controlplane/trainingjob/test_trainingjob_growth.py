@@ -10,7 +10,7 @@ import pytest
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
-from servicekit.wakeup import Notifier
+from servicekit.reconcile import Notifier
 from simulator.et_operator.crds import create_crds
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import Host

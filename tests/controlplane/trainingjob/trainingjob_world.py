@@ -11,7 +11,7 @@ from typing import Any
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
-from servicekit.wakeup import Notifier
+from servicekit.reconcile import Notifier
 from supervisor.cluster.view import ClusterView
 from supervisor.control.facts import Facts
 from supervisor.control.loop import Control, ControlDependencies

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.wakeup import Wakeup
+from servicekit.reconcile import Wakeup
 from supervisor.control.loop import Control, ControlDependencies
 from tests.testkit.waiting import until
 

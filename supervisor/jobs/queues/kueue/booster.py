@@ -10,10 +10,9 @@ import structlog
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.faults import Fault
+from servicekit.faults import Fault, RetryPolicy
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError
-from servicekit.reconcile import RetryPolicy
-from servicekit.workqueue import KeyedWorkQueue
+from servicekit.reconcile import KeyedWorkQueue
 from supervisor.decide.situation import RankZero
 from supervisor.domain.ids import JobId, JobName
 from supervisor.fanout.saves import Save, Saves

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from servicekit.bounds import one_line
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
@@ -15,7 +16,6 @@ from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.objects import Metadata, Owner
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
-from servicekit.text import one_line
 from supervisor.cluster.annotations import OURS, PRIORITY_BOOST, SUSPENDED_BY
 from supervisor.cluster.objects import Condition
 from supervisor.domain.ids import JobName

@@ -1,18 +1,35 @@
-"""The one rule by which node agents and supervisors recognize a reclaim in the state of a pod. Pure.
+"""The rules by which node agents and supervisors alike read spot capacity from the API server's objects. Pure.
 
-A reclaim ends a pod against its owner's will. A deletion alone is never a reclaim: users, scale-ins and the garbage
-collector after a deleted job delete pods too. A component that takes capacity away first sets the condition
-DisruptionTarget: the scheduler (preemption), the eviction API, the taint manager, the pod garbage collector and the
-kubelet (pressure, shutdown). Kubelets also set the reason of the failure, older ones only that. A virtual node has a
-condition of its own.
+The labels of a Node describe its machine. The state of a pod shows a reclaim, which ends the pod against its owner's
+will. A deletion alone is never a reclaim: users, scale-ins and the garbage collector after a deleted job delete pods
+too. A component that takes capacity away first sets the condition DisruptionTarget: the scheduler (preemption), the
+eviction API, the taint manager, the pod garbage collector and the kubelet (pressure, shutdown). Kubelets also set the
+reason of the failure, older ones only that. A virtual node has a condition of its own.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from servicekit.bounds import later, nearest_seconds, unix_seconds
+
+_REGION = "topology.kubernetes.io/region"
+_ZONE = "topology.kubernetes.io/zone"
+_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+# Its value is the cloud's word for how the price is set; the others only tell spot from the rest.
+_STRATEGY = "node.alibabacloud.com/spot-strategy"
+_IS_SPOT: Mapping[str, Mapping[str, bool]] = {
+    _STRATEGY: {"NoSpot": False, "SpotAsPriceGo": True, "SpotWithPriceLimit": True},
+    "eks.amazonaws.com/capacityType": {"SPOT": True, "ON_DEMAND": False},
+    "cloud.google.com/gke-spot": {"true": True},
+    "cloud.google.com/gke-preemptible": {"true": True},
+    "cloud.google.com/gke-provisioning": {"spot": True, "preemptible": True, "standard": False},
+    "kubernetes.azure.com/scalesetpriority": {"spot": True, "regular": False},
+    "karpenter.sh/capacity-type": {"spot": True, "on-demand": False, "reserved": False},
+}
+# Characters that Kubernetes allows in the value of a label.
+_MAX_VALUE = 63
 
 DISRUPTED = "DisruptionTarget"
 EXPIRED = "ContainerInstanceExpired"
@@ -70,7 +87,7 @@ class PodState:
 
 
 @dataclass(frozen=True, slots=True)
-class Reclaim:
+class PodReclaim:
     """The pod will be reclaimed, or was.
 
     Attributes:
@@ -100,37 +117,32 @@ def ended_at_of(ends: Sequence[datetime | None]) -> datetime | None:
     return max(known, key=nearest_seconds) if known and len(known) == len(ends) else None
 
 
-def classify(pod: PodState) -> Reclaim | Withdrawn | None:
+def classify(pod: PodState) -> PodReclaim | Withdrawn | None:
     """Classifies a pod's state; None: it tells neither that the pod is reclaimed nor that it is not."""
     if pod.succeeded:
         return None
-    reclaims = list(_reclaims(pod))
-    if reclaims:
-        return min(reclaims, key=_end)
+    ends = [(unix_seconds(reclaim.deadline), reclaim) for reclaim in _reclaims(pod)]
+    if ends:
+        # The one that comes first; one whose end is not known comes last.
+        return min(ends, key=lambda end: math.inf if end[0] is None else end[0])[1]
     # A status that is neither True nor False says nothing.
     statuses = {each.status for each in pod.conditions if each.type in (DISRUPTED, EXPIRED)}
     return Withdrawn() if statuses == {"False"} else None
 
 
-def _end(reclaim: Reclaim) -> float:
-    seconds = unix_seconds(reclaim.deadline)
-    return math.inf if seconds is None else seconds
-
-
-def _reclaims(pod: PodState) -> Iterator[Reclaim]:
-    expired, disrupted = _condition(pod, EXPIRED), _condition(pod, DISRUPTED)
+def _reclaims(pod: PodState) -> Iterator[PodReclaim]:
+    holding = [each for each in pod.conditions if each.status == "True"]
+    expired = next((each for each in holding if each.type == EXPIRED), None)
+    disrupted = next((each for each in holding if each.type == DISRUPTED), None)
     if expired is not None:
         deadline = None if expired.since is None else later(expired.since, _EXPIRED_LEAD)
-        yield Reclaim(_said(expired), deadline, _EXPIRED_LEAD)
+        yield PodReclaim(_sentence(expired.type, expired.reason, expired.message), deadline, _EXPIRED_LEAD)
     if disrupted is None:
         if pod.failed and pod.reason in _FAILED_BY_RECLAIM:
-            yield Reclaim(_sentence("Failed", pod.reason, pod.message), _known(pod.ended_at), pod.grace)
+            yield PodReclaim(_sentence("Failed", pod.reason, pod.message), _known(pod.ended_at), pod.grace)
     elif not _ending_already(pod, disrupted):
-        yield Reclaim(_said(disrupted), _ends(pod, disrupted), pod.grace)
-
-
-def _condition(pod: PodState, kind: str) -> PodCondition | None:
-    return next((each for each in pod.conditions if each.type == kind and each.status == "True"), None)
+        message = _sentence(disrupted.type, disrupted.reason, disrupted.message)
+        yield PodReclaim(message, _ends(pod, disrupted), pod.grace)
 
 
 def _ends(pod: PodState, disrupted: PodCondition) -> datetime | None:
@@ -158,9 +170,40 @@ def _known(instant: datetime | None) -> datetime | None:
     return None if instant is None else later(instant, 0.0)
 
 
-def _said(condition: PodCondition) -> str:
-    return _sentence(condition.type, condition.reason, condition.message)
-
-
 def _sentence(*parts: str) -> str:
     return ": ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledMachine:
+    """A machine as far as labels tell.
+
+    Attributes:
+        region: Empty if it is unknown, as are the next two.
+        zone: See `region`.
+        instance_type: See `region`.
+        is_spot: Whether the cloud can reclaim it; None if that is unknown.
+        spot_strategy: The cloud's own word for how the price is set, or empty.
+    """
+
+    region: str
+    zone: str
+    instance_type: str
+    is_spot: bool | None
+    spot_strategy: str
+
+
+def read_labels(labels: Mapping[str, str]) -> LabelledMachine:
+    """Returns what the labels of a Node tell. Values that are not known are ignored."""
+
+    def value(name: str) -> str:
+        return labels.get(name, "")[:_MAX_VALUE]
+
+    known = (values.get(value(name)) for name, values in _IS_SPOT.items())
+    return LabelledMachine(
+        region=value(_REGION),
+        zone=value(_ZONE),
+        instance_type=value(_INSTANCE_TYPE),
+        is_spot=next((is_spot for is_spot in known if is_spot is not None), None),
+        spot_strategy=value(_STRATEGY),
+    )

@@ -1,7 +1,8 @@
-"""Deadlines for the connections of an HTTP server: aiohttp itself waits for ever for a request that never comes.
+"""Serves HTTP: connections with deadlines, the server for probes, and a `Server` header without versions.
 
-A connection always has a deadline, except while its answer is a stream. While it is open or idle, the deadline is for a
-complete head; after that, for the rest of the request and its answer. No byte in between extends it.
+aiohttp itself waits for ever for a request that never comes. Here a connection always has a deadline, except while its
+answer is a stream. While it is open or idle, the deadline is for a complete head; after that, for the rest of the
+request and its answer. No byte in between extends it.
 """
 
 import asyncio
@@ -9,12 +10,15 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import cast
+from typing import Any, cast
 
-from aiohttp import web
+import msgspec
+from aiohttp import web, web_response
 
 from servicekit.address import Address
-from servicekit.server_name import hide_versions
+from servicekit.lifecycle import Health
+
+_SERVER_NAME = "job-supervisor"
 
 _CLOSE_SECONDS = 2.0  # For the peer's part in the end of a TLS connection; the default is 30.
 _UNANSWERED_MILLISECONDS = 15_000  # The silence after which the wire gives up a peer. The system's default: 16 minutes.
@@ -37,7 +41,7 @@ OnDrop = Callable[[Drop], None]
 """Called for each connection that was dropped."""
 
 
-class Connection(asyncio.Protocol):
+class GuardedConnection(asyncio.Protocol):
     """Stands between a transport and aiohttp's protocol, and enforces the deadlines.
 
     Args:
@@ -61,7 +65,11 @@ class Connection(asyncio.Protocol):
         """The connection is open, and the TLS handshake is done if there is one."""
         # No isinstance: uvloop's transports are not of asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
-        _bound_silence(transport)
+        # Ends a connection whose peer acknowledges nothing. Keepalive does not: the kernel sends no probes while
+        # unacknowledged data, such as heartbeats, is on its way.
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MILLISECONDS)
         self._arm(Drop.NO_REQUEST)
         self._inner.connection_made(transport)
 
@@ -113,6 +121,7 @@ class Connection(asyncio.Protocol):
         self._deadline = asyncio.get_running_loop().call_later(self._timeout_seconds, self._time_out)
 
     def _time_out(self) -> None:
+        # Looked up now: a first byte makes an idle connection one without a complete request.
         self._drop(self._on_timeout)
 
     def _disarm(self) -> None:
@@ -128,14 +137,14 @@ class Connection(asyncio.Protocol):
 
 
 class GuardedSite(web.BaseSite):
-    """A listening socket with a `Connection` for each peer. The application needs the `timed` middleware.
+    """A listening socket with a `GuardedConnection` for each peer. The application needs the `timed` middleware.
 
     Args:
         runner: Set up already.
         address: Port 0 picks a free port.
         context: Has the server's certificate; None serves without TLS.
-        timeout_seconds: For the TLS handshake, and then as for a `Connection`.
-        on_drop: See `Connection`.
+        timeout_seconds: For the TLS handshake, and then as for a `GuardedConnection`.
+        on_drop: See `GuardedConnection`.
     """
 
     def __init__(
@@ -176,11 +185,11 @@ class GuardedSite(web.BaseSite):
             ssl_shutdown_timeout=_CLOSE_SECONDS if secured else None,
         )
 
-    def _connection(self) -> Connection:
+    def _connection(self) -> GuardedConnection:
         server = self._runner.server
         if server is None:
             raise ConnectionAbortedError("the server has stopped")
-        return Connection(server(), self._timeout_seconds, self._on_drop)
+        return GuardedConnection(server(), self._timeout_seconds, self._on_drop)
 
 
 @web.middleware
@@ -203,16 +212,63 @@ def mark_streaming(request: web.Request) -> None:
         connection.answer_streams()
 
 
-def _of(request: web.Request) -> Connection | None:
+def _of(request: web.Request) -> GuardedConnection | None:
     protocol = None if request.transport is None else request.transport.get_protocol()
-    return protocol if isinstance(protocol, Connection) else None
+    return protocol if isinstance(protocol, GuardedConnection) else None
 
 
-def _bound_silence(transport: asyncio.BaseTransport) -> None:
-    """Ends a connection whose peer acknowledges nothing.
+def hide_versions() -> None:
+    """Sets the `Server` header of every answer to this product's name, without versions.
 
-    Keepalive does not: the kernel sends no probes while unacknowledged data, such as heartbeats, is on its way.
+    aiohttp names itself and Python, with their versions, and has no setting for it. A hook of the application does not
+    run for a connection that is refused before there is a request.
     """
-    connection = transport.get_extra_info("socket")
-    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MILLISECONDS)
+    web_response.SERVER_SOFTWARE = _SERVER_NAME  # type: ignore[attr-defined]  # Not part of aiohttp's public interface.
+
+
+class Probes:
+    """Answers both probes with 200 or 503, and the detail as JSON.
+
+    Args:
+        live: Called for every `/livez`. An unhealthy answer asks for a restart, so it must not depend on anything
+            outside the process.
+        ready: Called for every `/readyz`.
+        address: Port 0 picks a free port, which `start` returns.
+    """
+
+    def __init__(
+        self,
+        live: Callable[[], Health],
+        ready: Callable[[], Health],
+        address: Address = Address("127.0.0.1", 0),  # noqa: B008 - frozen
+    ) -> None:
+        self._address = address
+        app = web.Application()
+        app.router.add_get("/livez", _handler(live))
+        app.router.add_get("/readyz", _handler(ready))
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+
+    async def start(self) -> Address:
+        """Starts to listen and returns the address.
+
+        Raises:
+            OSError: The address is not available.
+        """
+        hide_versions()
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._address.host, self._address.port).start()
+        host, port = self._runner.addresses[0][:2]
+        return Address(host, port)
+
+    async def stop(self) -> None:
+        """Stops listening and closes open connections."""
+        await self._runner.cleanup()
+
+
+def _handler(probe: Callable[[], Health]) -> Callable[[web.Request], Any]:
+    async def answer(_request: web.Request) -> web.Response:
+        health = probe()
+        body = msgspec.json.encode({"ok": health.ok, "detail": health.detail})
+        return web.Response(body=body, status=200 if health.ok else 503, content_type="application/json")
+
+    return answer
