@@ -211,13 +211,13 @@ def _tokens(settings: Settings) -> Tokens:
 
 def _notify_test(settings: Settings, _given: argparse.Namespace) -> int:
     # Imported here: the other commands need no client.
-    from supervisor.observability.notifications.trial import send  # noqa: PLC0415
+    from supervisor.observability.notifications.delivery import send_trial  # noqa: PLC0415
     from supervisor.wiring.startup import load_notifications  # noqa: PLC0415
 
     config = load_notifications(settings)
     if config is None:
         raise SettingsError(f"{PREFIX}NOTIFICATIONS_FILE", "names no file, so there are no targets")
-    results = asyncio.run(send(config, settings.notifications_timeout_seconds, settings.notifications_proxy))
+    results = asyncio.run(send_trial(config, settings.notifications_timeout_seconds, settings.notifications_proxy))
     for target, reason in results.items():
         sys.stdout.write(f"{target}: {f'failed: {reason}' if reason else 'sent'}\n")
     return _FAILED if any(results.values()) else 0

@@ -51,8 +51,8 @@ from supervisor.observability.groups import Groups
 from supervisor.observability.history import JobHistory
 from supervisor.observability.hooks import LiveState, MetricsHooks, NoMetrics
 from supervisor.observability.journal import Journal, Listener
-from supervisor.observability.notifications.config import Config as NotificationConfig
-from supervisor.observability.notifications.notifier import Notifications, Timing
+from supervisor.observability.notifications.config import NotificationConfig
+from supervisor.observability.notifications.notifier import Notifications, NotificationTiming
 from supervisor.observability.page import status_page
 from supervisor.observability.phase_tracker import PhaseTracker
 from supervisor.observability.status import StatusEndpoint
@@ -448,7 +448,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
 def _notifications(base: Foundation, state: SharedState, config: NotificationConfig) -> Feature:
     """Messages to webhooks about what happens to jobs."""
     settings = base.settings
-    timing = Timing(
+    timing = NotificationTiming(
         group_seconds=settings.notifications_group_seconds,
         timeout_seconds=settings.notifications_timeout_seconds,
         uncovered_seconds=settings.notifications_uncovered_seconds,

@@ -20,8 +20,7 @@ from servicekit.tls import Files, ServerCertificate
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import AlwaysLeader
 from supervisor.observability.hooks import MetricsHooks, NoMetrics
-from supervisor.observability.notifications.config import Config as NotificationConfig
-from supervisor.observability.notifications.config import ConfigError, load
+from supervisor.observability.notifications.config import ConfigError, NotificationConfig, load
 from supervisor.refusals import Refusals
 from supervisor.serving.health import ServingState, SupervisorHealth
 from supervisor.settings import PREFIX, Settings, StoreKind, create_data_dir

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from charts.files import CHART
-from supervisor.observability.notifications.config import load
-from supervisor.observability.notifications.message import Kind
-from supervisor.observability.notifications.templates import Format
+from supervisor.observability.notifications.config import Format, load
+from supervisor.observability.notifications.message import NotificationKind
 from tests.chart.chart_rendering import Helm, environment, one, pod_of
 
 _TARGETS: list[dict[str, Any]] = [
@@ -38,7 +37,7 @@ def test_the_file_is_read_and_each_url_is_where_it_says(helm: Helm, tmp_path: Pa
     assert (config.cluster, config.targets[0].text, config.targets[1].kinds) == (
         "prod",
         "{{ title }}\n",
-        (Kind.LATE_STOP,),
+        (NotificationKind.LATE_STOP,),
     )
 
 
@@ -54,5 +53,5 @@ def test_a_change_of_the_targets_starts_new_pods(helm: Helm) -> None:
 def test_the_schema_knows_every_kind_and_format() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
     target = schema["properties"]["notifications"]["properties"]["targets"]["items"]["properties"]
-    assert target["kinds"]["items"]["enum"] == [str(kind) for kind in Kind]
+    assert target["kinds"]["items"]["enum"] == [str(kind) for kind in NotificationKind]
     assert sorted(target["format"]["enum"]) == sorted(Format)

@@ -1,4 +1,4 @@
-"""Collects what happened, groups it, and hands messages to the outboxes of all targets."""
+"""Groups what happened, and hands messages to the outboxes of all targets."""
 
 import asyncio
 from collections import deque
@@ -12,46 +12,44 @@ from servicekit.clock import Clock
 from servicekit.reconcile import Wakeup
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import Change, JobForgotten
-from supervisor.observability.notifications.composing import messages
-from supervisor.observability.notifications.config import Config
-from supervisor.observability.notifications.coverage import CoverageWatch, uncovered
-from supervisor.observability.notifications.delivery import Outcome, Poster
-from supervisor.observability.notifications.message import Happening, Kind
-from supervisor.observability.notifications.outbox import Limits, Outbox, Outcomes
-from supervisor.observability.notifications.rules import happenings, recent
+from supervisor.observability.notifications.config import NotificationConfig
+from supervisor.observability.notifications.delivery import (
+    DeliveryOutcome,
+    NotificationOutbox,
+    OutboxLimits,
+    Outcomes,
+    Poster,
+)
+from supervisor.observability.notifications.message import NotificationKind, Occurrence, messages
+from supervisor.observability.notifications.occurrences import CoverageWatch, occurrences, recent, uncovered
 from supervisor.observability.transitions import is_late
 
-MAX_HAPPENINGS = 2000
-"""Happenings of one moment; beyond that the oldest are dropped. 2,500 notices in a minute are 400 in ten seconds."""
+MAX_OCCURRENCES = 2000
+"""Within one moment; beyond that the oldest are dropped. 2,500 notices in a minute are 400 in ten seconds."""
 
 _LOOK_SECONDS = 15.0
 """Interval at which coverage is checked: 4,000 workers take some milliseconds."""
 
 ALL = "all"
-"""The target under which happenings are counted that were dropped before they became messages."""
+"""The target under which occurrences are counted that were dropped before they became messages."""
 
 if TYPE_CHECKING:
     from supervisor.domain.ids import JobName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class NotificationTiming:
     """The settings of all targets, see `supervisor.settings`."""
 
     group_seconds: float
     timeout_seconds: float
     uncovered_seconds: float
     proxy: str = ""
-    limits: Limits = Limits()  # noqa: RUF009 - it is frozen
-
-    @property
-    def look_seconds(self) -> float:
-        """The interval of looks at the coverage."""
-        return min(_LOOK_SECONDS, max(0.05, self.uncovered_seconds))
+    limits: OutboxLimits = OutboxLimits()  # noqa: RUF009 - it is frozen
 
 
 class Notifications:
-    """A listener of the journal, and the root task that sends.
+    """Listens to the journal, and sends messages in a root task.
 
     Args:
         config: The targets.
@@ -68,8 +66,8 @@ class Notifications:
 
     def __init__(  # noqa: PLR0913, PLR0917 - documented above
         self,
-        config: Config,
-        timing: Timing,
+        config: NotificationConfig,
+        timing: NotificationTiming,
         live: LiveState,
         may_act: Callable[[], bool],
         clock: Clock,
@@ -83,14 +81,14 @@ class Notifications:
         self._live = live
         self._clock = clock
         self._outboxes = [
-            (target.choice, Outbox(target, self.outcomes, may_act, clock, timing.limits, bulkhead))
+            (target.choice, NotificationOutbox(target, self.outcomes, may_act, clock, timing.limits, bulkhead))
             for target in config.targets
         ]
-        self._pending: deque[Happening] = deque()
+        self._pending: deque[Occurrence] = deque()
         self._drilled: set[JobName] = set()
         self._wakeup = Wakeup()
         self._coverage: CoverageWatch | None = None
-        if any(Kind.UNCOVERED in target.kinds for target in config.targets):
+        if any(NotificationKind.UNCOVERED in target.kinds for target in config.targets):
             self._coverage = CoverageWatch(partial(uncovered, live), timing.uncovered_seconds)
         # What an earlier leader decided a moment ago may still have waited for its group to be complete.
         since = live.now() - timing.group_seconds - timing.timeout_seconds
@@ -98,7 +96,7 @@ class Notifications:
 
     def on_change(self, change: Change) -> None:
         late = partial(is_late, noticed=self._live.noticed, policy=self._live.policy)
-        self._put(self._marked(each) for each in happenings(change, late))
+        self._put(self._marked(each) for each in occurrences(change, late))
         if isinstance(change, JobForgotten):
             self._drilled.discard(change.before.name)
 
@@ -109,42 +107,39 @@ class Notifications:
             for _, outbox in self._outboxes:
                 group.create_task(outbox.run(poster))
             while True:
-                await self._wakeup.wait(self._timing.look_seconds)
+                await self._wakeup.wait(min(_LOOK_SECONDS, max(0.05, self._timing.uncovered_seconds)))
                 if self._pending:
                     await asyncio.sleep(self._timing.group_seconds)
-                self._tell()
+                self._hand_over()
 
-    def _tell(self) -> None:
-        with self._bulkhead.guard("notifications", "coverage"):
-            self._look()
-        told = tuple(self._pending)
+    def _hand_over(self) -> None:
+        if self._coverage is not None:
+            with self._bulkhead.guard("notifications", "coverage"):
+                self._put(self._coverage.look(self._live.snapshot().jobs, self._clock.now()))
+        pending = tuple(self._pending)
         self._pending.clear()
         for choice, outbox in self._outboxes:
             with self._bulkhead.guard("notifications", outbox.target, retried=False):
-                for message in messages(told, choice, self._config.origin):
+                for message in messages(pending, choice, self._config.origin):
                     outbox.put(message)
 
-    def _look(self) -> None:
-        if self._coverage is not None:
-            self._put(self._coverage.look(self._live.snapshot().jobs, self._clock.now()))
-
-    def _put(self, found: Iterable[Happening]) -> None:
+    def _put(self, found: Iterable[Occurrence]) -> None:
         for each in found:
             self._pending.append(each)
-            if len(self._pending) > MAX_HAPPENINGS:
+            if len(self._pending) > MAX_OCCURRENCES:
                 self._pending.popleft()
-                self.outcomes[ALL, Outcome.DROPPED] += 1
+                self.outcomes[ALL, DeliveryOutcome.DROPPED] += 1
             self._wakeup.set()
 
-    def _marked(self, happening: Happening) -> Happening:
+    def _marked(self, occurrence: Occurrence) -> Occurrence:
         """A job that a drill has suspended is still in that drill when it resumes, though the reason is another one."""
-        if happening.job is None:
-            return happening
-        if happening.drill:
-            self._drilled.add(happening.job)
-        elif happening.kind is Kind.RESUMED and happening.job in self._drilled:
-            self._drilled.discard(happening.job)
-            return replace(happening, drill=True)
-        elif happening.kind is Kind.SUSPENDED:
-            self._drilled.discard(happening.job)
-        return happening
+        if occurrence.job is None:
+            return occurrence
+        if occurrence.drill:
+            self._drilled.add(occurrence.job)
+        elif occurrence.kind is NotificationKind.RESUMED and occurrence.job in self._drilled:
+            self._drilled.discard(occurrence.job)
+            return replace(occurrence, drill=True)
+        elif occurrence.kind is NotificationKind.SUSPENDED:
+            self._drilled.discard(occurrence.job)
+        return occurrence

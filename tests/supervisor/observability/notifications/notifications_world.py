@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.domain.ids import JobName
-from supervisor.observability.notifications.message import Happening, Kind
+from supervisor.observability.notifications.message import NotificationKind, Occurrence
 from tests.testkit.waiting import until
 
 SECRET = "/services/T000/B000/a-secret-path"
@@ -115,10 +115,14 @@ def configured(directory: Path, urls: dict[str, str], **changes: Any) -> Path:
     return path
 
 
-def happening(
-    kind: Kind = Kind.SUSPENDED, job: str | None = "team/trainingjob.bert", *, number: int = 1, drill: bool = False
-) -> Happening:
-    return Happening(
+def occurrence(
+    kind: NotificationKind = NotificationKind.SUSPENDED,
+    job: str | None = "team/trainingjob.bert",
+    *,
+    number: int = 1,
+    drill: bool = False,
+) -> Occurrence:
+    return Occurrence(
         id=f"{kind}-{job}-{number}",
         kind=kind,
         text=f"Because of number {number}.",

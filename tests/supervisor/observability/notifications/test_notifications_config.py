@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.__main__ import main
 from supervisor.observability.notifications.config import USUAL, ConfigError, load
-from supervisor.observability.notifications.message import Kind
+from supervisor.observability.notifications.message import NotificationKind
 from supervisor.settings import PREFIX
 
 TARGET = {"name": "team", "urlFile": "team.url"}
@@ -23,7 +23,7 @@ def written(directory: Path, content: Any) -> Path:
 def test_the_defaults(tmp_path: Path) -> None:
     (target,) = load(written(tmp_path, {"targets": [TARGET]})).targets
     assert (target.format, target.kinds, target.namespaces) == ("webhook", USUAL, ())
-    assert Kind.NOTICE not in USUAL
+    assert NotificationKind.NOTICE not in USUAL
     assert target.url_file == str(tmp_path / "team.url")
 
 

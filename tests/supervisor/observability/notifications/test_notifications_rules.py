@@ -8,9 +8,8 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import AcknowledgementKind, Phase, Result, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice
 from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged
-from supervisor.observability.notifications.coverage import CoverageWatch
-from supervisor.observability.notifications.message import Happening, Kind
-from supervisor.observability.notifications.rules import happenings, recent
+from supervisor.observability.notifications.message import NotificationKind, Occurrence
+from supervisor.observability.notifications.occurrences import CoverageWatch, occurrences, recent
 from supervisor.observability.transitions import is_late
 from tests.supervisor.decide.decide_builders import (
     POLICY,
@@ -36,20 +35,20 @@ class Life:
     def __init__(self, job: SupervisedJob, *notices: ReclaimNotice) -> None:
         self.job = job
         self.noticed = noticed(*notices)
-        self.told: list[Happening] = []
+        self.told: list[Occurrence] = []
 
     def of(self, _name: JobName) -> Mapping[Host, ReclaimNotice]:
         return self.noticed
 
     def becomes(self, job: SupervisedJob, at: float) -> None:
         late = partial(is_late, noticed=self.of, policy=POLICY)
-        self.told += happenings(JobChanged(self.job, job, T0 + at), late)
+        self.told += occurrences(JobChanged(self.job, job, T0 + at), late)
         self.job = job
 
     def decided(self, at: float, granted: frozenset[Host] = frozenset()) -> None:
         self.becomes(decide(self.job, seeing(self.noticed, granted=granted), at).job, at)
 
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[NotificationKind]:
         return [each.kind for each in self.told]
 
 
@@ -59,14 +58,14 @@ def stopped() -> Life:
     return life
 
 
-def test_a_group_that_is_excluded_is_one_happening_with_its_hosts() -> None:
+def test_a_group_that_is_excluded_is_one_occurrence_with_its_hosts() -> None:
     life = Life(running_job(spec(3)), notice(1), notice(2))
     life.decided(1.0)
     assert life.kinds() == []
     life.decided(5.0)
     (told,) = life.told
     assert (told.kind, told.hosts, told.text, told.at) == (
-        Kind.SHRUNK,
+        NotificationKind.SHRUNK,
         ("n1", "n2"),
         life.job.decision.reason,
         T0 + 5,
@@ -85,13 +84,13 @@ def test_a_stop_is_told_when_the_job_is_suspended_and_when_it_runs_again() -> No
         life.decided(at, granted=first(6))
     life.becomes(obeyed(life.job), 9.0)
     life.decided(9.5)
-    assert life.kinds() == [Kind.SUSPENDED, Kind.RESUMED]
+    assert life.kinds() == [NotificationKind.SUSPENDED, NotificationKind.RESUMED]
 
 
 def test_a_stop_without_an_answer_is_late() -> None:
     life = stopped()
     life.decided(70.0)
-    assert life.kinds() == [Kind.SUSPENDED, Kind.LATE_STOP]
+    assert life.kinds() == [NotificationKind.SUSPENDED, NotificationKind.LATE_STOP]
 
 
 def test_an_answer_after_the_deadline_is_late_and_told_once() -> None:
@@ -101,14 +100,14 @@ def test_an_answer_after_the_deadline_is_late_and_told_once() -> None:
     assert acknowledgement is not None
     life.becomes(observing(late, acknowledgement=replace(acknowledgement, at=T0 + 61.5)), 61.5)
     life.decided(62.0)
-    assert life.kinds() == [Kind.LATE_STOP, Kind.SUSPENDED]
+    assert life.kinds() == [NotificationKind.LATE_STOP, NotificationKind.SUSPENDED]
 
 
 def test_a_save_that_failed_is_told_as_critical_with_its_error() -> None:
     life = stopped()
     life.becomes(answered(life.job, AcknowledgementKind.FAILED, error="a full disk", has_left=True), 3.0)
     life.decided(3.5)
-    assert life.kinds() == [Kind.SUSPENDED, Kind.LATE_STOP]
+    assert life.kinds() == [NotificationKind.SUSPENDED, NotificationKind.LATE_STOP]
     assert "Rank 0 could not save: a full disk; " in life.told[-1].text
 
 
@@ -123,29 +122,29 @@ def test_a_job_that_times_out_or_ends_is_told() -> None:
     life.decided(11.0)
     life.becomes(observing(life.job, result=Result.TIMED_OUT), 12.0)
     life.decided(12.5)
-    assert life.kinds()[0] == Kind.TIMED_OUT
+    assert life.kinds()[0] == NotificationKind.TIMED_OUT
     ended = Life(observing(running_job(), running=False, result=Result.SUCCEEDED))
     ended.decided(1.0)
-    assert ended.kinds() == [Kind.FINISHED]
+    assert ended.kinds() == [NotificationKind.FINISHED]
 
 
 def test_a_job_that_becomes_known_or_is_forgotten_is_not_told() -> None:
     job = running_job()
     late = partial(is_late, noticed=lambda _job: {}, policy=POLICY)
-    assert not list(happenings(JobChanged(None, job, T0), late))
-    assert not list(happenings(JobForgotten(job, T0), late))
+    assert not list(occurrences(JobChanged(None, job, T0), late))
+    assert not list(occurrences(JobForgotten(job, T0), late))
 
 
 def test_a_notice_is_told_once_for_each_episode() -> None:
     late = partial(is_late, noticed=lambda _job: {}, policy=POLICY)
     one = notice(1)
-    (told,) = happenings(NoticeChanged(None, one, T0), late)
-    assert (told.kind, told.hosts, told.drill) == (Kind.NOTICE, ("n1",), False)
-    assert not list(happenings(NoticeChanged(one, replace(one, deadline=T0 + 1), T0), late))
-    assert not list(happenings(NoticeChanged(None, replace(one, state=NoticeState.GONE), T0), late))
-    (again,) = happenings(NoticeChanged(one, replace(one, episode=2), T0), late)
+    (told,) = occurrences(NoticeChanged(None, one, T0), late)
+    assert (told.kind, told.hosts, told.drill) == (NotificationKind.NOTICE, ("n1",), False)
+    assert not list(occurrences(NoticeChanged(one, replace(one, deadline=T0 + 1), T0), late))
+    assert not list(occurrences(NoticeChanged(None, replace(one, state=NoticeState.GONE), T0), late))
+    (again,) = occurrences(NoticeChanged(one, replace(one, episode=2), T0), late)
     assert again.id != told.id
-    (drill,) = happenings(NoticeChanged(None, replace(one, source=SIMULATED), T0), late)
+    (drill,) = occurrences(NoticeChanged(None, replace(one, source=SIMULATED), T0), late)
     assert drill.drill
 
 
@@ -163,7 +162,7 @@ def test_a_new_leader_finds_what_was_suspended_a_moment_ago_by_the_same_id() -> 
     (told,) = life.told
     later = replace(life.job, decision=replace(life.job.decision, generation=99))
     (again,) = recent([later, running_job(name="other")], since=T0 + 3.0)
-    assert (again.id, again.kind, again.at) == (told.id, Kind.SUSPENDED, T0 + 3.5)
+    assert (again.id, again.kind, again.at) == (told.id, NotificationKind.SUSPENDED, T0 + 3.5)
     assert not list(recent([later], since=T0 + 4.0))
 
 
@@ -175,7 +174,7 @@ def test_workers_are_told_of_once_when_they_stay_uncovered() -> None:
     assert not list(watch.look(jobs, 0.0))
     assert not list(watch.look(jobs, 59.0))
     (told,) = watch.look(jobs, 60.0)
-    assert (told.kind, told.hosts, told.job) == (Kind.UNCOVERED, ("n1", "n2"), job.name)
+    assert (told.kind, told.hosts, told.job) == (NotificationKind.UNCOVERED, ("n1", "n2"), job.name)
     assert "n1 (agent), n2 (agent)" in told.text
     assert not list(watch.look(jobs, 120.0))
     missing.clear()

@@ -10,11 +10,25 @@ import pytest
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.__main__ import main
-from supervisor.observability.notifications.composing import Choice, Origin, messages
-from supervisor.observability.notifications.config import Config, load
-from supervisor.observability.notifications.delivery import MAX_RETRY_AFTER, Attempt, Outcome, Poster, judged
-from supervisor.observability.notifications.message import Happening, Kind, Message
-from supervisor.observability.notifications.outbox import Limits, Outbox, Outcomes
+from supervisor.observability.notifications.config import NotificationConfig, load
+from supervisor.observability.notifications.delivery import (
+    MAX_RETRY_AFTER,
+    Attempt,
+    DeliveryOutcome,
+    NotificationOutbox,
+    OutboxLimits,
+    Outcomes,
+    Poster,
+    judged,
+)
+from supervisor.observability.notifications.message import (
+    Choice,
+    NotificationKind,
+    NotificationMessage,
+    Occurrence,
+    Origin,
+    messages,
+)
 from supervisor.settings import PREFIX
 from tests.supervisor.observability.notifications.notifications_world import (
     SECRET,
@@ -25,32 +39,32 @@ from tests.supervisor.observability.notifications.notifications_world import (
     endless_head,
     garbage,
     hang,
-    happening,
+    occurrence,
     receiving,
     reset,
     talk_for_ever,
 )
 from tests.testkit.waiting import until
 
-QUICK = Limits(max_messages=3, max_age_seconds=60.0, first_pause=0.01, max_pause=0.02)
+QUICK = OutboxLimits(max_messages=3, max_age_seconds=60.0, first_pause=0.01, max_pause=0.02)
 
 
-def message(*happenings: Happening) -> Message:
-    return next(messages(happenings or (happening(),), Choice(frozenset(Kind)), Origin()))
+def message(*occurrences: Occurrence) -> NotificationMessage:
+    return next(messages(occurrences or (occurrence(),), Choice(frozenset(NotificationKind)), Origin()))
 
 
 class Sending:
     """The outboxes of a file's targets, while they send."""
 
-    def __init__(self, config: Config, limits: Limits = QUICK) -> None:
+    def __init__(self, config: NotificationConfig, limits: OutboxLimits = QUICK) -> None:
         self.leads = True
         self.outcomes = Outcomes()
         self.outboxes = [
-            Outbox(target, self.outcomes, lambda: self.leads, Clock(), limits, Bulkhead(Clock()))
+            NotificationOutbox(target, self.outcomes, lambda: self.leads, Clock(), limits, Bulkhead(Clock()))
             for target in config.targets
         ]
 
-    def put(self, one: Message) -> None:
+    def put(self, one: NotificationMessage) -> None:
         for outbox in self.outboxes:
             outbox.put(one)
 
@@ -60,7 +74,7 @@ class Sending:
 
 @asynccontextmanager
 async def sending(
-    config: Config, limits: Limits = QUICK, *, timeout_seconds: float = 30.0, proxy: str = ""
+    config: NotificationConfig, limits: OutboxLimits = QUICK, *, timeout_seconds: float = 30.0, proxy: str = ""
 ) -> AsyncIterator[Sending]:
     one, poster = Sending(config, limits), Poster.open(timeout_seconds, proxy)
     async with poster.session:
@@ -112,7 +126,7 @@ async def test_a_receiver_that_does_not_come_to_an_end_is_given_up(tmp_path: Pat
 async def test_an_answer_without_an_end_is_not_read(tmp_path: Path) -> None:
     async with receiving(talk_for_ever) as there, sending(load(configured(tmp_path, {"team": there.url}))) as here:
         for number in (1, 2):
-            here.put(message(happening(number=number)))
+            here.put(message(occurrence(number=number)))
         await until(lambda: here.counted() == {"team sent": 2})
 
 
@@ -132,7 +146,7 @@ async def test_what_is_refused_for_good_is_not_tried_again(tmp_path: Path) -> No
     behaviour = at_first(answering(404), 1, answering(200))
     async with receiving(behaviour) as there, sending(load(configured(tmp_path, {"team": there.url}))) as here:
         for number in (1, 2):
-            here.put(message(happening(number=number)))
+            here.put(message(occurrence(number=number)))
         await until(lambda: here.counted() == {"team failed": 1, "team sent": 1})
         assert len(there.requests) == 2
 
@@ -142,10 +156,10 @@ async def test_a_dead_target_delays_no_other(tmp_path: Path) -> None:
     async with receiving(hang) as dead, receiving(answering(200)) as well:
         config = load(configured(tmp_path, {"dead": dead.url, "well": well.url}))
         async with sending(config) as here:
-            here.put(message(happening(number=0)))
+            here.put(message(occurrence(number=0)))
             await until(lambda: dead.requests)
             for number in range(1, 6):
-                here.put(message(happening(number=number)))
+                here.put(message(occurrence(number=number)))
                 await well.has(number + 1)
             await until(lambda: here.counted() == {"well sent": 6, "dead dropped": 2})
             assert len(dead.requests) == 1
@@ -155,10 +169,10 @@ async def test_the_oldest_makes_room(tmp_path: Path) -> None:
     """All but the one that is being sent."""
     async with receiving(answering(200)) as there, sending(load(configured(tmp_path, {"team": there.url}))) as here:
         here.leads = False
-        here.put(message(happening(number=0)))
+        here.put(message(occurrence(number=0)))
         await until(lambda: not here.outboxes[0].waiting)
         for number in range(1, 6):
-            here.put(message(happening(number=number)))
+            here.put(message(occurrence(number=number)))
         here.leads = True
         await there.has(4)
         assert [each["events"][0]["hosts"] for each in there.messages] == [["n0"], ["n3"], ["n4"], ["n5"]]
@@ -166,7 +180,7 @@ async def test_the_oldest_makes_room(tmp_path: Path) -> None:
 
 async def test_what_is_too_old_is_dropped(tmp_path: Path) -> None:
     config = load(configured(tmp_path, {"team": "http://127.0.0.1:1/"}))
-    async with sending(config, Limits(max_age_seconds=0.05, first_pause=0.01, max_pause=0.02)) as here:
+    async with sending(config, OutboxLimits(max_age_seconds=0.05, first_pause=0.01, max_pause=0.02)) as here:
         here.put(message())
         await until(lambda: here.counted() == {"team dropped": 1})
 
@@ -182,7 +196,7 @@ async def test_only_a_leader_sends(tmp_path: Path) -> None:
             here.leads = False
             here.put(message())
             for number in range(5):
-                marker.put(message(happening(number=number)))
+                marker.put(message(occurrence(number=number)))
                 await other.has(number + 1)
             assert there.connections == 0
             here.leads = True
@@ -262,15 +276,15 @@ async def test_a_proxy_is_asked_if_one_is_set(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("status", "header", "attempt"),
     [
-        (202, "", Attempt(Outcome.SENT)),
+        (202, "", Attempt(DeliveryOutcome.SENT)),
         (429, "7", Attempt(None, "answered 429", 7.0)),
         (503, "999999", Attempt(None, "answered 503", MAX_RETRY_AFTER)),
         (503, "Wed, 21 Oct 2015 07:28:00 GMT", Attempt(None, "answered 503", 0.0)),
         (503, "soon", Attempt(None, "answered 503", 0.0)),
         (503, "-5", Attempt(None, "answered 503", 0.0)),
         (503, "9" * 400, Attempt(None, "answered 503", MAX_RETRY_AFTER)),
-        (410, "", Attempt(Outcome.FAILED, "answered 410")),
-        (302, "", Attempt(Outcome.FAILED, "answered 302; redirects are not followed")),
+        (410, "", Attempt(DeliveryOutcome.FAILED, "answered 410")),
+        (302, "", Attempt(DeliveryOutcome.FAILED, "answered 302; redirects are not followed")),
     ],
 )
 def test_what_an_answer_means(status: int, header: str, attempt: Attempt) -> None:

@@ -107,7 +107,7 @@ async def test_decisions_do_not_wait_for_a_receiver(tmp_path: Path) -> None:
 
 
 async def test_too_much_at_once_drops_the_oldest_and_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "MAX_HAPPENINGS", 3)
+    monkeypatch.setattr(notifier, "MAX_OCCURRENCES", 3)
     metrics = Metrics("1", Refusals(), Bulkhead(Clock()), Clock())
     hooks = metrics.for_leader(lambda: True)
     async with (

@@ -9,20 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from supervisor.observability.notifications.composing import Choice, Origin, messages
-from supervisor.observability.notifications.message import Happening, Kind, Message
-from supervisor.observability.notifications.templates import MAX_TEXT, BadTemplateError, Format, Renderer
-from tests.supervisor.observability.notifications.notifications_world import happening
+from supervisor.observability.notifications.config import MAX_TEXT, BadTemplateError, Format, MessageRenderer
+from supervisor.observability.notifications.message import (
+    Choice,
+    NotificationKind,
+    NotificationMessage,
+    Occurrence,
+    Origin,
+    messages,
+)
+from tests.supervisor.observability.notifications.notifications_world import occurrence
 
 HOSTILE = '<!channel> & "quotes" {{ 7 * 7 }} {% for %} \\ \n\x1b[31m \u202e'
 
 
-def message(*happenings: Happening) -> Message:
-    return next(messages(happenings or (happening(),), Choice(frozenset(Kind)), Origin("prod", "https://x.example/")))
+def message(*occurrences: Occurrence) -> NotificationMessage:
+    return next(
+        messages(
+            occurrences or (occurrence(),), Choice(frozenset(NotificationKind)), Origin("prod", "https://x.example/")
+        )
+    )
 
 
-def rendered(format: Format, one: Message | None = None, **templates: Any) -> Any:  # noqa: A002 - as in the product
-    return json.loads(Renderer(format, **templates).body(one or message()))
+def rendered(format: Format, one: NotificationMessage | None = None, **templates: Any) -> Any:  # noqa: A002 - as in the product
+    return json.loads(MessageRenderer(format, **templates).body(one or message()))
 
 
 def test_slack_gets_a_text() -> None:
@@ -60,7 +70,7 @@ def test_a_body_of_ones_own_is_filled_in_where_it_has_texts() -> None:
 
 
 def test_names_are_no_markup_of_slack_and_no_template() -> None:
-    text = rendered(Format.SLACK, message(replace(happening(), text=HOSTILE)))["text"]
+    text = rendered(Format.SLACK, message(replace(occurrence(), text=HOSTILE)))["text"]
     assert "<" not in text
     assert "&lt;!channel&gt; &amp;" in text
     assert "{{ 7 * 7 }}" in text
@@ -70,7 +80,7 @@ def test_names_are_no_markup_of_slack_and_no_template() -> None:
 
 @given(some.text(), some.text())
 def test_the_body_is_always_json(said: str, title: str) -> None:
-    one = replace(message(replace(happening(), text=said)), title=title)
+    one = replace(message(replace(occurrence(), text=said)), title=title)
     for form in Format:
         assert rendered(form, one)["text"] is not None
 
@@ -82,12 +92,12 @@ def test_a_long_text_is_cut() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Renderer(Format.SLACK, "{% for %}"),
-        lambda: Renderer(Format.WEBHOOK, body={"text": "{{"}),
-        lambda: Renderer(Format.SLACK, "{{ nothing }}").body(message()),
-        lambda: Renderer(Format.SLACK, "{{ 1 / 0 }}").body(message()),
-        lambda: Renderer(Format.SLACK, "{{ ''.__class__.__mro__ }}").body(message()),
-        lambda: Renderer(Format.SLACK, "{% for i in range(10 ** 9) %}{% endfor %}").body(message()),
+        lambda: MessageRenderer(Format.SLACK, "{% for %}"),
+        lambda: MessageRenderer(Format.WEBHOOK, body={"text": "{{"}),
+        lambda: MessageRenderer(Format.SLACK, "{{ nothing }}").body(message()),
+        lambda: MessageRenderer(Format.SLACK, "{{ 1 / 0 }}").body(message()),
+        lambda: MessageRenderer(Format.SLACK, "{{ ''.__class__.__mro__ }}").body(message()),
+        lambda: MessageRenderer(Format.SLACK, "{% for i in range(10 ** 9) %}{% endfor %}").body(message()),
     ],
 )
 def test_a_bad_template_is_refused(make: Callable[[], object]) -> None:
