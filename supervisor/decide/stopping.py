@@ -106,6 +106,7 @@ def stop(s: Situation, reason: str) -> Decision:
         growth=None,
         agreement=None,
         short_runs=0 if _lasted(s, s.now) else s.previous.short_runs,
+        request=None if s.job.observed.ending else s.job.observed.request,
     )
 
 

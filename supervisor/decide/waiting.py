@@ -54,6 +54,8 @@ def wait(s: Situation) -> Decision:
             capacity_since=None,
             not_before=None,
             run_since=s.now,
+            held_up=False,
+            request=None,
         )
     if run_is_possible(before, s.stored, observed):
         return before
@@ -67,11 +69,13 @@ def wait(s: Situation) -> Decision:
         lost = replace(before, phase=Phase.SUSPENDED, reason=reason, hosts=observed.hosts, waiting_since=s.now)
         return rested(s, lost, observed.launcher_lost_since)
     since = before.waiting_since if before.waiting_since is not None else s.now
-    reason = freed() if before.waiting_since is None and before.phase is Phase.SUSPENDED else before.reason
-    before = replace(before, waiting_since=since, reason=reason)
+    if before.waiting_since is None:
+        is_freed = before.phase is Phase.SUSPENDED
+        before = replace(before, waiting_since=since, reason=freed() if is_freed else before.reason, request=None)
     before = replace(before, hosts=frozenset(), exclusions=frozenset(), stop=None, agreement=None)
     if spec.max_wait_seconds and s.reached(since + spec.max_wait_seconds):
-        return replace(before, phase=Phase.TIMED_OUT, reason=timed_out(spec), capacity_since=None)
+        reason = timed_out(spec)
+        return replace(before, phase=Phase.TIMED_OUT, reason=reason, capacity_since=None, held_up=False, request=None)
     # A job that is being ended only waits for the final report of its launcher.
     if starts_itself or observed.ending:
         return replace(before, capacity_since=None)
@@ -90,15 +94,16 @@ def run_is_possible(decision: Decision, ordered: Decision, observed: Observed) -
 
 def _held(s: Situation, before: Decision, request: UserRequest) -> Decision:
     """Suspends the job until the request is taken back, or ends it; a first run that is being started ends first."""
-    says = requested(request)
-    reason = before.reason if before.reason.startswith(says) else says
+    # The reason of a run that was stopped for this request also tells how it stopped.
+    is_told = before.request is not None and replace(before.request, at=request.at) == request
+    if not is_told:
+        before = replace(before, reason=requested(request), request=request, held_up=False)
     if s.job.spec.can(Capability.STARTS_RUNS) and before.phase is Phase.WAITING:
         run, hosts = max(before.run, s.job.observed.run), s.job.observed.hosts
-        return replace(before, phase=Phase.SUSPENDED, reason=reason, run=run, hosts=hosts, waiting_since=None)
+        return replace(before, phase=Phase.SUSPENDED, run=run, hosts=hosts, waiting_since=None)
     return replace(
         before,
         phase=Phase.FINISHED if request.kind is RequestKind.STOP else Phase.SUSPENDED,
-        reason=reason,
         hosts=frozenset(),
         exclusions=frozenset(),
         stop=None,
@@ -118,10 +123,9 @@ def _started(s: Situation, before: Decision) -> Decision:
     """
     facts, spec, is_first = s.facts, s.job.spec, before.phase is Phase.WAITING
     # The reason of the suspension stays unless something else prevents a resume.
-    if facts.held_up:
-        before = replace(before, reason=following(before.reason, held_up()))
-    elif before.reason in (held_up(), following(before.reason, held_up())):
-        before = replace(before, reason=following(before.reason, no_room()))
+    if facts.held_up or before.held_up:
+        reason = following(before.reason, held_up() if facts.held_up else no_room())
+        before = replace(before, reason=reason, held_up=facts.held_up, request=None)
     if not facts.granted or spec.launcher_host in facts.notices:
         return replace(before, capacity_since=None)
     since = before.capacity_since if before.capacity_since is not None else s.now
@@ -147,6 +151,8 @@ def _started(s: Situation, before: Decision) -> Decision:
         not_before=None,
         resume_until=None if is_first else s.now + s.policy.resume_timeout_seconds,
         run_since=s.now,
+        held_up=False,
+        request=None,
     )
 
 

@@ -227,7 +227,8 @@ class Decision:
     `excluded_at`. Each `…_since` and `…_until` is None while it does not apply. `agreement` is the last agreement on a
     step that was not given up, `epochs` the last epoch in use. `round` is the last one of a job that torchrun runs.
     `run_since` is when the last run was started, and once it runs, when it began to; None is unknown. `short_runs`
-    counts consecutive runs that were lost soon after that.
+    counts consecutive runs that were lost soon after that. `held_up` and `request` say what `reason` is about: a node
+    that will be reclaimed could take the job's pods, or a person has asked for this.
     """
 
     generation: int
@@ -252,6 +253,8 @@ class Decision:
     round: Round | None = None
     run_since: Instant | None = None
     short_runs: int = 0
+    held_up: bool = False
+    request: UserRequest | None = None
 
     @property
     def agreed_stop(self) -> Agreement | None:

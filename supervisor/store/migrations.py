@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from supervisor.decide.reasons import following, held_up, requested
 from supervisor.domain.ids import JobName
-from supervisor.domain.job import Capability, Decision, Observed, Spec, SupervisedJob
+from supervisor.domain.job import WAITS, Capability, Decision, Observed, Spec, SupervisedJob, UserRequest
 from supervisor.domain.notice import ReclaimNotice
 
 _OPERATED = frozenset(
@@ -52,8 +53,17 @@ def stored_job(
         uid=uid,
         spec=msgspec.convert({**spec, "capabilities": known}, Spec),
         observed=observed,
-        decision=decision,
+        decision=_with_cause(decision, observed.request),
     )
+
+
+def _with_cause(decision: Decision, request: UserRequest | None) -> Decision:
+    """The decision with what its reason is about; the version before stored that in the sentence alone."""
+    if decision.request is None and request is not None and decision.reason.startswith(requested(request)):
+        decision = replace(decision, request=request)
+    if decision.phase in WAITS and decision.reason == following(decision.reason, held_up()):
+        decision = replace(decision, held_up=True)
+    return decision
 
 
 def migrate_notice_ids(connection: sqlite3.Connection) -> None:

@@ -112,6 +112,9 @@ SPECS = st.builds(
     ignored=st.lists(st.text(), max_size=2).map(tuple),
     refused=st.booleans(),
 )
+REQUESTS = st.none() | st.builds(
+    UserRequest, kind=st.sampled_from(RequestKind), by=st.text(), reason=st.text(), at=INSTANTS
+)
 OBSERVED = st.builds(
     Observed,
     launcher=st.text(),
@@ -137,8 +140,7 @@ OBSERVED = st.builds(
         has_left=st.booleans(),
         resumes_from=st.none() | COUNTS,
     ),
-    request=st.none()
-    | st.builds(UserRequest, kind=st.sampled_from(RequestKind), by=st.text(), reason=st.text(), at=INSTANTS),
+    request=REQUESTS,
     queue=st.text(),
     ended_at=st.none() | INSTANTS,
 )
@@ -202,6 +204,8 @@ def decisions(draw: st.DrawFn) -> Decision:
             round=ROUNDS,
             run_since=MAYBE,
             short_runs=COUNTS,
+            held_up=st.booleans(),
+            request=REQUESTS,
         )
     )
     return decision
@@ -593,6 +597,8 @@ FULL_JOB = replace(
         round=Round(number=1, run=1, members=("m",), hosts=(Host("n1"),), starting=(Host("n2"),), since=T0),
         run_since=T0,
         short_runs=1,
+        held_up=True,
+        request=UserRequest(kind=RequestKind.SUSPEND, by="ann", reason="power cut", at=T0),
     ),
 )
 

@@ -14,14 +14,16 @@ import msgspec
 import pytest
 
 from supervisor.decide.plan import plan
+from supervisor.decide.reasons import following, no_room, requested
+from supervisor.decide.reasons import held_up as sentence_of_held_up
 from supervisor.decide.situation import JobFacts
-from supervisor.domain.job import Capability, Observed, SupervisedJob
+from supervisor.domain.job import Capability, Observed, RequestKind, SupervisedJob, UserRequest
 from supervisor.domain.notice import NoticeClass
 from supervisor.jobs.registry import resources
 from supervisor.store.codec import Codec, JobCodec, NoticeCodec, StoredRecord, read_job, read_notice
 from supervisor.store.migrations import spec_fields, stored_job
 from supervisor.store.sqlite import SqliteStore
-from tests.supervisor.decide.decide_builders import POLICY
+from tests.supervisor.decide.decide_builders import POLICY, suspended_job
 from tests.supervisor.store.store_behaviour import opened, put_job
 from tests.supervisor.store.upgrade_values import (
     BOOT,
@@ -121,6 +123,40 @@ def test_capabilities_of_a_later_version_are_left_out() -> None:
     assert job.spec.capabilities == {Capability.GROWS}
 
 
+ASKED = UserRequest(kind=RequestKind.SUSPEND, by="ann", reason="power cut", at=T0)
+OTHER = replace(ASKED, by="bob")
+
+
+@pytest.mark.parametrize("facts", [JobFacts(), JobFacts(held_up=True)], ids=["no room", "held up"])
+@pytest.mark.parametrize(
+    ("reason", "request_", "held_up", "explained"),
+    [
+        (requested(ASKED) + " Rank 0 has saved a checkpoint of step 7.", ASKED, False, ASKED),
+        (requested(ASKED), OTHER, False, None),
+        ("n1 will be reclaimed, says aws.", ASKED, False, None),
+        (sentence_of_held_up(), None, True, None),
+        (following("Drill: n1 will be reclaimed.", sentence_of_held_up()), None, True, None),
+        (no_room(), None, False, None),
+    ],
+)
+def test_what_a_reason_is_about_was_stored_as_a_sentence_alone(
+    *, reason: str, request_: UserRequest | None, held_up: bool, explained: UserRequest | None, facts: JobFacts
+) -> None:
+    """It is read once, and what is decided then is what the version before would have decided."""
+    before = suspended_job(since=T0)
+    observed = replace(before.observed, request=request_)
+    decision = replace(before.decision, reason=reason)
+    job = stored_job(before.name, before.uid, spec_fields(before.spec), observed, decision)
+    assert (job.decision.held_up, job.decision.request) == (held_up, explained)
+    planned = plan(job, facts, T0 + 1, POLICY).decision
+    if request_ is not None:
+        assert planned.reason == (reason if explained else requested(request_))
+    elif facts.held_up:
+        assert planned.reason == following(reason, sentence_of_held_up())
+    else:
+        assert planned.reason == (following(reason, no_room()) if held_up else reason)
+
+
 @pytest.mark.parametrize("job", [RUNNING, QUIET], ids=["stand-alone", "operated"])
 def test_a_job_that_runs_notices_nothing(job: SupervisedJob) -> None:
     """Nothing new is decided about it as it was stored."""
@@ -143,6 +179,7 @@ _LATER = {
     "refused",
     "run_since",
     "short_runs",
+    "held_up",
 }
 """Fields that the version before did not have."""
 
