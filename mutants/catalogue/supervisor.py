@@ -11,11 +11,6 @@ _PROCESSES = "supervisor/fanout/processes.py"
 _LAUNCHERS = "supervisor/fanout/launchers.py"
 
 _RECEIVED = "        failpoint(At.NOTICE_RECEIVED)\n"
-_IMPORTED = Edit(
-    _REPORTS,
-    "import ReclaimNotice, Report\n",
-    "import Announcement, ReclaimNotice, Report\n",
-)
 
 MUTANTS = (
     Mutant(
@@ -23,7 +18,6 @@ MUTANTS = (
         breaks="Acknowledges every notice and discards it.",
         violates=(Failure.NOT_EXCLUDED,),
         edits=(
-            _IMPORTED,
             Edit(
                 _REPORTS,
                 _RECEIVED,
@@ -37,7 +31,6 @@ MUTANTS = (
         breaks="Acknowledges and discards reports within three seconds of another node's notice.",
         violates=(Failure.NOT_EXCLUDED,),
         edits=(
-            _IMPORTED,
             Edit(
                 _REPORTS,
                 _RECEIVED,
@@ -59,7 +52,6 @@ MUTANTS = (
         breaks="Acknowledges every withdrawal and discards it.",
         violates=(Failure.NOT_TAKEN_BACK,),
         edits=(
-            _IMPORTED,
             Edit(
                 _REPORTS,
                 _RECEIVED,
@@ -123,8 +115,8 @@ MUTANTS = (
             ),
             Edit(
                 _FACTS,
-                "(self._agents.available() | self._usable_meanwhile()).difference(noticed, avoided)",
-                "frozenset(self._agents.uids())",
+                "self._usable_meanwhile().union(self._agents.clear).difference(noticed, avoided)",
+                "frozenset(self._agents.uids)",
             ),
         ),
     ),

@@ -25,8 +25,7 @@ from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import STANDALONE, Host, JobId, JobName, NoticeId, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, Subject
-from supervisor.ingest.agent_registry import AgentRegistry
-from supervisor.ingest.unconfirmed import UnconfirmedNotices
+from supervisor.ingest.agent_registry import AgentRegistry, UnconfirmedNotices
 from supervisor.store.interface import Store
 
 Announced = Mapping[Host, ReclaimNotice] | Mapping[str, ReclaimNotice] | Mapping[str, Sequence[ReclaimNotice]]
@@ -191,7 +190,7 @@ class Facts:
     @property
     def nodes(self) -> Collection[Host]:
         """The nodes with an agent that is known."""
-        return self._agents.all().keys()
+        return self._agents.by_node.keys()
 
     def noticed_nodes(self) -> Mapping[Host, ReclaimNotice]:
         """The nodes that must not be used; computed once for each change of notices or agents."""
@@ -222,7 +221,7 @@ class Facts:
 
     def machine(self, node: Host) -> Machine:
         """The machine under a node: what its agent says, and for the rest what its labels say."""
-        agent = self._agents.all().get(node)
+        agent = self._agents.by_node.get(node)
         labelled = self._cluster_facts.machine(node)
         return labelled if agent is None else agent.machine.or_else(labelled)
 
@@ -277,7 +276,7 @@ class Facts:
     def granted(self, jobs: Mapping[JobName, SupervisedJob]) -> Mapping[JobName, Grant]:
         """The hosts that each job may start on, or grow by."""
         noticed, avoided = self.noticed_nodes(), self._avoided()
-        available = (self._agents.available() | self._usable_meanwhile()).difference(noticed, avoided)
+        available = self._usable_meanwhile().union(self._agents.clear).difference(noticed, avoided)
         granted = self._pool.granted(jobs, available, noticed, self.ranking())
         others = [job for job in jobs.values() if kind_of(job.name) != STANDALONE]
         return {**granted, **self._cluster_facts.granted(others, noticed, avoided)} if others else granted
@@ -291,7 +290,7 @@ class Facts:
 
     def _usable_meanwhile(self) -> frozenset[Host]:
         """The nodes whose agents announce nothing else than what is ahead."""
-        agents, found = self._agents.all(), set[Host]()
+        agents, found = self._agents.by_node, set[Host]()
         for name, notices in self._noticed.ahead.items():
             agent = agents.get(Host(name))
             if agent is not None and agent.is_clear_but_for({notice.source for notice in notices}):
@@ -300,7 +299,8 @@ class Facts:
 
     def missing(self, job: SupervisedJob) -> Missing:
         """Which hosts a waiting job cannot start on, and why."""
-        noticed, clear = self.noticed_nodes(), self._agents.clear()
+        noticed = self.noticed_nodes()
+        clear: Collection[Host] = self._agents.clear
         if self._noticed.ahead:
             avoided = self._avoided()
             noticed = {**{host: next(iter(self._noticed.ahead[host])) for host in avoided}, **noticed}
@@ -345,5 +345,5 @@ class Facts:
         return at != math.inf and self._now() >= at
 
     def _of(self, notices: Mapping[NoticeId, ReclaimNotice]) -> _Noticed:
-        identities = NodeIdentities(self._agents.uids(), self._cluster_facts.node_objects, self._agents.denying())
+        identities = NodeIdentities(self._agents.uids, self._cluster_facts.node_objects, self._agents.denying)
         return _Noticed(by_urgency(notices.values(), self._now(), self._policy), identities, self._policy)

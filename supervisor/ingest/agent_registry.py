@@ -1,11 +1,16 @@
-"""The agents and the last answers of their sources. They are not stored: every hello repeats them."""
+"""Keeps what only the streams of agents show: which agents there are, and notices that cannot be stored yet.
 
+Nothing here is stored, because every hello repeats it.
+"""
+
+import asyncio
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from servicekit.clock import Clock
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine
-from supervisor.domain.ids import Host, Source
+from supervisor.domain.ids import Host, NoticeId, Source
 from supervisor.domain.notice import API_SOURCES, NoticeState, ReclaimNotice, SubjectKind
 
 
@@ -31,8 +36,8 @@ _NONE_ANNOUNCED = frozenset({SourceState.CLEAR, SourceState.NOT_SPOT})
 class AgentState:
     """One node's agent. `uid` is the machine's own id. The sources of a disconnected agent are all unknown.
 
-    `pod_sources` report pods only; clear means that they see all pods of the node. `machine` is what the agent said of
-    it last; it stays so while the agent is silent. `stream` numbers the streams of a session; 0 for older agents.
+    `pod_sources` report pods only; clear means that they see all pods of the node. `machine` is what the agent reported
+    of it last; it stays so while the agent is silent. `stream` numbers the streams of a session; 0 for older agents.
     """
 
     node: Host
@@ -44,17 +49,6 @@ class AgentState:
     pod_sources: Mapping[Source, SourceState] = field(default_factory=dict)
     machine: Machine = UNKNOWN_MACHINE
 
-    def is_older_than(self, known: "AgentState") -> bool:
-        """Whether its hello comes after one that was said later: of a higher session, or on a later stream."""
-        if self.session != known.session:
-            return self.session < known.session
-        return 0 < self.stream <= known.stream
-
-    @property
-    def clear(self) -> bool:
-        """Whether every source answered that there is no notice, or can have none."""
-        return self.connected and bool(self.sources) and _NONE_ANNOUNCED.issuperset(self.sources.values())
-
     def is_clear_but_for(self, sources: Container[Source]) -> bool:
         """Whether no source but these announces anything, and each of the others answered."""
         known = (
@@ -63,33 +57,27 @@ class AgentState:
         )
         return self.connected and bool(self.sources) and all(known)
 
-    @property
-    def denies(self) -> bool:
-        """Whether the agent is clear because at least one source was polled."""
-        return self.clear and SourceState.CLEAR in self.sources.values()
-
 
 def reclaimed(
     notices: Iterable[ReclaimNotice], agents: Mapping[Host, AgentState], silent_since: Callable[[Host], float | None]
 ) -> frozenset[Host]:
-    """The nodes whose agents are silent because their machines are gone, as a notice on each has ended in `gone`.
+    """Returns the nodes whose agents are silent because their machines are gone: a notice on each has ended in `gone`.
 
     The state of other silent agents is unknown, also of a later machine with the name of one that is gone.
     """
-    ended = [notice for notice in notices if notice.state is NoticeState.GONE]
-    return frozenset(Host(notice.subject.name) for notice in ended if _explains(notice, agents, silent_since))
-
-
-def _explains(
-    notice: ReclaimNotice, agents: Mapping[Host, AgentState], silent_since: Callable[[Host], float | None]
-) -> bool:
-    node = Host(notice.subject.name)
-    agent, since = agents.get(node), silent_since(node)
-    if agent is None or since is None or notice.ended_at is None or notice.subject.kind is not SubjectKind.NODE:
-        return False
-    # Notices of the API server contain the uid of the Node object, which is not the machine's.
-    same_machine = notice.source in API_SOURCES or notice.subject.uid == agent.uid
-    return same_machine and since <= notice.ended_at + SILENCE_SECONDS
+    found = set()
+    for notice in notices:
+        if notice.state is not NoticeState.GONE or notice.subject.kind is not SubjectKind.NODE:
+            continue
+        node = Host(notice.subject.name)
+        agent, since = agents.get(node), silent_since(node)
+        if agent is None or since is None or notice.ended_at is None:
+            continue
+        # Notices of the API server contain the uid of the Node object, which is not the machine's.
+        same_machine = notice.source in API_SOURCES or notice.subject.uid == agent.uid
+        if same_machine and since <= notice.ended_at + SILENCE_SECONDS:
+            found.add(node)
+    return frozenset(found)
 
 
 class AgentRegistry:
@@ -104,33 +92,43 @@ class AgentRegistry:
 
     Attributes:
         version: Grows with every change.
+        by_node: Every agent that has connected to this process and is not forgotten.
+        uids: The machine uids of connected agents.
+        clear: The nodes of which every source answered that there is no notice, or can have none.
+        denying: The clear nodes of which at least one source was polled.
     """
 
     def __init__(self, on_change: Callable[[], None], now: Callable[[], float]) -> None:
-        self._agents: dict[Host, AgentState] = {}
-        self._streams: dict[Host, object] = {}
+        self.version = 0
+        self.by_node: dict[Host, AgentState] = {}
         # Indexes, updated with every change: 5,000 agents are too many to scan for each decision.
-        self._uids: dict[Host, str] = {}
+        self.uids: dict[Host, str] = {}
+        self.clear: set[Host] = set()
+        self.denying: set[Host] = set()
         self._nodes: dict[str, set[Host]] = {}
-        self._clear: set[Host] = set()
-        self._denying: set[Host] = set()
+        self._streams: dict[Host, object] = {}
         self._silent: dict[Host, float] = {}
         self._heard: dict[Host, float] = {}
         self._synced: dict[Host, float] = {}
         self._on_change = on_change
         self._now = now
         self._started = now()
-        self.version = 0
 
     def connect(self, view: AgentState, stream: object) -> AgentState | None:
-        """Adds an agent, or returns the later one that is already known for its node."""
-        known = self._agents.get(view.node)
-        if known is not None and view.is_older_than(known):
+        """Adds an agent, or returns the known one whose hello is later: of a higher session, or on a later stream."""
+        known = self.by_node.get(view.node)
+        if known is not None and (
+            view.session < known.session or (view.session == known.session and 0 < view.stream <= known.stream)
+        ):
             return known
         self._streams[view.node] = stream
         self._synced.pop(view.node, None)
         self._put(view)
         return None
+
+    def is_current(self, node: Host, stream: object) -> bool:
+        """Whether this is the node's present stream."""
+        return self._streams.get(node) is stream
 
     def mark_synced(self, node: Host, stream: object) -> None:
         """Marks that the whole hello is processed, unless the node has a newer stream."""
@@ -138,22 +136,22 @@ class AgentRegistry:
             self._synced[node] = self._now()
             self._on_change()
 
-    def source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
+    def put_source(
+        self, node: Host, stream: object, source: Source, state: SourceState, *, about_pods: bool = False
+    ) -> None:
         """Updates the state of a source, unless the node has a newer stream."""
-        if self.is_current(node, stream):
-            known = self._agents[node]
+        if not self.is_current(node, stream):
+            return
+        known = self.by_node[node]
+        if about_pods:
+            self._put(replace(known, pod_sources={**known.pod_sources, source: state}))
+        else:
             self._put(replace(known, sources={**known.sources, source: state}))
 
-    def pod_source(self, node: Host, stream: object, source: Source, state: SourceState) -> None:
-        """Updates the state of a source that reports pods, unless the node has a newer stream."""
-        if self.is_current(node, stream):
-            known = self._agents[node]
-            self._put(replace(known, pod_sources={**known.pod_sources, source: state}))
-
-    def describe(self, node: Host, stream: object, machine: Machine) -> None:
+    def put_machine(self, node: Host, stream: object, machine: Machine) -> None:
         """Updates what the agent knows of its machine, unless the node has a newer stream."""
         if self.is_current(node, stream):
-            self._put(replace(self._agents[node], machine=machine))
+            self._put(replace(self.by_node[node], machine=machine))
 
     def disconnect(self, node: Host, stream: object, heard: float | None = None) -> None:
         """Handles the end of a stream: the node's sources become unknown, unless it has a newer stream.
@@ -163,62 +161,53 @@ class AgentRegistry:
             stream: The stream that has ended.
             heard: When the agent last gave a sign of life, in Unix seconds; None for now.
         """
-        if self.is_current(node, stream):
-            del self._streams[node]
-            self._synced.pop(node, None)
-            self._silent[node] = self._now()
-            self._heard[node] = self._now() if heard is None else heard
-            known = self._agents[node]
-            self._put(
-                replace(
-                    known,
-                    connected=False,
-                    sources=dict.fromkeys(known.sources, SourceState.UNKNOWN),
-                    pod_sources=dict.fromkeys(known.pod_sources, SourceState.UNKNOWN),
-                )
+        if not self.is_current(node, stream):
+            return
+        del self._streams[node]
+        self._synced.pop(node, None)
+        self._silent[node] = self._now()
+        self._heard[node] = self._now() if heard is None else heard
+        known = self.by_node[node]
+        self._put(
+            replace(
+                known,
+                connected=False,
+                sources=dict.fromkeys(known.sources, SourceState.UNKNOWN),
+                pod_sources=dict.fromkeys(known.pod_sources, SourceState.UNKNOWN),
             )
+        )
 
     def forget(self, before: float) -> None:
         """Forgets nodes that have been silent since before an instant: the names of spot nodes are rarely reused."""
         for node in [node for node, since in self._silent.items() if since < before]:
             del self._silent[node], self._heard[node]
-            if not self.connected(node):
-                del self._agents[node]
-
-    def is_current(self, node: Host, stream: object) -> bool:
-        """Whether this is the node's present stream."""
-        return self._streams.get(node) is stream
-
-    def session(self, node: Host) -> int:
-        """The highest known session of the node's agent; 0 if there is none."""
-        return self._agents[node].session if node in self._agents else 0
-
-    def silent_since(self, node: Host) -> float | None:
-        """Since when the node's agent has no stream, at the earliest this process's start; None while it has one."""
-        return None if self.connected(node) else self._silent.get(node, self._started)
-
-    def heard_at(self, node: Host) -> float | None:
-        """When the node's silent agent last gave a sign of life, which is before its stream ended."""
-        return None if self.connected(node) else self._heard.get(node)
-
-    def synced_since(self, node: Host) -> float | None:
-        """Since when the agent's last hello is completely processed; None while it is not."""
-        return self._synced.get(node)
-
-    def all(self) -> Mapping[Host, AgentState]:
-        """Every agent that has connected to this process and is not forgotten."""
-        return self._agents
+            if node not in self._streams:
+                del self.by_node[node]
 
     def connected(self, node: Host) -> bool:
         """Whether the node's agent has a stream."""
-        return node in self._agents and self._agents[node].connected
+        return node in self._streams
 
-    def uids(self) -> Mapping[Host, str]:
-        """The machine uids of connected agents."""
-        return self._uids
+    def silent_since(self, node: Host) -> float | None:
+        """Returns since when the agent has no stream, at the earliest this process's start; None while it has one."""
+        return None if node in self._streams else self._silent.get(node, self._started)
+
+    def heard_at(self, node: Host) -> float | None:
+        """Returns when the node's silent agent last gave a sign of life, which is before its stream ended."""
+        return None if node in self._streams else self._heard.get(node)
+
+    def synced_since(self, node: Host) -> float | None:
+        """Returns since when the agent's last hello is completely processed; None while it is not."""
+        return self._synced.get(node)
+
+    def unknown_sources(self, node: Host) -> Sequence[Source] | None:
+        """Returns the sources of a node that have no known answer at present; None if no agent is connected."""
+        if node not in self._streams:
+            return None
+        return sorted(source for source, state in self.by_node[node].sources.items() if state is SourceState.UNKNOWN)
 
     def sharing(self) -> Mapping[Host, Sequence[Host]]:
-        """The nodes whose connected agents report the machine uid of other nodes, each with those other nodes.
+        """Returns the nodes whose connected agents report the machine uid of other nodes, each with those other nodes.
 
         The cause is a copied setting, two metadata services with the same instance id, or malice.
         """
@@ -226,47 +215,94 @@ class AgentRegistry:
         return {node: sorted(nodes - {node}) for nodes in shared for node in nodes}
 
     def others(self, node: Host) -> Sequence[Host]:
-        """The other nodes whose connected agents report the machine uid of this node."""
-        return sorted(self._nodes.get(self._uids.get(node, ""), set()) - {node})
-
-    def denying(self) -> Container[Host]:
-        """The nodes whose own metadata service answers at present that there is no notice."""
-        return self._denying
-
-    def unknown_sources(self, node: Host) -> Sequence[Source] | None:
-        """The sources of a node that have no known answer at present; None if no agent is connected."""
-        if not self.connected(node):
-            return None
-        return sorted(source for source, state in self._agents[node].sources.items() if state is SourceState.UNKNOWN)
-
-    def clear(self) -> Collection[Host]:
-        """The nodes that are known to have no notice; a live view."""
-        return self._clear
-
-    def available(self) -> frozenset[Host]:
-        """The nodes that are known to have no notice."""
-        return frozenset(self._clear)
+        """Returns the other nodes whose connected agents report the machine uid of this node."""
+        return sorted(self._nodes.get(self.uids.get(node, ""), set()) - {node})
 
     def _put(self, view: AgentState) -> None:
-        self._agents[view.node] = view
-        self._put_uid(view.node, view.uid if view.connected else None)
-        if view.clear:
-            self._clear.add(view.node)
-        else:
-            self._clear.discard(view.node)
-        if view.denies:
-            self._denying.add(view.node)
-        else:
-            self._denying.discard(view.node)
-        self.version += 1
-        self._on_change()
-
-    def _put_uid(self, node: Host, uid: str | None) -> None:
-        before = self._uids.pop(node, None)
-        if before is not None and before != uid:
+        """Replaces the state of an agent and updates the indexes."""
+        node = view.node
+        self.by_node[node] = view
+        before = self.uids.pop(node, None)
+        if before is not None and (before != view.uid or not view.connected):
             self._nodes[before].discard(node)
             if not self._nodes[before]:
                 del self._nodes[before]
-        if uid is not None:
-            self._uids[node] = uid
-            self._nodes.setdefault(uid, set()).add(node)
+        if view.connected:
+            self.uids[node] = view.uid
+            self._nodes.setdefault(view.uid, set()).add(node)
+        is_clear = view.is_clear_but_for(())
+        denies = is_clear and SourceState.CLEAR in view.sources.values()
+        for nodes, belongs in ((self.clear, is_clear), (self.denying, denies)):
+            if belongs:
+                nodes.add(node)
+            else:
+                nodes.discard(node)
+        self.version += 1
+        self._on_change()
+
+
+class UnconfirmedNotices:
+    """The notices that cannot be stored at present, with the values that they will have.
+
+    The affected processes are told about them, but no decision uses them. They end with the stream that announced them,
+    because the agent repeats them in its next hello.
+
+    Args:
+        on_change: Called after every change.
+        clock: The supervisor's clock.
+
+    Attributes:
+        version: Grows with every change.
+        caught_up_at: When a waiting notice was last stored (Unix seconds; 0: never).
+    """
+
+    def __init__(self, on_change: Callable[[], None], clock: Clock) -> None:
+        self._notices: dict[NoticeId, tuple[object, ReclaimNotice]] = {}
+        self._on_change = on_change
+        self._clock = clock
+        self._next_durable = asyncio.Event()
+        self.version = 0
+        self.caught_up_at = 0.0
+
+    def all(self) -> Collection[ReclaimNotice]:
+        """Returns all waiting notices."""
+        return [notice for _, notice in self._notices.values()]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._notices
+
+    def put(self, stream: object, key: NoticeId, notice: ReclaimNotice | None) -> None:
+        """Sets the value that a stream's last report gives a notice; only an active one is kept."""
+        if notice is not None and notice.state is NoticeState.ACTIVE:
+            self._notices[key] = (stream, notice)
+            self.version += 1
+            self._on_change()
+        else:
+            self.drop(stream, key)
+
+    def durable(self, stream: object, key: NoticeId) -> None:
+        """Removes a notice that was stored; wakes `wait`, as the other notices can probably be stored as well."""
+        self.caught_up_at = self._clock.now()
+        self.drop(stream, key)
+        self._next_durable.set()
+        self._next_durable = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Waits until a waiting notice has been stored, or for that long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._next_durable.wait()
+        except TimeoutError:
+            pass
+
+    def drop(self, stream: object, key: NoticeId) -> None:
+        """Removes a notice of this stream."""
+        if key in self._notices and self._notices[key][0] is stream:
+            del self._notices[key]
+            self.version += 1
+            self._on_change()
+
+    def end(self, stream: object) -> None:
+        """Removes all notices of a stream that has ended."""
+        for key in [key for key, (owner, _) in self._notices.items() if owner is stream]:
+            self.drop(stream, key)

@@ -1,36 +1,39 @@
-"""The gRPC service for agents: hello, reports and heartbeats. Every notice is acknowledged once it is stored."""
+"""Serves agents over gRPC: their streams with hello, reports and heartbeats, and whether each is still there."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from enum import Enum, auto
 from typing import Any
 
 import grpc
 import structlog
 from reclaim.v1 import reclaim_pb2 as wire
 
-from servicekit.bulkhead import Bulkhead
-from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from supervisor.decide.notices import replaced
-from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import NOT_OF_AGENTS, ReclaimNotice, Report, SubjectKind
 from supervisor.failpoints import At
-from supervisor.identity.tokens import Agent, AuthenticationUnavailableError, BadTokenError, ForeignPodError, Principal
-from supervisor.ingest.agent_messages import Received, about_pods, decode, hello_view, machine, report, source_state
-from supervisor.ingest.agent_registry import AgentRegistry, AgentState
-from supervisor.ingest.agent_reports import ReportDependencies, ReportHandler, ignore_refusal
+from supervisor.identity.tokens import Agent, AuthenticationUnavailableError, BadTokenError, ForeignPodError
+from supervisor.ingest.agent_registry import AgentState
+from supervisor.ingest.agent_reports import (
+    MAX_SOURCES,
+    AgentDependencies,
+    Received,
+    ReportHandler,
+    decode,
+    read_hello,
+    read_machine,
+    read_report,
+    read_source,
+)
 from supervisor.ingest.errors import ForeignTokenError, MalformedError, SlowReaderError, TooManyError, code_of
-from supervisor.ingest.liveness import Liveness, Verdict
-from supervisor.ingest.pod_reports import PodReports
-from supervisor.ingest.unconfirmed import UnconfirmedNotices
-from supervisor.refusals import Code, Refusals, Wire, readable
-from supervisor.store.interface import Store
+from supervisor.refusals import Code, Wire, readable
 
 _CONNECT = "/reclaim.v1.ReclaimService/Connect"
 _SILENT_HEARTBEATS = 3
+_BLOCKED_TURNS = 3
 _PINGED_SECONDS = 70.0
 """A connection that is lost, and not closed, answered a ping at most this long ago: every 60 s, within 10 s."""
 _HEARTBEATS_AT_ONCE = 100
@@ -38,8 +41,6 @@ _MAX_INTERVAL_SECONDS = 600.0
 _HELLO_SECONDS = 1.0
 """The time limit for the hello of an agent that will be refused."""
 
-_MAX_SOURCES = 16
-"""Sources on one stream."""
 _MAX_NOTICES = 256
 """Stored notices of one node, including those that ended in the last 24 h: enough for a new machine every 6 minutes."""
 
@@ -62,35 +63,59 @@ _Context = grpc.aio.ServicerContext[wire.AgentMessage, wire.SupervisorMessage]
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentDependencies:
-    """What the agent service works with. `on_refused` is called with the source of each refused report."""
+class LivenessVerdict(Enum):
+    """What a turn found."""
 
-    store: Store
-    agents: AgentRegistry
-    unconfirmed: UnconfirmedNotices
-    pods: PodReports
-    refusals: Refusals
-    authenticate: Callable[[str | None], Awaitable[Principal]]
-    policy: Policy
-    clock: Clock
-    bulkhead: Bulkhead
-    heartbeat_seconds: float
-    on_refused: Callable[[Source], None] = ignore_refusal
+    FINE = auto()
+    HEARTBEAT_DUE = auto()
+    SILENT = auto()
+    """Nothing was heard for three heartbeats."""
+    NOT_READING = auto()
+    """One write has waited for three turns."""
 
-    @property
-    def reports(self) -> ReportDependencies:
-        """The dependencies of a stream's reports."""
-        return ReportDependencies(
-            store=self.store,
-            unconfirmed=self.unconfirmed,
-            pods=self.pods,
-            refusals=self.refusals,
-            policy=self.policy,
-            clock=self.clock,
-            bulkhead=self.bulkhead,
-            on_refused=self.on_refused,
-        )
+
+class Liveness:
+    """Counts the turns of one timer for all streams, since a peer was heard, and since it was written to.
+
+    Turns and not seconds: a supervisor that was blocked itself, for example by thousands of handshakes, did not read
+    either, and lost 4,700 of 5,000 agents at once when it used the clock.
+
+    Args:
+        interval: Turns between heartbeats, the same both ways.
+    """
+
+    __slots__ = ("_blocked", "_interval", "_unheard", "_unsent")
+
+    def __init__(self, interval: int) -> None:
+        self._interval = interval
+        self._unheard = self._unsent = self._blocked = 0
+
+    def heard(self) -> None:
+        """Notes that a message has come."""
+        self._unheard = 0
+
+    def written(self) -> None:
+        """Notes that a write has ended."""
+        self._unsent = self._blocked = 0
+
+    def turn(self, *, is_writing: bool, is_reading: bool, is_awaited: bool) -> LivenessVerdict:
+        """Counts a turn.
+
+        Args:
+            is_writing: Whether a write waits.
+            is_reading: Whether this side waits for a message. While it stores one, it hears nothing of its peer.
+            is_awaited: Whether the peer waits for an answer. It then has a heartbeat each turn, as that is how it tells
+                a slow store from a supervisor that hangs.
+        """
+        self._unheard += is_reading
+        self._unsent += 1
+        self._blocked += is_writing
+        if self._blocked >= _BLOCKED_TURNS:
+            return LivenessVerdict.NOT_READING
+        if self._unheard >= _SILENT_HEARTBEATS * self._interval:
+            return LivenessVerdict.SILENT
+        is_due = is_awaited or self._unsent >= self._interval
+        return LivenessVerdict.HEARTBEAT_DUE if is_due and not is_writing else LivenessVerdict.FINE
 
 
 class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The stubs' parameters do not exist.
@@ -98,7 +123,7 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
 
     def __init__(self, deps: AgentDependencies) -> None:
         self._deps = deps
-        self._streams: set[_Stream] = set()
+        self._streams: set[_AgentStream] = set()
         self._is_stopping = False
         self._connect = grpc.stream_stream_rpc_method_handler(
             self.connect, request_deserializer=decode, response_serializer=wire.SupervisorMessage.SerializeToString
@@ -127,8 +152,14 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
     async def connect(self, messages: AsyncIterator[Received], context: _Context) -> None:
         """Serves one agent's stream."""
         try:
-            node = await self._authenticate(messages, context)
-            await self._serve(_Stream(self._deps, node, messages, context))
+            stream = _AgentStream(self._deps, await self._authenticate(messages, context), messages, context)
+            self._streams.add(stream)
+            if self._is_stopping:
+                stream.finish()
+            try:
+                await stream.serve()
+            finally:
+                self._streams.discard(stream)
         except grpc.aio.InternalError:  # The agent disconnected during a write; gRPC ignores this error.
             raise
         except SlowReaderError as error:
@@ -140,18 +171,9 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
             self._deps.refusals.add(Wire.GRPC, code, str(error), None if code_of(error) else error)
             await context.abort(_STATUS[code], f"{code}: {readable(str(error))}")
 
-    async def _serve(self, stream: "_Stream") -> None:
-        self._streams.add(stream)
-        if self._is_stopping:
-            stream.finish()
-        try:
-            await stream.serve()
-        finally:
-            self._streams.discard(stream)
-
     async def _authenticate(self, messages: AsyncIterator[Received], context: _Context) -> Host:
         try:
-            return await self._speaker(context)
+            return await self._node_of_token(context)
         except (BadTokenError, ForeignTokenError, ForeignPodError, AuthenticationUnavailableError):
             # A client that is refused while it still writes its hello would report INTERNAL without the reason.
             with contextlib.suppress(TimeoutError):
@@ -159,17 +181,16 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
                     await anext(messages, None)
             raise
 
-    async def _speaker(self, context: _Context) -> Host:
-        metadata = dict(context.invocation_metadata() or ())
-        header = metadata.get("authorization")
+    async def _node_of_token(self, context: _Context) -> Host:
+        header = dict(context.invocation_metadata() or ()).get("authorization")
         principal = await self._deps.authenticate(header if isinstance(header, str) else None)
         if not isinstance(principal, Agent):
             raise ForeignTokenError("the token is not an agent's")
         return principal.node
 
 
-class _Stream:
-    """One connected agent."""
+class _AgentStream:
+    """Serves one connected agent."""
 
     def __init__(
         self,
@@ -193,40 +214,39 @@ class _Stream:
         self._is_silent = False
         self._heard_at = deps.clock.now()
         self._beats: set[asyncio.Task[None]] = set()
-        self._reports = ReportHandler(deps.reports, node, self._acknowledge)
+        self._does_not_read = f"the agent of {node} does not read"
+        self._reports = ReportHandler(deps, node, self._acknowledge)
 
     def finish(self) -> None:
         """Ends the stream with a goodbye."""
         self._is_stopping = True
-        self._finish(None)
+        self._end(None)
 
     def heartbeat(self) -> None:
         """Takes a turn: sends a heartbeat if one is due, and ends the stream of an agent that is not there any more."""
         if self._liveness is None:
             return
-        match self._turn(self._liveness):
-            case Verdict.HEARTBEAT_DUE:
-                beat = asyncio.create_task(self._write(wire.SupervisorMessage(heartbeat=wire.Heartbeat())))
-                self._beats.add(beat)
-                beat.add_done_callback(self._beat_ended)
-            case Verdict.SILENT:
-                _log.warning("agent.silent", node=self._node)
-                self._is_silent = True
-                self._finish(None)
-            case Verdict.NOT_READING:
-                self._finish(self._slow_reader())
-
-    def _turn(self, liveness: Liveness) -> Verdict:
-        return liveness.turn(
+        verdict = self._liveness.turn(
             is_writing=self._writing.locked(), is_reading=self._is_reading, is_awaited=self._reports.has_unstored
         )
+        match verdict:
+            case LivenessVerdict.HEARTBEAT_DUE:
+                beat = asyncio.create_task(self._write(wire.SupervisorMessage(heartbeat=wire.Heartbeat())))
+                self._beats.add(beat)
+                beat.add_done_callback(self._on_beat_sent)
+            case LivenessVerdict.SILENT:
+                _log.warning("agent.silent", node=self._node)
+                self._is_silent = True
+                self._end(None)
+            case LivenessVerdict.NOT_READING:
+                self._end(SlowReaderError(self._does_not_read))
 
-    def _beat_ended(self, beat: asyncio.Task[None]) -> None:
+    def _on_beat_sent(self, beat: asyncio.Task[None]) -> None:
         self._beats.discard(beat)
         if not beat.cancelled() and (error := beat.exception()) is not None:
-            self._finish(error)
+            self._end(error)
 
-    def _finish(self, error: BaseException | None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         if self._ended.done():
             return
         if error is None:
@@ -236,36 +256,30 @@ class _Stream:
 
     async def serve(self) -> None:
         """Serves the stream until either side ends it."""
-        view, reports = await self._hello()
-        known = self._deps.agents.connect(view, self)
+        agents, node = self._deps.agents, self._node
+        view, reports = await self._read_hello()
+        known = agents.connect(view, self)
         if known is not None:
-            later = f"session {known.session}, stream {known.stream} of {self._node} is known"
+            later = f"session {known.session}, stream {known.stream} of {node} is known"
             self._deps.refusals.add(Wire.GRPC, Code.OLDER_SESSION, later)
             if known.session > view.session:
-                await self._superseded()
+                await self._send_last(wire.SupervisorMessage(superseded=wire.Superseded(session=known.session)))
             return
         failpoint(At.AGENT_CONNECTED)
-        _log.info("agent.connected", node=self._node, session=view.session)
-        self._warn_of_shared_uid(view.uid)
+        _log.info("agent.connected", node=node, session=view.session)
+        others = agents.others(node)
+        if others:
+            _log.warning("agent.uid_shared", node=node, uid=view.uid, others=others[:_MAX_NAMED], count=len(others))
         try:
             await self._replace_machine(view.uid)
             await self._run(view, reports)
         finally:
-            self._deps.agents.disconnect(self._node, self, self._last_sign_of_life())
-            _log.info("agent.disconnected", node=self._node, session=view.session)
+            # The last message, or the last ping that was answered. A program that hangs also answers pings.
+            pinged_at = self._heard_at if self._is_silent else self._deps.clock.now() - _PINGED_SECONDS
+            agents.disconnect(node, self, max(self._heard_at, pinged_at))
+            _log.info("agent.disconnected", node=node, session=view.session)
 
-    def _last_sign_of_life(self) -> float:
-        """The last message, or the last ping that was answered. A program that hangs also answers pings."""
-        if self._is_silent:
-            return self._heard_at
-        return max(self._heard_at, self._deps.clock.now() - _PINGED_SECONDS)
-
-    def _warn_of_shared_uid(self, uid: str) -> None:
-        others = self._deps.agents.others(self._node)
-        if others:
-            _log.warning("agent.uid_shared", node=self._node, uid=uid, others=others[:_MAX_NAMED], count=len(others))
-
-    async def _hello(self) -> tuple[AgentState, list[Report]]:
+    async def _read_hello(self) -> tuple[AgentState, list[Report]]:
         first = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience):
@@ -275,9 +289,11 @@ class _Stream:
         hello = first.hello
         if hello.node != self._node:
             raise ForeignTokenError(f"the token is for {self._node} only")
-        self._interval = _turns(hello.heartbeat_seconds, self._deps.heartbeat_seconds)
-        view = hello_view(hello, self._deps.clock.now())
-        reports = [report(each, view) for each in hello.notices]
+        wanted, turn = hello.heartbeat_seconds, self._deps.heartbeat_seconds
+        # An agent that names no interval, or no number, gets a heartbeat each turn.
+        self._interval = (int(min(wanted, _MAX_INTERVAL_SECONDS) // turn) or 1) if wanted > turn else 1
+        view = read_hello(hello, self._deps.clock.now())
+        reports = [read_report(each, view) for each in hello.notices]
         for source in (*view.sources, *view.pod_sources, *(each.source for each in reports)):
             self._admit(source)
         return view, reports
@@ -285,31 +301,31 @@ class _Stream:
     def _admit(self, source: Source) -> None:
         """Limits the number of sources that one stream may report."""
         self._sources.add(source)
-        if len(self._sources) > _MAX_SOURCES:
-            raise TooManyError(f"more than {_MAX_SOURCES} sources")
+        if len(self._sources) > MAX_SOURCES:
+            raise TooManyError(f"more than {MAX_SOURCES} sources")
 
     async def _replace_machine(self, uid: str) -> None:
         """Ends the notices on an earlier machine of this node's name."""
-        known = self._deps.store.snapshot().notices.values()
-        notices = [each for each in known if self._is_about_a_machine(each)]
+        notices = [
+            notice
+            for notice in self._deps.store.snapshot().notices.values()
+            if notice.subject.name == self._node
+            and notice.subject.kind is SubjectKind.NODE
+            # Notices of the API server have the uid of the Node object instead of the machine's.
+            and notice.source not in NOT_OF_AGENTS
+        ]
         if len(notices) > _MAX_NOTICES:
             raise TooManyError(f"more than {_MAX_NOTICES} notices of {self._node} are known")
-        earlier = [each.id for each in notices if each.subject.uid != uid]
 
         def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
             return None if known is None else replaced(known, uid, self._deps.clock.now())
 
-        for key in earlier:
+        for key in [each.id for each in notices if each.subject.uid != uid]:
             before = self._deps.store.snapshot().notices.get(key)
             notice = await self._deps.store.put_notice(key, change)
             failpoint(At.MACHINE_REPLACED)
             if notice is not None and before is not None and notice.state is not before.state:
                 _log.info("notice.ended", notice=notice.id, subject=notice.subject.name, state=notice.state)
-
-    def _is_about_a_machine(self, notice: ReclaimNotice) -> bool:
-        """Whether an agent reported the notice: notices of the API server have the uid of the Node object instead."""
-        about = notice.subject.name == self._node and notice.subject.kind is SubjectKind.NODE
-        return about and notice.source not in NOT_OF_AGENTS
 
     async def _run(self, view: AgentState, reports: Sequence[Report]) -> None:
         """Reads messages until the agent ends the stream, or this side does."""
@@ -318,14 +334,16 @@ class _Stream:
         reporting = asyncio.create_task(self._reports.run(), name="agent.reports")
         try:
             await asyncio.wait({listening, reporting, self._ended}, return_when=asyncio.FIRST_COMPLETED)
-            if self._deps.agents.session(self._node) > view.session:
-                await self._superseded()
+            known = self._deps.agents.by_node.get(self._node)
+            if known is not None and known.session > view.session:
+                await self._send_last(wire.SupervisorMessage(superseded=wire.Superseded(session=known.session)))
             elif self._is_stopping:
                 goodbye = wire.Goodbye(reason="the supervisor is stopping")
                 await self._send_last(wire.SupervisorMessage(goodbye=goodbye))
         finally:
             self._liveness = None
-            self._reports.end()
+            # The agent repeats in its next hello what is dropped here.
+            self._deps.unconfirmed.end(self._reports)
             running = (listening, reporting, self._ended, *self._beats)
             for each in running:
                 each.cancel()
@@ -334,38 +352,29 @@ class _Stream:
             if isinstance(outcome, Exception):
                 raise outcome
 
-    def _is_current(self) -> bool:
-        return self._deps.agents.is_current(self._node, self)
-
-    async def _superseded(self) -> None:
-        known = wire.Superseded(session=self._deps.agents.session(self._node))
-        await self._send_last(wire.SupervisorMessage(superseded=known))
-
     async def _read_messages(self, view: AgentState, reports: Sequence[Report]) -> None:
         """Welcomes the agent and reads its messages until its goodbye, or until a newer stream replaces this one."""
-        turn = self._deps.heartbeat_seconds
+        agents, turn = self._deps.agents, self._deps.heartbeat_seconds
         welcome = wire.Welcome(
             heartbeat_seconds=self._interval * turn, report_heartbeat_seconds=turn, machine_updates=True
         )
         await self._write(wire.SupervisorMessage(welcome=welcome))
         for each in reports:
             await self._reports.put(each)
-        self._deps.agents.mark_synced(self._node, self)
-        while (message := await self._next()) is not None and self._is_current():
+        agents.mark_synced(self._node, self)
+        while (message := await self._next()) is not None and agents.is_current(self._node, self):
             match message.WhichOneof("message"):
                 case "notice":
-                    received = report(message.notice, view)
+                    received = read_report(message.notice, view)
                     self._admit(received.source)
                     await self._reports.put(received)
                 case "source":
-                    name, state = source_state(message.source)
+                    name, state = read_source(message.source)
                     self._admit(name)
-                    agents = self._deps.agents
-                    tell = agents.pod_source if about_pods(message.source) else agents.source
-                    tell(self._node, self, name, state)
+                    about_pods = message.source.about == wire.SUBJECT_KIND_POD
+                    agents.put_source(self._node, self, name, state, about_pods=about_pods)
                 case "machine":
-                    known = machine(message.machine, self._deps.clock.now())
-                    self._deps.agents.describe(self._node, self, known)
+                    agents.put_machine(self._node, self, read_machine(message.machine, self._deps.clock.now()))
                 case "goodbye":
                     return
                 case "heartbeat" | None:
@@ -374,7 +383,7 @@ class _Stream:
                     raise MalformedError("a second hello")
 
     async def _next(self) -> wire.AgentMessage | None:
-        """The next message; None if the agent ended the stream."""
+        """Returns the next message; None if the agent ended the stream."""
         self._is_reading = True
         received = await anext(self._messages, None)
         self._is_reading = False
@@ -403,18 +412,8 @@ class _Stream:
             async with asyncio.timeout(self._patience):
                 await self._write(message)
         except TimeoutError as error:
-            raise self._slow_reader() from error
-
-    def _slow_reader(self) -> SlowReaderError:
-        return SlowReaderError(f"the agent of {self._node} does not read")
+            raise SlowReaderError(self._does_not_read) from error
 
     async def _acknowledge(self, received: Report) -> None:
         entry = wire.Acknowledgement.Entry(notice_id=received.acknowledged_as, revision=received.revision)
         await self._write(wire.SupervisorMessage(acknowledgement=wire.Acknowledgement(entries=[entry])))
-
-
-def _turns(wanted: float, seconds: float) -> int:
-    """The turns of so many seconds between heartbeats, for an agent that can do with one every `wanted` seconds."""
-    if not wanted > seconds:  # It said nothing, or no number.
-        return 1
-    return int(min(wanted, _MAX_INTERVAL_SECONDS) // seconds) or 1

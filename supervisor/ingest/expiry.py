@@ -115,7 +115,7 @@ class Expiry:
             return Presence.PRESENT, 0.0  # The end of a drill does not depend on its subject.
         there = self._is_there(notice)
         if notice.drains:
-            uid = self._agents.uids().get(Host(notice.subject.name), notice.subject.uid)
+            uid = self._agents.uids.get(Host(notice.subject.name), notice.subject.uid)
             is_gone = there is False or (there is None and uid != notice.subject.uid)
             return (Presence.GONE if is_gone else Presence.PRESENT), 0.0
         if there is not None:

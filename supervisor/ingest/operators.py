@@ -142,7 +142,7 @@ class OperatorNoticeEndpoints:
             UnknownNodeError: No agent of that node is known.
             StoreUnavailableError: It could not be stored.
         """
-        agent = self.agents.all().get(Host(node))
+        agent = self.agents.by_node.get(Host(node))
         if agent is None:
             raise UnknownNodeError(f"no agent of a node {node} is known")
         subject = Subject(SubjectKind.NODE, node, agent.uid)

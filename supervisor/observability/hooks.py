@@ -13,8 +13,7 @@ from supervisor.domain.order import Directive, Worker
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
-from supervisor.ingest.agent_registry import AgentRegistry
-from supervisor.ingest.unconfirmed import UnconfirmedNotices
+from supervisor.ingest.agent_registry import AgentRegistry, UnconfirmedNotices
 from supervisor.observability.journal import Listener
 from supervisor.observability.transitions import NoticedHosts
 from supervisor.store.interface import Snapshot

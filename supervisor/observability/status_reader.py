@@ -92,7 +92,7 @@ class StatusReader:
 
     def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> StatusSnapshot:
         """The state at this moment, of all jobs or of some, as values that do not change afterwards."""
-        snapshot, agents, now = self.live.snapshot(), dict(self.live.agents.all()), self.live.now()
+        snapshot, agents, now = self.live.snapshot(), dict(self.live.agents.by_node), self.live.now()
         silent = {node: self.live.agents.silent_since(node) for node, agent in agents.items() if not agent.connected}
         return StatusSnapshot(
             now=now,

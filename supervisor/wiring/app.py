@@ -35,16 +35,15 @@ from supervisor.fanout.ranks import RankStates
 from supervisor.fanout.saves import Saves
 from supervisor.identity.authenticator import Authenticator
 from supervisor.identity.tokens import Tokens
-from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry
-from supervisor.ingest.agents import AgentDependencies, ReclaimService
+from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry, UnconfirmedNotices
+from supervisor.ingest.agent_reports import AgentDependencies, PodReports
+from supervisor.ingest.agents import ReclaimService
 from supervisor.ingest.expiry import Expiry
 from supervisor.ingest.launchers import LauncherEndpoints, LauncherQuotas
 from supervisor.ingest.operators import OperatorNoticeEndpoints, RequestEndpoints
-from supervisor.ingest.pod_reports import PodReports
 from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.ingest.relays import RelayEndpoints
 from supervisor.ingest.rendezvous import RendezvousEndpoints
-from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.jobs.adapter import Adapters, StandaloneJobs
 from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.groups import Groups
@@ -375,7 +374,7 @@ def _agents(base: Foundation, state: SharedState) -> Feature:
     def forget(_jobs: Collection[JobId]) -> None:
         # Not later than the notice that explains the silence of a reclaimed node.
         state.agents.forget(base.clock.now() - base.settings.retention_hours * 3600 + SILENCE_SECONDS)
-        state.pod_reports.forget_others(state.agents.all())
+        state.pod_reports.forget_others(state.agents.by_node)
 
     return Feature(
         tasks={"ageing": expiry.run},

@@ -19,8 +19,8 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import Announcement, NoticeState, SubjectKind
-from supervisor.ingest.agent_messages import hello_view, report
 from supervisor.ingest.agent_registry import SourceState
+from supervisor.ingest.agent_reports import read_hello, read_report
 from supervisor.ingest.errors import MalformedError
 from tests.hostile.hostile_fuzz import SMALL_AND_LARGE, mostly, spoken, texts
 from tests.hostile.hostile_world import Bystander, refused
@@ -110,8 +110,8 @@ messages = st.one_of(
 def test_a_hello_is_a_view_of_its_agent_or_malformed(hello: wire.Hello) -> None:
     """And each notice in it a report about that node, or about a pod by namespace and name."""
     try:
-        view = hello_view(hello, 0.0)
-        understood = [report(each, view) for each in hello.notices]
+        view = read_hello(hello, 0.0)
+        understood = [read_report(each, view) for each in hello.notices]
     except MalformedError:
         return
     assert view.session == hello.session > 0

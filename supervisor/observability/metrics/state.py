@@ -60,7 +60,7 @@ class StateCollector(Collector):
         yield gauge_family("unconfirmed_notices", [((), len(self._live.unconfirmed.all()))])
 
     def _agents(self, snapshot: Snapshot) -> Iterator[Metric]:
-        known = self._live.agents.all()
+        known = self._live.agents.by_node
         agents = known.values()
         connected = sum(agent.connected for agent in agents)
         gone = len(reclaimed(snapshot.notices.values(), known, self._live.agents.silent_since))
@@ -83,7 +83,7 @@ class StateCollector(Collector):
 
     def _streams(self) -> Iterator[Metric]:
         counts = {
-            ("agent",): sum(agent.connected for agent in self._live.agents.all().values()),
+            ("agent",): sum(agent.connected for agent in self._live.agents.by_node.values()),
             ("launcher",): self._live.launchers.count,
             ("process",): self._live.processes.count,
         }

@@ -28,9 +28,8 @@ from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
 from supervisor.fanout.saves import Saves
-from supervisor.ingest.agent_registry import AgentRegistry
+from supervisor.ingest.agent_registry import AgentRegistry, UnconfirmedNotices
 from supervisor.ingest.cluster.jobs import JobReconciler
-from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.jobs.actuator import Actuator, ActuatorDependencies
 from supervisor.jobs.adapter import Adapters
 from supervisor.jobs.cache import ClusterJobs, JobCache, connect

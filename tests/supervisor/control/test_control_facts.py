@@ -12,8 +12,7 @@ from supervisor.decide.explanation import Lack
 from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.notice import NoticeClass, NoticeState
-from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState
-from supervisor.ingest.unconfirmed import UnconfirmedNotices
+from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState, UnconfirmedNotices
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import (

@@ -45,7 +45,7 @@ def test_nodes_that_have_long_been_silent_are_forgotten() -> None:
     agents.connect(_view("recent"), "recent")
     agents.disconnect(Host("recent"), "recent")
     agents.forget(before=50.0)
-    assert set(agents.all()) == {"back", "here", "recent"}
+    assert set(agents.by_node) == {"back", "here", "recent"}
     agents.disconnect(Host("back"), "again")
     assert agents.silent_since(Host("back")) == 50.0
 

@@ -16,9 +16,8 @@ from supervisor.decide.notices import Presence, ends_at
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.ingest import expiry
-from supervisor.ingest.agent_registry import AgentRegistry, AgentState
+from supervisor.ingest.agent_registry import AgentRegistry, AgentState, UnconfirmedNotices
 from supervisor.ingest.expiry import Expiry
-from supervisor.ingest.unconfirmed import UnconfirmedNotices
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import POLICY, T0, notice
 

@@ -9,7 +9,7 @@ import pytest
 from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.capacity import Machine, PriceClass
-from supervisor.ingest.agent_messages import hello_view
+from supervisor.ingest.agent_reports import read_hello
 from supervisor.ingest.errors import MalformedError
 from tests.testkit.serving import hello, serving
 
@@ -32,7 +32,7 @@ KNOWN = Machine(
 
 
 def _machine(**fields: Any) -> Machine:
-    return hello_view(hello("n1", machine=wire.Machine(**fields)), 1000.0).machine
+    return read_hello(hello("n1", machine=wire.Machine(**fields)), 1000.0).machine
 
 
 def test_a_hello_describes_the_machine() -> None:
@@ -41,7 +41,7 @@ def test_a_hello_describes_the_machine() -> None:
 
 
 def test_an_earlier_agent_describes_nothing() -> None:
-    assert hello_view(hello("n1"), 1000.0).machine == Machine()
+    assert read_hello(hello("n1"), 1000.0).machine == Machine()
     assert _machine(price_class=17).price_class is PriceClass.UNKNOWN
 
 

@@ -9,8 +9,8 @@ from reclaim.v1 import reclaim_pb2 as wire
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import Announcement, NoticeState, Report, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState
+from supervisor.ingest.agent_reports import MAX_PODS, PodReports
 from supervisor.ingest.errors import MalformedError, TooManyError
-from supervisor.ingest.pod_reports import MAX_PODS, PodReports
 from tests.testkit.serving import Served, hello, noticed
 from tests.testkit.waiting import until
 
@@ -85,13 +85,13 @@ def test_a_node_is_available_whatever_is_known_of_its_pods(pods: SourceState) ->
         pod_sources={Source(KUBERNETES): SourceState.UNKNOWN},
     )
     agents.connect(view, stream)
-    agents.pod_source(node, stream, Source(KUBERNETES), pods)
+    agents.put_source(node, stream, Source(KUBERNETES), pods, about_pods=True)
     for state in SourceState:
-        agents.source(node, stream, Source("metadata"), state)
-        assert (node in agents.available()) is (state in (SourceState.CLEAR, SourceState.NOT_SPOT))
-    agents.source(node, stream, Source("metadata"), SourceState.NOT_SPOT)
-    agents.source(node, stream, Source("other"), SourceState.UNKNOWN)
-    assert not agents.available()
+        agents.put_source(node, stream, Source("metadata"), state)
+        assert (node in agents.clear) is (state in (SourceState.CLEAR, SourceState.NOT_SPOT))
+    agents.put_source(node, stream, Source("metadata"), SourceState.NOT_SPOT)
+    agents.put_source(node, stream, Source("other"), SourceState.UNKNOWN)
+    assert not agents.clear
 
 
 def test_only_metadata_that_were_asked_can_deny_a_reclaim() -> None:
@@ -101,15 +101,15 @@ def test_only_metadata_that_were_asked_can_deny_a_reclaim() -> None:
     agents.connect(AgentState(node=node, uid="u", session=1, connected=True), stream)
     for first in SourceState:
         for second in SourceState:
-            agents.source(node, stream, sources[0], first)
-            agents.source(node, stream, sources[1], second)
-            assert (node in agents.denying()) is (
+            agents.put_source(node, stream, sources[0], first)
+            agents.put_source(node, stream, sources[1], second)
+            assert (node in agents.denying) is (
                 SourceState.CLEAR in {first, second} and {first, second} <= {SourceState.CLEAR, SourceState.NOT_SPOT}
             )
-    agents.source(node, stream, sources[1], SourceState.CLEAR)
-    agents.source(node, stream, sources[0], SourceState.CLEAR)
+    agents.put_source(node, stream, sources[1], SourceState.CLEAR)
+    agents.put_source(node, stream, sources[0], SourceState.CLEAR)
     agents.disconnect(node, stream)
-    assert node not in agents.denying()
+    assert node not in agents.denying
 
 
 async def test_a_node_that_is_not_spot_is_known_as_such(served: Served) -> None:

@@ -14,8 +14,7 @@ from supervisor.domain.notice import ReclaimNotice
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
-from supervisor.ingest.agent_registry import AgentRegistry
-from supervisor.ingest.unconfirmed import UnconfirmedNotices
+from supervisor.ingest.agent_registry import AgentRegistry, UnconfirmedNotices
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import Change, JobChanged, Listener
 from supervisor.store.interface import Snapshot
