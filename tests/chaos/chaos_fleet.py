@@ -19,10 +19,17 @@ from typing import Any
 
 import aiohttp
 from kubeai.elastic import wire
-from kubeai.elastic.commands.events import Event, Ordered, Rejected
-from kubeai.elastic.commands.link import Link, Supervisor
-from kubeai.elastic.commands.orders import Job, Order, OrderKind, Report
-from kubeai.elastic.commands.outbox import Outbox as LauncherOutbox
+from kubeai.elastic.commands.link import LauncherLink, SupervisorAccess
+from kubeai.elastic.commands.link import ReportOutbox as LauncherOutbox
+from kubeai.elastic.commands.orders import (
+    JobRequest,
+    LauncherOrder,
+    LauncherOrderKind,
+    LauncherReport,
+    Ordered,
+    Rejected,
+    RunnerEvent,
+)
 
 from benchmarks.clients import streams
 from benchmarks.harness.client import ClientProcess
@@ -138,14 +145,14 @@ class ChaosLauncher:
     def __init__(self, plan: ChaosJobPlan, token_file: Path) -> None:
         count = len(plan.hosts)
         self.plan = plan
-        self.orders: list[Order] = []
+        self.orders: list[LauncherOrder] = []
         self.rejections: list[Rejected] = []
         self._outbox = LauncherOutbox()
-        self._outbox.publish(Report(hosts=plan.hosts))
+        self._outbox.publish(LauncherReport(hosts=plan.hosts))
         scheme = "http" if plan.route.ca is None else "https"
-        self._supervisor = Supervisor(f"{scheme}://{plan.route.http}", token_file, plan.route.ca)
-        job = Job(plan.name, "horovod", count - plan.spare, count, count, 0.0, None)
-        self._link = Link(self._supervisor, job, self._outbox, self._on_event)
+        self._supervisor = SupervisorAccess(f"{scheme}://{plan.route.http}", token_file, plan.route.ca)
+        job = JobRequest(plan.name, "horovod", count - plan.spare, count, count, 0.0, None)
+        self._link = LauncherLink(self._supervisor, job, self._outbox, self._on_event)
 
     def start(self) -> None:
         self._link.start()
@@ -156,7 +163,7 @@ class ChaosLauncher:
     @property
     def token(self) -> str:
         """The job token of the first run; empty before there is one."""
-        return next((order.token for order in self.orders if order.kind is OrderKind.RUN), "")
+        return next((order.token for order in self.orders if order.kind is LauncherOrderKind.RUN), "")
 
     @property
     def is_running(self) -> bool:
@@ -167,28 +174,28 @@ class ChaosLauncher:
         changes = pairwise([frozenset[str](), *(frozenset(order.exclusions) for order in self.orders)])
         return Counter(host for before, after in changes for host in after - before)
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: RunnerEvent) -> None:
         if isinstance(event, Rejected):
             self.rejections.append(event)
         elif isinstance(event, Ordered):
             self.orders.append(event.order)
             self._follow(event.order)
 
-    def _follow(self, order: Order) -> None:
+    def _follow(self, order: LauncherOrder) -> None:
         before = self._outbox.latest()
         if order.stopping:
             self._acknowledge(order)
-        elif order.kind is OrderKind.RUN:
+        elif order.kind is LauncherOrderKind.RUN:
             report = replace(before, run=order.run, running=True, exit_code=None, applied=order.generation)
             self._outbox.publish(report)
         elif before.running:
             self._outbox.publish(replace(before, running=False, exit_code=_STOPPED, applied=order.generation))
 
-    def _acknowledge(self, order: Order) -> None:
+    def _acknowledge(self, order: LauncherOrder) -> None:
         """Reports that rank 0 has left, until that is confirmed; as the SDK in its exit hook."""
         who = {"process": f"{self.plan.name}-0", "host": self.plan.hosts[0], "rank": 0}
         body = {**who, "step": 1, "run": order.run, "generation": order.generation, "kind": "left"}
-        endpoint = replace(self._supervisor.endpoint(), token=order.token)
+        endpoint = replace(self._supervisor.address_now(), token=order.token)
         backoff = wire.ReconnectBackoff()
         while not self._is_confirmed(endpoint, body):
             time.sleep(backoff.next())

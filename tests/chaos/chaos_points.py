@@ -7,7 +7,7 @@ matter are named. `brief` marks those that the short form runs.
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from kubeai.elastic.commands.failpoints import At as Launcher
+from kubeai.elastic.commands.failpoints import RunFailpoint as Launcher
 
 from node_agent.notices import AgentFailpoint as Agent
 from supervisor.failpoints import At as Supervisor

@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from kubeai.elastic import wire
-from kubeai.elastic.commands.orders import MalformedOrder, OrderKind, order_of
-from kubeai.elastic.commands.workspace import Workspace
+from kubeai.elastic.commands.orders import LauncherOrderKind, MalformedOrder, order_of
+from kubeai.elastic.commands.workspace import RunWorkspace
 from kubeai.elastic.messages import DirectiveKind, MalformedDirective, parse_line
 from kubeai.elastic.monitor import ReceivedState, advance, apply
 from kubeai.elastic.wire import CallAddress, CallRefused, Unreachable, open_stream, post
@@ -95,9 +95,9 @@ def in_place_or_ignored(directory: Path, line: bytes) -> None:
         order = order_of(message)
     except MalformedOrder:
         return
-    assert order.kind in OrderKind
+    assert order.kind in LauncherOrderKind
     assert all(0 <= number <= MOST for number in (order.generation, order.run, order.workers))
-    workspace = Workspace(directory, "job", "http://localhost:1", None)
+    workspace = RunWorkspace(directory, "job", "http://localhost:1", None)
     workspace.list_hosts(order.hosts, order.exclusions)
     workspace.enter_run(order.run, order.token)
     said = {name: (directory / name).read_text(encoding="utf-8").splitlines() for name in ("hosts", "exclusions")}

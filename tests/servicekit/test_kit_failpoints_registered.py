@@ -18,7 +18,7 @@ _KINDS = {_ROOT / "supervisor" / "jobs" / kind.name: tuple(kind.failpoints) for 
 _HOMES: dict[Path, tuple[StrEnum, ...]] = {
     _ROOT / "supervisor": tuple(supervisor.failpoints.At),
     _ROOT / "node_agent": tuple(node_agent.notices.AgentFailpoint),
-    Path(kubeai.elastic.commands.failpoints.__file__).parent: tuple(kubeai.elastic.commands.failpoints.At),
+    Path(kubeai.elastic.commands.failpoints.__file__).parent: tuple(kubeai.elastic.commands.failpoints.RunFailpoint),
     **_KINDS,
 }
 

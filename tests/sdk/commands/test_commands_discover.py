@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from kubeai.elastic.commands import hosts as hosts_module
 from kubeai.elastic.commands.discover_hosts import main
-from kubeai.elastic.commands.hosts import Source
-from kubeai.elastic.commands.workspace import Workspace
+from kubeai.elastic.commands.hosts import HostSource
+from kubeai.elastic.commands.workspace import RunWorkspace
 
 from tests.sdk.commands.commands_harness import DISCOVER, STRICT, discover
 
@@ -248,7 +248,7 @@ def test_a_list_that_changes_while_it_reads_shows_no_host_that_was_never_usable(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    workspace = Workspace(identity, "job", "http://127.0.0.1:1", None)
+    workspace = RunWorkspace(identity, "job", "http://127.0.0.1:1", None)
     workspace.list_hosts(["a", "c"], ["c"])
     reads = iter(range(100))
 
@@ -299,7 +299,7 @@ def test_a_list_that_is_being_rewritten_in_place_is_read_when_it_is_whole(hosts:
         file.flush()
         finish = threading.Timer(0.01, lambda: print("b:2", file=file, flush=True))
         finish.start()
-        names = list(Source(str(hosts)).read())
+        names = list(HostSource(str(hosts)).read())
         finish.join()
     assert names == ["a", "b"]
 

@@ -4,46 +4,46 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubeai.elastic.commands.events import Confirmed, Event, Lost, Ordered
-from kubeai.elastic.commands.link import Link, Supervisor
-from kubeai.elastic.commands.orders import Job, Report
-from kubeai.elastic.commands.outbox import Outbox
+from kubeai.elastic.commands.link import LauncherLink, ReportOutbox, SupervisorAccess
+from kubeai.elastic.commands.orders import Confirmed, JobRequest, LauncherReport, Lost, Ordered, RunnerEvent
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.testkit.waiting import wait_until
 
-JOB = Job("job", "horovod", 1, 2, 2, 0.0, None)
+JOB = JobRequest("job", "horovod", 1, 2, 2, 0.0, None)
 
 
 @pytest.fixture
-def outbox() -> Outbox:
-    return Outbox()
+def outbox() -> ReportOutbox:
+    return ReportOutbox()
 
 
 @pytest.fixture
-def events(tmp_path: Path, supervisor: FakeSupervisor, outbox: Outbox) -> Iterator[list[Event]]:
+def events(tmp_path: Path, supervisor: FakeSupervisor, outbox: ReportOutbox) -> Iterator[list[RunnerEvent]]:
     token = tmp_path / "token"
     token.write_text(FakeSupervisor.launcher_token, encoding="utf-8")
-    put: list[Event] = []
-    link = Link(Supervisor(supervisor.address, token, None), JOB, outbox, put.append)
+    put: list[RunnerEvent] = []
+    link = LauncherLink(SupervisorAccess(supervisor.address, token, None), JOB, outbox, put.append)
     link.start()
     yield put
     link.stop(10)
 
 
-def test_what_a_hello_said_is_confirmed_before_its_order_is_passed_on(events: list[Event], outbox: Outbox) -> None:
+def test_what_a_hello_said_is_confirmed_before_its_order_is_passed_on(
+    events: list[RunnerEvent], outbox: ReportOutbox
+) -> None:
     wait_until(lambda: len(events) > 1, lambda: str(events))
     assert events[0] == Confirmed(outbox.latest())
     assert isinstance(events[1], Ordered)
 
 
 def test_a_report_that_is_called_older_is_said_again_under_a_higher_revision(
-    events: list[Event], outbox: Outbox, supervisor: FakeSupervisor
+    events: list[RunnerEvent], outbox: ReportOutbox, supervisor: FakeSupervisor
 ) -> None:
     """Else the supervisor would never hear of the present state."""
     wait_until(lambda: len(events) > 1, lambda: str(events))
     supervisor.refuse(409, "older_revision", path="/v1/launchers/report")
-    outbox.publish(Report(run=1))
+    outbox.publish(LauncherReport(run=1))
     offered = outbox.latest().revision
     wait_until(lambda: outbox.latest().revision > offered, lambda: str(outbox.latest()))
     supervisor.accept()
@@ -53,11 +53,11 @@ def test_a_report_that_is_called_older_is_said_again_under_a_higher_revision(
 
 
 def test_a_stream_that_ends_is_opened_again_and_says_the_present_state(
-    events: list[Event], outbox: Outbox, supervisor: FakeSupervisor
+    events: list[RunnerEvent], outbox: ReportOutbox, supervisor: FakeSupervisor
 ) -> None:
     wait_until(lambda: len(events) > 1, lambda: str(events))
     supervisor.refuse(503, "not_serving")
-    outbox.publish(Report(run=7))
+    outbox.publish(LauncherReport(run=7))
     supervisor.drop()
     wait_until(lambda: any(isinstance(event, Lost) for event in events), lambda: str(events))
     supervisor.accept()

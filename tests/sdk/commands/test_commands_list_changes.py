@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kubeai.elastic.commands import list_changes
+from kubeai.elastic.commands import discover_hosts
 
 from tests.sdk.commands.commands_harness import discover
 
@@ -13,7 +13,7 @@ DELAY = 5.0
 
 
 def paced(directory: Path, *hosts: str) -> list[str]:
-    return list_changes.paced(str(directory), hosts, DELAY)
+    return discover_hosts.paced(str(directory), hosts, DELAY)
 
 
 def age(directory: Path, seconds: float) -> None:

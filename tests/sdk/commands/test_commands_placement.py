@@ -1,16 +1,16 @@
 """Where kubeai-each-host starts and ends the command, as a pure decision."""
 
-from kubeai.elastic.commands.placement import Place, Plan, plan
+from kubeai.elastic.commands.each_host import EachHostPlan, HostPlace, plan
 
 RESTARTS = 1
 NOW = 100.0
-RUNS = Place(running=True)
-SUCCEEDED = Place(code=0)
-FAILED = Place(code=1, failures=1, due=NOW)
-GIVEN_UP = Place(code=7, failures=2, due=NOW)
+RUNS = HostPlace(running=True)
+SUCCEEDED = HostPlace(code=0)
+FAILED = HostPlace(code=1, failures=1, due=NOW)
+GIVEN_UP = HostPlace(code=7, failures=2, due=NOW)
 
 
-def planned(places: dict[str, Place], granted: str = "ab", excluded: str = "") -> Plan:
+def planned(places: dict[str, HostPlace], granted: str = "ab", excluded: str = "") -> EachHostPlan:
     return plan(places, tuple(granted), frozenset(excluded), RESTARTS, NOW)
 
 
@@ -50,7 +50,7 @@ def test_a_host_that_is_granted_again_before_its_command_has_ended_is_started_af
 
 
 def test_a_failed_command_is_started_again_once_it_is_due() -> None:
-    early = planned({"a": RUNS, "b": Place(code=1, failures=1, due=NOW + 5)})
+    early = planned({"a": RUNS, "b": HostPlace(code=1, failures=1, due=NOW + 5)})
     assert (early.start, early.at) == ((), NOW + 5)
     assert planned({"a": RUNS, "b": FAILED}).start == ("b",)
 

@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 from kubeai.elastic.commands.command import has_live_member
-from kubeai.elastic.commands.events import Event, HostsChanged, LogMessage
-from kubeai.elastic.commands.hosts import DEFAULT_FILE, Source, Unreadable, name_of, parse, source
+from kubeai.elastic.commands.hosts import DEFAULT_FILE, HostSource, Unreadable, name_of, parse, source
+from kubeai.elastic.commands.link import ReportOutbox
 from kubeai.elastic.commands.options import back_off
-from kubeai.elastic.commands.orders import MalformedOrder, Order, OrderKind, Report, order_of
-from kubeai.elastic.commands.outbox import Outbox
-from kubeai.elastic.commands.watch import HostsWatch
+from kubeai.elastic.commands.orders import (
+    HostsChanged,
+    LauncherOrder,
+    LauncherOrderKind,
+    LauncherReport,
+    LogMessage,
+    MalformedOrder,
+    RunnerEvent,
+    order_of,
+)
+from kubeai.elastic.commands.run import HostsWatch
 
 from tests.sdk.commands.commands_harness import is_alive
 from tests.testkit.waiting import wait_until
@@ -63,7 +71,7 @@ def test_an_argument_comes_before_the_environment_and_a_script_before_the_file()
     assert _chosen(source(None, None, {"KUBEAI_HOSTS_SCRIPT": ""})) == (DEFAULT_FILE, None)
 
 
-def _chosen(chosen: Source) -> tuple[str, str | None]:
+def _chosen(chosen: HostSource) -> tuple[str, str | None]:
     return chosen.file, chosen.script
 
 
@@ -72,7 +80,7 @@ def test_a_script_that_hangs_is_ended_with_what_it_started(monkeypatch: pytest.M
     script, pids = tmp_path / "script.sh", tmp_path / "pids"
     script.write_text(f"sleep 60 &\necho $! > {pids}\nsleep 60\n", encoding="utf-8")
     with pytest.raises(Unreadable, match="no answer within"):
-        Source("/f", f"sh {script}").read()
+        HostSource("/f", f"sh {script}").read()
     grandchild = int(pids.read_text(encoding="utf-8"))
     wait_until(lambda: not is_alive(grandchild), lambda: "the end of what the script started")
 
@@ -88,9 +96,9 @@ def test_a_group_of_zombies_is_not_alive() -> None:
 
 
 def test_a_watch_puts_what_is_new_and_remarks_once_that_it_cannot_read(tmp_path: Path) -> None:
-    events: list[Event] = []
+    events: list[RunnerEvent] = []
     file = tmp_path / "hosts"
-    watch = HostsWatch(Source(str(file)), events.append)
+    watch = HostsWatch(HostSource(str(file)), events.append)
     watch.poll()
     watch.poll()
     file.write_text("a:1\n", encoding="utf-8")
@@ -101,9 +109,9 @@ def test_a_watch_puts_what_is_new_and_remarks_once_that_it_cannot_read(tmp_path:
 
 
 def test_an_order_is_read_whole() -> None:
-    assert order_of({**LINE, "news": 1}) == Order(
+    assert order_of({**LINE, "news": 1}) == LauncherOrder(
         generation=4,
-        kind=OrderKind.RUN,
+        kind=LauncherOrderKind.RUN,
         run=2,
         workers=1,
         hosts=("a", "b", "c"),
@@ -158,21 +166,21 @@ def test_the_back_off_grows_from_one_second_to_sixty(restarts: int, least: float
 
 def test_only_what_is_new_gets_a_new_revision() -> None:
     """Else every look at the state would be a report."""
-    outbox = Outbox()
-    outbox.publish(Report(hosts=("a",)))
+    outbox = ReportOutbox()
+    outbox.publish(LauncherReport(hosts=("a",)))
     first = outbox.latest()
-    outbox.publish(Report(hosts=("a",)))
+    outbox.publish(LauncherReport(hosts=("a",)))
     assert outbox.latest() is first
-    outbox.publish(Report(hosts=("b",)))
+    outbox.publish(LauncherReport(hosts=("b",)))
     assert outbox.latest().revision == first.revision + 1
 
 
 def test_the_latest_report_waits_until_it_is_confirmed() -> None:
-    outbox = Outbox()
+    outbox = ReportOutbox()
     outbox.set_open(True)
     older = outbox.wait()
     assert older is not None
-    outbox.publish(Report(run=1))
+    outbox.publish(LauncherReport(run=1))
     outbox.confirm(older)
     newer = outbox.wait()
     assert newer is not None
@@ -183,9 +191,9 @@ def test_the_latest_report_waits_until_it_is_confirmed() -> None:
 
 
 def test_an_older_report_does_not_overtake_a_newer_one() -> None:
-    outbox = Outbox()
+    outbox = ReportOutbox()
     older = outbox.latest()
-    outbox.publish(Report(run=1))
+    outbox.publish(LauncherReport(run=1))
     newer = outbox.latest()
     outbox.raise_revision(older)
     assert outbox.latest() is newer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from kubeai.elastic import identity
-from kubeai.elastic.commands.runner_state import Stop
-from kubeai.elastic.commands.workspace import Workspace
+from kubeai.elastic.commands.reconcile import RecordedStop
+from kubeai.elastic.commands.workspace import RunWorkspace
 
 LISTS = [
     ((), ()),
@@ -18,8 +18,8 @@ LISTS = [
 ]
 
 
-def workspace(directory: Path) -> Workspace:
-    return Workspace(directory, "job", "http://127.0.0.1:1", None)
+def workspace(directory: Path) -> RunWorkspace:
+    return RunWorkspace(directory, "job", "http://127.0.0.1:1", None)
 
 
 def names(directory: Path, file: str) -> set[str]:
@@ -60,9 +60,9 @@ def test_an_earlier_jobs_words_are_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [("1 7\n", Stop(1, 7)), ("", None), ("1", None), ("a b\n", None), ("1 2 3", None)]
+    ("text", "word"), [("1 7\n", RecordedStop(1, 7)), ("", None), ("1", None), ("a b\n", None), ("1 2 3", None)]
 )
-def test_a_word_of_a_stop_is_a_run_and_a_generation(text: str, word: Stop | None, tmp_path: Path) -> None:
+def test_a_word_of_a_stop_is_a_run_and_a_generation(text: str, word: RecordedStop | None, tmp_path: Path) -> None:
     place = workspace(tmp_path)
     (tmp_path / "stopped").write_text(text, encoding="utf-8")
     assert place.read_stop_marker() == word
@@ -79,7 +79,7 @@ def test_a_new_run_asks_every_host_anew(tmp_path: Path) -> None:
 
 def test_a_run_is_complete_for_its_processes_once_its_token_is_there(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("PEM", encoding="utf-8")
-    place = Workspace(tmp_path, "job", "https://127.0.0.1:1", tmp_path / "ca.pem")
+    place = RunWorkspace(tmp_path, "job", "https://127.0.0.1:1", tmp_path / "ca.pem")
     place.enter_run(1, "t1")
     place.enter_run(2, None)
     assert identity.read(tmp_path) is None
@@ -95,7 +95,7 @@ def test_the_certificates_to_trust_follow_their_file(tmp_path: Path) -> None:
     """A job may outlive them; a file that is just being exchanged changes nothing."""
     source, copy = tmp_path / "ca.pem", tmp_path / "ca.crt"
     source.write_text("old", encoding="utf-8")
-    place = Workspace(tmp_path, "job", "https://127.0.0.1:1", source)
+    place = RunWorkspace(tmp_path, "job", "https://127.0.0.1:1", source)
     place.enter_run(1, "t1")
     source.write_text("old and new", encoding="utf-8")
     place.renew_trust()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
@@ -50,27 +49,26 @@ class Command:
         )
         self._waiter = threads.start("command", self._wait, self._stderr)
 
-    def terminate(self) -> None:
-        """Send SIGTERM to the whole group."""
-        self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Send SIGKILL to the whole group."""
-        self._signal(signal.SIGKILL)
+    def signal(self, number: int) -> None:
+        """Send a signal to the whole group."""
+        # The kernel reserves the group's number as long as one member lives.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
 
     def end_within(self, seconds: float) -> None:
         """Send SIGTERM to the whole group now, and SIGKILL after so many seconds if it has not ended. Call it once."""
-        self.terminate()
-        threads.start("command-end", functools.partial(self._kill_after, seconds), self._stderr)
+
+        def kill_late() -> None:
+            self._waiter.join(seconds)
+            if self._waiter.is_alive():
+                self.signal(signal.SIGKILL)
+
+        self.signal(signal.SIGTERM)
+        threads.start("command-end", kill_late, self._stderr)
 
     def join(self) -> None:
         """Wait until the group has ended and ``on_exit`` was called."""
         self._waiter.join()
-
-    def _kill_after(self, seconds: float) -> None:
-        self._waiter.join(seconds)
-        if self._waiter.is_alive():
-            self.kill()
 
     def _wait(self) -> None:
         code = self._process.wait()
@@ -79,11 +77,11 @@ class Command:
 
     def _clear_group(self) -> None:
         """End what the command left behind, so that its next run does not meet it."""
-        self._signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         deadline = time.monotonic() + self._grace
         while self._has_live_member() and time.monotonic() < deadline + _GIVE_UP_SECONDS:
             if time.monotonic() >= deadline:
-                self.kill()
+                self.signal(signal.SIGKILL)
             time.sleep(_POLL_SECONDS)
 
     def _has_live_member(self) -> bool:
@@ -97,24 +95,18 @@ class Command:
             return False
         return has_live_member(self._process.pid)
 
-    def _signal(self, number: int) -> None:
-        # The kernel reserves the group's number as long as one member lives.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
-
 
 def has_live_member(group: int) -> bool:
     """Return whether a process group has more than zombies, which nobody may reap outside a container."""
     processes = Path("/proc")
     if not processes.exists():
         return True
-    return any(_is_live_member(process / "stat", group) for process in processes.iterdir() if process.name.isdigit())
-
-
-def _is_live_member(stat: Path, group: int) -> bool:
-    try:
-        # After the name, which is in parentheses and may contain anything: state, parent, group.
-        state, _, member_of = stat.read_bytes().rpartition(b")")[2].split()[:3]
-    except (OSError, ValueError):
-        return False
-    return int(member_of) == group and state not in (b"Z", b"X")
+    for process in processes.iterdir():
+        if not process.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError):  # it has ended
+            # After the name, which is in parentheses and may contain anything: state, parent, group.
+            state, _, member_of = (process / "stat").read_bytes().rpartition(b")")[2].split()[:3]
+            if int(member_of) == group and state not in (b"Z", b"X"):
+                return True
+    return False

@@ -3,14 +3,13 @@
 Made for Horovod's ``--host-discovery-script``. Horovod calls it every second and kills the whole job when it exits
 non-zero, or when a listed host is unreachable for 30 s. So it always exits with 0, and a host that was not in the last
 good list is admitted only once its port answers. It does not talk to the supervisor: kubeai-run maintains the files
-``hosts`` (the granted ones) and ``exclusions``. An exclusion always wins. Hosts join only some time after others have
-left, see `list_changes`.
+``hosts`` (the granted ones) and ``exclusions``. An exclusion always wins.
 """
 
 from __future__ import annotations
 
 # pathlib would make the start of a command that runs every second a third slower.
-# ruff: noqa: PTH105, PTH118, PTH123
+# ruff: noqa: PTH105, PTH116, PTH118, PTH123
 import argparse
 import contextlib
 import os
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kubeai.elastic.version import __version__
 
-from . import hosts, list_changes
+from . import hosts
 
 if TYPE_CHECKING:
     from typing import Callable, Iterable, NoReturn, Sequence
@@ -30,6 +29,8 @@ _EXCLUSIONS = "exclusions"
 _GRANTED = "hosts"
 _LAST = "hosts.last"
 _UNREACHABLE = "hosts.unreachable"
+# The names printed last, and a file whose time is that of the last leave.
+_PRINTED, _LEFT = "hosts.printed", "hosts.left"
 # All new hosts together: Horovod asks again after 1 s.
 _PORT_SECONDS = 0.5
 # Longer than the time between two commits of a training script: only then do its workers see that hosts have left.
@@ -39,22 +40,26 @@ _MAX_NAMES = 5
 _STDOUT, _STDERR = 1, 2
 
 
-class _UsageError(Exception):
+class _DiscoverUsageError(Exception):
     pass
 
 
-class _Parser(argparse.ArgumentParser):
+class _DiscoverParser(argparse.ArgumentParser):
     """Raises where argparse would exit with code 2."""
 
     def error(self, message: str) -> NoReturn:
-        raise _UsageError(message)
+        raise _DiscoverUsageError(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the hosts and return 0. Problems are reported in one line on stderr."""
     problems: list[str] = []
     directory = os.environ.get("KUBEAI_DIR") or _DEFAULT_DIRECTORY
-    lines = _paced(directory, _answer(directory, sys.argv[1:] if argv is None else argv, problems), problems)
+    lines = _answer(directory, sys.argv[1:] if argv is None else argv, problems)
+    try:
+        lines = paced(directory, lines, _join_delay(problems))
+    except OSError as error:
+        problems.append(f"cannot remember the list: {error.strerror}")
     try:
         _write(_STDOUT, _text(lines))
     except OSError as error:
@@ -66,37 +71,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _answer(directory: str, argv: Sequence[str], problems: list[str]) -> list[str]:
+    """Return the lines of the hosts that may be used. Keeps the list for the next call."""
     obstacle = _obstacle_check(directory, problems)
-    last = _last_good(directory)
+    try:
+        last = hosts.parse(hosts.read_text(os.path.join(directory, _LAST)))
+    except OSError:
+        last = {}  # every host is new
     try:
         options = _options(argv)
         listed = hosts.source(options.hosts_file, options.hosts_script, os.environ).read()
         admitted = _admitted(listed, last, obstacle, options.port)
     except (Exception, KeyboardInterrupt) as problem:  # noqa: BLE001 - any exit code but 0 would kill the job.
         problems.append(f"{problem or type(problem).__name__}: using the last good list")
-        return _chosen(last, obstacle)
+        return [line for name, line in last.items() if not obstacle(name)]
     if admitted != last:
         _keep(directory, admitted, problems)
-    chosen = _chosen(admitted, obstacle)
+    chosen = [line for name, line in admitted.items() if not obstacle(name)]
     unreachable = [name for name in listed if name not in admitted and not obstacle(name)]
     is_news = _is_news(directory, unreachable)
-    if not chosen:
-        problems.append(_why_none(listed, obstacle, options.port))
+    if not chosen and not listed:  # say so, because Horovod would wait for a host silently
+        problems.append("the operator's host list is empty")
+    elif not chosen:
+        reasons = [f"{name} ({obstacle(name) or f'does not answer on port {options.port}'})" for name in listed]
+        problems.append(f"no host can be used: {_some(reasons)}")
     elif is_news and unreachable:
         problems.append(f"left out, as they do not answer on port {options.port}: {_some(unreachable)}")
     return chosen
 
 
-def _paced(directory: str, lines: list[str], problems: list[str]) -> list[str]:
-    try:
-        return list_changes.paced(directory, lines, _join_delay(problems))
-    except OSError as error:
-        problems.append(f"cannot remember the list: {error.strerror}")
-        return lines
-
-
 def _join_delay(problems: list[str]) -> float:
-    """How many seconds after a leave hosts may join. From the environment alone, so that it also holds for bad options.
+    """Return how many seconds after a leave hosts may join, from the environment alone: it holds for bad options too.
 
     A negative number, a word and ``nan`` are refused.
     """
@@ -112,7 +116,9 @@ def _join_delay(problems: list[str]) -> float:
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="kubeai-discover-hosts", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = _DiscoverParser(
+        prog="kubeai-discover-hosts", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--version", action="version", version=f"kubeai-discover-hosts {__version__}")
     parser.add_argument(
         "--hosts-file", metavar="PATH", help=f"the operator's host list [{hosts.FILE_VARIABLE}, {hosts.DEFAULT_FILE}]"
@@ -127,22 +133,11 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         help=f"must answer before a new host is listed; 0 = no check [{hosts.PORT_VARIABLE}, {hosts.DEFAULT_PORT}]",
     )
     options = parser.parse_args(argv)
-    options.port = _port(options.port or os.environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT))
+    port = options.port or os.environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT)
+    if not port.isdigit() or int(port) > hosts.HIGHEST_PORT:
+        raise _DiscoverUsageError(f"port {port!r} is not a number from 0 to {hosts.HIGHEST_PORT}")
+    options.port = int(port)
     return options
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or int(text) > hosts.HIGHEST_PORT:
-        raise _UsageError(f"port {text!r} is not a number from 0 to {hosts.HIGHEST_PORT}")
-    return int(text)
-
-
-def _last_good(directory: str) -> dict[str, str]:
-    try:
-        return hosts.parse(hosts.read_text(os.path.join(directory, _LAST)))
-    except OSError:
-        # No readable list: every host is new.
-        return {}
 
 
 def _obstacle_check(directory: str, problems: list[str]) -> Callable[[str], str]:
@@ -176,8 +171,7 @@ def _admitted(
     """Keep the hosts that were admitted before and add those whose port answers.
 
     Excluded hosts stay admitted, so that a withdrawn exclusion needs no new probe. A new host is not probed while it
-    may
-    not be used. A host that left the operator's list is forgotten and probed again when it returns.
+    may not be used. A host that left the operator's list is forgotten and probed again when it returns.
     """
     new = [name for name in listed if name not in last and not obstacle(name)]
     answering = set(new) if port == 0 else _answering(new, port)
@@ -211,41 +205,69 @@ def _answering(names: Sequence[str], port: int) -> set[str]:
 
 
 def _keep(directory: str, admitted: dict[str, str], problems: list[str]) -> None:
-    path = os.path.join(directory, _LAST)
-    temporary = f"{path}.{os.getpid()}"
+    temporary = f"{_LAST}.{os.getpid()}"
     try:
-        with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(_text(admitted.values()))
-        os.replace(temporary, path)
+        _write_file(directory, temporary, _text(admitted.values()))
+        os.replace(os.path.join(directory, temporary), os.path.join(directory, _LAST))
     except OSError as error:
         problems.append(f"cannot save the last good list: {error.strerror}")
 
 
-def _chosen(admitted: dict[str, str], obstacle: Callable[[str], str]) -> list[str]:
-    return [line for name, line in admitted.items() if not obstacle(name)]
-
-
-def _why_none(listed: dict[str, str], obstacle: Callable[[str], str], port: int) -> str:
-    """Explain why no host can be used, because Horovod would wait for one silently."""
-    if not listed:
-        return "the operator's host list is empty"
-    reasons = [f"{name} ({obstacle(name) or f'does not answer on port {port}'})" for name in listed]
-    return f"no host can be used: {_some(reasons)}"
-
-
 def _is_news(directory: str, unreachable: Sequence[str]) -> bool:
     """Return whether other hosts are unreachable than at the last call, which was a second ago."""
-    path = os.path.join(directory, _UNREACHABLE)
     try:
-        before = hosts.read_text(path)
+        before = hosts.read_text(os.path.join(directory, _UNREACHABLE))
     except OSError:
         before = ""
     present = _text(unreachable)
     if before == present:
         return False
-    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(present)
+    with contextlib.suppress(OSError):
+        _write_file(directory, _UNREACHABLE, present)
     return True
+
+
+def paced(directory: str, lines: Sequence[str], delay: float) -> list[str]:
+    """Return the lines to print now: without new hosts while hosts leave, and for ``delay`` seconds after that.
+
+    After hosts have left, Horovod's other workers go on without exchanging their states, and a new worker waits for
+    that exchange. So a host that joins before they have formed their new ring hangs the job (Horovod issue 3494).
+    The first list of a run is returned as it is, and so is every list while the directory cannot be written.
+
+    Raises:
+        OSError: The list cannot be remembered. Nothing was held back.
+    """
+    try:
+        printed = set(hosts.read_text(os.path.join(directory, _PRINTED)).split())
+    except OSError:
+        printed = None
+    present = [hosts.name_of(line) for line in lines]
+    if printed is None:
+        _write_file(directory, _PRINTED, _text(present))
+        return list(lines)
+    leaves = not printed.issubset(present)
+    if leaves:
+        _write_file(directory, _LEFT, "")
+    if delay and (leaves or _seconds_since_leave(directory) < delay):
+        lines = [line for line in lines if hosts.name_of(line) in printed]
+        present = [hosts.name_of(line) for line in lines]
+    if printed != set(present):
+        _write_file(directory, _PRINTED, _text(present))
+    return list(lines)
+
+
+def _seconds_since_leave(directory: str) -> float:
+    try:
+        age = time.time() - os.stat(os.path.join(directory, _LEFT)).st_mtime
+    except OSError:
+        return float("inf")
+    # The clock was set back: nobody knows, and waiting could take for ever.
+    return age if age >= 0 else float("inf")
+
+
+def _write_file(directory: str, name: str, text: str) -> None:
+    with open(os.path.join(directory, name), "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -13,16 +13,15 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Iterator, Mapping, NoReturn, Sequence
+from typing import Collection, Iterator, Mapping, Sequence
 
 from kubeai.elastic.version import __version__
 
 from .command import Command
-from .exit_codes import ExitCode
-from .options import SettingError, UsageError, back_off
-from .placement import Place, Plan, plan
+from .options import CommandParser, CommandSettingError, CommandUsageError, back_off, split_command
+from .orders import RunExitCode
 
 _DESCRIPTION = """\
 Runs one command on each host that kubeai-run was granted, such as an elastic agent of torchrun:
@@ -42,13 +41,8 @@ _BACK_OFF_SECONDS = 1.0
 _SIGNAL_CODES = 128
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
 @dataclass(frozen=True)
-class Options:
+class EachHostOptions:
     """The command line and what it was started with.
 
     Attributes:
@@ -74,18 +68,110 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command on each host; return the exit code."""
     try:
         options = _options(sys.argv[1:] if argv is None else argv, os.environ)
-    except UsageError as error:
+    except CommandUsageError as error:
         _log(str(error))
         return error.code
     return EachHost(options).run()
 
 
+@dataclass(frozen=True)
+class HostPlace:
+    """The command on one host.
+
+    Attributes:
+        running: It runs.
+        code: Exit code of its last end; None before the first one.
+        failures: Ends with another code than 0 since the host came.
+        due: When it may be started again after a failure, by the monotonic clock.
+        ending: It was asked to end, as the host is no longer granted.
+        away: Since its end, the host was excluded or not granted, so what returns is another machine.
+    """
+
+    running: bool = False
+    code: int | None = None
+    failures: int = 0
+    due: float = 0.0
+    ending: bool = False
+    away: bool = False
+
+    def started(self) -> HostPlace:
+        """Return the place with the command running."""
+        return replace(self, running=True, away=False, failures=0 if self.away else self.failures)
+
+    def ended(self, code: int, due: float) -> HostPlace:
+        """Return the place after an end with this code; `due` is when it may be started again."""
+        if self.ending:
+            return HostPlace(code=code, away=True)
+        return replace(self, running=False, code=code, failures=self.failures + (code != 0), due=due)
+
+
+@dataclass(frozen=True)
+class EachHostPlan:
+    """What is done next.
+
+    Attributes:
+        start: Hosts on which the command is started now.
+        end: Hosts on which it is asked to end, because they are no longer granted.
+        places: The hosts that are still of interest.
+        at: When to look again, if nothing happens before; None = not needed.
+        code: The exit code, once everything has ended.
+    """
+
+    start: tuple[str, ...] = ()
+    end: tuple[str, ...] = ()
+    places: Mapping[str, HostPlace] = field(default_factory=dict)
+    at: float | None = None
+    code: int | None = None
+
+
+def plan(
+    places: Mapping[str, HostPlace], granted: Sequence[str], excluded: Collection[str], restarts: int, now: float
+) -> EachHostPlan:
+    """Decide what to do next. Pure.
+
+    Args:
+        places: What is known of each host.
+        granted: The hosts of the job, the excluded ones among them.
+        excluded: The hosts that will be reclaimed.
+        restarts: How often a failed command is started again on the same machine.
+        now: The monotonic clock, in seconds.
+    """
+    # All granted hosts, and those whose command still runs.
+    kept = {
+        host: place if host in granted else replace(place, ending=True)
+        for host, place in places.items()
+        if place.running or host in granted
+    }
+    for host in granted:
+        place = kept.setdefault(host, HostPlace())
+        if host in excluded and place.code is not None and not place.running:
+            kept[host] = replace(place, away=True)
+    end = tuple(host for host, place in kept.items() if place.ending and not places[host].ending)
+    # A command that ended well says that the job has. The others are about to end.
+    has_succeeded = any(place.code == 0 and not place.away for place in kept.values())
+    waiting: dict[str, float] = {}
+    for host in granted if not has_succeeded else ():
+        place = kept[host]
+        # A command is started on an excluded host too, where it waits for a withdrawal, but only once: that machine may
+        # be gone.
+        may_return = host not in excluded and (place.away or place.failures <= restarts)
+        if not place.running and (place.code is None or may_return):
+            waiting[host] = 0.0 if place.away or place.code is None else place.due
+    later = [due for due in waiting.values() if due > now]
+    start = tuple(host for host, due in waiting.items() if due <= now)
+    code = None
+    if not waiting and not any(place.running for place in kept.values()):  # otherwise there is something to wait for
+        failed = [place.code for place in kept.values() if place.failures > restarts and not place.away]
+        code = 0 if has_succeeded else next(iter(failed), None)
+    return EachHostPlan(start, end, kept, min(later) if later else None, code)
+
+
 class EachHost:
     """Runs the command on each host until all have ended, or until a signal ends them."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EachHostOptions) -> None:
         self._options = options
-        self._places: Mapping[str, Place] = {}
+        self._places: Mapping[str, HostPlace] = {}
         self._commands: dict[str, Command] = {}
         # SimpleQueue.put may be called from a signal handler.
         self._events: queue.SimpleQueue[int | tuple[str, int]] = queue.SimpleQueue()
@@ -93,11 +179,7 @@ class EachHost:
         self._excluded: frozenset[str] = frozenset()
 
     def run(self) -> int:
-        """Run until the end.
-
-        Returns:
-            The exit code.
-        """
+        """Run until the end, and return the exit code."""
         with _signals(self._events):
             while True:
                 self._read_lists()
@@ -105,23 +187,27 @@ class EachHost:
                 step = plan(self._places, self._granted, self._excluded, self._options.restarts, now)
                 self._places = step.places
                 if step.code is not None:
-                    return _status(step.code)
-                self._execute(step)
-                event = self._next(now + _LOOK_SECONDS if step.at is None else min(step.at, now + _LOOK_SECONDS))
+                    return _SIGNAL_CODES - step.code if step.code < 0 else step.code
+                for host in step.end:
+                    self._commands[host].end_within(self._options.grace)
+                self._places = {
+                    host: self._started(host, place) if host in step.start else place
+                    for host, place in step.places.items()
+                }
+                until = now + _LOOK_SECONDS if step.at is None else min(step.at, now + _LOOK_SECONDS)
+                try:
+                    event = self._events.get(timeout=max(0.0, until - time.monotonic()))
+                except queue.Empty:
+                    continue
                 if isinstance(event, int):
-                    self._end_all()
+                    for command in self._commands.values():
+                        command.end_within(self._options.grace)
+                    for command in self._commands.values():
+                        command.join()
                     return _SIGNAL_CODES + event
-                if event is not None:
-                    self._ended(*event)
+                self._ended(*event)
 
-    def _execute(self, step: Plan) -> None:
-        for host in step.end:
-            self._commands[host].end_within(self._options.grace)
-        self._places = {
-            host: self._started(host, place) if host in step.start else place for host, place in step.places.items()
-        }
-
-    def _started(self, host: str, place: Place) -> Place:
+    def _started(self, host: str, place: HostPlace) -> HostPlace:
         """Start the command on a host. A machine that has no process left for it is a failure like others."""
         _log(f"starting the command on {host}")
         environment = {**self._options.environment, "KUBEAI_HOST": host}
@@ -134,7 +220,7 @@ class EachHost:
             )
         except OSError as error:
             _log(f"{host}: {error}")
-            return place.ended(ExitCode.USAGE, time.monotonic() + _BACK_OFF_SECONDS)
+            return place.ended(RunExitCode.USAGE, time.monotonic() + _BACK_OFF_SECONDS)
         return place.started()
 
     def _remote(self, environment: Mapping[str, str]) -> str:
@@ -156,24 +242,14 @@ class EachHost:
             delay = back_off(_BACK_OFF_SECONDS, place.failures, random.random())  # noqa: S311 - jitter.
             self._places = {**self._places, host: place.ended(code, time.monotonic() + delay)}
 
-    def _end_all(self) -> None:
-        for command in self._commands.values():
-            command.end_within(self._options.grace)
-        for command in self._commands.values():
-            command.join()
-
     def _read_lists(self) -> None:
         """Read the exclusions last: kubeai-run writes them before it adds a host that is excluded."""
         with contextlib.suppress(OSError):
-            granted = _words(self._options.directory / "hosts")
-            self._excluded = frozenset(_words(self._options.directory / "exclusions"))
-            self._granted = granted
-
-    def _next(self, until: float) -> int | tuple[str, int] | None:
-        try:
-            return self._events.get(timeout=max(0.0, until - time.monotonic()))
-        except queue.Empty:
-            return None
+            granted, excluded = (
+                (self._options.directory / name).read_text(encoding="utf-8", errors="surrogateescape").split()
+                for name in ("hosts", "exclusions")
+            )
+            self._granted, self._excluded = tuple(granted), frozenset(excluded)
 
 
 @contextlib.contextmanager
@@ -187,19 +263,19 @@ def _signals(events: queue.SimpleQueue[int | tuple[str, int]]) -> Iterator[None]
             signal.signal(number, handler)
 
 
-def _options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
-    before, command = _split(argv)
+def _options(argv: Sequence[str], environ: Mapping[str, str]) -> EachHostOptions:
+    before, command = split_command(argv)
     given = _parser().parse_args(before)
     directory = environ.get("KUBEAI_DIR")
     if not directory:
-        raise SettingError("KUBEAI_DIR is not set: start this as the command of kubeai-run")
+        raise CommandSettingError("KUBEAI_DIR is not set: start this as the command of kubeai-run")
     if not command:
-        raise UsageError("the command is missing; put it after --")
+        raise CommandUsageError("the command is missing; put it after --")
     remote = () if given.local else tuple(shlex.split(given.ssh))
     program = remote[0] if remote else command[0]
     if shutil.which(program) is None:
-        raise UsageError(f"command {program!r} was not found or is not executable")
-    return Options(
+        raise CommandUsageError(f"command {program!r} was not found or is not executable")
+    return EachHostOptions(
         directory=Path(directory),
         command=command,
         environment=dict(environ),
@@ -210,16 +286,8 @@ def _options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     )
 
 
-def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    arguments = list(argv)
-    if "--" not in arguments:
-        return arguments, ()
-    at = arguments.index("--")
-    return arguments[:at], tuple(arguments[at + 1 :])
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="kubeai-each-host",
         usage="kubeai-each-host [options] -- COMMAND [ARGUMENT ...]",
         description=_DESCRIPTION,
@@ -255,14 +323,6 @@ def _seconds(text: str) -> float:
         if 0 <= float(text) < math.inf:
             return float(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-
-
-def _words(path: Path) -> tuple[str, ...]:
-    return tuple(path.read_text(encoding="utf-8", errors="surrogateescape").split())
-
-
-def _status(code: int) -> int:
-    return _SIGNAL_CODES - code if code < 0 else code
 
 
 def _log(text: str) -> None:

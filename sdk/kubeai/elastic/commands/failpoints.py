@@ -19,7 +19,7 @@ class UnknownFailpoint(ValueError):  # noqa: N818 - the name describes the text.
     """The variable names no failpoint, or NTH is not a positive number."""
 
 
-class At(Enum):
+class RunFailpoint(Enum):
     """All failpoints: between any two writes to the identity directory, and around every action and report."""
 
     HELLO_SENDING = "hello.sending"
@@ -47,15 +47,7 @@ class At(Enum):
     FINISHED = "finished"
 
 
-class _Switch:
-    """The armed failpoint and how many passes are left."""
-
-    def __init__(self) -> None:
-        self.at: At | None = None
-        self.passes = 0
-
-
-_switch = _Switch()
+_passes_left: dict[RunFailpoint, int] = {}  # of the armed failpoint
 
 
 def arm(environ: MutableMapping[str, str]) -> None:
@@ -67,25 +59,22 @@ def arm(environ: MutableMapping[str, str]) -> None:
     text = environ.pop(VARIABLE, "")
     name, _, nth = text.partition(":")
     try:
-        at = At(name) if text else None
+        at = RunFailpoint(name) if text else None
         passes = int(nth or 1)
     except ValueError as error:
         raise UnknownFailpoint(f"{VARIABLE}: {error}") from error
     if passes < 1:
         raise UnknownFailpoint(f"{VARIABLE}: {nth} is not a positive number")
-    _switch.at, _switch.passes = at, passes
+    _passes_left.clear()
+    if at is not None:
+        _passes_left[at] = passes
 
 
-def failpoint(at: At) -> None:
+def failpoint(at: RunFailpoint) -> None:
     """Pass a failpoint. If it is armed and due, this kills the process."""
-    if _switch.at is not None:
-        _pass(at)
-
-
-def _pass(at: At) -> None:
-    if _switch.at is not at:
+    if at not in _passes_left:
         return
-    _switch.passes -= 1
-    if _switch.passes == 0:
+    _passes_left[at] -= 1
+    if _passes_left[at] == 0:
         os.write(_STDERR, f"failpoint {at.value}: this process kills itself\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)

@@ -13,7 +13,6 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from subprocess import Popen
     from typing import Mapping
 
 DEFAULT_FILE = "/etc/edl/hostfile"
@@ -35,7 +34,7 @@ class Unreadable(Exception):  # noqa: N818 - the name describes the list.
     """The operator's list cannot be read now. The caller continues with the last good one."""
 
 
-class Source:
+class HostSource:
     """The source of the operator's list: a script if one is named, otherwise a file."""
 
     def __init__(self, file: str, script: str | None = None) -> None:
@@ -58,10 +57,10 @@ class Source:
         return {FILE_VARIABLE: self.file, SCRIPT_VARIABLE: self.script or ""}
 
 
-def source(file: str | None, script: str | None, environ: Mapping[str, str]) -> Source:
+def source(file: str | None, script: str | None, environ: Mapping[str, str]) -> HostSource:
     """Choose the source: arguments take precedence over the environment, the script over the file."""
     chosen_script = script if script is not None or file is not None else environ.get(SCRIPT_VARIABLE)
-    return Source(file or environ.get(FILE_VARIABLE) or DEFAULT_FILE, chosen_script or None)
+    return HostSource(file or environ.get(FILE_VARIABLE) or DEFAULT_FILE, chosen_script or None)
 
 
 def parse(text: str) -> dict[str, str]:
@@ -101,6 +100,7 @@ def _settled_text(path: str) -> str:
 def _output_of(script: str) -> str:
     # Imported here, because the usual source is a file and subprocess takes a third of this command's start-up time.
     import shlex  # noqa: PLC0415
+    import signal  # noqa: PLC0415
     import subprocess  # noqa: PLC0415
 
     try:
@@ -112,13 +112,6 @@ def _output_of(script: str) -> str:
         )
     except (OSError, ValueError, IndexError) as error:
         raise Unreadable(f"hosts script: {error}") from error
-    return _answer(process)
-
-
-def _answer(process: Popen[bytes]) -> str:
-    import signal  # noqa: PLC0415 - as above.
-    import subprocess  # noqa: PLC0415
-
     with process:
         try:
             output, _ = process.communicate(timeout=SCRIPT_SECONDS)

@@ -1,6 +1,7 @@
-"""The two threads that talk to the supervisor: one receives orders, the other delivers reports.
+"""The connection of kubeai-run to the supervisor: the latest report, and two threads.
 
-They decide nothing. They put events on the main thread's queue and take reports from the outbox.
+One thread receives orders, the other delivers reports. They decide nothing. They put events on the main thread's queue
+and take reports from the outbox.
 """
 
 from __future__ import annotations
@@ -8,21 +9,29 @@ from __future__ import annotations
 import ssl
 import threading
 import uuid
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Callable
 
 from kubeai.elastic import threads, wire
 from kubeai.elastic.threads import StderrLog
 
-from .events import Confirmed, Event, LogMessage, Lost, Ordered, Rejected
-from .exit_codes import ExitCode
-from .failpoints import At, failpoint
-from .orders import Job, MalformedOrder, Report, order_of
+from .failpoints import RunFailpoint, failpoint
+from .orders import (
+    Confirmed,
+    JobRequest,
+    LauncherReport,
+    LogMessage,
+    Lost,
+    MalformedOrder,
+    Ordered,
+    Rejected,
+    RunExitCode,
+    RunnerEvent,
+    order_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from .outbox import Outbox
 
 _STREAM, _REPORT = "/v1/launchers/stream", "/v1/launchers/report"
 # Refusals that the same registration would get again: malformed, wrong token, oversized.
@@ -32,15 +41,15 @@ _NAME_IS_LIVE, _OLDER_REVISION, _UNKNOWN_JOB = "name_is_live", "older_revision",
 
 
 @dataclass(frozen=True)
-class Supervisor:
+class SupervisorAccess:
     """The supervisor's address and our credentials. The token may be replaced, so it is read again for each call."""
 
     address: str
     token_file: Path
     ca: Path | None
 
-    def endpoint(self) -> wire.CallAddress:
-        """Read the token and return the endpoint.
+    def address_now(self) -> wire.CallAddress:
+        """Read the token and return where to call.
 
         Raises:
             wire.Unreachable: The token cannot be read now.
@@ -51,7 +60,59 @@ class Supervisor:
             raise wire.Unreachable(f"token: {error}") from error
 
 
-class Link:
+class ReportOutbox:
+    """Keeps the latest report until the supervisor has confirmed it: the main thread publishes, the others deliver."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._latest = LauncherReport(revision=1)
+        self._confirmed = 0
+        self._open = False
+        self._closed = False
+
+    def publish(self, report: LauncherReport) -> None:
+        """Make this the latest report. If it differs from the present one, it gets the next revision."""
+        with self._changed:
+            if report != replace(self._latest, revision=report.revision):
+                self._latest = replace(report, revision=self._latest.revision + 1)
+                self._changed.notify_all()
+
+    def latest(self) -> LauncherReport:
+        """Return the latest report."""
+        with self._changed:
+            return self._latest
+
+    def confirm(self, report: LauncherReport) -> None:
+        """Record that the supervisor has confirmed this report."""
+        with self._changed:
+            self._confirmed = max(self._confirmed, report.revision)
+
+    def raise_revision(self, report: LauncherReport) -> None:
+        """Raise the revision of this report if it is still the latest: the supervisor knows a higher revision."""
+        with self._changed:
+            if self._latest.revision == report.revision:
+                self._latest = replace(report, revision=report.revision + 1)
+
+    def set_open(self, is_open: bool) -> None:  # noqa: FBT001 - the argument is the state to set.
+        """Let ``wait`` return reports only while a stream is open, because every hello contains the whole report."""
+        with self._changed:
+            self._open = is_open
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Make every ``wait`` return None from now on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def wait(self) -> LauncherReport | None:
+        """Block until there is a report to deliver. Returns None once the outbox is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or (self._open and self._latest.revision > self._confirmed))
+            return None if self._closed else self._latest
+
+
+class LauncherLink:
     """The connection to the supervisor.
 
     Args:
@@ -61,7 +122,13 @@ class Link:
         on_event: Called with every event, from both threads.
     """
 
-    def __init__(self, supervisor: Supervisor, job: Job, outbox: Outbox, on_event: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        supervisor: SupervisorAccess,
+        job: JobRequest,
+        outbox: ReportOutbox,
+        on_event: Callable[[RunnerEvent], None],
+    ) -> None:
         self._supervisor = supervisor
         self._job = job
         self._outbox = outbox
@@ -94,43 +161,43 @@ class Link:
                 self._follow(backoff)
                 self._on_event(Lost("the supervisor ended the stream"))
             except wire.CallRefused as refusal:
-                self._on_event(self._event_for(refusal))
+                if refusal.code == _NAME_IS_LIVE:
+                    self._on_event(Rejected(RunExitCode.NAME_IS_LIVE, refusal.message))
+                # Once the job is registered, no refusal ends it: the supervisor's fault may be repaired.
+                elif refusal.status in _FINAL_REFUSALS and not self._is_registered:
+                    self._on_event(Rejected(RunExitCode.UNREACHED, str(refusal)))
+                else:
+                    self._on_event(Lost(str(refusal)))
             except wire.Unreachable as fault:
                 self._on_event(Lost(_explained(fault)))
             finally:
                 self._outbox.set_open(False)
             self._stopped.wait(backoff.next())
 
-    def _event_for(self, refusal: wire.CallRefused) -> Event:
-        if refusal.code == _NAME_IS_LIVE:
-            return Rejected(ExitCode.NAME_IS_LIVE, refusal.message)
-        # Once the job is registered, no refusal ends it: the supervisor's fault may be repaired.
-        if refusal.status in _FINAL_REFUSALS and not self._is_registered:
-            return Rejected(ExitCode.UNREACHED, str(refusal))
-        return Lost(str(refusal))
-
     def _follow(self, backoff: wire.ReconnectBackoff) -> None:
         report = self._outbox.latest()
         is_registered = False
         hello = self._job.hello(self._instance, report)
-        failpoint(At.HELLO_SENDING)
-        with wire.open_stream(self._supervisor.endpoint(), _STREAM, hello) as stream:
-            self._keep_stream(stream)
+        failpoint(RunFailpoint.HELLO_SENDING)
+        with wire.open_stream(self._supervisor.address_now(), _STREAM, hello) as stream:
+            with self._guard:
+                self._stream = stream
+            if self._stopped.is_set():
+                stream.close()
             for line in stream:
                 if line.get("type") != "order":
                     continue
                 if not is_registered:
-                    is_registered = True
-                    failpoint(At.HELLO_ANSWERED)
+                    is_registered = self._is_registered = True
+                    failpoint(RunFailpoint.HELLO_ANSWERED)
                     backoff.reset()
-                    self._registered(report)
-                self._apply_line(line)
-
-    def _keep_stream(self, stream: wire.LineStream) -> None:
-        with self._guard:
-            self._stream = stream
-        if self._stopped.is_set():
-            stream.close()
+                    self._outbox.confirm(report)
+                    self._on_event(Confirmed(report))
+                    self._outbox.set_open(True)
+                try:
+                    self._on_event(Ordered(order_of(line)))
+                except MalformedOrder as fault:
+                    self._on_event(LogMessage(str(fault)))
 
     def _close_stream(self) -> None:
         with self._guard:
@@ -138,54 +205,42 @@ class Link:
         if stream is not None:
             stream.close()
 
-    def _registered(self, report: Report) -> None:
-        self._is_registered = True
-        self._outbox.confirm(report)
-        self._on_event(Confirmed(report))
-        self._outbox.set_open(True)
-
-    def _apply_line(self, line: Mapping[str, Any]) -> None:
-        try:
-            self._on_event(Ordered(order_of(line)))
-        except MalformedOrder as fault:
-            self._on_event(LogMessage(str(fault)))
-
     def _report_for_ever(self) -> None:
         backoff = wire.ReconnectBackoff()
         remarked = ""
         for report in iter(self._outbox.wait, None):
             trouble = self._deliver(report)
-            if not trouble:
-                backoff.reset()
-            elif trouble != remarked:
-                self._on_event(LogMessage(f"report: {trouble}"))
-            remarked = trouble
             if trouble:
+                if trouble != remarked:
+                    self._on_event(LogMessage(f"report: {trouble}"))
                 self._stopped.wait(backoff.next())
+            else:
+                backoff.reset()
+            remarked = trouble
 
-    def _deliver(self, report: Report) -> str:
+    def _deliver(self, report: LauncherReport) -> str:
         """Post one report and return the error message, or "" on success."""
         body = {"job": self._job.name, "instance": self._instance, **report.fields()}
-        failpoint(At.REPORT_SENDING)
+        failpoint(RunFailpoint.REPORT_SENDING)
         try:
-            wire.post(self._supervisor.endpoint(), _REPORT, body)
+            wire.post(self._supervisor.address_now(), _REPORT, body)
         except wire.CallRefused as refusal:
             return self._handle_refusal(report, refusal)
         except wire.Unreachable as fault:
             return _explained(fault)
-        failpoint(At.REPORT_ANSWERED)
+        failpoint(RunFailpoint.REPORT_ANSWERED)
         self._outbox.confirm(report)
         self._on_event(Confirmed(report))
         return ""
 
-    def _handle_refusal(self, report: Report, refusal: wire.CallRefused) -> str:
+    def _handle_refusal(self, report: LauncherReport, refusal: wire.CallRefused) -> str:
         if refusal.code == _OLDER_REVISION:
             # A hello was faster. If there is no newer report by now, repeat this one with a higher revision.
             self._outbox.raise_revision(report)
             self._stopped.wait(_OVERTAKE_SECONDS)
             return ""
         if refusal.code == _NAME_IS_LIVE:
-            self._on_event(Rejected(ExitCode.NAME_IS_LIVE, refusal.message))
+            self._on_event(Rejected(RunExitCode.NAME_IS_LIVE, refusal.message))
         if refusal.code == _UNKNOWN_JOB:
             self._close_stream()
         return str(refusal)

@@ -10,16 +10,15 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator, Mapping, NoReturn, Sequence
+from typing import Callable, Iterator, Mapping, NoReturn, Sequence
 from urllib.parse import urlsplit
 
 from kubeai.elastic.version import __version__
 
 from . import hosts
-from .exit_codes import ExitCode
-from .link import Supervisor
-from .orders import Job
-from .reconcile import Limits
+from .link import SupervisorAccess
+from .orders import EXIT_CODE_MEANINGS, JobRequest, RunExitCode
+from .reconcile import RunLimits
 
 TOKEN_FILE_VARIABLE = "KUBEAI_LAUNCHER_TOKEN_FILE"  # noqa: S105 - the name of a variable.
 _SUPERVISOR, _DIRECTORY = "KUBEAI_SUPERVISOR", "KUBEAI_DIR"
@@ -35,20 +34,39 @@ KUBEAI_JOB, KUBEAI_RUN, KUBEAI_WORKERS and KUBEAI_HOSTS_*, which kubeai-discover
 """
 
 
-class UsageError(Exception):
+class CommandUsageError(Exception):
     """The command line, or a file that it names, is invalid."""
 
-    code = ExitCode.USAGE
+    code = RunExitCode.USAGE
 
 
-class SettingError(UsageError):
+class CommandSettingError(CommandUsageError):
     """A variable of the environment, or a file that it names, is invalid."""
 
-    code = ExitCode.CONFIG
+    code = RunExitCode.CONFIG
+
+
+def _whole(minimum: int, maximum: float = math.inf) -> Callable[[str], int]:
+    """Return a function that reads a whole number within bounds. It raises argparse.ArgumentTypeError."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if not minimum <= number <= maximum:
+            bounds = f"at least {minimum}" if math.isinf(maximum) else f"between {minimum} and {maximum:g}"
+            raise argparse.ArgumentTypeError(f"{text} is not {bounds}")
+        return number
+
+    return read
+
+
+_PORT = _whole(0, hosts.HIGHEST_PORT)
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """The parsed command line.
 
     Attributes:
@@ -62,35 +80,38 @@ class Options:
         command: The launcher's command, with {workers} not yet replaced.
     """
 
-    job: Job
-    supervisor: Supervisor
-    source: hosts.Source
+    job: JobRequest
+    supervisor: SupervisorAccess
+    source: hosts.HostSource
     port: int
-    limits: Limits
+    limits: RunLimits
     back_off: float
     directory: Path | None
     command: tuple[str, ...]
 
 
-class _Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
+    """Raises UsageError where argparse would exit with code 2."""
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
+        """Raise UsageError with argparse's message."""
+        raise CommandUsageError(message)
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> RunOptions:
     """Parse the command line.
 
     Raises:
         UsageError: It is invalid.
     """
-    before, command = _split(argv)
+    before, command = split_command(argv)
     given = _parser().parse_args(before)
-    return Options(
+    return RunOptions(
         job=_job(given),
         supervisor=_supervisor(given, environ),
         source=_source(given, environ),
-        port=_port_of(environ) if given.port is None else given.port,
-        limits=Limits(
+        port=_port_of(given, environ),
+        limits=RunLimits(
             restarts=given.back_off_limit,
             register=given.register_timeout,
             save=given.save_grace,
@@ -99,8 +120,17 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         ),
         back_off=given.back_off,
         directory=Path(given.directory).absolute() if given.directory else None,
-        command=_command(command),
+        command=_found(command),
     )
+
+
+def _found(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command if its program exists. Raises UsageError."""
+    if not command:
+        raise CommandUsageError("the command is missing; put it after --")
+    if shutil.which(command[0]) is None:
+        raise CommandUsageError(f"command {command[0]!r} was not found or is not executable")
+    return command
 
 
 def back_off(first: float, restarts: int, draw: float) -> float:
@@ -113,65 +143,56 @@ def back_off(first: float, restarts: int, draw: float) -> float:
     return ceiling * (1 + draw) / 2
 
 
-def _split(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+def split_command(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the arguments before `--`, and the command after it."""
     arguments = list(argv)
     if "--" not in arguments:
         return arguments, ()
     at = arguments.index("--")
-    return arguments[:at], arguments[at + 1 :]
+    return arguments[:at], tuple(arguments[at + 1 :])
 
 
-def _command(arguments: Sequence[str]) -> tuple[str, ...]:
-    if not arguments:
-        raise UsageError("the command is missing; put it after --")
-    if shutil.which(arguments[0]) is None:
-        raise UsageError(f"command {arguments[0]!r} was not found or is not executable")
-    return tuple(arguments)
-
-
-def _job(given: argparse.Namespace) -> Job:
+def _job(given: argparse.Namespace) -> JobRequest:
     if not _JOB_NAME.fullmatch(given.job):
-        raise UsageError("--job: 1 to 253 characters of a-z 0-9 - . that start and end with a letter or digit")
-    return Job(
+        raise CommandUsageError("--job: 1 to 253 characters of a-z 0-9 - . that start and end with a letter or digit")
+    least, most, multiple = given.min_workers, given.max_workers, given.worker_multiple
+    # Without --workers, the largest number that the job can have.
+    requested: int = most - most % multiple if given.workers is None else given.workers
+    if requested % multiple:
+        raise CommandUsageError(f"--workers {requested} is not a multiple of --worker-multiple {multiple}")
+    if not least <= requested <= most:
+        if least <= most and given.workers is None:
+            raise CommandUsageError(
+                f"no multiple of --worker-multiple {multiple} lies from --min-workers to --max-workers"
+            )
+        raise CommandUsageError("--min-workers <= --workers <= --max-workers does not hold")
+    return JobRequest(
         name=given.job,
         framework=given.framework,
-        min_workers=given.min_workers,
-        max_workers=given.max_workers,
-        requested_workers=_requested_workers(given),
+        min_workers=least,
+        max_workers=most,
+        requested_workers=requested,
         max_wait_seconds=given.max_wait_time,
         launcher_host=given.launcher_host,
         on_loss=given.on_loss,
-        worker_multiple=given.worker_multiple,
+        worker_multiple=multiple,
     )
 
 
-def _requested_workers(given: argparse.Namespace) -> int:
-    """Return --workers, or without it the largest number that the job can have."""
-    least, most, multiple = given.min_workers, given.max_workers, given.worker_multiple
-    requested: int = most - most % multiple if given.workers is None else given.workers
-    if requested % multiple:
-        raise UsageError(f"--workers {requested} is not a multiple of --worker-multiple {multiple}")
-    if not least <= requested <= most:
-        if least <= most and given.workers is None:
-            raise UsageError(f"no multiple of --worker-multiple {multiple} lies from --min-workers to --max-workers")
-        raise UsageError("--min-workers <= --workers <= --max-workers does not hold")
-    return requested
-
-
-def _supervisor(given: argparse.Namespace, environ: Mapping[str, str]) -> Supervisor:
+def _supervisor(given: argparse.Namespace, environ: Mapping[str, str]) -> SupervisorAccess:
     supervisor = given.supervisor or environ.get(_SUPERVISOR)
     token = given.token_file or environ.get(TOKEN_FILE_VARIABLE)
     if not supervisor or not token:
-        raise UsageError(f"--supervisor [{_SUPERVISOR}] and --token-file [{TOKEN_FILE_VARIABLE}] are required")
+        raise CommandUsageError(f"--supervisor [{_SUPERVISOR}] and --token-file [{TOKEN_FILE_VARIABLE}] are required")
     with _names(given.supervisor, _SUPERVISOR):
         _check_address(supervisor)
     token_file = Path(token).absolute()
     with _names(given.token_file, TOKEN_FILE_VARIABLE):
-        _text(token_file)
+        _check_readable(token_file)
     ca_file = Path(given.ca_file).absolute() if given.ca_file else None
     if ca_file is not None:
-        _text(ca_file)
-    return Supervisor(supervisor, token_file, ca_file)
+        _check_readable(ca_file)
+    return SupervisorAccess(supervisor, token_file, ca_file)
 
 
 @contextlib.contextmanager
@@ -179,20 +200,22 @@ def _names(option: object, variable: str) -> Iterator[None]:
     """Blame the variable for what is wrong with a value, if no option was given for it."""
     try:
         yield
-    except UsageError as error:
+    except CommandUsageError as error:
         if option is None:
-            raise SettingError(f"{variable}: {error}") from error
+            raise CommandSettingError(f"{variable}: {error}") from error
         raise
 
 
-def _port_of(environ: Mapping[str, str]) -> int:
+def _port_of(given: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    if given.port is not None:
+        return int(given.port)
     try:
-        return _port(environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT))
+        return _PORT(environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT))
     except argparse.ArgumentTypeError as error:
-        raise SettingError(f"{hosts.PORT_VARIABLE}: {error}") from error
+        raise CommandSettingError(f"{hosts.PORT_VARIABLE}: {error}") from error
 
 
-def _source(given: argparse.Namespace, environ: Mapping[str, str]) -> hosts.Source:
+def _source(given: argparse.Namespace, environ: Mapping[str, str]) -> hosts.HostSource:
     """Choose the source of the host list. A file must exist at the start; later the last good list replaces it."""
     source = hosts.source(given.hosts_file, given.hosts_script, environ)
     if source.script is None:
@@ -200,8 +223,8 @@ def _source(given: argparse.Namespace, environ: Mapping[str, str]) -> hosts.Sour
             hosts.read_text(source.file)
         except OSError as error:
             if given.hosts_file is None and environ.get(hosts.FILE_VARIABLE):
-                raise SettingError(f"{hosts.FILE_VARIABLE}: {source.file}: {error.strerror}") from error
-            raise UsageError(f"--hosts-file {source.file}: {error.strerror}") from error
+                raise CommandSettingError(f"{hosts.FILE_VARIABLE}: {source.file}: {error.strerror}") from error
+            raise CommandUsageError(f"--hosts-file {source.file}: {error.strerror}") from error
     return source
 
 
@@ -212,40 +235,38 @@ def _check_address(address: str) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise UsageError("the supervisor's address must be http://HOST:PORT or https://HOST:PORT")
-    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
-        raise UsageError(
+        raise CommandUsageError("the supervisor's address must be http://HOST:PORT or https://HOST:PORT")
+    host = parts.hostname or ""
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host == "localhost"
+    if parts.scheme == "http" and not is_loopback:
+        raise CommandUsageError(
             "the supervisor's address must use https beyond this machine, because every call contains the token"
         )
 
 
-def _is_loopback(host: str) -> bool:
+def _check_readable(path: Path) -> None:
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
+        path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise UsageError(str(error)) from error
+        raise CommandUsageError(str(error)) from error
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="kubeai-run",
         usage="kubeai-run --job NAME --max-workers N [options] -- COMMAND [ARGUMENT ...]",
         description=_DESCRIPTION,
-        epilog="exit codes:\n" + "".join(f"  {code.value:>3}  {code.meaning}\n" for code in ExitCode),
+        epilog="exit codes:\n"
+        + "".join(f"  {code.value:>3}  {meaning}\n" for code, meaning in EXIT_CODE_MEANINGS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"kubeai-run {__version__}")
     _add_job(parser)
-    _add_supervisor(parser)
-    _add_hosts(parser)
+    _add_surroundings(parser)
     _add_limits(parser)
     return parser
 
@@ -256,16 +277,16 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         "--job", required=True, metavar="NAME", help="name of the job; must be unique among running jobs"
     )
     group.add_argument(
-        "--max-workers", required=True, type=_workers, metavar="N", help="maximum number of hosts (not slots)"
+        "--max-workers", required=True, type=_whole(1), metavar="N", help="maximum number of hosts (not slots)"
     )
     group.add_argument(
-        "--min-workers", default=1, type=_workers, metavar="N", help="suspend the job below this number of hosts [1]"
+        "--min-workers", default=1, type=_whole(1), metavar="N", help="suspend the job below this number of hosts [1]"
     )
-    group.add_argument("--workers", type=_workers, metavar="N", help="number of hosts to request [--max-workers]")
+    group.add_argument("--workers", type=_whole(1), metavar="N", help="number of hosts to request [--max-workers]")
     group.add_argument(
         "--worker-multiple",
         default=1,
-        type=_workers,
+        type=_whole(1),
         metavar="N",
         help="every size of the job is a multiple of it, such as the hosts that one copy of the model needs [1]",
     )
@@ -287,7 +308,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_supervisor(parser: argparse.ArgumentParser) -> None:
+def _add_surroundings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the supervisor")
     group.add_argument("--supervisor", metavar="ADDRESS", help=f"http(s)://HOST:PORT [{_SUPERVISOR}]")
     group.add_argument(
@@ -301,9 +322,6 @@ def _add_supervisor(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"{_DIRECTORY} of the job's processes; created with mode 0700 [a temporary one, removed at the end]",
     )
-
-
-def _add_hosts(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the operator's host list")
     group.add_argument(
         "--hosts-file", metavar="PATH", help=f"the list as a file [{hosts.FILE_VARIABLE}, {hosts.DEFAULT_FILE}]"
@@ -311,7 +329,7 @@ def _add_hosts(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--hosts-script", metavar="COMMAND", help=f"command that prints it [{hosts.SCRIPT_VARIABLE}]")
     group.add_argument(
         "--port",
-        type=_port,
+        type=_PORT,
         help=f"must answer before a new host is listed; 0 = no check [{hosts.PORT_VARIABLE}, {hosts.DEFAULT_PORT}]",
     )
 
@@ -319,7 +337,7 @@ def _add_hosts(parser: argparse.ArgumentParser) -> None:
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits")
     group.add_argument(
-        "--back-off-limit", default=6, type=_count, metavar="N", help="maximum number of restarts after failures [6]"
+        "--back-off-limit", default=6, type=_whole(0), metavar="N", help="maximum number of restarts after failures [6]"
     )
     group.add_argument(
         "--back-off",
@@ -358,30 +376,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _workers(text: str) -> int:
-    return _whole(text, 1)
-
-
-def _count(text: str) -> int:
-    return _whole(text, 0)
-
-
-def _port(text: str) -> int:
-    return _whole(text, 0, hosts.HIGHEST_PORT)
-
-
-def _whole(text: str, minimum: int, maximum: float = math.inf) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if not minimum <= number <= maximum:
-        bounds = f"at least {minimum}" if math.isinf(maximum) else f"between {minimum} and {maximum:g}"
-        raise argparse.ArgumentTypeError(f"{text} is not {bounds}")
-    return number
-
-
 def _seconds(text: str) -> float:
+    """Read a number of seconds. Raises argparse.ArgumentTypeError."""
     try:
         number = float(text)
     except ValueError:

@@ -1,14 +1,48 @@
-"""The messages between the supervisor and a launcher."""
+"""The values that the parts of kubeai-run exchange: orders and reports, events of its threads, and its exit codes."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, Mapping
 
+TIMED_OUT_PHASE = "TimedOut"
 
-class OrderKind(Enum):
+_MAX_NUMBER = 2**31
+# As in the contract. JSON allows half a surrogate pair, a file name does not.
+_HOST = re.compile(r"[^\s:\ud800-\udfff]{1,253}")
+_TOKEN = re.compile(r"[!-~]*")
+
+
+class RunExitCode(IntEnum):
+    """Exit codes of kubeai-run. The command's own exit code is never passed on."""
+
+    SUCCEEDED = 0
+    USAGE = 64
+    UNREACHED = 69
+    BACK_OFF_LIMIT = 70
+    NAME_IS_LIVE = 73
+    TIMED_OUT = 75
+    CONFIG = 78
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+EXIT_CODE_MEANINGS = {
+    RunExitCode.SUCCEEDED: "the command exited with 0",
+    RunExitCode.USAGE: "the command line, or a file that it names, is invalid",
+    RunExitCode.UNREACHED: "the supervisor could not be reached at the start, or refused the job",
+    RunExitCode.BACK_OFF_LIMIT: "the command failed more often than --back-off-limit allows",
+    RunExitCode.NAME_IS_LIVE: "another kubeai-run with this job name is running",
+    RunExitCode.TIMED_OUT: "the job waited longer than --max-wait-time for resources",
+    RunExitCode.CONFIG: "a setting in the environment is invalid",
+    RunExitCode.INTERRUPTED: "ended by SIGINT",
+    RunExitCode.TERMINATED: "ended by SIGTERM, or by the supervisor",
+}
+
+
+class LauncherOrderKind(Enum):
     """What the launcher must do with its command."""
 
     RUN = "run"
@@ -16,7 +50,7 @@ class OrderKind(Enum):
     END = "end"
 
 
-class Result(Enum):
+class JobResult(Enum):
     """How the job ended."""
 
     SUCCEEDED = "succeeded"
@@ -29,20 +63,12 @@ class MalformedOrder(Exception):  # noqa: N818 - the name describes the line.
     """A line of type ``order`` is invalid. It is ignored; the next one may be valid."""
 
 
-TIMED_OUT_PHASE = "TimedOut"
-
-_MAX_NUMBER = 2**31
-# As in the contract. JSON allows half a surrogate pair, a file name does not.
-_HOST = re.compile(r"[^\s:\ud800-\udfff]{1,253}")
-_TOKEN = re.compile(r"[!-~]*")
-
-
 @dataclass(frozen=True)
-class Order:
+class LauncherOrder:
     """A line of type ``order``: the complete desired state, and what a waiting job waits for, as a sentence."""
 
     generation: int
-    kind: OrderKind
+    kind: LauncherOrderKind
     run: int = 0
     stopping: bool = False
     workers: int = 0
@@ -54,34 +80,34 @@ class Order:
     token: str = field(default="", repr=False)
 
 
-def order_of(line: Mapping[str, Any]) -> Order:
+def order_of(line: Mapping[str, Any]) -> LauncherOrder:
     """Parse a line of type ``order``.
 
     Raises:
         MalformedOrder: A field is missing or has the wrong type.
     """
     try:
-        order = Order(
+        order = LauncherOrder(
             generation=_number(line["generation"]),
-            kind=OrderKind(line["order"]),
+            kind=LauncherOrderKind(line["order"]),
             run=_number(line["run"]),
-            stopping=_of(bool, line.get("stopping", False)),
+            stopping=_typed(bool, line.get("stopping", False)),
             workers=_number(line["workers"]),
-            hosts=_names(line["hosts"]),
-            exclusions=_names(line["exclusions"]),
-            phase=_of(str, line["phase"]),
-            reason=_of(str, line.get("reason", "")),
-            waits_for=_of(str, line.get("waits_for", "")),
+            hosts=tuple(_text(name, _HOST) for name in _typed(list, line["hosts"])),
+            exclusions=tuple(_text(name, _HOST) for name in _typed(list, line["exclusions"])),
+            phase=_typed(str, line["phase"]),
+            reason=_typed(str, line.get("reason", "")),
+            waits_for=_typed(str, line.get("waits_for", "")),
             token=_text(line.get("token") or "", _TOKEN),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedOrder(f"malformed order: {type(error).__name__}: {error}") from error
-    if order.kind is OrderKind.RUN and order.run < 1:
+    if order.kind is LauncherOrderKind.RUN and order.run < 1:
         raise MalformedOrder("malformed order: run number below 1")
     return order
 
 
-def _of(kind: type, value: Any) -> Any:
+def _typed(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise TypeError(f"{value!r} is not of type {kind.__name__}")
     return value
@@ -94,19 +120,15 @@ def _number(value: Any) -> int:
     return value
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(_text(name, _HOST) for name in _of(list, value))
-
-
 def _text(value: Any, allowed: re.Pattern[str]) -> str:
     """Check a text that becomes a line of a file."""
-    if not allowed.fullmatch(_of(str, value)):
+    if not allowed.fullmatch(_typed(str, value)):
         raise ValueError("invalid characters in a host or token")  # The text is not shown: a token is secret.
     return str(value)
 
 
 @dataclass(frozen=True)
-class Report:
+class LauncherReport:
     """The launcher's present state, as it is sent."""
 
     revision: int = 0
@@ -117,7 +139,7 @@ class Report:
     restarts: int = 0
     applied: int = 0
     ending: bool = False
-    result: Result | None = None
+    result: JobResult | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of the contract, without ``job`` and ``instance``."""
@@ -135,7 +157,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobRequest:
     """The request of the job, sent in every hello."""
 
     name: str
@@ -148,7 +170,7 @@ class Job:
     on_loss: str = "shrink"
     worker_multiple: int = 1
 
-    def hello(self, instance: str, report: Report) -> dict[str, Any]:
+    def hello(self, instance: str, report: LauncherReport) -> dict[str, Any]:
         """Return the hello of the contract."""
         return {
             "job": self.name,
@@ -163,3 +185,64 @@ class Job:
             "worker_multiple": self.worker_multiple,
             "report": report.fields(),
         }
+
+
+class RunnerEvent:
+    """Something that happened. Threads and signal handlers put events on the queue that the main thread reads."""
+
+
+@dataclass(frozen=True)
+class Ordered(RunnerEvent):
+    """An order was received."""
+
+    order: LauncherOrder
+
+
+@dataclass(frozen=True)
+class Lost(RunnerEvent):
+    """The stream ended or could not be opened."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Confirmed(RunnerEvent):
+    """The supervisor has confirmed a report."""
+
+    report: LauncherReport
+
+
+@dataclass(frozen=True)
+class Rejected(RunnerEvent):
+    """The supervisor rejects this job: exit with this code."""
+
+    code: RunExitCode
+    reason: str
+
+
+@dataclass(frozen=True)
+class LogMessage(RunnerEvent):
+    """A message for people."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class HostsChanged(RunnerEvent):
+    """The operator's host list has changed."""
+
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CommandEnded(RunnerEvent):
+    """The command and its whole group have ended, with the command's exit code or minus its signal."""
+
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class SignalReceived(RunnerEvent):
+    """SIGTERM or SIGINT was received."""
+
+    number: int

@@ -13,23 +13,38 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Iterator, Sequence
 
+from kubeai.elastic import threads
+from kubeai.elastic.threads import StderrLog
+
+from . import hosts
 from .command import Command
-from .events import CommandEnded, Confirmed, Event, HostsChanged, LogMessage, Lost, Ordered, Rejected, Signalled
-from .exit_codes import ExitCode
-from .failpoints import At, UnknownFailpoint, arm, failpoint
-from .hosts import PORT_VARIABLE
-from .link import Link
-from .options import TOKEN_FILE_VARIABLE, Options, UsageError, back_off, parse
-from .orders import Order, Report, Result
-from .outbox import Outbox
-from .reconcile import Apply, Finish, Kill, Start, Step, Terminate, Wait, reconcile
-from .runner_state import RunnerState
-from .watch import HostsWatch
-from .workspace import Workspace
+from .failpoints import RunFailpoint, UnknownFailpoint, arm, failpoint
+from .link import LauncherLink, ReportOutbox
+from .options import TOKEN_FILE_VARIABLE, CommandUsageError, RunOptions, back_off, parse
+from .orders import (
+    EXIT_CODE_MEANINGS,
+    CommandEnded,
+    Confirmed,
+    HostsChanged,
+    JobResult,
+    LauncherOrder,
+    LauncherReport,
+    LogMessage,
+    Lost,
+    Ordered,
+    Rejected,
+    RunExitCode,
+    RunnerEvent,
+    SignalReceived,
+)
+from .reconcile import Apply, Finish, KillCommand, RunnerState, Start, Terminate, Wait, reconcile
+from .workspace import RunWorkspace
 
 _RETRY_SECONDS = 1.0
 _REMINDER_SECONDS = 30.0
@@ -38,6 +53,8 @@ _RESULT_SECONDS = 5.0
 _TERMINATED_SECONDS = 2.0
 _THREAD_SECONDS = 1.0
 _TRUST_SECONDS = 5.0
+_FILE_SECONDS = 0.5
+_SCRIPT_SECONDS = 1.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,24 +62,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arm(os.environ)
         options = parse(sys.argv[1:] if argv is None else argv, os.environ)
-        with _directory(options) as directory:
-            workspace = Workspace(directory, options.job.name, options.supervisor.address, options.supervisor.ca)
+        with contextlib.ExitStack() as stack:
+            directory = options.directory
+            if directory is None:
+                directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kubeai-")))
+            workspace = RunWorkspace(directory, options.job.name, options.supervisor.address, options.supervisor.ca)
             return Runner(options, workspace).run()
-    except UsageError as error:
+    except CommandUsageError as error:
         _log(str(error))
         return error.code
     except (UnknownFailpoint, OSError) as error:
         _log(str(error))
-        return ExitCode.USAGE
-
-
-@contextlib.contextmanager
-def _directory(options: Options) -> Iterator[Path]:
-    if options.directory is not None:
-        yield options.directory
-        return
-    with tempfile.TemporaryDirectory(prefix="kubeai-") as path:
-        yield Path(path)
+        return RunExitCode.USAGE
 
 
 def _log(text: str) -> None:
@@ -72,16 +83,67 @@ def _log(text: str) -> None:
         sys.stderr.flush()
 
 
+class HostsWatch:
+    """Reads the operator's list periodically, so that the supervisor knows it whether or not a command is running.
+
+    An unreadable list changes nothing and is logged once.
+
+    Args:
+        source: The operator's list.
+        on_event: Called with every event, from the watch's thread.
+    """
+
+    def __init__(self, source: hosts.HostSource, on_event: Callable[[RunnerEvent], None]) -> None:
+        self._source = source
+        self._on_event = on_event
+        self._last: tuple[str, ...] | None = None
+        self._fails = False
+        self._stopped = threading.Event()
+        self._interval = _SCRIPT_SECONDS if source.script else _FILE_SECONDS
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threads.start("hosts", self._watch, StderrLog(), closed=self._stopped)
+
+    def stop(self, timeout: float) -> None:
+        """Stop the thread. Waits at most `timeout` seconds for a running script."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def poll(self) -> None:
+        """Read the list once and emit an event if it has changed."""
+        try:
+            names = tuple(self._source.read())
+        except hosts.Unreadable as fault:
+            if not self._fails:
+                instead = "no hosts are known yet" if self._last is None else "using the last good list"
+                self._on_event(LogMessage(f"{fault}: {instead}"))
+            self._fails = True
+            return
+        if self._fails:
+            self._on_event(LogMessage("the operator's list is readable again"))
+        self._fails = False
+        if names != self._last:
+            self._last = names
+            self._on_event(HostsChanged(names))
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._interval):
+            self.poll()
+
+
 class Runner:
     """Runs one job from its registration to its result."""
 
-    def __init__(self, options: Options, workspace: Workspace) -> None:
+    def __init__(self, options: RunOptions, workspace: RunWorkspace) -> None:
         self._options = options
         self._workspace = workspace
         # SimpleQueue.put may be called from a signal handler.
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._outbox = Outbox()
-        self._link = Link(options.supervisor, options.job, self._outbox, self._events.put)
+        self._events: queue.SimpleQueue[RunnerEvent] = queue.SimpleQueue()
+        self._outbox = ReportOutbox()
+        self._link = LauncherLink(options.supervisor, options.job, self._outbox, self._events.put)
         self._watch = HostsWatch(options.source, self._events.put)
         self._state = RunnerState(began_at=time.monotonic())
         self._hosts: tuple[str, ...] = ()
@@ -90,18 +152,24 @@ class Runner:
         self._waits_for = ""
         self._reminded_at = 0.0
 
-    def run(self) -> ExitCode:
+    def run(self) -> RunExitCode:
         """Run the job to its end."""
         with self._signals():
             try:
                 self._watch.poll()
-                self._handle_all()
+                while not self._events.empty():
+                    self._handle(self._events.get())
                 self._outbox.publish(self._report())
                 self._watch.start()
                 self._link.start()
                 return self._loop()
             finally:
-                self._close()
+                if self._command is not None:
+                    # Only after a bug: every regular way out of the loop has ended the command.
+                    self._command.signal(signal.SIGKILL)
+                    self._command.join()
+                self._link.stop(_THREAD_SECONDS)
+                self._watch.stop(_THREAD_SECONDS)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -109,37 +177,43 @@ class Runner:
         # A shell ignores SIGINT for background jobs of a script, because Ctrl-C reaches them too.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             numbers.append(signal.SIGINT)
-        previous = [signal.signal(number, lambda got, _: self._events.put(Signalled(got))) for number in numbers]
+        previous = [signal.signal(number, lambda got, _: self._events.put(SignalReceived(got))) for number in numbers]
         try:
             yield
         finally:
             for number, handler in zip(numbers, previous):
                 signal.signal(number, handler)
 
-    def _close(self) -> None:
-        if self._command is not None:
-            # Only after a bug: every regular way out of the loop has ended the command.
-            self._command.kill()
-            self._command.join()
-        self._link.stop(_THREAD_SECONDS)
-        self._watch.stop(_THREAD_SECONDS)
-
-    def _loop(self) -> ExitCode:
+    def _loop(self) -> RunExitCode:
         while True:
-            step = reconcile(self._state, self._options.limits, time.monotonic())
+            now = time.monotonic()
+            step = reconcile(self._state, self._options.limits, now)
             if isinstance(step, Finish):
                 return self._finish(step)
             if isinstance(step, Wait):
                 self._workspace.renew_trust()
-                self._log_waiting(time.monotonic())
-                self._wait(step.until)
+                self._log_waiting(now)
+                # Not forever, because no event reports rotated CA certificates.
+                latest = time.monotonic() + _TRUST_SECONDS
+                event = self._next(latest if step.until is None else min(step.until, latest))
+                if event is not None:
+                    self._handle(event)
+            elif isinstance(step, (Terminate, KillCommand)):
+                self._end_command(step, now)
             else:
-                self._execute(step)
+                try:
+                    if isinstance(step, Apply):
+                        self._apply(step.order)
+                    elif isinstance(step, Start):
+                        self._start(step)
+                except OSError as error:
+                    _log(f"{error}: retrying")
+                    self._state = replace(self._state, blocked_until=now + _RETRY_SECONDS)
             self._outbox.publish(self._report())
 
-    def _report(self, result: Result | None = None) -> Report:
+    def _report(self, result: JobResult | None = None) -> LauncherReport:
         state = self._state
-        return Report(
+        return LauncherReport(
             hosts=self._hosts,
             run=state.run,
             running=state.running,
@@ -150,31 +224,21 @@ class Runner:
             result=result,
         )
 
-    def _wait(self, until: float | None) -> None:
-        # Not forever, because no event reports rotated CA certificates.
-        latest = time.monotonic() + _TRUST_SECONDS
-        event = self._next(latest if until is None else min(until, latest))
-        if event is not None:
-            self._handle(event)
-
-    def _next(self, until: float | None) -> Event | None:
+    def _next(self, until: float) -> RunnerEvent | None:
+        """Wait for the next event, at most until an instant."""
         try:
-            return self._events.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+            return self._events.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             return None
 
-    def _handle_all(self) -> None:
-        while not self._events.empty():
-            self._handle(self._events.get())
-
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: RunnerEvent) -> None:
         state = self._state
         if isinstance(event, Ordered):
             self._log_order(event.order)
             self._state = state.ordered(event.order)
         elif isinstance(event, Lost):
             self._log_absence(event.reason)
-            self._state = state.lost()
+            self._state = replace(state, fresh=False)
         elif isinstance(event, Confirmed):
             if not event.report.running:
                 self._state = state.confirmed_end(event.report.run)
@@ -187,11 +251,11 @@ class Runner:
         elif isinstance(event, Rejected):
             _log(event.reason)
             self._state = state.leave(event.code)
-        elif isinstance(event, Signalled):
+        elif isinstance(event, SignalReceived):
             self._handle_signal(event.number)
 
     def _handle_exit(self, exit_code: int) -> None:
-        failpoint(At.COMMAND_ENDED)
+        failpoint(RunFailpoint.COMMAND_ENDED)
         delay = back_off(self._options.back_off, self._state.restarts, random.random())  # noqa: S311 - jitter.
         stop = self._workspace.read_stop_marker()
         self._command = None
@@ -199,7 +263,7 @@ class Runner:
         _log(f"run {self._state.run} ended with {exit_code}" + (", stopped" if self._state.stopped_by else ""))
 
     def _handle_signal(self, number: int) -> None:
-        before, save, code = self._state, self._options.limits.save, ExitCode(128 + number)
+        before, save, code = self._state, self._options.limits.save, RunExitCode(128 + number)
         self._state = before.ask_to_end(code, time.monotonic()) if save else before.leave(code)
         if self._state.save_asked_at is not None and before.save_asked_at is None:
             away = "" if before.fresh else "; the supervisor, which must request it, is unreachable"
@@ -208,7 +272,7 @@ class Runner:
                 f"a second signal ends it at once{away}"
             )
 
-    def _log_order(self, order: Order) -> None:
+    def _log_order(self, order: LauncherOrder) -> None:
         before = self._state.order
         if self._logged_reasons:
             self._logged_reasons.clear()
@@ -232,96 +296,73 @@ class Runner:
             _log(f"the supervisor {how}: {reason}")
         self._logged_reasons.add(reason)
 
-    def _execute(self, step: Step) -> None:
-        now = time.monotonic()
+    def _end_command(self, step: Terminate | KillCommand, now: float) -> None:
         if isinstance(step, Terminate):
             if step.message:
                 _log(step.message)
-            failpoint(At.COMMAND_ENDING)
-            self._end_command(Command.terminate)
-            failpoint(At.COMMAND_ASKED_TO_END)
-            self._state = self._state.asked_to_end(now)
-        elif isinstance(step, Kill):
-            self._end_command(Command.kill)
-            failpoint(At.COMMAND_KILLED)
-            self._state = self._state.killed()
-        else:
-            try:
-                self._write_or_start(step)
-            except OSError as error:
-                _log(f"{error}: retrying")
-                self._state = self._state.blocked(now + _RETRY_SECONDS)
-
-    def _write_or_start(self, step: Step) -> None:
-        if isinstance(step, Apply):
-            self._apply(step.order)
-        elif isinstance(step, Start):
-            self._start(step)
-
-    def _end_command(self, how: Callable[[Command], None]) -> None:
+            failpoint(RunFailpoint.COMMAND_ENDING)
         if self._command is not None:
-            how(self._command)
+            self._command.signal(signal.SIGTERM if isinstance(step, Terminate) else signal.SIGKILL)
+        if isinstance(step, Terminate):
+            failpoint(RunFailpoint.COMMAND_ASKED_TO_END)
+            self._state = self._state.asked_to_end(now)
+        else:
+            failpoint(RunFailpoint.COMMAND_KILLED)
+            self._state = replace(self._state, kill_asked=True)
 
-    def _apply(self, order: Order) -> None:
+    def _apply(self, order: LauncherOrder) -> None:
         self._workspace.list_hosts(order.hosts, order.exclusions)
         if order.run == self._state.run:
             self._workspace.give_token(order.token)
-        failpoint(At.ORDER_APPLIED)
-        self._state = self._state.applied_order()
+        failpoint(RunFailpoint.ORDER_APPLIED)
+        self._state = replace(self._state, in_place=True, applied=order.generation)
 
     def _start(self, step: Start) -> None:
         order = self._state.order
         if order is None:
             raise RuntimeError("cannot start without an order")
         self._workspace.enter_run(step.run, order.token if order.run == step.run else None)
-        failpoint(At.COMMAND_STARTING)
+        failpoint(RunFailpoint.COMMAND_STARTING)
         arguments = [argument.replace("{workers}", str(order.workers)) for argument in self._options.command]
+        environment = {
+            # The command must not see the launcher's token.
+            **{name: value for name, value in os.environ.items() if name != TOKEN_FILE_VARIABLE},
+            **self._options.source.environment(),
+            hosts.PORT_VARIABLE: str(self._options.port),
+            "KUBEAI_DIR": str(self._workspace.directory),
+            "KUBEAI_JOB": self._options.job.name,
+            "KUBEAI_RUN": str(step.run),
+            "KUBEAI_WORKERS": str(order.workers),
+        }
         self._command = Command(
             arguments,
-            self._environment(step.run, order.workers),
+            environment,
             self._options.limits.stop,
             lambda code: self._events.put(CommandEnded(code)),
         )
-        failpoint(At.COMMAND_STARTED)
+        failpoint(RunFailpoint.COMMAND_STARTED)
         self._state = self._state.started(step.run, restart=step.restart)
         _log(f"run {step.run} started with {order.workers} workers" + (", a restart" if step.restart else ""))
 
-    def _environment(self, run: int, workers: int) -> dict[str, str]:
-        # The command must not see the launcher's token.
-        inherited = {name: value for name, value in os.environ.items() if name != TOKEN_FILE_VARIABLE}
-        return {
-            **inherited,
-            **self._options.source.environment(),
-            PORT_VARIABLE: str(self._options.port),
-            "KUBEAI_DIR": str(self._workspace.directory),
-            "KUBEAI_JOB": self._options.job.name,
-            "KUBEAI_RUN": str(run),
-            "KUBEAI_WORKERS": str(workers),
-        }
-
-    def _finish(self, step: Finish) -> ExitCode:
-        _log(f"{step.code.meaning}: exit code {step.code.value}")
-        if step.result is not None and self._state.order is not None:
-            failpoint(At.FINISHING)
-            self._outbox.publish(self._report(step.result))
-            self._await_confirmation(self._confirmation_deadline(step.result))
-            failpoint(At.FINISHED)
-        return step.code
-
-    def _confirmation_deadline(self, result: Result) -> float:
-        """Return until when to wait. After a save, wait for the whole grace: the supervisor may be restarting."""
-        asked, limits = self._state.save_asked_at, self._options.limits
-        deadline = time.monotonic() + (_TERMINATED_SECONDS if result is Result.TERMINATED else _RESULT_SECONDS)
-        return deadline if asked is None else max(deadline, asked + limits.save)
-
-    def _await_confirmation(self, deadline: float) -> None:
-        """Wait until the supervisor has confirmed the result, at most until the deadline."""
+    def _finish(self, step: Finish) -> RunExitCode:
+        """Report the result and wait until the supervisor has confirmed it, but not forever."""
+        _log(f"{EXIT_CODE_MEANINGS[step.code]}: exit code {step.code.value}")
+        if step.result is None or self._state.order is None:
+            return step.code
+        failpoint(RunFailpoint.FINISHING)
+        self._outbox.publish(self._report(step.result))
+        deadline = time.monotonic() + (_TERMINATED_SECONDS if step.result is JobResult.TERMINATED else _RESULT_SECONDS)
+        asked = self._state.save_asked_at
+        if asked is not None:  # After a save, wait for the whole grace: the supervisor may be restarting.
+            deadline = max(deadline, asked + self._options.limits.save)
         while time.monotonic() < deadline:
             event = self._next(deadline)
             if isinstance(event, Lost):
                 self._log_absence(event.reason)
-            if isinstance(event, Signalled) or (isinstance(event, Confirmed) and event.report.result is not None):
-                return
+            if isinstance(event, SignalReceived) or (isinstance(event, Confirmed) and event.report.result is not None):
+                break
+        failpoint(RunFailpoint.FINISHED)
+        return step.code
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Iterable, Sequence
 
 from kubeai.elastic import identity
 
-from .failpoints import At, failpoint
-from .runner_state import Stop
+from .failpoints import RunFailpoint, failpoint
+from .reconcile import RecordedStop
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ _LAST_HOSTS, _HOSTS, _EXCLUSIONS = "hosts.last", "hosts", "exclusions"
 _UNREACHABLE, _PRINTED, _LEFT = "hosts.unreachable", "hosts.printed", "hosts.left"
 
 
-class Workspace:
+class RunWorkspace:
     """The files of one job.
 
     Args:
@@ -55,11 +55,11 @@ class Workspace:
         before = self._written.get(_HOSTS)
         if before is not None:
             self._write(_HOSTS, [host for host in before if host in hosts])
-        failpoint(At.HOSTS_NARROWED)
+        failpoint(RunFailpoint.HOSTS_NARROWED)
         self._write(_EXCLUSIONS, exclusions)
-        failpoint(At.EXCLUSIONS_WRITTEN)
+        failpoint(RunFailpoint.EXCLUSIONS_WRITTEN)
         self._write(_HOSTS, hosts)
-        failpoint(At.HOSTS_WRITTEN)
+        failpoint(RunFailpoint.HOSTS_WRITTEN)
 
     def _write(self, name: str, listed: Iterable[str]) -> None:
         names = tuple(listed)
@@ -73,18 +73,18 @@ class Workspace:
         Without its token, the token file is absent: a process waits for it instead of speaking for the previous run.
         """
         self._remove(_TOKEN)
-        failpoint(At.TOKEN_REMOVED)
+        failpoint(RunFailpoint.TOKEN_REMOVED)
         # A new run probes every host again, because nothing has watched the list since the last command ended. And
         # nobody is in it yet whom a host that joins could disturb.
         for name in (_LAST_HOSTS, _UNREACHABLE, _PRINTED, _LEFT):
             self._remove(name)
-        failpoint(At.LAST_HOSTS_REMOVED)
+        failpoint(RunFailpoint.LAST_HOSTS_REMOVED)
         identity.write_atomically(self.directory / "run", f"{run}\n")
-        failpoint(At.RUN_WRITTEN)
+        failpoint(RunFailpoint.RUN_WRITTEN)
         identity.write_atomically(self.directory / "job", f"{self._job}\n")
-        failpoint(At.JOB_WRITTEN)
+        failpoint(RunFailpoint.JOB_WRITTEN)
         identity.write_atomically(self.directory / "address", f"{self._address}\n")
-        failpoint(At.ADDRESS_WRITTEN)
+        failpoint(RunFailpoint.ADDRESS_WRITTEN)
         self.renew_trust()
         self._token = ""
         if token:
@@ -103,16 +103,16 @@ class Workspace:
     def give_token(self, token: str) -> None:
         """Write the present run's token."""
         if token and token != self._token:
-            failpoint(At.TOKEN_GIVING)
+            failpoint(RunFailpoint.TOKEN_GIVING)
             identity.write_atomically(self.directory / _TOKEN, f"{token}\n")
             self._token = token
-            failpoint(At.TOKEN_GIVEN)
+            failpoint(RunFailpoint.TOKEN_GIVEN)
 
-    def read_stop_marker(self) -> Stop | None:
+    def read_stop_marker(self) -> RecordedStop | None:
         """Return the STOP that a training process recorded; None if there is none or it is unusable."""
         try:
             run, generation = (self.directory / _STOPPED).read_text(encoding="utf-8").split()
-            return Stop(int(run), int(generation))
+            return RecordedStop(int(run), int(generation))
         except (OSError, ValueError):
             return None
 
