@@ -184,11 +184,9 @@ async def _probes(bind: str, health: "AgentHealth") -> AsyncIterator[None]:
     from servicekit.http_server import Probes  # noqa: PLC0415
 
     probes = Probes(health.live, health.ready, address.parse(bind))
-    try:
-        structlog.get_logger().info("probes.listening", address=str(await probes.start()))
+    async with probes.serving() as listening:
+        structlog.get_logger().info("probes.listening", address=str(listening))
         yield
-    finally:
-        await probes.stop()
 
 
 @dataclass(frozen=True, slots=True)

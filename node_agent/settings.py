@@ -208,7 +208,7 @@ class AgentSettings:
 
     def __post_init__(self) -> None:
         settings.check_field("supervisor", self.supervisor, address.parse)
-        if self.ca_file is None and not address.parse(self.supervisor).is_loopback:
+        if self.ca_file is None and not address.is_loopback(address.parse(self.supervisor).host):
             raise ValueError(
                 "SUPERVISOR is not on loopback, so CA_FILE must be set: the token would be sent without encryption"
             )

@@ -1,4 +1,4 @@
-"""Network addresses as settings write them."""
+"""Parses network addresses as settings write them."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -16,11 +16,6 @@ class Address:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """See `is_loopback`."""
-        return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:

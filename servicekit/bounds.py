@@ -79,12 +79,12 @@ def unix_seconds(instant: datetime | None) -> float | None:
 
 def nearest_seconds(instant: datetime) -> float:
     """The Unix seconds of an instant, or of the bound that it is beyond."""
-    return _within(_aware(instant).timestamp())
+    return min(max(FIRST_INSTANT, _aware(instant).timestamp()), LAST_INSTANT)
 
 
 def instant_of(seconds: float) -> datetime:
     """The instant of Unix seconds, or the bound that they are beyond."""
-    return datetime.fromtimestamp(_within(seconds), UTC)
+    return datetime.fromtimestamp(min(max(FIRST_INSTANT, seconds), LAST_INSTANT), UTC)
 
 
 def later(instant: datetime, seconds: float) -> datetime | None:
@@ -107,7 +107,3 @@ def one_line(text: str) -> str:
 def _aware(instant: datetime) -> datetime:
     # Without an offset `timestamp` asks the machine's time zone, and fails in the year 1; and it cannot be compared.
     return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
-
-
-def _within(seconds: float) -> float:
-    return min(max(FIRST_INSTANT, seconds), LAST_INSTANT)

@@ -163,10 +163,11 @@ class GuardedWork:
     """The context of one piece of work on one key, which keeps what it raises.
 
     Attributes:
+        failed: Whether the work raised.
         retry_in: The seconds after which the work should be tried again; None if it has succeeded.
     """
 
-    __slots__ = ("_bulkhead", "_passes", "_place", "_retried", "retry_in")
+    __slots__ = ("_bulkhead", "_passes", "_place", "_retried", "failed", "retry_in")
 
     def __init__(self, bulkhead: Bulkhead, place: FaultPlace, passes: Foreseen, *, retried: bool) -> None:
         self._retried = retried
@@ -174,11 +175,7 @@ class GuardedWork:
         self._passes = passes
         self._place = place
         self.retry_in: float | None = None
-
-    @property
-    def failed(self) -> bool:
-        """Whether the work raised."""
-        return self.retry_in is not None
+        self.failed = False
 
     def __enter__(self) -> Self:
         return self
@@ -193,6 +190,7 @@ class GuardedWork:
             return False
         if any(isinstance(one, _PASS) for one in _leaves(error)):
             return False
+        self.failed = True
         self.retry_in = self._bulkhead.failed(self._place, error, retried=self._retried)
         return True
 

@@ -1,4 +1,4 @@
-"""The clock of a process: instants that a step of the system's clock does not move, and the system's clock itself."""
+"""Gives a process its clock: instants that a step of the system's clock does not move, and that clock itself."""
 
 import time
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ class Clock:
     __slots__ = ("_booted_at",)
 
     def __init__(self) -> None:
-        self._booted_at = self.wall() - _since_boot()
+        self._booted_at = self.wall() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def now(self) -> float:
         """Unix seconds."""
-        return self._booted_at + _since_boot()
+        return self._booted_at + time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall(self) -> float:
         """Unix seconds of the system's clock, with its steps: to compare with instants that others just read."""
@@ -48,19 +48,12 @@ class Clock:
     @property
     def boot_time(self) -> BootTime:
         """The boot from which `now` counts."""
-        return BootTime(_boot(), self._booted_at)
+        try:
+            boot = _BOOT_ID.read_text(encoding="ascii").strip()
+        except OSError:
+            boot = ""
+        return BootTime(boot, self._booted_at)
 
     def move(self, seconds: float) -> None:
         """Shifts `now`; to be called before anything depends on it."""
         self._booted_at += seconds
-
-
-def _since_boot() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _boot() -> str:
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

@@ -1,7 +1,7 @@
-"""Named points at which a service can be made to kill itself, so that every interruption can be tested.
+"""Kills a service at a named point, so that every interruption can be tested.
 
-They are in product code because nobody can hit the instant between two writes from outside. Only a setting arms one,
-for one process, from its start.
+The points are in product code because nobody can hit the instant between two writes from outside. Only a setting arms
+one, for one process, from its start.
 """
 
 import enum
@@ -58,19 +58,15 @@ def arm(trigger: Trigger | None) -> None:
 
 def failpoint(name: enum.StrEnum) -> None:
     """Passes a point. If it is armed and due, the process is killed before this returns."""
-    if _armed is not None:
-        _pass(_armed, name)
-
-
-def _set(trigger: Trigger | None) -> None:
-    global _armed  # noqa: PLW0603 - one switch for the process that it kills
-    _armed = trigger
-
-
-def _pass(armed: Trigger, name: str) -> None:
-    if armed.name != name:
+    armed = _armed
+    if armed is None or armed.name != name:
         return
     armed.passes -= 1
     if armed.passes == 0:
         os.write(_STDERR, f"failpoint {name}: this process kills itself\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _set(trigger: Trigger | None) -> None:
+    global _armed  # noqa: PLW0603 - one switch for the process that it kills
+    _armed = trigger

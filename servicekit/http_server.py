@@ -8,9 +8,10 @@ request and its answer. No byte in between extends it.
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from enum import StrEnum
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 from aiohttp import web, web_response
@@ -88,7 +89,7 @@ class GuardedConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended."""
-        self._disarm()
+        self.disarm()
         self._transport = self._request = None
         self._inner.connection_lost(exc)
 
@@ -105,10 +106,6 @@ class GuardedConnection(asyncio.Protocol):
         self._request = request
         self._arm(Drop.TOO_SLOW)
 
-    def answer_streams(self) -> None:
-        """The answer has no deadline: its sender handles peers that do not read."""
-        self._disarm()
-
     def request_ended(self) -> None:
         """The handler has answered; the peer has to read the answer and may send the next request."""
         self._request = None
@@ -116,7 +113,7 @@ class GuardedConnection(asyncio.Protocol):
             self._arm(Drop.IDLE)
 
     def _arm(self, on_timeout: Drop) -> None:
-        self._disarm()
+        self.disarm()
         self._on_timeout = on_timeout
         self._deadline = asyncio.get_running_loop().call_later(self._timeout_seconds, self._time_out)
 
@@ -124,13 +121,14 @@ class GuardedConnection(asyncio.Protocol):
         # Looked up now: a first byte makes an idle connection one without a complete request.
         self._drop(self._on_timeout)
 
-    def _disarm(self) -> None:
+    def disarm(self) -> None:
+        """Takes the deadline away."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def _drop(self, why: Drop) -> None:
-        self._disarm()
+        self.disarm()
         if self._transport is not None:
             self._on_drop(why)
             self._transport.abort()
@@ -206,10 +204,10 @@ async def timed(request: web.Request, handler: _Handler) -> web.StreamResponse:
 
 
 def mark_streaming(request: web.Request) -> None:
-    """Marks the answer to this request as a stream, which has no deadline."""
+    """Takes the deadline of this answer away: it is a stream, whose sender handles peers that do not read."""
     connection = _of(request)
     if connection is not None:
-        connection.answer_streams()
+        connection.disarm()
 
 
 def _of(request: web.Request) -> GuardedConnection | None:
@@ -227,13 +225,13 @@ def hide_versions() -> None:
 
 
 class Probes:
-    """Answers both probes with 200 or 503, and the detail as JSON.
+    """Answers the probes `/livez` and `/readyz` with 200 or 503, and the detail as JSON.
 
     Args:
         live: Called for every `/livez`. An unhealthy answer asks for a restart, so it must not depend on anything
             outside the process.
         ready: Called for every `/readyz`.
-        address: Port 0 picks a free port, which `start` returns.
+        address: Port 0 picks a free port.
     """
 
     def __init__(
@@ -242,33 +240,32 @@ class Probes:
         ready: Callable[[], Health],
         address: Address = Address("127.0.0.1", 0),  # noqa: B008 - frozen
     ) -> None:
+        self._probes = {"/livez": live, "/readyz": ready}
         self._address = address
-        app = web.Application()
-        app.router.add_get("/livez", _handler(live))
-        app.router.add_get("/readyz", _handler(ready))
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
 
-    async def start(self) -> Address:
-        """Starts to listen and returns the address.
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Address]:
+        """Serves while the context lasts; yields the address.
 
         Raises:
             OSError: The address is not available.
         """
         hide_versions()
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._address.host, self._address.port).start()
-        host, port = self._runner.addresses[0][:2]
-        return Address(host, port)
+        app = web.Application()
+        for path in self._probes:
+            app.router.add_get(path, self._answer)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._address.host, self._address.port).start()
+            yield Address(*runner.addresses[0][:2])
+        finally:
+            await runner.cleanup()
 
-    async def stop(self) -> None:
-        """Stops listening and closes open connections."""
-        await self._runner.cleanup()
-
-
-def _handler(probe: Callable[[], Health]) -> Callable[[web.Request], Any]:
-    async def answer(_request: web.Request) -> web.Response:
-        health = probe()
-        body = msgspec.json.encode({"ok": health.ok, "detail": health.detail})
-        return web.Response(body=body, status=200 if health.ok else 503, content_type="application/json")
-
-    return answer
+    async def _answer(self, request: web.Request) -> web.Response:
+        health = self._probes[request.path]()
+        return web.Response(
+            body=msgspec.json.encode({"ok": health.ok, "detail": health.detail}),
+            status=200 if health.ok else 503,
+            content_type="application/json",
+        )

@@ -129,9 +129,12 @@ class MetricsServer:
         Raises:
             OSError: The address is not available.
         """
+        # aiohttp would log every request that is not HTTP.
+        silent = logging.Logger("metrics")  # noqa: LOG001 - not registered, so that it ends with the server
+        silent.addHandler(logging.NullHandler())
         app = web.Application(middlewares=[timed])
         app.router.add_get(PATH, self._metrics)
-        runner = web.AppRunner(app, access_log=None, logger=_silent(), auto_decompress=False, shutdown_timeout=0.1)
+        runner = web.AppRunner(app, access_log=None, logger=silent, auto_decompress=False, shutdown_timeout=0.1)
         await runner.setup()
         try:
             site = GuardedSite(runner, self._address, None, timeout_seconds=_TIMEOUT_SECONDS, on_drop=_ignore_drop)
@@ -151,10 +154,3 @@ class MetricsServer:
 
 def _ignore_drop(_why: Drop) -> None:
     """Does nothing: Prometheus asks again in a moment."""
-
-
-def _silent() -> logging.Logger:
-    """Returns a logger that writes nothing: aiohttp would log every request that is not HTTP."""
-    logger = logging.Logger("metrics")  # noqa: LOG001 - not registered, so that it ends with the server
-    logger.addHandler(logging.NullHandler())
-    return logger

@@ -23,29 +23,20 @@ class Wakeup:
     """Remembers that there is something to look at; setting it twice is setting it once."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    @property
-    def is_set(self) -> bool:
-        """Whether the next `wait` returns at once."""
-        return self._event.is_set()
+        self.event = asyncio.Event()
 
     def set(self) -> None:
         """Wakes the loop that waits, or keeps it from waiting the next time."""
-        self._event.set()
-
-    def clear(self) -> None:
-        """Forgets that it was set."""
-        self._event.clear()
+        self.event.set()
 
     async def wait(self, seconds: float | None = None) -> None:
         """Returns once set, or after that many seconds (None = only when set), and is unset again."""
         try:
             async with asyncio.timeout(seconds):
-                await self._event.wait()
+                await self.event.wait()
         except TimeoutError:
             pass
-        self.clear()
+        self.event.clear()
 
 
 class Notifier:
@@ -165,7 +156,7 @@ class KeyedWorkQueue(Generic[K]):
         group.create_task(self._work(key, wakeup), name=f"{self._name} {key}")
 
     async def _work(self, key: K, wakeup: Wakeup) -> None:
-        wakeup.clear()  # What was added before this task began is served by the first call.
+        wakeup.event.clear()  # What was added before this task began is served by the first call.
         try:
             while True:
                 seconds = None
@@ -174,7 +165,7 @@ class KeyedWorkQueue(Generic[K]):
                 if attempt.retry_in is not None:
                     await asyncio.sleep(attempt.retry_in)
                     continue
-                if seconds is None and not wakeup.is_set:
+                if seconds is None and not wakeup.event.is_set():
                     return
                 await wakeup.wait(seconds)
         finally:

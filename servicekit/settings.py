@@ -52,10 +52,12 @@ def load(cls: type[T], prefix: str, environ: Mapping[str, str]) -> T:
     """
     prefix = prefix.removesuffix("_") + "_"
     given = {name: text for name, text in environ.items() if name.startswith(prefix)}
-    fields = {prefix + field.name.upper(): field for field in _fields(cls)}
+    fields = {prefix + field.name.upper(): field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]  # A dataclass.
+    missing = dataclasses.MISSING
+    required = {name for name, one in fields.items() if one.default is missing and one.default_factory is missing}
     for variable in sorted(given.keys() - fields.keys()):
         raise SettingsError(variable, "no such setting")
-    for variable in sorted(_required(fields) - given.keys()):
+    for variable in sorted(required - given.keys()):
         raise SettingsError(variable, "must be set")
     hints = typing.get_type_hints(cls, include_extras=True)
     values = {fields[name].name: _value(name, text, hints[fields[name].name]) for name, text in given.items()}
@@ -80,34 +82,23 @@ def check_field(field: str, text: str, parse: Callable[[str], object]) -> None:
 
 
 def describe(cls: type[Any], prefix: str) -> str:
-    """Returns the text for `--help`: every variable with its default and description."""
+    """Returns the text for `--help`: every variable with its default, as in the environment, and its description."""
     prefix = prefix.removesuffix("_") + "_"
     hints = typing.get_type_hints(cls, include_extras=True)
-    return "\n".join(_described(prefix, field, hints[field.name]) for field in _fields(cls))
-
-
-def _described(prefix: str, field: dataclasses.Field[Any], hint: Any) -> str:
-    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    notes = [note.description for note in typing.get_args(hint)[1:] if isinstance(note, msgspec.Meta)]
-    text = " ".join(note for note in notes if note)
-    return f"  {prefix}{field.name.upper()} ({_written(default)})\n      {text}"
-
-
-def _written(default: Any) -> str:
-    """Writes a default as in the environment."""
-    if default is dataclasses.MISSING:
-        return "must be set"
-    text = ",".join(str(part) for part in default) if isinstance(default, tuple) else str(default)
-    return "empty" if default is None or not text else text
-
-
-def _fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
-    return tuple(field for field in dataclasses.fields(cls) if field.init)
-
-
-def _required(fields: Mapping[str, dataclasses.Field[Any]]) -> set[str]:
-    missing = dataclasses.MISSING
-    return {name for name, field in fields.items() if field.default is missing and field.default_factory is missing}
+    lines = []
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            continue
+        given = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        default = ",".join(str(part) for part in given) if isinstance(given, tuple) else str(given)
+        if given is dataclasses.MISSING:
+            default = "must be set"
+        elif given is None or not default:
+            default = "empty"
+        notes = [note.description for note in typing.get_args(hints[field.name])[1:] if isinstance(note, msgspec.Meta)]
+        text = " ".join(note for note in notes if note)
+        lines.append(f"  {prefix}{field.name.upper()} ({default})\n      {text}")
+    return "\n".join(lines)
 
 
 def _value(variable: str, text: str, hint: Any) -> Any:
@@ -127,7 +118,7 @@ def _value(variable: str, text: str, hint: Any) -> Any:
 
 def _why(raw: Any, hint: Any) -> str:
     """Explains to people why a value is invalid; empty where the library's message is as good."""
-    kind, bounds = _bare(hint), _bounds(hint)
+    kind = _bare(hint)
     if isinstance(raw, list):
         part = typing.get_args(kind)[0]
         return next((_why(each, part) for each in raw if not _converts(each, part)), "")
@@ -139,15 +130,10 @@ def _why(raw: Any, hint: Any) -> str:
         return ""
     if not _converts(raw, kind):
         return f"{raw!r} is not a {'whole number' if kind is int else 'number'}"
-    return f"{raw} is not {' and '.join(bounds)}"
-
-
-def _bounds(hint: Any) -> list[str]:
-    """Returns the bounds of a number in words, such as `at least 1`."""
     words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
     notes = [note for note in typing.get_args(hint)[1:] if isinstance(note, msgspec.Meta)]
     found = [(text, getattr(note, name)) for note in notes for name, text in words.items()]
-    return [f"{text} {bound:g}" for text, bound in found if bound is not None]
+    return f"{raw} is not {' and '.join(f'{text} {bound:g}' for text, bound in found if bound is not None)}"
 
 
 def _converts(raw: Any, hint: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A server certificate that is rotated while it is in use.
+"""Serves a certificate that is rotated while it is in use.
 
 The content of the two files is compared every few seconds, because those that rotate them (a Kubernetes secret, a
 renewal job) swap links or rename files without a signal. A new pair is first tested by a handshake in memory. A pair
@@ -108,18 +108,15 @@ class ServerCertificate:
         try:
             found = _read(self._files)
             if found != self.pair:
-                self._take(found)
+                context = _loaded(found)
+                self._lifetime = _tested(context, found)
+                self.pair, self._present = found, context
+                _log.info("certificate.exchanged", days_left=self._days_left())
         except CertificateUnusable as error:
             self._fault.failed(str(error))
         else:
             self._fault.recovered()
         self._warn()
-
-    def _take(self, found: Pair) -> None:
-        context = _loaded(found)
-        self._lifetime = _tested(context, found)
-        self.pair, self._present = found, context
-        _log.info("certificate.exchanged", days_left=self._days_left())
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _outer: ssl.SSLContext) -> None:
         connection.context = self._present
@@ -151,21 +148,17 @@ def _context() -> ssl.SSLContext:
 
 
 def _loaded(pair: Pair) -> ssl.SSLContext:
+    """Loads the pair from memory: the ssl module takes only files, and those on disk may have changed since."""
     context = _context()
     try:
-        _load(context, pair)
+        with os.fdopen(os.memfd_create("certificate"), "wb") as file:
+            file.write(pair.key + b"\n" + pair.certificate)
+            file.flush()
+            # Without this function OpenSSL would ask for a passphrase at the terminal.
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=_no_passphrase)
     except (ssl.SSLError, OSError, ValueError) as error:
         raise CertificateUnusable(f"the certificate and its key are not PEM, or do not match: {error}") from error
     return context
-
-
-def _load(context: ssl.SSLContext, pair: Pair) -> None:
-    """Loads from memory: the ssl module takes only files, and those on disk may have changed since they were read."""
-    with os.fdopen(os.memfd_create("certificate"), "wb") as file:
-        file.write(pair.key + b"\n" + pair.certificate)
-        file.flush()
-        # Without this function OpenSSL would ask for a passphrase at the terminal.
-        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=_no_passphrase)
 
 
 def _no_passphrase() -> NoReturn:
@@ -179,26 +172,18 @@ def _tested(context: ssl.SSLContext, pair: Pair) -> Lifetime:
         CertificateUnusable: The client refuses a server with this pair.
     """
     try:
-        seen = _handshake(context, _trusting(pair))
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = False  # The names that clients use are not known here.
+        # The issuer is not known here, and an expired certificate is warned of: not to start would help nobody.
+        client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+        client.load_verify_locations(cadata=pair.certificate.decode("ascii"))
+        upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
+        caller = client.wrap_bio(downwards, upwards)
+        answerer = context.wrap_bio(upwards, downwards, server_side=True)
+        for side in (caller, answerer, caller):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        seen = dict(caller.getpeercert() or {})
     except (ssl.SSLError, ValueError) as error:
         raise CertificateUnusable(f"no client would accept the certificate: {error}") from error
     return Lifetime(ssl.cert_time_to_seconds(str(seen["notBefore"])), ssl.cert_time_to_seconds(str(seen["notAfter"])))
-
-
-def _trusting(pair: Pair) -> ssl.SSLContext:
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False  # The names that clients use are not known here.
-    # The issuer is not known here, and an expired certificate is warned of: not to start would help nobody.
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
-    client.load_verify_locations(cadata=pair.certificate.decode("ascii"))
-    return client
-
-
-def _handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, object]:
-    upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
-    caller = client.wrap_bio(downwards, upwards)
-    answerer = server.wrap_bio(upwards, downwards, server_side=True)
-    for side in (caller, answerer, caller):
-        with contextlib.suppress(ssl.SSLWantReadError):
-            side.do_handshake()
-    return dict(caller.getpeercert() or {})

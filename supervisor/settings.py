@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from servicekit.address import Address, parse
+from servicekit.address import Address, is_loopback, parse
 from servicekit.logs import LogFormat, LogLevel
 from servicekit.settings import SettingsError, check_field
 from supervisor.decide.policy import Policy
@@ -356,7 +356,7 @@ class Settings(Policy):
         self._check_keys()
         self._check_webhook()
         for served in (self.grpc, self.http, *([self.webhook] if self.webhook else [])):
-            if self.tls_cert_file is None and not self.tls_names and not served.is_loopback:
+            if self.tls_cert_file is None and not self.tls_names and not is_loopback(served.host):
                 raise ValueError(
                     f"{served} is not loopback and has no certificate: tokens would cross the network in the clear. "
                     "Set TLS_CERT_FILE and TLS_KEY_FILE, or on a cluster KEYS_SECRET and TLS_NAMES"

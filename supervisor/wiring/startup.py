@@ -199,11 +199,9 @@ async def _probes(where: str) -> AsyncIterator[SupervisorHealth]:
         yield health
         return
     probes = Probes(health.live, health.ready, parse(where))
-    try:
-        _log.info("probes.listening", address=str(await probes.start()))
+    async with probes.serving() as address:
+        _log.info("probes.listening", address=str(address))
         yield health
-    finally:
-        await probes.stop()
 
 
 def load_notifications(settings: Settings) -> NotificationConfig | None:

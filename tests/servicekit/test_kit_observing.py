@@ -11,7 +11,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from servicekit.address import Address
+from servicekit.address import Address, is_loopback
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.http_server import Probes
@@ -93,10 +93,9 @@ async def test_probes_answer_what_the_callables_say() -> None:
     """200 where healthy, 503 where not, the detail as JSON, on a free port of loopback."""
     ready = [Health(ok=False, detail={"why": "starting"}), Health(ok=True)]
     probes = Probes(live=lambda: Health(ok=True), ready=lambda: ready.pop(0))
-    address = await probes.start()
-    assert address.is_loopback
-    assert address.port > 0
-    async with aiohttp.ClientSession(f"http://{address}") as http:
+    async with probes.serving() as address, aiohttp.ClientSession(f"http://{address}") as http:
+        assert is_loopback(address.host)
+        assert address.port > 0
         async with http.get("/livez") as answer:
             assert answer.headers["Server"] == "job-supervisor"
             assert (answer.status, await answer.json()) == (200, {"ok": True, "detail": {}})
@@ -104,7 +103,6 @@ async def test_probes_answer_what_the_callables_say() -> None:
             assert (answer.status, await answer.json()) == (503, {"ok": False, "detail": {"why": "starting"}})
         async with http.get("/readyz") as answer:
             assert answer.status == 200
-        await probes.stop()
     async with aiohttp.ClientSession(f"http://{address}") as http:
         with pytest.raises(aiohttp.ClientConnectionError):
             await http.get("/livez")
@@ -112,12 +110,11 @@ async def test_probes_answer_what_the_callables_say() -> None:
 
 async def test_a_port_that_is_taken_is_an_error() -> None:
     first = Probes(live=lambda: Health(ok=True), ready=lambda: Health(ok=True))
-    address = await first.start()
-    second = Probes(lambda: Health(ok=True), lambda: Health(ok=True), Address(address.host, address.port))
-    with pytest.raises(OSError, match=r"in use"):
-        await second.start()
-    await second.stop()
-    await first.stop()
+    async with first.serving() as address:
+        second = Probes(lambda: Health(ok=True), lambda: Health(ok=True), Address(address.host, address.port))
+        with pytest.raises(OSError, match=r"in use"):
+            async with second.serving():
+                raise AssertionError("the port is taken")
 
 
 def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from servicekit.address import Address, parse
+from servicekit.address import Address, is_loopback, parse
 from servicekit.settings import SettingsError, check_field, load
 
 
@@ -127,7 +127,7 @@ def test_addresses(text: str, address: Address, loopback: bool) -> None:  # noqa
     """An address is read, written the same way, and known to be loopback or not."""
     assert parse(text) == address
     assert str(address) == text
-    assert address.is_loopback is loopback
+    assert is_loopback(address.host) is loopback
 
 
 @pytest.mark.parametrize("text", ["", "host", ":80", "host:", "host:http", "host:65536", "::1:80", "host:-1", "host:²"])
