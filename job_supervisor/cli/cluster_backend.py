@@ -42,8 +42,7 @@ from servicekit.kubernetes.errors import (
 )
 from servicekit.kubernetes.objects import Metadata, Object, ObjectKey, UnreadObject
 from servicekit.kubernetes.server import ApiServer
-from supervisor.cluster.objects import NODES, PODS
-from supervisor.cluster.reading import pod_or_outline
+from supervisor.cluster.objects import NODES, PODS, pod_or_outline
 from supervisor.domain.ids import JobName, kind_of, namespace
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import EVENT_REASON, LEAD_ANNOTATION, NoticeState, ReclaimNotice, SubjectKind, explained

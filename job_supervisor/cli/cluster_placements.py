@@ -5,9 +5,7 @@ from collections import defaultdict
 from job_supervisor.cli.resource_status import Placements
 from servicekit.kubernetes.client import ResourceClient, Selection
 from servicekit.kubernetes.server import ApiServer
-from supervisor.cluster.objects import PODS, Pod
-from supervisor.cluster.placements import placements_of
-from supervisor.cluster.reading import pod_or_outline
+from supervisor.cluster.objects import PODS, Pod, placements_of, pod_or_outline
 from supervisor.domain.ids import JobName
 from supervisor.jobs.registry import KINDS, pod_labels
 

@@ -1,38 +1,90 @@
-"""Collects the inputs of `supervisor.decide.capacity`, which decides which jobs of a cluster may resume or grow."""
+"""Grants capacity to the jobs of a cluster: which of them may resume or grow, in the free capacity of the nodes.
+
+`supervisor.decide.capacity` decides; this module collects its inputs.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from servicekit.bulkhead import Bulkhead
-from supervisor.cluster.free_capacity import FreeCapacity
+from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.view import ClusterView
-from supervisor.decide.capacity import GrowthCandidate, PendingJob, Reservation, RunningJobs, allocate
+from supervisor.decide.capacity import GrowthCandidate, Nodes, PendingJob, Reservation, RunningJobs, allocate
 from supervisor.decide.grant import Grant, waits
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Placement, ResourceRequest
+from supervisor.domain.capacity import Effect, NodeCapacity, Placement, ResourceRequest, Taint
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
+
+_CORDON = Taint(key="node.kubernetes.io/unschedulable", effect=Effect.NO_SCHEDULE)
+"""The taint that stands for a cordon: pods that tolerate everything are still bound to the node."""
 
 T = TypeVar("T")
 
 
-class Jobs(Protocol):
+class FreeCapacity:
+    """The room on each node, which is worked out again for what has changed. A pod takes room until it is gone."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._free_capacity: dict[str, NodeCapacity] = {}
+        self._open: set[str] = set()
+        self._stale = {node.name for node in view.nodes.values()}
+        view.pods_changed.add(self._pod_changed)
+        view.nodes_changed.add(self._node_changed)
+
+    def nodes(self, noticed: Collection[Host], avoided: Collection[Host] = ()) -> Nodes:
+        """Returns the ready nodes that are neither cordoned nor removed: those without a notice, and those with one.
+
+        No job waits for `avoided` nodes, on which nothing is to start: they go later, so a pod there may still run.
+        """
+        for name in self._stale:
+            self._free_capacity.pop(name, None)
+            self._open.discard(name)
+            node = self._view.node(name)
+            if node is None:
+                continue
+            taken = self._view.taken(name)
+            self._free_capacity[name] = NodeCapacity(
+                name=name,
+                labels=node.labels,
+                taints=(*node.taints, _CORDON) if node.cordoned else node.taints,
+                free={resource: amount - taken.get(resource, 0) for resource, amount in node.allocatable.items()},
+            )
+            # Its room is known if the requests of all pods that are bound to it are.
+            if node.open and all(not pod.unread or pod.over for pod in self._view.bound(name).values()):
+                self._open.add(name)
+        self._stale.clear()
+        closed = {*noticed, *avoided}
+        return Nodes(
+            usable=[room for name, room in self._free_capacity.items() if name in self._open and name not in closed],
+            noticed=[room for name in noticed if (room := self._free_capacity.get(name)) is not None],
+        )
+
+    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
+        self._stale.update(pod.node for pod in (before, after) if pod is not None and pod.node)
+
+    def _node_changed(self, before: Node | None, after: Node | None) -> None:
+        self._stale.update(node.name for node in (before, after) if node is not None)
+
+
+class ClusterJobs(Protocol):
     """The jobs of the cluster."""
 
     def resource_request(self, name: JobName) -> ResourceRequest | None:
-        """The resource request of a job; None if it is unknown, and then the job gets nothing."""
+        """Returns the resource request of a job; None if it is unknown, and then the job gets nothing."""
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
-        """The placements of a job's hosts."""
+        """Returns the placements of a job's hosts."""
 
     def growable(self, name: JobName) -> int:
-        """How many workers the controller of a running job could add now without harm."""
+        """Returns how many workers the controller of a running job could add now without harm."""
 
 
 class Allocation:
     """Grants capacity to the jobs of a cluster."""
 
-    def __init__(self, view: ClusterView, policy: Policy, jobs: Jobs, bulkhead: Bulkhead) -> None:
+    def __init__(self, view: ClusterView, policy: Policy, jobs: ClusterJobs, bulkhead: Bulkhead) -> None:
         self._bulkhead = bulkhead
         self._view = view
         self._free_capacity = FreeCapacity(view)
@@ -42,7 +94,7 @@ class Allocation:
     def granted(
         self, jobs: Sequence[SupervisedJob], noticed: Collection[Host], avoided: Collection[Host] = ()
     ) -> Mapping[JobName, Grant]:
-        """The grants of these jobs; `noticed` nodes must not be used, and nothing starts on `avoided` ones."""
+        """Returns the grants of these jobs; `noticed` nodes must not be used, and nothing starts on `avoided` ones."""
         waiting = [job for job in jobs if waits(job)]
         suspended = [job for job in waiting if job.decision.phase is Phase.SUSPENDED]
         growth_candidates = self._of_each(jobs, self._growth_candidate)
@@ -58,7 +110,7 @@ class Allocation:
         return allocate(pending_jobs, reservations, self._free_capacity.nodes(noticed, avoided), self._policy, running)
 
     def _of_each(self, jobs: Iterable[SupervisedJob], of: Callable[[SupervisedJob], T | None]) -> list[T]:
-        """What is so of each job; a job of which that raises gets nothing."""
+        """Returns what `of` returns of each job; a job for which it raises gets nothing."""
         found = list[T]()
         for job in jobs:
             with self._bulkhead.guard("grant", job.name):
@@ -78,10 +130,11 @@ class Allocation:
         if job.decision.growing or (more := min(self._jobs.growable(job.name), room)) < 1:
             return None
         request = self._jobs.resource_request(job.name)
-        placements = self._jobs.placements(job.name)
-        return (
-            None if request is None else GrowthCandidate(job=job, request=request, more=more, nodes=_nodes(placements))
-        )
+        if request is None:
+            return None
+        placements = self._jobs.placements(job.name).values()
+        nodes = frozenset(placement.node for placement in placements if placement.node)
+        return GrowthCandidate(job=job, request=request, more=more, nodes=nodes)
 
     def _reservation(self, job: SupervisedJob) -> Reservation | None:
         if job.over or not (job.decision.phase is Phase.RESUMING or job.decision.growing):
@@ -111,7 +164,3 @@ class Allocation:
         """Whether a pod is bound to a node; one that is being deleted belongs to an earlier run."""
         pod = None if placement is None else self._view.pod(placement.pod)
         return pod is not None and bool(pod.node) and not pod.over and pod.deleted_at is None
-
-
-def _nodes(placements: Mapping[Host, Placement]) -> frozenset[Host]:
-    return frozenset(placement.node for placement in placements.values() if placement.node)

@@ -1,4 +1,4 @@
-"""The cache of the cluster's Events that have one of some reasons.
+"""Caches the cluster's Events whose reasons announce a reclaim.
 
 There is one watch for each reason: a field selector takes one value, and a cluster has thousands of other Events an
 hour.
@@ -41,7 +41,7 @@ class Involved(msgspec.Struct, frozen=True):
 
 
 class _Annotations(msgspec.Struct, frozen=True):
-    """Only the annotations that are needed, as others may be long."""
+    """The annotations that the supervisor reads, as others may be long."""
 
     simulated_lead: str = msgspec.field(default="", name=LEAD_ANNOTATION)
 
@@ -66,16 +66,6 @@ class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
     event_time: datetime | None = None
     series: _Series | None = None
     reporting_component: str = ""
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether a supervisor has reported it."""
-        return self.reporting_component == REPORTER
-
-    @property
-    def simulated_lead(self) -> str:
-        """What it says of a drill's lead, if it is about one."""
-        return self.metadata.annotations.simulated_lead
 
     @property
     def at(self) -> datetime | None:
@@ -108,7 +98,7 @@ class ClusterEvents:
         server: The API server.
         leads: Seconds between an Event and the end that it announces, by the reasons that are followed.
         clock: The clock of the reflectors.
-        bulkhead: Keeps what nobody foresaw with its Event.
+        bulkhead: Confines an unforeseen error to its Event.
 
     Attributes:
         changed: Hooks that are called with each change of an Event.
@@ -130,25 +120,31 @@ class ClusterEvents:
 
     @property
     def unread(self) -> int:
-        """How many of them do not decode."""
+        """The number of Events that do not decode."""
         return sum(reflector.unread for reflector in self.reflectors.values())
 
     def about_pod(self, pod: Pod) -> Iterator[tuple[ClusterEvent, float]]:
-        """The Events about a pod, each with its lead in seconds: of its namespace, and with its uid and name."""
+        """Yields the Events about a pod, each with its lead in seconds: of its namespace, and with its uid and name."""
         for event in self._by_subject.get(pod.metadata.uid, {}).values():
             key = ObjectKey(event.metadata.namespace, event.involved_object.name)
             if event.involved_object.kind == _POD and key == pod.key:
                 yield event, self._leads[event.reason]
 
     def about_node(self, node: Node) -> Iterator[tuple[ClusterEvent, float]]:
-        """The Events about a node, by its uid or name: kubelets and node problem detectors set the name, or no uid."""
+        """Yields the Events about a node by uid or name: kubelets and problem detectors set the name, or no uid."""
+        begun = node.metadata.creation_timestamp
         for key in (node.metadata.uid, node.name):
             for event in self._by_subject.get(key, {}).values():
-                if _is_about_nodes(event) and not _before(event, node):
+                made, involved = event.metadata.creation_timestamp, event.involved_object
+                if involved.kind != _NODE or event.metadata.namespace not in _NODE_EVENT_NAMESPACES:
+                    continue
+                # It may be about an earlier node of the same name.
+                named = involved.uid != node.metadata.uid
+                if not (named and made is not None and begun is not None and made < begun):
                     yield event, self._leads[event.reason]
 
     def _moved(self, before: ClusterEvent | None, after: ClusterEvent | None) -> None:
-        if any(each is not None and each.is_ours for each in (before, after)):
+        if any(each is not None and each.reporting_component == REPORTER for each in (before, after)):
             return  # The reporter of an Event cannot change.
         if before is not None:
             others = self._by_subject[_subject(before)]
@@ -162,14 +158,3 @@ class ClusterEvents:
 
 def _subject(event: ClusterEvent) -> str:
     return event.involved_object.uid or event.involved_object.name
-
-
-def _is_about_nodes(event: ClusterEvent) -> bool:
-    return event.involved_object.kind == _NODE and event.metadata.namespace in _NODE_EVENT_NAMESPACES
-
-
-def _before(event: ClusterEvent, node: Node) -> bool:
-    """Whether the Event is about an earlier node of the same name."""
-    made, begun = event.metadata.creation_timestamp, node.metadata.creation_timestamp
-    named = event.involved_object.uid != node.metadata.uid
-    return named and made is not None and begun is not None and made < begun

@@ -1,17 +1,24 @@
-"""Pods and nodes as the supervisor caches them, with the needed fields only."""
+"""Decodes pods and nodes from the API server's JSON into what the supervisor caches: 1 KB of a pod's 5 to 10 KB."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import msgspec
 
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata, ObjectKey, Owner
-from supervisor.cluster.annotations import opts_in
-from supervisor.domain.capacity import Resources, Taint
+from servicekit.spot import ended_at_of, grace_of, read_labels
+from supervisor.cluster.annotations import INJECTED, PREFIX, opts_in
+from supervisor.cluster.podspec import Body, PodSpec, amounts_of
+from supervisor.domain.capacity import Effect, Machine, Placement, PriceClass, Resources, Taint
 from supervisor.domain.ids import Host
+
+T = TypeVar("T")
 
 PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
 NODES = Resource(group="", version="v1", kind="Node", plural="nodes", namespaced=False)
@@ -27,7 +34,7 @@ class PodPhase(StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Condition(msgspec.Struct, frozen=True, rename="camel"):
+class ObjectCondition(msgspec.Struct, frozen=True, rename="camel"):
     """A condition of a pod or node."""
 
     type: str
@@ -42,7 +49,7 @@ class Pod:
     """One pod.
 
     `owner` is its controller. `hostname` is the host name of a pod whose own name ends in random letters; it is empty
-    for others. `labels` are those that the view was told to keep, `annotations` our own. `deleted_at` is when its
+    for others. `labels` are those that the view keeps, `annotations` our own. `deleted_at` is when its
     grace ends (deletionTimestamp), None while nobody has asked for its deletion, and `grace` the seconds that it was
     given for that, or would be. `ended_at` is when its last container ended, None while one may be running. `requests`
     is what it takes of its node. `shown` are our annotations that one of its volumes shows as a file. `exit_code` is
@@ -66,7 +73,7 @@ class Pod:
     grace: float = 30.0
     ended_at: datetime | None = None
     requests: Resources = field(default_factory=dict)
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ObjectCondition, ...] = ()
     shown: frozenset[str] = frozenset()
     exit_code: int | None = None
     unread: str = ""
@@ -122,7 +129,7 @@ class Node:
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
     allocatable: Resources = field(default_factory=dict)
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ObjectCondition, ...] = ()
     provider_id: str = ""
     unread: str = ""
 
@@ -140,3 +147,300 @@ class Node:
     def open(self) -> bool:
         """Whether pods may start on it and stay there; the taint of a removal holds off none that tolerate any."""
         return self.ready and not self.cordoned and _REMOVAL.isdisjoint(taint.key for taint in self.taints)
+
+
+_USUAL = frozenset({"Ready", "Initialized", "ContainersReady", "PodReadyToStartContainers", "PodScheduled"})
+"""Conditions that every pod has; `Pod.ready` is all that is asked of them."""
+
+_OWNERS = 4096
+"""Owners that are shared by their pods: those of thousands of jobs."""
+
+_NAMES = 16_384
+"""Short texts that are shared: namespaces, accounts, thousands of nodes, labels, keys of annotations."""
+
+_TEMPLATES = 128
+"""Values from pod templates that are shared. Lists have the pods of a job one after another, and such a value may be
+long, so this many are enough."""
+
+
+class _ObjectMetadata(Body, frozen=True):
+    name: str
+    uid: str
+    resource_version: str
+    generate_name: str = ""
+    namespace: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    deletion_grace_period_seconds: float | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[Owner, ...] = ()
+
+    def kept(self) -> Metadata:
+        return Metadata(
+            name=self.name,
+            uid=self.uid,
+            resource_version=self.resource_version,
+            namespace=_shared_name(self.namespace),
+            creation_timestamp=self.creation_timestamp,
+        )
+
+
+class _ContainerEnd(Body, frozen=True):
+    exit_code: int = 0
+    finished_at: datetime | None = None
+
+
+class _ContainerState(Body, frozen=True):
+    terminated: _ContainerEnd | None = None
+
+
+class _StatusOfContainer(Body, frozen=True):
+    state: _ContainerState = _ContainerState()
+
+
+class _StatusOfPod(Body, frozen=True):
+    phase: str = PodPhase.UNKNOWN
+    reason: str = ""
+    message: str = ""
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    conditions: tuple[ObjectCondition, ...] | None = ()
+    container_statuses: tuple[_StatusOfContainer, ...] | None = ()
+
+
+class _PodObject(Body, frozen=True):
+    metadata: _ObjectMetadata
+    spec: PodSpec = PodSpec()
+    status: _StatusOfPod = _StatusOfPod()
+
+
+class _NodeTaint(Body, frozen=True):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class _SpecOfNode(Body, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[_NodeTaint, ...] | None = ()
+    provider_id: str = msgspec.field(default="", name="providerID")
+
+
+class _StatusOfNode(Body, frozen=True):
+    allocatable: dict[str, str | int] | None = None
+    conditions: tuple[ObjectCondition, ...] | None = ()
+
+
+class _NodeObject(Body, frozen=True):
+    metadata: _ObjectMetadata
+    spec: _SpecOfNode = _SpecOfNode()
+    status: _StatusOfNode = _StatusOfNode()
+
+
+class _ObjectOutline(Body, frozen=True):
+    metadata: _ObjectMetadata
+    spec: Any = None
+    status: Any = None
+
+
+def pod_or_outline(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
+    """Like `read_pod`, but decodes only an outline of a pod with content that this version does not know.
+
+    The outline contains the pod's node and owner. Its conditions and its resources are unknown.
+
+    Raises:
+        msgspec.MsgspecError: The object has no metadata.
+    """
+    try:
+        return read_pod(data, labels)
+    except (msgspec.MsgspecError, ValueError) as error:
+        read = msgspec.json.decode(data, type=_ObjectOutline)
+        return Pod(
+            metadata=read.metadata.kept(),
+            owner=_controller(read.metadata),
+            hostname=_hostname(read.metadata, _text(read.spec, "hostname")),
+            labels=_chosen(read.metadata, labels),
+            annotations=_own(read.metadata),
+            account=_text(read.spec, "serviceAccountName"),
+            node=_text(read.spec, "nodeName"),
+            phase=_phase(_text(read.status, "phase")),
+            deleted_at=read.metadata.deletion_timestamp,
+            unread=str(error),
+        )
+
+
+def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
+    """Decodes a pod and keeps those of its labels.
+
+    Raises:
+        msgspec.MsgspecError: It is not a pod.
+        ValueError: A quantity is invalid.
+    """
+    read = msgspec.json.decode(data, type=_PodObject)
+    metadata, spec, status = read.metadata, read.spec, read.status
+    conditions = status.conditions or ()
+    ended = [each.state.terminated for each in status.container_statuses or ()]
+    # Known once no container is started again: the first that is not 0, as one container that fails makes a pod fail.
+    exit_code = None
+    if spec.restart_policy == "Never" or status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED):
+        codes = [each.exit_code for each in ended if each is not None]
+        if codes and len(codes) == len(ended):
+            exit_code = next((code for code in codes if code), 0)
+    return Pod(
+        metadata=metadata.kept(),
+        owner=_controller(metadata),
+        hostname=_hostname(metadata, spec.hostname),
+        labels=_chosen(metadata, labels),
+        annotations=_own(metadata),
+        account=_shared_name(spec.service_account_name),
+        node=_shared_name(spec.node_name),
+        phase=_phase(status.phase),
+        reason=status.reason,
+        message=status.message,
+        ip=status.pod_ip,
+        ready=any(each.type == "Ready" and each.status == "True" for each in conditions),
+        deleted_at=metadata.deletion_timestamp,
+        grace=grace_of(metadata.deletion_grace_period_seconds, spec.termination_grace_period_seconds),
+        ended_at=ended_at_of([None if each is None else each.finished_at for each in ended]),
+        requests=_shared_requests(tuple(spec.requests().items())),
+        conditions=tuple(each for each in conditions if each.type not in _USUAL),
+        shown=_shared_names(spec.shown()),
+        exit_code=exit_code,
+    )
+
+
+def node_or_outline(data: bytes | msgspec.Raw) -> Node:
+    """Like `read_node`, but decodes only an outline of a node with content that this version does not know.
+
+    The conditions and the room of such a node are unknown, so it counts as cordoned.
+
+    Raises:
+        msgspec.MsgspecError: The object has no metadata.
+    """
+    try:
+        return read_node(data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        read = msgspec.json.decode(data, type=_ObjectOutline)
+        return Node(
+            metadata=read.metadata.kept(),
+            labels=read.metadata.labels or {},
+            annotations=_own(read.metadata),
+            cordoned=True,
+            provider_id=_text(read.spec, "providerID"),
+            unread=str(error),
+        )
+
+
+def read_node(data: bytes | msgspec.Raw) -> Node:
+    """Decodes a node.
+
+    Raises:
+        msgspec.MsgspecError: It is not a node.
+        ValueError: A quantity is invalid.
+    """
+    read = msgspec.json.decode(data, type=_NodeObject)
+    taints = (Taint(key=each.key, value=each.value, effect=Effect(each.effect)) for each in read.spec.taints or ())
+    return Node(
+        metadata=read.metadata.kept(),
+        labels=read.metadata.labels or {},
+        annotations=_own(read.metadata),
+        taints=tuple(taints),
+        cordoned=read.spec.unschedulable,
+        allocatable=amounts_of(read.status.allocatable),
+        conditions=read.status.conditions or (),
+        provider_id=read.spec.provider_id,
+    )
+
+
+def _controller(metadata: _ObjectMetadata) -> Owner | None:
+    controller = next((each for each in metadata.owner_references if each.controller), None)
+    return None if controller is None else _shared_owner(controller)
+
+
+def _hostname(metadata: _ObjectMetadata, hostname: str) -> str:
+    """Empty for a pod that its controller has named: a template may give all pods of a job the same host name."""
+    return hostname if metadata.generate_name else ""
+
+
+def _chosen(metadata: _ObjectMetadata, labels: frozenset[str]) -> dict[str, str]:
+    found = metadata.labels or {}
+    return {name: _shared_name(found[name]) for name in labels if name in found}
+
+
+def _own(metadata: _ObjectMetadata) -> dict[str, str]:
+    """Returns our own annotations that the supervisor reads."""
+    return {
+        _shared_name(name): _shared_value(value)
+        for name, value in (metadata.annotations or {}).items()
+        if name.startswith(PREFIX) and name not in INJECTED
+    }
+
+
+def _phase(text: str) -> PodPhase:
+    return PodPhase(text) if text in list(PodPhase) else PodPhase.UNKNOWN
+
+
+def _text(part: object, field: str) -> str:
+    value = part.get(field) if isinstance(part, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+# Without these caches, two thirds of the memory of each pod would be copies of what all pods of its job have. They are
+# bounded, unlike the cache of `sys.intern`, whose strings some versions of Python keep forever.
+
+
+def _same(value: T) -> T:
+    return value
+
+
+_shared_name: Callable[[str], str] = lru_cache(_NAMES)(_same)
+_shared_owner: Callable[[Owner], Owner] = lru_cache(_OWNERS)(_same)
+_shared_value: Callable[[str], str] = lru_cache(_TEMPLATES)(_same)
+_shared_names: Callable[[frozenset[str]], frozenset[str]] = lru_cache(_TEMPLATES)(_same)
+
+
+@lru_cache(_TEMPLATES)
+def _shared_requests(amounts: tuple[tuple[str, int], ...]) -> Resources:
+    return MappingProxyType(dict(amounts))
+
+
+def placements_of(pods: Iterable[Pod]) -> Mapping[Host, Placement]:
+    """Returns the placements of the hosts that these pods are, without pods that have ended.
+
+    A pod that is about to end and its replacement may be one host. Then the replacement counts.
+    """
+    present = [pod for pod in pods if not pod.over]
+    return {
+        pod.host: Placement(pod.metadata.uid, Host(pod.node), terminating=pod.deleted_at is not None)
+        for pod in sorted(present, key=lambda pod: pod.deleted_at is None)
+    }
+
+
+_PRICES = {True: PriceClass.SPOT, False: PriceClass.ON_DEMAND, None: PriceClass.UNKNOWN}
+
+_CLOUDS = {"aws": "aws", "gce": "gcp", "azure": "azure", "qcloud": "tencent"}
+"""The clouds by the scheme of `spec.providerID`."""
+
+_PREFIXES = {
+    "node.alibabacloud.com/": "aliyun",
+    "alibabacloud.com/": "aliyun",
+    "eks.amazonaws.com/": "aws",
+    "cloud.google.com/": "gcp",
+    "kubernetes.azure.com/": "azure",
+}
+"""The clouds by the prefix of their own labels."""
+
+
+def machine_of(node: Node) -> Machine:
+    """Reads the machine under a node from the labels that clouds and provisioners set."""
+    read = read_labels(node.labels)
+    scheme, separator, _ = node.provider_id.partition("://")
+    names = (cloud for prefix, cloud in _PREFIXES.items() for label in node.labels if label.startswith(prefix))
+    return Machine(
+        cloud=_CLOUDS[scheme] if separator and scheme in _CLOUDS else next(names, ""),
+        region=read.region,
+        zone=read.zone,
+        instance_type=read.instance_type,
+        price_class=_PRICES[read.is_spot],
+        spot_strategy=read.spot_strategy,
+    )

@@ -1,14 +1,41 @@
 """Decodes the spec of a pod or template, and derives its demand on a node."""
 
+import re
 from collections.abc import Iterable, Mapping
+from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 
 import msgspec
 
 from supervisor.cluster.annotations import PREFIX
-from supervisor.cluster.quantity import thousandths
 from supervisor.domain.capacity import Demand, Effect, LabelOperator, Requirement, Resources, Toleration
 
 _HOSTNAME = "kubernetes.io/hostname"
+
+_FACTORS = {
+    "": Decimal(1),
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "k": Decimal(10**3),
+    "M": Decimal(10**6),
+    "G": Decimal(10**9),
+    "T": Decimal(10**12),
+    "P": Decimal(10**15),
+    "E": Decimal(10**18),
+    "Ki": Decimal(2**10),
+    "Mi": Decimal(2**20),
+    "Gi": Decimal(2**30),
+    "Ti": Decimal(2**40),
+    "Pi": Decimal(2**50),
+    "Ei": Decimal(2**60),
+}
+_AMOUNT = re.compile(
+    r"([+-]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20}))(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
+)
+
+_KNOWN = 1024
+"""Quantities that are parsed once: tens of thousands of pods have few different ones."""
 
 
 class Body(msgspec.Struct, frozen=True, rename="camel"):
@@ -20,9 +47,13 @@ class _Amounts(Body, frozen=True):
     limits: dict[str, str | int] | None = None
 
 
-class _Container(Body, frozen=True):
+class _ContainerSpec(Body, frozen=True):
     resources: _Amounts = _Amounts()
     restart_policy: str = ""
+
+    def requests(self) -> dict[str, int]:
+        """Returns the requests; a limit stands in for a missing request."""
+        return {**amounts_of(self.resources.limits), **amounts_of(self.resources.requests)}
 
 
 class _Toleration(Body, frozen=True):
@@ -82,13 +113,13 @@ class _ProjectedSource(Body, frozen=True):
     downward_api: _FieldVolume | None = msgspec.field(default=None, name="downwardAPI")
 
 
-class _Projected(Body, frozen=True):
+class _ProjectedFields(Body, frozen=True):
     sources: tuple[_ProjectedSource, ...] | None = ()
 
 
 class _Volume(Body, frozen=True):
     downward_api: _FieldVolume | None = msgspec.field(default=None, name="downwardAPI")
-    projected: _Projected | None = None
+    projected: _ProjectedFields | None = None
 
 
 class PodSpec(Body, frozen=True):
@@ -97,8 +128,8 @@ class PodSpec(Body, frozen=True):
     node_name: str = ""
     hostname: str = ""
     restart_policy: str = "Always"
-    containers: tuple[_Container, ...] = ()
-    init_containers: tuple[_Container, ...] | None = ()
+    containers: tuple[_ContainerSpec, ...] = ()
+    init_containers: tuple[_ContainerSpec, ...] | None = ()
     overhead: dict[str, str | int] | None = None
     node_selector: dict[str, str] | None = None
     tolerations: tuple[_Toleration, ...] | None = ()
@@ -108,39 +139,59 @@ class PodSpec(Body, frozen=True):
     termination_grace_period_seconds: float | None = None
 
     def demand(self) -> Demand:
-        """What the scheduler is asked for; an affinity to other pods but their absence is not reckoned with.
+        """Returns what the pod asks of the scheduler, without affinities to other pods, but with anti-affinities.
 
         Raises:
-            ValueError: An amount is none.
+            ValueError: A quantity is invalid.
         """
+        tolerations = (
+            Toleration(
+                key=each.key,
+                exists=each.operator == "Exists",
+                value=each.value,
+                effect=Effect(each.effect) if each.effect else None,
+            )
+            for each in self.tolerations or ()
+        )
+        node = None if self.affinity is None else self.affinity.node_affinity
+        terms = () if node is None or node.required is None else node.required.node_selector_terms
+        # The one field that a term can match is `metadata.name`, which is no label's name.
+        affinity = (
+            tuple(
+                Requirement(key=each.key, operator=each.operator, values=frozenset(each.values or ()))
+                for each in (*(term.match_expressions or ()), *(term.match_fields or ()))
+            )
+            for term in terms
+        )
+        others = None if self.affinity is None else self.affinity.pod_anti_affinity
         return Demand(
             requests=self.requests(),
             selector=self.node_selector or {},
-            tolerations=tuple(_toleration(each) for each in self.tolerations or ()),
-            affinity=self._affinity(),
-            apart=self._apart(),
+            tolerations=tuple(tolerations),
+            affinity=tuple(affinity),
+            apart=others is not None and any(each.topology_key == _HOSTNAME for each in others.required or ()),
         )
 
     def requests(self) -> Resources:
-        """What the pod takes of a node: its containers together or the largest of what runs before them.
+        """Returns what the pod takes of a node: its containers together or the largest of what runs before them.
 
         Raises:
-            ValueError: An amount is none.
+            ValueError: A quantity is invalid.
         """
-        steady = [_asked(each) for each in self.containers]
+        steady = [container.requests() for container in self.containers]
         first: dict[str, int] = {}
         for container in self.init_containers or ():
-            asked = _asked(container)
+            requests = container.requests()
             if container.restart_policy == "Always":  # Stays beside the others.
-                steady.append(asked)
-            first = _largest(first, _sum([asked, *steady[len(self.containers) :]]))
+                steady.append(requests)
+            first = _largest(first, _sum([requests, *steady[len(self.containers) :]]))
         return _sum([_largest(first, _sum(steady)), amounts_of(self.overhead)])
 
     def shown(self) -> frozenset[str]:
-        """Our annotations that a volume exposes as files."""
+        """Returns our annotations that a volume exposes as files."""
         volumes = [each.downward_api for each in self.volumes or ()]
         for volume in self.volumes or ():
-            volumes += [source.downward_api for source in (volume.projected or _Projected()).sources or ()]
+            volumes += [source.downward_api for source in (volume.projected or _ProjectedFields()).sources or ()]
         paths = (item.field_ref for volume in volumes if volume is not None for item in volume.items or ())
         return frozenset(
             path.field_path.removeprefix("metadata.annotations['").removesuffix("']")
@@ -148,45 +199,12 @@ class PodSpec(Body, frozen=True):
             if path is not None and path.field_path.startswith(f"metadata.annotations['{PREFIX}")
         )
 
-    def _affinity(self) -> tuple[tuple[Requirement, ...], ...]:
-        node = None if self.affinity is None else self.affinity.node_affinity
-        if node is None or node.required is None:
-            return ()
-        return tuple(_term(each) for each in node.required.node_selector_terms)
-
-    def _apart(self) -> bool:
-        others = None if self.affinity is None else self.affinity.pod_anti_affinity
-        return others is not None and any(each.topology_key == _HOSTNAME for each in others.required or ())
-
-
-def _toleration(read: _Toleration) -> Toleration:
-    return Toleration(
-        key=read.key,
-        exists=read.operator == "Exists",
-        value=read.value,
-        effect=Effect(read.effect) if read.effect else None,
-    )
-
-
-def _term(read: _NodeTerm) -> tuple[Requirement, ...]:
-    """The one field that can be asked for is `metadata.name`, which is no label's name."""
-    return tuple(
-        Requirement(key=each.key, operator=each.operator, values=frozenset(each.values or ()))
-        for each in (*(read.match_expressions or ()), *(read.match_fields or ()))
-    )
-
-
-def _asked(container: _Container) -> dict[str, int]:
-    """The requests; a limit stands in for a missing request."""
-    amounts = container.resources
-    return {**amounts_of(amounts.limits), **amounts_of(amounts.requests)}
-
 
 def amounts_of(written: Mapping[str, str | int] | None) -> dict[str, int]:
-    """Amounts by name, in thousandths.
+    """Returns quantities by name, in thousandths.
 
     Raises:
-        ValueError: One is none.
+        ValueError: One is invalid.
     """
     return {name: thousandths(str(amount)) for name, amount in (written or {}).items()}
 
@@ -201,3 +219,18 @@ def _sum(each: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def _largest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in one.keys() | other.keys()}
+
+
+@lru_cache(_KNOWN)
+def thousandths(text: str) -> int:
+    """Parses a quantity such as `4`, `500m`, `16Gi` or `1e3` and rounds it up.
+
+    Raises:
+        ValueError: It is invalid.
+    """
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no amount")
+    number, exponent, suffix = match.groups()
+    factor = Decimal(f"1e{exponent}") if exponent else _FACTORS[suffix or ""]
+    return int((Decimal(number) * factor * 1000).to_integral_value(ROUND_CEILING))

@@ -13,8 +13,7 @@ from servicekit.kubernetes.client import ResourceClient, Selection
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import UNDEFINED_SECONDS, Reflector
 from servicekit.kubernetes.server import ApiServer
-from supervisor.cluster.objects import Pod
-from supervisor.cluster.placements import placements_of
+from supervisor.cluster.objects import Pod, placements_of
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.capacity import Placement, ResourceRequest
 from supervisor.domain.ids import Host, JobName, bare_name, cluster_job, kind_of

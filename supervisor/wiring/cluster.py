@@ -15,7 +15,7 @@ from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer, Call, always
 from supervisor.cluster.allocation import Allocation
 from supervisor.cluster.events import EVENTS, ClusterEvents
-from supervisor.cluster.machines import machine_of
+from supervisor.cluster.objects import machine_of
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.grant import Grant
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement

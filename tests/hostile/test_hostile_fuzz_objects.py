@@ -17,8 +17,7 @@ from node_agent.pods import classify
 from node_agent.pods import read_pod as read_agent_pod
 from node_agent.pods import report as report_pod
 from supervisor.cluster.events import read_event
-from supervisor.cluster.objects import Node, Pod
-from supervisor.cluster.reading import node_or_outline, pod_or_outline
+from supervisor.cluster.objects import Node, Pod, node_or_outline, pod_or_outline
 from supervisor.decide.directives import JobDirectives, order_for
 from supervisor.decide.notices import Signal, apply_signal
 from supervisor.decide.plan import plan

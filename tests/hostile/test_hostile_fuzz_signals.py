@@ -8,7 +8,7 @@ import pytest
 
 from node_agent import pods as agents
 from supervisor.cluster.events import read_event
-from supervisor.cluster.reading import node_or_outline, pod_or_outline
+from supervisor.cluster.objects import node_or_outline, pod_or_outline
 from supervisor.decide.notices import Signal, apply_signal
 from supervisor.decide.policy import Policy
 from supervisor.ingest.cluster.drains import drain_signal

@@ -6,7 +6,7 @@ import pytest
 
 from node_agent import pods as agents
 from servicekit.spot import PodReclaim, Withdrawn
-from supervisor.cluster.reading import read_pod
+from supervisor.cluster.objects import read_pod
 from supervisor.domain.notice import Announcement
 from supervisor.ingest.cluster.signals import pod_signal
 from tests.node_agent.pod_manifests import MANAGED, NOON, disruption, manifest

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from servicekit.bounds import instant_of, one_line, unix_seconds
 from servicekit.spot import PodCondition, PodReclaim, PodState, classify
 from supervisor.cluster.events import ClusterEvent
-from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
+from supervisor.cluster.objects import Node, ObjectCondition, Pod, PodPhase
 from supervisor.decide.notices import Signal
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import (
@@ -121,7 +121,7 @@ def drill_signal(events: Iterable[ClusterEvent], subject: Subject) -> Signal | N
 
 def _drill_signal(event: ClusterEvent, subject: Subject) -> Signal | None:
     # By the API server's clock: the clock of the requesting machine may be wrong.
-    at, lead = unix_seconds(event.metadata.creation_timestamp), _drill_lead(event.simulated_lead)
+    at, lead = unix_seconds(event.metadata.creation_timestamp), _drill_lead(event.metadata.annotations.simulated_lead)
     if at is None or lead is None:
         return None
     return Signal(
@@ -178,7 +178,7 @@ def _state(pod: Pod) -> PodState:
     )
 
 
-def _after(condition: Condition, lead: float) -> _End:
+def _after(condition: ObjectCondition, lead: float) -> _End:
     return _End(_condition_message(condition), _plus(unix_seconds(condition.last_transition_time), lead), lead)
 
 
@@ -198,11 +198,11 @@ def _condition_signal(source: Source, subject: Subject, version: int, end: _End 
     )
 
 
-def _condition(conditions: Iterable[Condition], kind: str) -> Condition | None:
+def _condition(conditions: Iterable[ObjectCondition], kind: str) -> ObjectCondition | None:
     return next((each for each in conditions if each.type == kind), None)
 
 
-def _condition_message(condition: Condition) -> str:
+def _condition_message(condition: ObjectCondition) -> str:
     return _sentence(condition.type, condition.reason, condition.message)
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from supervisor.cluster.allocation import Allocation
-from supervisor.cluster.free_capacity import FreeCapacity
+from supervisor.cluster.allocation import Allocation, FreeCapacity
 from supervisor.cluster.podspec import PodSpec
 from supervisor.decide.grant import Grant
 from supervisor.decide.packing import BinPacker

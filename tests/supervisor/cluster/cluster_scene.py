@@ -13,7 +13,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.server import ApiServer
-from supervisor.cluster.objects import Condition, Node, Pod, PodPhase
+from supervisor.cluster.objects import Node, ObjectCondition, Pod, PodPhase
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.capacity import Placement, ResourceRequest, Taint
 from supervisor.domain.ids import Host, JobName
@@ -43,7 +43,7 @@ class ClusterScene:
             taints=taints,
             cordoned=cordoned,
             allocatable={"cpu": 96_000, "pods": 250_000, GPU: gpus * 1000},
-            conditions=(Condition(type="Ready", status="True" if ready else "False"),),
+            conditions=(ObjectCondition(type="Ready", status="True" if ready else "False"),),
         )
         self._nodes.apply(node)
         return node

@@ -8,8 +8,7 @@ import pytest
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from supervisor.cluster.allocation import Allocation
-from supervisor.cluster.free_capacity import FreeCapacity
+from supervisor.cluster.allocation import Allocation, FreeCapacity
 from supervisor.cluster.objects import PodPhase
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy

@@ -3,8 +3,7 @@
 import pytest
 
 from servicekit.kubernetes.objects import Metadata
-from supervisor.cluster.machines import machine_of
-from supervisor.cluster.objects import Node
+from supervisor.cluster.objects import Node, machine_of
 from supervisor.domain.capacity import Machine, PriceClass
 
 

@@ -4,8 +4,7 @@ import tracemalloc
 
 import msgspec
 
-from supervisor.cluster.objects import Pod
-from supervisor.cluster.reading import pod_or_outline
+from supervisor.cluster.objects import Pod, pod_or_outline
 
 _PODS = 2000
 _PODS_A_JOB = 64

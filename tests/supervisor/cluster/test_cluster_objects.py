@@ -5,10 +5,8 @@ import msgspec
 import pytest
 
 from servicekit.kubernetes.objects import ObjectKey, Owner
-from supervisor.cluster.objects import Pod, PodPhase
-from supervisor.cluster.podspec import PodSpec
-from supervisor.cluster.quantity import thousandths
-from supervisor.cluster.reading import pod_or_outline, read_node, read_pod
+from supervisor.cluster.objects import Pod, PodPhase, pod_or_outline, read_node, read_pod
+from supervisor.cluster.podspec import PodSpec, thousandths
 from supervisor.domain.capacity import Demand, Effect, LabelOperator, Requirement, Taint, Toleration
 
 METADATA = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7"}

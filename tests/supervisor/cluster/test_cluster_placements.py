@@ -2,8 +2,7 @@ from datetime import UTC, datetime
 from itertools import permutations
 
 from servicekit.kubernetes.objects import Metadata
-from supervisor.cluster.objects import Pod, PodPhase
-from supervisor.cluster.placements import placements_of
+from supervisor.cluster.objects import Pod, PodPhase, placements_of
 from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host
 

@@ -10,8 +10,7 @@ import pytest
 from servicekit.clock import Clock
 from servicekit.kubernetes.clock import ClusterClock
 from supervisor.cluster.events import ClusterEvent, read_event
-from supervisor.cluster.objects import Node, Pod
-from supervisor.cluster.reading import read_node, read_pod
+from supervisor.cluster.objects import Node, Pod, read_node, read_pod
 from supervisor.decide.notices import Signal
 from supervisor.domain.notice import (
     EVENT,

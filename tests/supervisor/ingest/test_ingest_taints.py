@@ -5,8 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from supervisor.cluster.objects import Node
-from supervisor.cluster.reading import read_node
+from supervisor.cluster.objects import Node, read_node
 from supervisor.decide.notices import Signal, apply_signal
 from supervisor.decide.policy import Policy
 from supervisor.decide.urgency import deadline_of

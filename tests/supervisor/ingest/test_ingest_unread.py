@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from supervisor.cluster.free_capacity import FreeCapacity
+from supervisor.cluster.allocation import FreeCapacity
 from supervisor.cluster.view import ClusterView
 from supervisor.ingest.cluster.signals import node_signal, pod_signal
 from tests.node_agent.fake_api_server import FakeApiServer, fake_api_server

@@ -17,7 +17,7 @@ from servicekit.kubernetes.objects import Metadata, Owner
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.annotations import OURS, PRIORITY_BOOST, SUSPENDED_BY
-from supervisor.cluster.objects import Condition
+from supervisor.cluster.objects import ObjectCondition
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import Admission, JobState, Right
 from supervisor.jobs.registry import owning_job
@@ -71,7 +71,7 @@ class _WorkloadSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _WorkloadStatus(msgspec.Struct, frozen=True):
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ObjectCondition, ...] = ()
 
 
 class _WorkloadOutline(msgspec.Struct, frozen=True):

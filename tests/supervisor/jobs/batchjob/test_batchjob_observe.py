@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.cluster.objects import Pod
-from supervisor.cluster.reading import read_pod
+from supervisor.cluster.objects import Pod, read_pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
 from supervisor.jobs.batchjob.kind import BATCHJOB

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.cluster.objects import Pod
-from supervisor.cluster.reading import read_pod
+from supervisor.cluster.objects import Pod, read_pod
 from supervisor.domain.ids import JobName
 from supervisor.jobs.batchjob.kind import BATCHJOB
 from supervisor.jobs.kind import AnyKind, JobState

@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 
-from supervisor.cluster.objects import Pod
-from supervisor.cluster.reading import read_pod
+from supervisor.cluster.objects import Pod, read_pod
 from supervisor.domain.ids import cluster_job
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.trainingjob.kind import TRAININGJOB

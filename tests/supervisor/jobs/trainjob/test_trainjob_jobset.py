@@ -12,8 +12,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.server import ApiServer
-from supervisor.cluster.objects import Pod
-from supervisor.cluster.reading import read_pod
+from supervisor.cluster.objects import Pod, read_pod
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
