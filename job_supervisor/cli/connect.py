@@ -9,7 +9,7 @@ from pathlib import Path
 from job_supervisor.cli import data_dir as standalone
 from job_supervisor.cli.arguments import DATA_DIR
 from job_supervisor.cli.backend import Backend
-from job_supervisor.cli.dev_directory import default_directory, is_running
+from job_supervisor.cli.data_dir import default_directory, is_running
 from job_supervisor.cli.errors import SettingError, UsageError
 from job_supervisor.cli.http_backend import Address, HttpBackend
 
@@ -49,7 +49,7 @@ async def connect(
         token = standalone.token_maker(directory)
     else:
         raise UsageError("--address needs --token-file: a file with a token of `elastic-job-supervisor token viewer`.")
-    url = address or standalone.address(directory or DATA_DIR)
+    url = address or standalone.endpoints(directory or DATA_DIR).http
     with _blamed(_ADDRESS if address and not given.address else None):
         connection = Address(url, given.ca_file or _path(environ, _CA_FILE))
     with _blamed(_CA_FILE if not given.ca_file else None):

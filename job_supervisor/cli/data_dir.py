@@ -1,8 +1,9 @@
-"""Reads a supervisor's data directory: its address, and the secret to sign a token with."""
+"""Reads the data directory of a supervisor: its address, and the secret to sign a token with."""
 
+import fcntl
 import getpass
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,11 +12,17 @@ from job_supervisor.cli.errors import DeniedError, UnreachableError, UsageError
 from supervisor.identity.tokens import SECRET_FILE, SecretError, Tokens
 
 ENDPOINTS_FILE = "endpoints.json"
+LOCK_FILE = "dev.lock"
+"""`dev` holds a lock on this file while it runs. The kernel releases it, however the process ends."""
+
 _TOKEN_SECONDS = 60.0
 
 
-class _Endpoints(msgspec.Struct, frozen=True):
+class ServedEndpoints(msgspec.Struct, frozen=True):
+    """The addresses of a supervisor, as it writes them into its data directory."""
+
     http: str
+    grpc: str = ""
 
 
 def serves(directory: Path) -> bool:
@@ -23,8 +30,8 @@ def serves(directory: Path) -> bool:
     return (directory / ENDPOINTS_FILE).exists()
 
 
-def address(directory: Path) -> str:
-    """The HTTP address of the supervisor that serves, or served last, from this data directory.
+def endpoints(directory: Path) -> ServedEndpoints:
+    """The addresses of the supervisor that serves, or served last, from this data directory.
 
     Raises:
         UnreachableError: No supervisor has served from it.
@@ -32,7 +39,7 @@ def address(directory: Path) -> str:
         UsageError: That file is damaged.
     """
     try:
-        return msgspec.json.decode((directory / ENDPOINTS_FILE).read_bytes(), type=_Endpoints).http
+        return msgspec.json.decode((directory / ENDPOINTS_FILE).read_bytes(), type=ServedEndpoints)
     except FileNotFoundError as error:
         raise UnreachableError(f"No supervisor has served from {directory}: there is no {ENDPOINTS_FILE}.") from error
     except PermissionError as error:
@@ -88,3 +95,21 @@ def _not_yours(directory: Path) -> str:
         f"You may not read {directory}. Run this command as the supervisor's user, or use --address and --token-file "
         "with a token from the supervisor's administrator."
     )
+
+
+def default_directory(environ: Mapping[str, str]) -> Path:
+    """The directory where `dev` puts its files unless it is told otherwise."""
+    state = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME') or '~'}/.local/state"
+    return Path(state).expanduser() / "elastic-job-supervisor" / "dev"
+
+
+def is_running(directory: Path) -> bool:
+    """Whether a `dev` uses the directory now."""
+    try:
+        with (directory / LOCK_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # There is no such file, or it is another user's.
+        return False
+    return False

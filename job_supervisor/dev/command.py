@@ -1,23 +1,36 @@
-"""Runs `elastic-job-supervisor dev` from its arguments to its exit code."""
+"""Runs `elastic-job-supervisor dev` from its arguments to its exit code: shows a job, or holds the fire drill.
+
+In the drill, hosts of the sample job are reclaimed and return. The reclaims are announced by a file, as a cloud would
+announce them, and at the deadline the host's agent is killed. The verdict says what became of the training.
+"""
 
 import argparse
 import asyncio
 import signal
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from job_supervisor.dev.drill import drill
-from job_supervisor.dev.errors import ChildEnded, DevError, UsageError
-from job_supervisor.dev.narration import JobNarrator, say
-from job_supervisor.dev.options import Options, instructions, options
-from job_supervisor.dev.scene import LOOK_SECONDS, Scene, opened
-from job_supervisor.dev.workspace import Workspace, claimed
+import msgspec
+
+from job_supervisor.cli.text import listed
+from job_supervisor.dev.options import ChildEnded, DevError, DevOptions, DevUsageError, instructions, options
+from job_supervisor.dev.processes import say
+from job_supervisor.dev.scene import LOOK_SECONDS, DevScene, DevWorkspace, SimulatedHost, claimed, opened
 from servicekit.commands import SysExit
+from supervisor.observability.views import AcknowledgementView, JobView
 
 _DONE, _FAILED, _INTERRUPTED = 0, 1, 130
+_LEAD_SECONDS = 15.0
+_PATIENCE_SECONDS = 120.0
+_MORE_STEPS = 10
+_FIRST, _SECOND = 1, 2
+"""The runs of the job in a drill."""
 
 
 def run(given: argparse.Namespace) -> int:
-    """Runs it and returns the exit code."""
+    """Runs `dev` and returns the exit code."""
     try:
         chosen = options(given)
         with claimed(chosen.directory) as workspace:
@@ -25,13 +38,12 @@ def run(given: argparse.Namespace) -> int:
             if code != _FAILED:  # Otherwise the logs are needed.
                 workspace.clear()
             return code
-    except UsageError as error:
-        return _complain(error, SysExit.USAGE)
     except (DevError, OSError) as error:
-        return _complain(error, _FAILED)
+        sys.stderr.write(f"elastic-job-supervisor dev: {error}\n")
+        return SysExit.USAGE if isinstance(error, DevUsageError) else _FAILED
 
 
-async def _main(chosen: Options, workspace: Workspace) -> int:
+async def _main(chosen: DevOptions, workspace: DevWorkspace) -> int:
     """The first signal ends everything in order, the second at once."""
     task = asyncio.current_task()
     if task is None:
@@ -40,7 +52,16 @@ async def _main(chosen: Options, workspace: Workspace) -> int:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         async with opened(chosen, workspace) as scene:
-            code = await _worked(chosen, scene, task)
+            try:
+                code = await (_drilled(scene) if chosen.drill else _shown(scene))
+            except asyncio.CancelledError:
+                task.uncancel()
+                say("Ending everything. Press Ctrl-C again to end it at once.")
+                code = _INTERRUPTED if chosen.drill else _DONE
+            except ChildEnded:
+                if scene.supervisor.running:  # Without it, nobody could have the job saved.
+                    await scene.close()
+                raise
             await scene.close()
     except asyncio.CancelledError:
         say("Everything was ended at once.")
@@ -49,24 +70,20 @@ async def _main(chosen: Options, workspace: Workspace) -> int:
     return code
 
 
-async def _worked(chosen: Options, scene: Scene, task: "asyncio.Task[int]") -> int:
-    try:
-        return await (_drilled(scene) if chosen.drill else _shown(scene))
-    except asyncio.CancelledError:
-        task.uncancel()
-        say("Ending everything. Press Ctrl-C again to end it at once.")
-        return _INTERRUPTED if chosen.drill else _DONE
-    except ChildEnded:
-        if scene.supervisor.running:  # Without it, nobody could have the job saved.
-            await scene.close()
-        raise
+class JobNarrator:
+    """Prints each new phase and reason of a job once."""
+
+    def __init__(self) -> None:
+        self._last = ("", "")
+
+    def follow(self, job: JobView) -> None:
+        now = (job.phase, job.reason)
+        if now != self._last:
+            self._last = now
+            say(f"The job is {job.phase}: {job.reason}")
 
 
-async def _drilled(scene: Scene) -> int:
-    return _DONE if await drill(scene) else _FAILED
-
-
-async def _shown(scene: Scene) -> int:
+async def _shown(scene: DevScene) -> int:
     """Starts the job and says what happens to it, until it has succeeded."""
     await scene.await_agents()
     scene.start_job()
@@ -87,6 +104,144 @@ async def _shown(scene: Scene) -> int:
     return _DONE
 
 
-def _complain(error: Exception, code: int) -> int:
-    sys.stderr.write(f"elastic-job-supervisor dev: {error}\n")
-    return code
+class SampleProgress(msgspec.Struct, frozen=True):
+    """A run of the sample job, as its launcher writes it after every step.
+
+    `first_step` is the step of the checkpoint that it loaded, `step` the last step that it finished.
+    """
+
+    first_step: int
+    step: int
+    loss: float
+    hosts: list[str]
+
+
+def progress(directory: Path, run: int) -> SampleProgress | None:
+    """Reads the progress of a run; None before its first step."""
+    try:
+        return msgspec.json.decode((directory / f"run-{run}.json").read_bytes(), type=SampleProgress)
+    except FileNotFoundError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class DrillClaim:
+    """A sentence of the verdict, and whether it holds."""
+
+    claim: str
+    holds: bool
+
+
+def shrunk(excluded: str, run: int) -> DrillClaim:
+    """One host was reclaimed, the others had to go on."""
+    return DrillClaim(f"training continued without {excluded}, and was not restarted (run {run})", run == 1)
+
+
+def stopped(answer: AcknowledgementView | None, last: SampleProgress) -> list[DrillClaim]:
+    """Too few hosts were left: rank 0 had to save the last step."""
+    saved = None if answer is None or answer.kind != "saved" else answer.step
+    if saved is None:
+        return [DrillClaim("rank 0 did not say that it saved a checkpoint", holds=False)]
+    return [
+        DrillClaim(f"rank 0 saved a checkpoint when it was told to, at step {saved}", holds=True),
+        DrillClaim(f"{last.step - saved} steps were lost: {last.step} were trained, {saved} saved", last.step == saved),
+    ]
+
+
+def resumed(last: SampleProgress, again: SampleProgress, hosts: Sequence[str]) -> list[DrillClaim]:
+    """The hosts are back: the job had to go on where it was stopped, on all of them."""
+    return [
+        DrillClaim(f"the next run resumed at step {again.first_step} of {last.step}", again.first_step == last.step),
+        DrillClaim(f"{len(again.hosts)} of {len(hosts)} hosts train again", sorted(again.hosts) == sorted(hosts)),
+    ]
+
+
+async def _drilled(scene: DevScene) -> int:
+    """Holds the drill and prints its verdict."""
+    drill = _SampleDrill(scene)
+    try:
+        await drill.run()
+    except _NotInTime as missing:
+        drill.claims.append(DrillClaim(f"not within {_PATIENCE_SECONDS:g} s: {missing}", holds=False))
+    lines = [f"  {'ok    ' if each.holds else 'FAILED'}  {each.claim}" for each in drill.claims]
+    say("\n".join(["Verdict:", *lines]))
+    passed = all(each.holds for each in drill.claims)
+    say("The drill has passed." if passed else f"The drill has FAILED. The logs are in {scene.workspace.logs}.")
+    return _DONE if passed else _FAILED
+
+
+class _NotInTime(Exception):  # noqa: N818 - the name describes what happened
+    """Something that must happen did not; the message says what."""
+
+
+class _SampleDrill:
+    """One drill; `claims` grows with each step of it."""
+
+    def __init__(self, scene: DevScene) -> None:
+        self.claims: list[DrillClaim] = []
+        self._scene = scene
+        self._narrator = JobNarrator()
+
+    async def run(self) -> None:
+        scene, hosts, least = self._scene, self._scene.hosts, self._scene.options.min_workers
+        await scene.await_agents()
+        say(f"Starting the sample job on {len(hosts)} hosts. It needs at least {least}.")
+        scene.start_job()
+        await self._until(lambda job: job.running and self._last(_FIRST).step >= _MORE_STEPS, "the job trains")
+
+        one, kept = hosts[-1], sorted(each.name for each in hosts[:-1])
+        say(f"{one.name} will be reclaimed in {_LEAD_SECONDS:g} s. The other hosts are enough to continue.")
+        one.announce(_LEAD_SECONDS)
+        await self._until(
+            lambda job: sorted(job.workers) == kept and self._last(_FIRST).hosts == kept, f"{one.name} is excluded"
+        )
+        more = self._last(_FIRST).step + _MORE_STEPS
+        job = await self._until(lambda _: self._last(_FIRST).step >= more, "training continues on the other hosts")
+        self.claims.append(shrunk(one.name, job.run))
+        await self._take([one])
+
+        too_many = hosts[least - 1 : -1]
+        say(
+            f"{_names(too_many)} will be reclaimed in {_LEAD_SECONDS:g} s. Only {least - 1} would be left: the job "
+            "has to save its state and stop."
+        )
+        for host in too_many:
+            host.announce(_LEAD_SECONDS)
+        job = await self._until(lambda job: job.phase == "Suspended" and not job.running, "the job is suspended")
+        last = self._last(_FIRST)
+        self.claims += stopped(job.acknowledgement, last)
+        await self._take(too_many)
+
+        back = hosts[least - 1 :]
+        say(f"{_names(back)} {'is' if len(back) == 1 else 'are'} back, as new machines.")
+        for host in back:
+            host.boot()
+        more = last.step + _MORE_STEPS
+        await self._until(lambda job: job.phase == "Running" and self._last(_SECOND).step >= more, "training continues")
+        self.claims += resumed(last, self._last(_SECOND), [host.name for host in hosts])
+
+    async def _take(self, hosts: Sequence[SimulatedHost]) -> None:
+        for host in hosts:
+            await host.vanish()
+        say(f"{_names(hosts)} {'is' if len(hosts) == 1 else 'are'} gone.")
+
+    async def _until(self, holds: Callable[[JobView], bool], what: str) -> JobView:
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                while True:
+                    job = await self._scene.job_status()
+                    if job is not None:
+                        self._narrator.follow(job)
+                        if holds(job):
+                            return job
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError as error:
+            raise _NotInTime(what) from error
+
+    def _last(self, run: int) -> SampleProgress:
+        found = progress(self._scene.workspace.progress, run)
+        return SampleProgress(first_step=0, step=0, loss=0.0, hosts=[]) if found is None else found
+
+
+def _names(hosts: Sequence[SimulatedHost]) -> str:
+    return listed([host.name for host in hosts])

@@ -9,8 +9,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from job_supervisor.cli.dev_directory import default_directory
-from job_supervisor.dev.errors import UsageError
+from job_supervisor.cli.data_dir import default_directory
 from supervisor.__main__ import AddedCommand
 
 _MAX_HOSTS = 32
@@ -32,8 +31,20 @@ exit codes:
 """
 
 
+class DevError(Exception):
+    """`dev` cannot start, or ends. The message is a whole sentence for the user."""
+
+
+class DevUsageError(DevError):
+    """The command line cannot be used as it is."""
+
+
+class ChildEnded(DevError):  # noqa: N818 - the name describes what happened
+    """A process ended that should run. The message names it and contains its last output."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class DevOptions:
     """`command` is the user's own job; empty for the sample job, None for no job."""
 
     hosts: tuple[str, ...]
@@ -44,6 +55,8 @@ class Options:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    home, default = os.environ.get("HOME"), default_directory(os.environ)
+    shown = f"~/{default.relative_to(home)}" if home and default.is_relative_to(home) else str(default)
     parser.usage = "elastic-job-supervisor dev [options] [-- COMMAND [ARGUMENT ...]]"
     parser.description = DESCRIPTION
     parser.epilog = EPILOG
@@ -55,9 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the job is suspended below this many hosts (default: half of them)",
     )
-    parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help=f"directory of all files (default {_shown(_default())})"
-    )
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help=f"directory of all files (default {shown})")
     parser.add_argument("--no-job", action="store_true", help="start no job")
     parser.add_argument(
         "--drill",
@@ -83,52 +94,43 @@ COMMAND = AddedCommand(
 """`elastic-job-supervisor dev`."""
 
 
-def options(given: argparse.Namespace) -> Options:
+def options(given: argparse.Namespace) -> DevOptions:
     """Checks the arguments.
 
     Raises:
-        UsageError: They do not fit together.
+        DevUsageError: They do not fit together.
     """
     least = max(1, given.hosts // 2) if given.min_workers is None else given.min_workers
-    _check(given, least)
-    return Options(
+    if not 1 <= given.hosts <= _MAX_HOSTS:
+        raise DevUsageError(f"--hosts must be between 1 and {_MAX_HOSTS}.")
+    if not 1 <= least <= given.hosts:
+        raise DevUsageError("--min-workers must be at least 1 and at most --hosts.")
+    if given.no_job and given.own:
+        raise DevUsageError("--no-job and a command exclude each other.")
+    if given.drill and (given.no_job or given.own):
+        raise DevUsageError(
+            "--drill works with the sample job, whose steps it can count: leave out --no-job and COMMAND."
+        )
+    if given.drill and least == given.hosts:
+        raise DevUsageError(
+            "--drill reclaims one host that the job can do without: --min-workers must be below --hosts."
+        )
+    return DevOptions(
         hosts=tuple(f"host-{number}" for number in range(1, given.hosts + 1)),
         min_workers=least,
-        directory=(given.data_dir or _default()).absolute(),
+        directory=(given.data_dir or default_directory(os.environ)).absolute(),
         command=None if given.no_job else tuple(given.own),
         drill=given.drill,
     )
 
 
-def _check(given: argparse.Namespace, least: int) -> None:
-    if not 1 <= given.hosts <= _MAX_HOSTS:
-        raise UsageError(f"--hosts must be between 1 and {_MAX_HOSTS}.")
-    if not 1 <= least <= given.hosts:
-        raise UsageError("--min-workers must be at least 1 and at most --hosts.")
-    if given.no_job and given.own:
-        raise UsageError("--no-job and a command exclude each other.")
-    if given.drill and (given.no_job or given.own):
-        raise UsageError("--drill works with the sample job, whose steps it can count: leave out --no-job and COMMAND.")
-    if given.drill and least == given.hosts:
-        raise UsageError("--drill reclaims one host that the job can do without: --min-workers must be below --hosts.")
-
-
-def _default() -> Path:
-    return default_directory(os.environ)
-
-
-def _shown(path: Path) -> str:
-    home = os.environ.get("HOME")
-    return f"~/{path.relative_to(home)}" if home and path.is_relative_to(home) else str(path)
-
-
-def instructions(chosen: Options, url: str, token: Path) -> str:
+def instructions(chosen: DevOptions, url: str, token: Path) -> str:
     """What to type in another terminal."""
     name = "job-supervisor"
     if shutil.which(name) is None:  # As in a checkout, whose environment is not activated.
         beside = Path(sysconfig.get_path("scripts")) / name
         name = shlex.quote(str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside))
-    where = "" if chosen.directory == _default().absolute() else f" --data-dir {chosen.directory}"
+    where = "" if chosen.directory == default_directory(os.environ).absolute() else f" --data-dir {chosen.directory}"
     job = f"{name} explain{where} {JOB}\n" if chosen.command is not None else ""
     last = chosen.hosts[-1]
     typed = f"""\

@@ -1,26 +1,27 @@
-"""Everything that `dev` runs: the supervisor, the hosts and the job."""
+"""Everything that `dev` runs and writes: its files, the supervisor, the simulated hosts and the job."""
 
 import asyncio
+import fcntl
+import shutil
 import socket
 import sys
+import time
+import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 
-import msgspec
-
-from job_supervisor.cli.data_dir import token_maker
+from job_supervisor.cli.data_dir import LOCK_FILE, ServedEndpoints, endpoints, serves, token_maker
 from job_supervisor.cli.errors import CliError
 from job_supervisor.cli.http_backend import Address, HttpBackend
 from job_supervisor.cli.status import Status
-from job_supervisor.dev.children import Child, command, start, stop_all
-from job_supervisor.dev.errors import ChildEnded, DevError
-from job_supervisor.dev.hosts import SimulatedHost
-from job_supervisor.dev.narration import say
-from job_supervisor.dev.options import JOB, Options
-from job_supervisor.dev.workspace import Workspace
+from job_supervisor.dev.options import JOB, ChildEnded, DevError, DevOptions, DevUsageError
+from job_supervisor.dev.processes import DevProcess, command, say, start, stop_all
+from servicekit.files import write_private
+from supervisor.identity.tokens import Tokens
 from supervisor.observability.views import JobView
-from supervisor.serving.servers import ENDPOINTS_FILE
 
 GRPC_PORT, HTTP_PORT = 8470, 8471
 _SAMPLE = (sys.executable, "-P", "-m", "kubeai.elastic.sample.launcher")
@@ -32,37 +33,141 @@ _STOPPED_CODE = 143
 _JOB_STOP_SECONDS = 90.0
 
 
-class _Endpoints(msgspec.Struct, frozen=True):
+class DevWorkspace:
+    """The files of `dev`. `directory` is the supervisor's data directory and contains all the others."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.hosts_file = directory / "hosts"
+        self.viewer_token = directory / "viewer.token"
+        self.launcher_token = directory / "launcher.token"
+        self.checkpoint = directory / "job" / "checkpoint"
+        self.progress = directory / "job" / "progress"
+        self.logs = directory / "logs"
+
+    def agent_token(self, host: str) -> Path:
+        return self.directory / "agents" / f"{host}.token"
+
+    def reclaim_file(self, host: str) -> Path:
+        """The file that announces a reclaim of the host, which its agent watches."""
+        return self.directory / "agents" / f"{host}.reclaim"
+
+    def clear(self) -> None:
+        """Removes all files of `dev`."""
+        for entry in self.directory.iterdir():
+            if entry.name == LOCK_FILE:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def prepare(self, hosts: tuple[str, ...]) -> None:
+        """Writes the tokens and the host list."""
+        tokens = Tokens.load(self.directory)
+        for folder in ("agents", "logs", "job"):
+            (self.directory / folder).mkdir(mode=0o700)
+        for host in hosts:
+            write_private(self.agent_token(host), tokens.agent(host) + "\n")
+        write_private(self.launcher_token, tokens.launcher("dev") + "\n")
+        write_private(self.viewer_token, tokens.viewer() + "\n")
+        write_private(self.hosts_file, "".join(f"{host}\n" for host in hosts))
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[DevWorkspace]:
+    """Takes the directory, which only its owner may read, and removes what an earlier `dev` has left.
+
+    Raises:
+        DevUsageError: Another `dev` uses it, or it contains something else.
+        OSError: It cannot be created or written.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise DevUsageError(f"{directory} is not a directory. Choose another one with --data-dir.")
+    lock = directory / LOCK_FILE
+    if directory.exists() and any(directory.iterdir()) and not lock.exists():
+        raise DevUsageError(
+            f"{directory} contains files that are not of `dev`. Choose another directory with --data-dir."
+        )
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    with lock.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            message = f"Another `dev` runs with {directory}. End it first, or choose another directory with --data-dir."
+            raise DevUsageError(message) from error
+        workspace = DevWorkspace(directory)
+        workspace.clear()
+        yield workspace
+
+
+@dataclass(slots=True)
+class SimulatedHost:
+    """A host: its name, a node agent, and the file that announces its reclaim. `agent` is None while it is gone."""
+
+    name: str
     grpc: str
-    http: str
+    workspace: DevWorkspace
+    agent: DevProcess | None = field(default=None)
+    _uid: str = field(default="")
+    _gone_at: float = field(default=0.0)
+
+    def boot(self) -> None:
+        """Starts the host as a new machine of its name, which no earlier announcement concerns."""
+        self.workspace.reclaim_file(self.name).unlink(missing_ok=True)
+        self._uid = f"{self.name}-{uuid.uuid4()}"
+        self._start_agent()
+
+    def restart_killed_agent(self) -> None:
+        """Starts the agent again if a signal has ended it, as the kernel does with an agent that is frozen."""
+        if self.agent is not None and (self.agent.process.poll() or 0) < 0:
+            say(f"{self.agent.manner}. Starting it again.")
+            self._start_agent()
+
+    def _start_agent(self) -> None:
+        settings = {
+            "NODE_AGENT_NODE_NAME": self.name,
+            "NODE_AGENT_NODE_UID": self._uid,
+            "NODE_AGENT_SUPERVISOR": self.grpc,
+            "NODE_AGENT_TOKEN_FILE": str(self.workspace.agent_token(self.name)),
+            "NODE_AGENT_SOURCES": "file",
+            "NODE_AGENT_FILE_PATH": str(self.workspace.reclaim_file(self.name)),
+            "NODE_AGENT_PODS": "off",
+            "NODE_AGENT_LOG_FORMAT": "console",
+        }
+        log = self.workspace.logs / f"agent-{self.name}.log"
+        self.agent = start(f"The agent of {self.name}", [command("elastic-node-agent")], settings, log)
+
+    def announce(self, lead_seconds: float) -> None:
+        """Announces that the host is reclaimed in `lead_seconds`."""
+        self._gone_at = time.time() + lead_seconds
+        deadline = datetime.fromtimestamp(self._gone_at, UTC)
+        # Renamed into place, so that the agent never reads half of it.
+        draft = self.workspace.reclaim_file(self.name).with_suffix(".draft")
+        draft.write_text(f"{deadline:%Y-%m-%dT%H:%M:%SZ}\n", encoding="ascii")
+        draft.replace(self.workspace.reclaim_file(self.name))
+
+    async def vanish(self) -> None:
+        """Waits until the announced deadline, and takes the machine away without a goodbye."""
+        await asyncio.sleep(max(0.0, self._gone_at - time.time()))
+        agent, self.agent = self.agent, None
+        if agent is not None:
+            agent.process.kill()
+            await agent.ended()
 
 
 @dataclass(slots=True, kw_only=True)
-class Scene:
-    """What runs. Make it with `opened`."""
+class DevScene:
+    """The processes that run. `opened` makes it."""
 
-    options: Options
-    workspace: Workspace
+    options: DevOptions
+    workspace: DevWorkspace
     url: str
     backend: HttpBackend
-    supervisor: Child
+    supervisor: DevProcess
     hosts: list[SimulatedHost]
-    job: Child | None = field(default=None)
-
-    def host(self, name: str) -> SimulatedHost:
-        return next(host for host in self.hosts if host.name == name)
-
-    def check(self) -> None:
-        """Checks that every process runs that should. Agents that were killed are started again.
-
-        Raises:
-            ChildEnded: One does not.
-        """
-        for host in self.hosts:
-            host.restart_killed_agent()
-        for child in self.children():
-            if not (child is self.job and self.is_job_done):
-                child.check()
+    job: DevProcess | None = field(default=None)
 
     @property
     def is_job_done(self) -> bool:
@@ -74,11 +179,23 @@ class Scene:
         """Whether kubeai-run has ended because somebody asked for that, as with `job-supervisor stop`."""
         return self.job is not None and self.job.process.poll() == _STOPPED_CODE
 
-    def children(self) -> Iterator[Child]:
+    def children(self) -> Iterator[DevProcess]:
         yield self.supervisor
         yield from (host.agent for host in self.hosts if host.agent is not None)
         if self.job is not None:
             yield self.job
+
+    def check(self) -> None:
+        """Checks that every process runs that should. Agents that were killed are started again.
+
+        Raises:
+            ChildEnded: One does not run.
+        """
+        for host in self.hosts:
+            host.restart_killed_agent()
+        for child in self.children():
+            if not (child is self.job and self.is_job_done):
+                child.check()
 
     async def status(self) -> Status:
         """Returns the present status, and checks the processes.
@@ -107,22 +224,20 @@ class Scene:
         say(f"The supervisor serves at {self.url}. The node agents of {len(self.hosts)} simulated hosts are connected.")
 
     def start_job(self) -> None:
-        own = self.options.command
-        if own is not None:
-            # The output of the user's own job belongs on the terminal.
-            log = None if own else self.workspace.log("job")
-            arguments = [command("kubeai-run"), *self._job_arguments(), "--", *(own or self._sample())]
-            self.job = start("kubeai-run", arguments, {}, log)
-
-    def _job_arguments(self) -> Iterator[str]:
-        yield from ("--job", JOB, "--supervisor", self.url, "--token-file", str(self.workspace.launcher_token))
-        yield from ("--min-workers", str(self.options.min_workers), "--max-workers", str(len(self.options.hosts)))
-        # All hosts are this machine: no port tells them apart.
-        yield from ("--hosts-file", str(self.workspace.hosts_file), "--port", "0")
-
-    def _sample(self) -> Iterator[str]:
-        yield from _SAMPLE
-        yield from ("--checkpoint", str(self.workspace.job / "checkpoint"), "--progress", str(self.workspace.progress))
+        own, files = self.options.command, self.workspace
+        if own is None:
+            return
+        sample = (*_SAMPLE, "--checkpoint", str(files.checkpoint), "--progress", str(files.progress))
+        arguments = [
+            *(command("kubeai-run"), "--job", JOB, "--supervisor", self.url),
+            *("--token-file", str(files.launcher_token)),
+            *("--min-workers", str(self.options.min_workers), "--max-workers", str(len(self.options.hosts))),
+            # All hosts are this machine: no port tells them apart.
+            *("--hosts-file", str(files.hosts_file), "--port", "0"),
+            *("--", *(own or sample)),
+        ]
+        # The output of the user's own job belongs on the terminal.
+        self.job = start("kubeai-run", arguments, {}, None if own else files.logs / "job.log")
 
     async def close(self) -> None:
         """Ends everything against the flow: the job first, which saves, and the supervisor last."""
@@ -132,31 +247,26 @@ class Scene:
         await stop_all((host.agent for host in self.hosts if host.agent is not None), _STOP_SECONDS)
         await self.supervisor.stop(_STOP_SECONDS)
 
-    def kill(self) -> None:
-        """Ends everything at once."""
-        for child in self.children():
-            child.process.kill()
-
 
 @asynccontextmanager
-async def opened(options: Options, workspace: Workspace) -> AsyncIterator[Scene]:
-    """Starts the supervisor and the hosts, and ends all processes at the end.
+async def opened(options: DevOptions, workspace: DevWorkspace) -> AsyncIterator[DevScene]:
+    """Starts the supervisor and the hosts, and kills all processes at the end.
 
     Raises:
-        UsageError: The SDK is not installed.
+        DevUsageError: The SDK is not installed.
         ChildEnded: A process ended instead.
     """
     command("kubeai-run")
     workspace.prepare(options.hosts)
-    supervisor, endpoints = await _serving(workspace)
+    supervisor, served = await _serving(workspace)
     try:
-        address = Address(endpoints.http)
+        address = Address(served.http)
         async with HttpBackend.open(address, address.ssl_context(), token_maker(workspace.directory)) as backend:
-            hosts = [SimulatedHost(name, endpoints.grpc, workspace) for name in options.hosts]
-            scene = Scene(
+            hosts = [SimulatedHost(name, served.grpc, workspace) for name in options.hosts]
+            scene = DevScene(
                 options=options,
                 workspace=workspace,
-                url=endpoints.http,
+                url=served.http,
                 backend=backend,
                 supervisor=supervisor,
                 hosts=hosts,
@@ -166,19 +276,30 @@ async def opened(options: Options, workspace: Workspace) -> AsyncIterator[Scene]
                     host.boot()
                 yield scene
             finally:
-                scene.kill()
+                for child in scene.children():
+                    child.process.kill()
     finally:
         with suppress(ProcessLookupError):
             supervisor.process.kill()
 
 
-async def _serving(workspace: Workspace) -> tuple[Child, _Endpoints]:
+async def _serving(workspace: DevWorkspace) -> tuple[DevProcess, ServedEndpoints]:
     """Starts the supervisor, again if another program took a port in the meantime."""
     ports = _free_ports()
     while True:
-        supervisor = _start_supervisor(workspace, ports)
+        grpc, http = ports
+        settings = {
+            "JOB_SUPERVISOR_DATA_DIR": str(workspace.directory),
+            "JOB_SUPERVISOR_GRPC_ADDRESS": f"127.0.0.1:{grpc}",
+            "JOB_SUPERVISOR_HTTP_ADDRESS": f"127.0.0.1:{http}",
+        }
+        arguments = [command("elastic-job-supervisor"), "serve"]
+        supervisor = start("The supervisor", arguments, settings, workspace.logs / "supervisor.log")
         try:
-            return supervisor, await _endpoints(supervisor, workspace)
+            while not serves(workspace.directory):
+                supervisor.check()
+                await asyncio.sleep(LOOK_SECONDS)
+            return supervisor, endpoints(workspace.directory)
         except ChildEnded:
             before, ports = ports, _free_ports()
             if ports == before:
@@ -188,36 +309,17 @@ async def _serving(workspace: Workspace) -> tuple[Child, _Endpoints]:
             raise
 
 
-def _start_supervisor(workspace: Workspace, ports: tuple[int, int]) -> Child:
-    grpc, http = ports
-    settings = {
-        "JOB_SUPERVISOR_DATA_DIR": str(workspace.directory),
-        "JOB_SUPERVISOR_GRPC_ADDRESS": f"127.0.0.1:{grpc}",
-        "JOB_SUPERVISOR_HTTP_ADDRESS": f"127.0.0.1:{http}",
-    }
-    arguments = [command("elastic-job-supervisor"), "serve"]
-    return start("The supervisor", arguments, settings, workspace.log("supervisor"))
-
-
 def _free_ports() -> tuple[int, int]:
-    return _free(GRPC_PORT, "agents"), _free(HTTP_PORT, "jobs, commands and the status page")
-
-
-def _free(port: int, whose: str) -> int:
-    """The port, or 0 for a free one if another program listens on it."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            say(f"Another program uses port {port}: taking a free port for {whose}.")
-            return 0
-    return port
-
-
-async def _endpoints(supervisor: Child, workspace: Workspace) -> _Endpoints:
-    file = workspace.directory / ENDPOINTS_FILE
-    while not file.exists():
-        supervisor.check()
-        await asyncio.sleep(LOOK_SECONDS)
-    return msgspec.json.decode(file.read_bytes(), type=_Endpoints)
+    """The usual ports of a supervisor, with 0 for one on which another program listens."""
+    found = []
+    for port, whose in ((GRPC_PORT, "agents"), (HTTP_PORT, "jobs, commands and the status page")):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+            except OSError:
+                say(f"Another program uses port {port}: taking a free port for {whose}.")
+                found.append(0)
+    grpc, http = found
+    return grpc, http

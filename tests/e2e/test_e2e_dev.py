@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from job_supervisor.cli.dev_directory import default_directory
+from job_supervisor.cli.data_dir import default_directory
 from job_supervisor.dev.scene import GRPC_PORT, HTTP_PORT
 from simulator.cloud.process import MARK, end, leftovers
 from tests.testkit.waiting import NotYet, wait_until

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from job_supervisor.cli.dev_directory import default_directory
+from job_supervisor.cli.data_dir import default_directory
 from job_supervisor.cli.errors import ExitCode
-from job_supervisor.dev.workspace import claimed
+from job_supervisor.dev.scene import claimed
 from tests.job_supervisor.cli.cli_running import RunHere
 
 ASKING = "Asking the supervisor of `elastic-job-supervisor dev`"

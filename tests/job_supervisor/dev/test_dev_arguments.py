@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from job_supervisor.cli.dev_directory import LOCK_FILE, default_directory, is_running
-from job_supervisor.dev.children import Child
-from job_supervisor.dev.options import COMMAND, Options, instructions
-from job_supervisor.dev.scene import Scene
-from job_supervisor.dev.workspace import claimed
+from job_supervisor.cli.data_dir import LOCK_FILE, default_directory, is_running
+from job_supervisor.dev.options import COMMAND, DevOptions, instructions
+from job_supervisor.dev.processes import DevProcess
+from job_supervisor.dev.scene import DevScene, claimed
 from supervisor.__main__ import main
 
 
@@ -63,7 +62,7 @@ def test_its_place_is_the_state_directory_of_the_user() -> None:
 
 
 def _typed(tmp_path: Path) -> list[str]:
-    chosen = Options(hosts=("host-1",), min_workers=1, directory=tmp_path, command=(), drill=False)
+    chosen = DevOptions(hosts=("host-1",), min_workers=1, directory=tmp_path, command=(), drill=False)
     shown = instructions(chosen, "http://127.0.0.1:8471", tmp_path / "token")
     return [line.split()[0] for line in shown.splitlines() if line.startswith("  ")]
 
@@ -84,6 +83,6 @@ def test_a_job_that_somebody_stopped_is_no_crash(code: int, stopped: bool) -> No
     nothing: Any = None
     with subprocess.Popen(["sh", "-c", f"exit {code}"]) as process:  # noqa: S607
         process.wait()
-    job = Child("kubeai-run", process, None)
-    scene = Scene(options=nothing, workspace=nothing, url="", backend=nothing, supervisor=nothing, hosts=[], job=job)
+    job = DevProcess("kubeai-run", process, None)
+    scene = DevScene(options=nothing, workspace=nothing, url="", backend=nothing, supervisor=nothing, hosts=[], job=job)
     assert scene.was_job_stopped is stopped

@@ -2,11 +2,11 @@
 
 import pytest
 
-from job_supervisor.dev.verdict import Progress, resumed, shrunk, stopped
+from job_supervisor.dev.command import SampleProgress, resumed, shrunk, stopped
 from supervisor.observability.views import AcknowledgementView
 
 HOSTS = ["host-1", "host-2"]
-LAST = Progress(first_step=0, step=40, loss=1.0, hosts=HOSTS)
+LAST = SampleProgress(first_step=0, step=40, loss=1.0, hosts=HOSTS)
 
 
 @pytest.mark.parametrize(("run", "holds"), [(1, True), (2, False)])
@@ -35,5 +35,5 @@ def test_a_stop_passes_only_if_the_last_step_was_saved(answer: AcknowledgementVi
 def test_a_resume_passes_only_at_the_last_step_and_on_all_hosts(
     first: int, hosts: list[str], holds: list[bool]
 ) -> None:
-    again = Progress(first_step=first, step=60, loss=1.0, hosts=hosts)
+    again = SampleProgress(first_step=first, step=60, loss=1.0, hosts=hosts)
     assert [check.holds for check in resumed(LAST, again, HOSTS)] == holds
