@@ -19,12 +19,17 @@ from job_supervisor.cli.table import Block, Table
 from job_supervisor.cli.text import listed
 from supervisor.check.checking import check
 from supervisor.check.command import LAUNCHERS
-from supervisor.check.finding import Facts, Finding, Severity
-from supervisor.check.job import CheckedJob, Kind
-from supervisor.check.kinds import SHAPES, SUPERVISED
-from supervisor.check.reading import job_of_bounds, job_of_command, jobs_in
-from supervisor.check.runtimes import is_runtime, runtime_of
-from supervisor.check.values import text
+from supervisor.check.job import CheckedFacts, CheckedJob, CheckedKind, FindingSeverity, JobFinding
+from supervisor.check.manifests import (
+    SHAPES,
+    SUPERVISED,
+    is_runtime,
+    job_of_bounds,
+    job_of_command,
+    jobs_in,
+    runtime_of,
+    text,
+)
 from supervisor.domain.ids import bare_name, kind_of, namespace
 from supervisor.observability.views import JobView
 
@@ -40,7 +45,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     source: str
-    findings: Sequence[Finding]
+    findings: Sequence[JobFinding]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +54,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Sequence[Checked]
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[JobFinding]:
         return [finding for job in self.jobs for finding in job.findings]
 
-    def count(self, severity: Severity) -> int:
+    def count(self, severity: FindingSeverity) -> int:
         return sum(finding.severity is severity for finding in self.findings)
 
 
@@ -65,7 +70,7 @@ async def check_all(given: argparse.Namespace, connect: Connect) -> ExitCode:
     """
     if not given.targets and given.line is None:
         raise UsageError("Name a file, a job or - for standard input; or a command line with --command.")
-    stated = Facts(checkpoint_seconds=given.checkpoint)
+    stated = CheckedFacts(checkpoint_seconds=given.checkpoint)
     local = [each for each in given.targets if _is_file(each)]
     documents = {file: _documents(file) for file in local}
     checked = [_checked(job, _source(file), stated) for file in local for job in _jobs_of(file, documents)]
@@ -77,11 +82,11 @@ async def check_all(given: argparse.Namespace, connect: Connect) -> ExitCode:
             checked += [each async for each in _live(backend, live, given, stated)]
     report = Report(jobs=checked)
     _show(report, given.output)
-    failed = bool(report.findings) if given.strict else report.count(Severity.ERROR) > 0
+    failed = bool(report.findings) if given.strict else report.count(FindingSeverity.ERROR) > 0
     return ExitCode.FOUND if failed else ExitCode.DONE
 
 
-def _checked(job: CheckedJob, source: str, facts: Facts) -> Checked:
+def _checked(job: CheckedJob, source: str, facts: CheckedFacts) -> Checked:
     if job.lacks_pods:
         complain(f"{job}: its runtime is not here, so few rules apply. Name the file that it is in, too.")
     return Checked(job=str(job), source=source, findings=check(job, facts))
@@ -144,7 +149,7 @@ def _text(file: str) -> str:
 
 
 async def _live(
-    backend: Backend, targets: Sequence[str], given: argparse.Namespace, stated: Facts
+    backend: Backend, targets: Sequence[str], given: argparse.Namespace, stated: CheckedFacts
 ) -> AsyncIterator[Checked]:
     """Jobs as they are now, on a cluster or at a supervisor."""
     for target in targets:
@@ -163,7 +168,7 @@ async def _live(
             yield _checked(await _job(backend, document), "the cluster", _facts(job, stated))
 
 
-async def _manifest(backend: Backend, kind: Kind, where: str, name: str) -> CheckedJob:
+async def _manifest(backend: Backend, kind: CheckedKind, where: str, name: str) -> CheckedJob:
     document = await backend.manifest(SHAPES[kind].resource, where, name)
     if document is None:
         raise UsageError(f"{kind} {name}: a supervisor's address shows no manifests. Use --kubeconfig or --context.")
@@ -178,20 +183,20 @@ async def _job(backend: Backend, document: object) -> CheckedJob:
     return next(jobs_in(document, beside=[beside]))
 
 
-def _known_only_by_bounds(job: JobView, kind: Kind | None) -> CheckedJob:
+def _known_only_by_bounds(job: JobView, kind: CheckedKind | None) -> CheckedJob:
     if kind is not None:
         complain(f"{job.job}: its manifest is not visible here, so few rules apply. Use --kubeconfig or --context.")
     return job_of_bounds(job.job, job.min_workers, job.max_workers)
 
 
-def _supervised_kind(job: JobView) -> Kind | None:
+def _supervised_kind(job: JobView) -> CheckedKind | None:
     return SUPERVISED.get(kind_of(job.job))
 
 
-def _facts(job: JobView, stated: Facts) -> Facts:
+def _facts(job: JobView, stated: CheckedFacts) -> CheckedFacts:
     """What the supervisor has measured; what the user says counts more."""
     measured = stated.checkpoint_seconds is None and job.checkpoint_seconds is not None
-    return Facts(
+    return CheckedFacts(
         checkpoint_seconds=job.checkpoint_seconds if measured else stated.checkpoint_seconds,
         measured=measured,
         unread_seconds=job.unread_seconds,
@@ -199,13 +204,13 @@ def _facts(job: JobView, stated: Facts) -> Facts:
     )
 
 
-def _kind_and_name(target: str) -> tuple[Kind | None, str]:
+def _kind_and_name(target: str) -> tuple[CheckedKind | None, str]:
     """The parts of `KIND/NAME`, with kinds as kubectl takes them; None for the name of a supervised job."""
     kind, slash, name = target.partition("/")
     return (_KINDS.get(kind.lower()), name) if slash else (None, target)
 
 
-def _names_of_kinds() -> Iterator[tuple[str, Kind]]:
+def _names_of_kinds() -> Iterator[tuple[str, CheckedKind]]:
     """A kind in the singular or plural, also with its group.
 
     A plain `job` is a supervised one, as `-o name` prints it.
@@ -255,7 +260,7 @@ def _summary(report: Report) -> str:
     jobs = f"{len(report.jobs)} job{'' if len(report.jobs) == 1 else 's'}"
     found = [
         f"{number} {severity}{'' if number == 1 else 's'}"
-        for severity in Severity
+        for severity in FindingSeverity
         if (number := report.count(severity)) > 0
     ]
     return f"{jobs} checked: {listed(found) if found else 'nothing found'}."

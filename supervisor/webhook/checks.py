@@ -6,8 +6,8 @@ import msgspec
 
 from servicekit.bounds import one_line
 from supervisor.check.checking import check
-from supervisor.check.finding import Finding, Severity
-from supervisor.check.reading import jobs_in
+from supervisor.check.job import FindingSeverity, JobFinding
+from supervisor.check.manifests import jobs_in
 from supervisor.cluster.annotations import opts_out
 from supervisor.webhook.review import Request
 
@@ -37,14 +37,14 @@ def warnings_for(request: Request) -> Sequence[str]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UncheckedError(str(error)) from error
     jobs = [job for job in jobs_in(document) if not opts_out(job.annotations)]
-    found = [each for job in jobs for each in check(job) if each.severity is not Severity.HINT]
+    found = [each for job in jobs for each in check(job) if each.severity is not FindingSeverity.HINT]
     shown = [_sentence(each) for each in found[:_MAX_WARNINGS]]
     if len(found) > len(shown):
         shown.append(f"and {len(found) - len(shown)} more; `job-supervisor check` shows all")
     return shown
 
 
-def _sentence(finding: Finding) -> str:
+def _sentence(finding: JobFinding) -> str:
     """Problem and fix if there is room for both, else the problem."""
     problem = f"{finding.problem} ({finding.rule})"
     whole = f"{problem} {finding.fix}"

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.check.job import Kind
-from supervisor.check.kinds import SHAPES
+from supervisor.check.job import CheckedKind
+from supervisor.check.manifests import SHAPES
 from supervisor.webhook.server import CHECK_PATH, PATH
 from tests.chart.chart_rendering import Helm, Manifest, Values, environment, one, pod_of
 from tests.controlplane.webhook.webhook_world import documented
@@ -240,7 +240,7 @@ def test_the_webhook_for_jobs_knows_every_kind_that_can_be_checked_alone(helm: H
     """What would be found in a TrainJob is in its runtime, which the webhook does not see."""
     rules = one(helm.render(), "MutatingWebhookConfiguration")["webhooks"][1]["rules"]
     asked = {(group, plural) for rule in rules for group in rule["apiGroups"] for plural in rule["resources"]}
-    alone = [shape.resource for kind, shape in SHAPES.items() if kind is not Kind.TRAIN_JOB]
+    alone = [shape.resource for kind, shape in SHAPES.items() if kind is not CheckedKind.TRAIN_JOB]
     assert asked == {(resource.group, resource.plural) for resource in alone}
 
 

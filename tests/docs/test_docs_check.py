@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from supervisor.check.registry import RULES
+from supervisor.check.checking import RULES
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "check.md").read_text("utf-8")
 

@@ -1,29 +1,97 @@
-"""Whether the job can go on with fewer workers, unless it wants to hold its number of them."""
+"""Rules: whether the job can go on with other hosts: fewer of them, others of them, and where its launcher runs."""
 
 from collections.abc import Iterator
 
+from servicekit.bounds import whole
 from supervisor.check.command import HOROVODRUN, KUBEAI_RUN, MPIRUN, Launch, resolved
-from supervisor.check.finding import Facts, Problem, Severity, rule
-from supervisor.check.job import JOB_SETS, CheckedJob, Kind, Role
-from supervisor.check.torchrun import agents
-from supervisor.check.values import count, number, text
+from supervisor.check.job import (
+    HUGE,
+    JOB_SETS,
+    CheckedFacts,
+    CheckedJob,
+    CheckedKind,
+    ElasticAgent,
+    FindingSeverity,
+    JobProblem,
+    PodRole,
+    rule,
+)
+from supervisor.check.manifests import items, mapping, number, text
 from supervisor.cluster.annotations import MIN_WORKERS
 from supervisor.jobs.trainingjob.objects import SIZE
 
+_RENDEZVOUS_FIX = (
+    "Use the backend of the supervisor: --rdzv-backend=kubeai, or rdzvBackend: kubeai in an elasticPolicy."
+)
+
+
+@rule("rendezvous-standalone", FindingSeverity.ERROR, "torchrun --standalone, which replaces the rendezvous backend")
+def rendezvous_standalone(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
+    for agent in job.elastic_agents():
+        if agent.standalone and _has_many_nodes(job, agent):
+            yield JobProblem(
+                f"{agent.place} --standalone",
+                "With --standalone or PET_STANDALONE torchrun ignores the rendezvous backend without a word, and each "
+                "node trains alone.",
+                f"Remove it. {_RENDEZVOUS_FIX}",
+            )
+
+
+@rule("rendezvous-store-on-worker", FindingSeverity.WARNING, "a rendezvous store on a worker, which may be lost itself")
+def rendezvous_store_on_worker(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
+    for agent in job.elastic_agents():
+        if agent.backend == "c10d" and not agent.standalone:
+            host = agent.endpoint.rpartition(":")[0] or agent.endpoint or "one of the nodes"
+            yield JobProblem(
+                f"{agent.place} --rdzv-backend",
+                f"The store of the rendezvous (c10d) is a process on {host}: if that node is lost without a notice, "
+                "the run ends. An announced reclaim of any node stops the whole run after a checkpoint.",
+                _RENDEZVOUS_FIX,
+            )
+
+
+@rule(
+    "rendezvous-notices-late", FindingSeverity.WARNING, "a rendezvous that notices a leave only by a broken collective"
+)
+def rendezvous_notices_late(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
+    for agent in job.elastic_agents():
+        if agent.backend.startswith(("c10d", "etcd")) and not agent.standalone:
+            yield JobProblem(
+                f"{agent.place} --rdzv-backend",
+                f"With the backend {agent.backend} the other nodes notice a leave by a broken collective: all steps "
+                "since the last checkpoint are repeated, and each node uses one of its restarts.",
+                _RENDEZVOUS_FIX,
+            )
+
+
+def _has_many_nodes(job: CheckedJob, agent: ElasticAgent) -> bool:
+    """Whether more than one node is meant; a job of a single node may well run alone."""
+    pods = sum(role.replicas for role in job.roles)
+    return pods > 1 or agent.backend != "static" or agent.fixed_nodes != 1 or any(job.launches(KUBEAI_RUN))
+
+
+_SCRIPTS = {
+    CheckedKind.TRAINING_JOB: "/etc/edl/discover_hosts.sh",
+    CheckedKind.MPI_JOB: "/etc/mpi/discover_hosts.sh",
+}
 _PROCESSES = ("-np", "--num-proc", "-n", "-c")
 _FIX = {
-    Kind.TRAINING_JOB: "Compute it from the number of workers: -np $((${workers}*${gpus})), with a variable workers.",
-    Kind.MPI_JOB: "Compute it in the shell: -np $(wc -l </etc/mpi/hostfile).",
-    Kind.COMMAND: "Write -np {workers} in a command of kubeai-run, which puts in the number of granted hosts.",
+    CheckedKind.TRAINING_JOB: "Compute it from the number of workers: -np $((${workers}*${gpus})), with a variable "
+    "workers.",
+    CheckedKind.MPI_JOB: "Compute it in the shell: -np $(wc -l </etc/mpi/hostfile).",
+    CheckedKind.COMMAND: "Write -np {workers} in a command of kubeai-run, which puts in the number of granted hosts.",
 }
 
 
-@rule("fixed-processes", Severity.WARNING, "a fixed number of processes in the launcher's command")
-def fixed_processes(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+@rule("fixed-processes", FindingSeverity.WARNING, "a fixed number of processes in the launcher's command")
+def fixed_processes(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
     for role, launch in () if _has_one_size(job) else job.launches(HOROVODRUN, MPIRUN):
         written = launch.option(*_PROCESSES) or ""
-        if count(resolved(written, _fixed_variables(job, role, launch))) is not None:
-            yield Problem(
+        fixed = {**role.environment, **launch.environment}
+        if job.kind is CheckedKind.TRAINING_JOB:
+            fixed.pop(SIZE, None)  # The supervisor changes it when it resumes the job smaller.
+        if whole(resolved(written, fixed), HUGE) is not None:
+            yield JobProblem(
                 _place(role, launch),
                 f"{launch.program} starts exactly {written} processes, so after a reclaim the job resumes only when "
                 "all workers can run again.",
@@ -31,60 +99,68 @@ def fixed_processes(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
             )
 
 
-@rule("fixed-nodes", Severity.WARNING, "a fixed number of nodes for torchrun")
-def fixed_nodes(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
-    for agent in () if _has_one_size(job) else agents(job):
+@rule("fixed-nodes", FindingSeverity.WARNING, "a fixed number of nodes for torchrun")
+def fixed_nodes(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
+    for agent in () if _has_one_size(job) else job.elastic_agents():
         nodes = agent.fixed_nodes
         if nodes is not None and nodes > 1 and not agent.standalone:
-            yield Problem(
+            yield JobProblem(
                 f"{agent.place} --nnodes",
                 f"torchrun runs on exactly {nodes} nodes, so the loss of any of them stops the whole job.",
                 "Use an elasticPolicy with minReplicas and maxReplicas."
-                if job.kind is Kind.PYTORCH_JOB
+                if job.kind is CheckedKind.PYTORCH_JOB
                 else "Use --nnodes=MIN:MAX.",
             )
 
 
-@rule("static-hosts", Severity.WARNING, "a launcher that reads its list of hosts once")
-def static_hosts(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+@rule("static-hosts", FindingSeverity.WARNING, "a launcher that reads its list of hosts once")
+def static_hosts(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
+    script = _SCRIPTS.get(job.kind, "kubeai-discover-hosts")
     for role, launch in job.launches(HOROVODRUN, MPIRUN):
         if launch.program == MPIRUN or not launch.has("--host-discovery-script"):
-            yield Problem(
+            yield JobProblem(
                 _place(role, launch),
                 f"{launch.program} reads its hosts once, so the reclaim of any worker stops the whole job.",
-                f"Use horovodrun with --min-np and --host-discovery-script {_script(job)}.",
+                f"Use horovodrun with --min-np and --host-discovery-script {script}.",
             )
 
 
-@rule("no-room-to-shrink", Severity.HINT, "a smallest number of workers that is the largest, or is not given")
-def no_room_to_shrink(job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+@rule("no-room-to-shrink", FindingSeverity.HINT, "a smallest number of workers that is the largest, or is not given")
+def no_room_to_shrink(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
     for where, least, most, fix in () if _has_one_size(job) else _bounds(job):
         if least is None or (most is not None and least >= most):
             said = "The job names no smallest number" if least is None else f"The job needs {least} of {most}"
-            yield Problem(where, f"{said} of workers, so the reclaim of any worker stops the whole job.", fix)
+            yield JobProblem(where, f"{said} of workers, so the reclaim of any worker stops the whole job.", fix)
 
 
 def _bounds(job: CheckedJob) -> Iterator[tuple[str, int | None, int | None, str]]:
     """The fewest and the most workers of the job, where they are written, and how to write them."""
     workers = [role for role in job.roles if role.name.lower() == "worker"]
     match job.kind:
-        case Kind.TRAINING_JOB:
+        case CheckedKind.TRAINING_JOB:
+            variables = {name: value for each in job.roles for name, value in each.environment.items()}
             for role in workers:
-                yield _training_job_bounds(job, role)
-        case Kind.MPI_JOB:
+                lower, upper = (
+                    number(job.spec, "etReplicaSpecs", role.name, name) for name in ("minReplicas", "maxReplicas")
+                )
+                least = whole(text(variables, "minWorkers"), HUGE) if lower is None else int(lower)
+                most = whole(text(variables, "maxWorkers"), HUGE) if upper is None else int(upper)
+                fix = "Set minReplicas lower than maxReplicas."
+                yield f"{role.path}.minReplicas", least, most or role.replicas, fix
+        case CheckedKind.MPI_JOB:
             annotations = [job.annotations, *(role.annotations for role in job.roles)]
-            least = next((count(found[MIN_WORKERS]) for found in annotations if MIN_WORKERS in found), None)
+            least = next((whole(found[MIN_WORKERS], HUGE) for found in annotations if MIN_WORKERS in found), None)
             fix = f"Add the annotation {MIN_WORKERS} to the job."
             for role in workers:
                 yield "metadata.annotations", least, role.replicas, fix
-        case Kind.PYTORCH_JOB if "elasticPolicy" in job.spec:
+        case CheckedKind.PYTORCH_JOB if "elasticPolicy" in job.spec:
             lower, upper = (number(job.spec, "elasticPolicy", name) for name in ("minReplicas", "maxReplicas"))
             most = None if upper is None else int(upper)
             yield "spec.elasticPolicy.minReplicas", int(lower or 1), most, "Set minReplicas lower than maxReplicas."
-        case Kind.COMMAND:
+        case CheckedKind.COMMAND:
             for _, launch in job.launches(KUBEAI_RUN):
-                least = count(launch.option("--min-workers") or "1")
-                yield "kubeai-run --min-workers", least, count(launch.option("--max-workers") or ""), "Lower it."
+                least = whole(launch.option("--min-workers") or "1", HUGE)
+                yield "kubeai-run --min-workers", least, whole(launch.option("--max-workers") or "", HUGE), "Lower it."
         case _:
             return
 
@@ -94,26 +170,46 @@ def _has_one_size(job: CheckedJob) -> bool:
     return job.holds or job.kind in JOB_SETS
 
 
-def _training_job_bounds(job: CheckedJob, role: Role) -> tuple[str, int | None, int | None, str]:
-    lower, upper = (number(job.spec, "etReplicaSpecs", role.name, name) for name in ("minReplicas", "maxReplicas"))
-    variables = {name: value for each in job.roles for name, value in each.environment.items()}
-    least = count(text(variables, "minWorkers")) if lower is None else int(lower)
-    most = count(text(variables, "maxWorkers")) if upper is None else int(upper)
-    return f"{role.path}.minReplicas", least, most or role.replicas, "Set minReplicas lower than maxReplicas."
-
-
-def _fixed_variables(job: CheckedJob, role: Role, launch: Launch) -> dict[str, str]:
-    """The variables with a fixed value; the supervisor changes that of a TrainingJob when it resumes it smaller."""
-    variables = {**role.environment, **launch.environment}
-    if job.kind is Kind.TRAINING_JOB:
-        variables.pop(SIZE, None)
-    return variables
-
-
-def _place(role: Role, launch: Launch) -> str:
+def _place(role: PodRole, launch: Launch) -> str:
     return f"{role.path}: {launch.program}" if role.path else launch.program
 
 
-def _script(job: CheckedJob) -> str:
-    scripts = {Kind.TRAINING_JOB: "/etc/edl/discover_hosts.sh", Kind.MPI_JOB: "/etc/mpi/discover_hosts.sh"}
-    return scripts.get(job.kind, "kubeai-discover-hosts")
+_SPOT_LABELS = {
+    "alibabacloud.com/compute-qos": "best-effort",
+    "karpenter.sh/capacity-type": "spot",
+    "eks.amazonaws.com/capacitytype": "spot",
+    "cloud.google.com/gke-spot": "true",
+    "cloud.google.com/gke-preemptible": "true",
+    "cloud.google.com/gke-provisioning": "spot",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+    "node.kubernetes.io/lifecycle": "spot",
+}
+"""Labels of nodes that may be reclaimed, in lower case; the first one is a label of pods."""
+
+
+@rule("launcher-on-spot", FindingSeverity.WARNING, "a launcher, master or chief on nodes that may be reclaimed")
+def launcher_on_spot(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
+    for role in job.roles:
+        chosen = next(
+            (f"{name}: {value}" for name, value in _chosen(role) if _SPOT_LABELS.get(name.lower()) == value.lower()),
+            None,
+        )
+        if role.leads and chosen is not None:
+            yield JobProblem(
+                f"{role.path}.template",
+                f"The {role.name} runs on capacity that may be reclaimed ({chosen}), and its loss stops the whole job.",
+                f"Place the {role.name} on ordinary nodes; it needs no accelerator in a job with workers.",
+            )
+
+
+def _chosen(role: PodRole) -> Iterator[tuple[str, str]]:
+    """The labels that nodes must have, and those of the pod itself."""
+    for name, value in {**role.labels, **mapping(role.pod, "nodeSelector")}.items():
+        yield name, str(value)
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    for term in items(role.pod, "affinity", "nodeAffinity", required, "nodeSelectorTerms"):
+        for expression in items(term, "matchExpressions"):
+            values = items(expression, "values")
+            # Only if every value is one of spot, the pod cannot run elsewhere.
+            if text(expression, "operator") == "In" and len(values) == 1:
+                yield text(expression, "key"), str(values[0])

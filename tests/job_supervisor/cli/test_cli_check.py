@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
-from supervisor.check.job import Kind
-from supervisor.check.kinds import SUPERVISED
+from supervisor.check.job import CheckedKind
+from supervisor.check.manifests import SUPERVISED
 from tests.job_supervisor.cli.cli_running import RunHere
 from tests.supervisor.check.check_manifests import GOOD, GOOD_COMMANDS, Manifest, changed
 
 _EXAMPLES = sorted(Path(__file__).parents[3] / "examples" / f"{kind}.yaml" for kind in SUPERVISED)
-_GOOD = GOOD[Kind.MPI_JOB]()
+_GOOD = GOOD[CheckedKind.MPI_JOB]()
 _WARNED = changed(_GOOD, "spec.runPolicy.backoffLimit", 0)
 _BAD = changed(_WARNED, "spec.mpiReplicaSpecs.Worker.template.spec.terminationGracePeriodSeconds", 10)
 
@@ -86,7 +86,7 @@ def test_command_lines_are_checked(run_here: RunHere) -> None:
 
 
 def test_the_runtime_of_a_train_job_may_be_in_another_file(run_here: RunHere, tmp_path: Path) -> None:
-    bad = changed(GOOD[Kind.TRAIN_JOB](), "items.0.spec.template.spec.failurePolicy", None)
+    bad = changed(GOOD[CheckedKind.TRAIN_JOB](), "items.0.spec.template.spec.failurePolicy", None)
     runtime, job = (_file(tmp_path, each, name=f"{each['kind']}.yaml") for each in bad["items"])
     for both in ((runtime, job), (job, runtime)):
         said = run_here("check", "-o", "name", *both)

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from supervisor.check.job import Kind
+from supervisor.check.job import CheckedKind
 from supervisor.domain.ids import JobName
 from supervisor.jobs.registry import resources
 from supervisor.store.codec import JobCodec
@@ -227,7 +227,7 @@ async def test_a_live_job_is_checked_as_the_cluster_has_it(tmp_path: Path) -> No
 
 
 async def test_a_live_train_job_is_checked_with_its_runtime(tmp_path: Path) -> None:
-    bad = changed(GOOD[Kind.TRAIN_JOB](), "items.0.spec.template.spec.failurePolicy", None)
+    bad = changed(GOOD[CheckedKind.TRAIN_JOB](), "items.0.spec.template.spec.failurePolicy", None)
     runtime, job = ({**each, "metadata": {**_metadata("a"), **each["metadata"]}} for each in bad["items"])
     objects = {
         "/apis/trainer.kubeflow.org/v1alpha1/namespaces/training/trainjobs/resnet": job,

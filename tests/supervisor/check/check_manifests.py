@@ -4,10 +4,9 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from supervisor.check.checking import NO_FACTS, check
-from supervisor.check.finding import Facts, Finding
-from supervisor.check.job import CheckedJob, Kind
-from supervisor.check.reading import job_of_command, jobs_in
+from supervisor.check.checking import check
+from supervisor.check.job import NO_FACTS, CheckedFacts, CheckedJob, CheckedKind, JobFinding
+from supervisor.check.manifests import job_of_command, jobs_in
 
 Manifest = dict[str, Any]
 
@@ -99,15 +98,15 @@ def _train_job() -> Manifest:
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
-GOOD: dict[Kind, Callable[[], Manifest]] = {
-    Kind.TRAINING_JOB: _training_job,
-    Kind.MPI_JOB: _mpi_job,
-    Kind.PYTORCH_JOB: _pytorch_job,
-    Kind.TF_JOB: _tf_job,
-    Kind.VOLCANO_JOB: _volcano_job,
-    Kind.JOB: _job,
-    Kind.JOB_SET: _job_set,
-    Kind.TRAIN_JOB: _train_job,
+GOOD: dict[CheckedKind, Callable[[], Manifest]] = {
+    CheckedKind.TRAINING_JOB: _training_job,
+    CheckedKind.MPI_JOB: _mpi_job,
+    CheckedKind.PYTORCH_JOB: _pytorch_job,
+    CheckedKind.TF_JOB: _tf_job,
+    CheckedKind.VOLCANO_JOB: _volcano_job,
+    CheckedKind.JOB: _job,
+    CheckedKind.JOB_SET: _job_set,
+    CheckedKind.TRAIN_JOB: _train_job,
 }
 
 GOOD_COMMANDS = (
@@ -120,7 +119,7 @@ GOOD_COMMANDS = (
 """The options of the training scripts look like those of a launcher, and are not."""
 
 ALLOWED = {
-    Kind.TF_JOB: {"one-success-ends-job"},
+    CheckedKind.TF_JOB: {"one-success-ends-job"},
 }
 
 
@@ -145,10 +144,10 @@ def read(made: Manifest) -> CheckedJob:
     return job
 
 
-def found(made: Manifest | str, facts: Facts = NO_FACTS) -> Sequence[Finding]:
+def found(made: Manifest | str, facts: CheckedFacts = NO_FACTS) -> Sequence[JobFinding]:
     """The findings of a manifest, or of a command line."""
     return check(job_of_command(made) if isinstance(made, str) else read(made), facts)
 
 
-def ids(findings: Sequence[Finding]) -> set[str]:
+def ids(findings: Sequence[JobFinding]) -> set[str]:
     return {finding.rule for finding in findings}

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from supervisor.check.checking import check
 from supervisor.check.command import launches_in
-from supervisor.check.job import Kind
-from supervisor.check.reading import job_of_command, jobs_in
-from supervisor.check.torchrun import agents
+from supervisor.check.job import CheckedKind
+from supervisor.check.manifests import job_of_command, jobs_in
 from tests.supervisor.check.check_manifests import GOOD, Manifest, changed, found, ids, read, template
 
 _VALUES = st.recursive(
@@ -87,11 +86,10 @@ def _pytorch_job(**policy: object) -> Manifest:
 
 def test_a_pytorch_job_has_the_settings_that_its_operator_gives_it() -> None:
     """Also with the command of the image, which the manifest does not show."""
-    (agent,) = agents(read(_pytorch_job(minReplicas=2)))
+    (agent,) = read(_pytorch_job(minReplicas=2)).elastic_agents()
     assert (agent.backend, agent.endpoint, agent.nodes, agent.max_restarts) == ("c10d", "a-worker-0:23456", "2:3", 0)
-    (agent,) = agents(
-        read(_pytorch_job(maxRestarts=3, rdzvBackend="kubeai", rdzvHost="h", rdzvPort=1, standalone=True))
-    )
+    policy = {"maxRestarts": 3, "rdzvBackend": "kubeai", "rdzvHost": "h", "rdzvPort": 1, "standalone": True}
+    (agent,) = read(_pytorch_job(**policy)).elastic_agents()
     assert (agent.backend, agent.endpoint, agent.max_restarts, agent.standalone) == ("kubeai", "h:1", 3, True)
 
 
@@ -113,7 +111,9 @@ def test_lists_have_their_jobs_and_other_objects_none() -> None:
 
 
 def test_a_train_job_has_the_pods_of_its_runtime_with_its_own_command() -> None:
-    made = changed(GOOD[Kind.TRAIN_JOB](), "items.1.spec.trainer.command", ["torchrun", "--standalone", "train.py"])
+    made = changed(
+        GOOD[CheckedKind.TRAIN_JOB](), "items.1.spec.trainer.command", ["torchrun", "--standalone", "train.py"]
+    )
     made = changed(made, "items.1.spec.trainer.args", [])
     (role,) = read(changed(made, "items.1.spec.trainer.env", [{"name": "SIZE", "value": "4"}])).roles
     assert role.path == "ClusterTrainingRuntime torch: spec.template.spec.replicatedJobs[0].template.spec"
@@ -131,14 +131,16 @@ def test_a_train_job_has_the_pods_of_its_runtime_with_its_own_command() -> None:
     ],
 )
 def test_without_its_runtime_nothing_is_said_of_the_pods_of_a_train_job(path: str, value: object) -> None:
-    made = changed(changed(GOOD[Kind.TRAIN_JOB](), "items.0.spec.template.spec.failurePolicy", None), path, value)
+    made = changed(
+        changed(GOOD[CheckedKind.TRAIN_JOB](), "items.0.spec.template.spec.failurePolicy", None), path, value
+    )
     assert not found(made)
     assert not read(made).roles
 
 
 def test_a_job_that_prepares_the_training_needs_nothing() -> None:
     """Others wait for it to complete."""
-    made = GOOD[Kind.JOB_SET]()
+    made = GOOD[CheckedKind.JOB_SET]()
     (worker,) = made["spec"]["replicatedJobs"]
     fetch = {"name": "fetch", "template": {"spec": {"template": {"spec": {"containers": [{"name": "main"}]}}}}}
     after = [{"name": "fetch", "status": "Complete"}]

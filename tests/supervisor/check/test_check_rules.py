@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.check.checking import NO_FACTS
-from supervisor.check.finding import Facts, Severity
-from supervisor.check.job import Kind
-from supervisor.check.registry import RULES
+from supervisor.check.checking import RULES
+from supervisor.check.job import NO_FACTS, CheckedFacts, CheckedKind, FindingSeverity
 from supervisor.cluster.annotations import MAX_WAIT, ON_LOSS, PREFIX, SPOT
 from tests.supervisor.check.check_manifests import (
     ALLOWED,
@@ -55,21 +53,23 @@ class Bad:
     """A change of a good manifest that a rule must find."""
 
     rule: str
-    kind: Kind
+    kind: CheckedKind
     path: str
     value: Any
-    facts: Facts = NO_FACTS
+    facts: CheckedFacts = NO_FACTS
 
     @property
     def manifest(self) -> Manifest:
         return changed(GOOD[self.kind](), self.path, self.value)
 
 
-def _script(kind: Kind, command: str) -> tuple[Kind, str, list[str]]:
+def _script(kind: CheckedKind, command: str) -> tuple[CheckedKind, str, list[str]]:
     return kind, f"{_COMMANDS[kind]}.spec.containers.0.args", [command]
 
 
-def _each(rule: str, paths: dict[Kind, str], below: str, value: Any, facts: Facts = NO_FACTS) -> list[Bad]:
+def _each(
+    rule: str, paths: dict[CheckedKind, str], below: str, value: Any, facts: CheckedFacts = NO_FACTS
+) -> list[Bad]:
     return [Bad(rule, kind, f"{path}.{below}", value, facts) for kind, path in paths.items()]
 
 
@@ -108,9 +108,11 @@ BAD: Sequence[Bad] = [
     *_each("annotation-ignored", _TEMPLATES, "metadata.annotations", {MANAGED: "true", f"{PREFIX}min-worker": "2"}),
     *_each("annotation-ignored", _TEMPLATES, "metadata.annotations", {MANAGED: "True"}),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", 5),
-    *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", None, Facts(checkpoint_seconds=45.0)),
-    *(Bad("flag-not-read", kind, "spec.suspend", _NO, Facts(unread_seconds=31.0)) for kind in GOOD),
-    *(Bad("no-rank-zero", kind, "spec.suspend", _NO, Facts(ranks="No process is rank 0.")) for kind in GOOD),
+    *_each(
+        "grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", None, CheckedFacts(checkpoint_seconds=45.0)
+    ),
+    *(Bad("flag-not-read", kind, "spec.suspend", _NO, CheckedFacts(unread_seconds=31.0)) for kind in GOOD),
+    *(Bad("no-rank-zero", kind, "spec.suspend", _NO, CheckedFacts(ranks="No process is rank 0.")) for kind in GOOD),
     *_stored({"emptyDir": {}}),
     *_stored({"hostPath": {"path": "/mnt"}}),
     *(Bad("exit-code-hidden", *_script(kind, "python train.py || true")) for kind in GOOD),
@@ -178,7 +180,7 @@ BAD_COMMANDS = [
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_nothing_is_found_in_a_good_manifest(kind: Kind) -> None:
+def test_nothing_is_found_in_a_good_manifest(kind: CheckedKind) -> None:
     assert ids(found(GOOD[kind]())) == ALLOWED.get(kind, set())
 
 
@@ -243,7 +245,7 @@ def test_a_command_that_holds_its_number_of_workers_may_name_one_number(rule: st
 
 
 @pytest.mark.parametrize("kind", [_TRAINING, _MPI])
-def test_a_job_that_opts_in_nowhere_is_found(kind: Kind) -> None:
+def test_a_job_that_opts_in_nowhere_is_found(kind: CheckedKind) -> None:
     """And is not told of its templates as well."""
     made = changed(GOOD[kind](), "metadata.annotations", None)
     for path in (_TEMPLATES[kind], _LAUNCHERS[kind]):
@@ -269,7 +271,7 @@ def test_the_worst_is_first() -> None:
         changed(GOOD[_TRAINING](), "spec.restartPolicy", "Never"), "spec.etReplicaSpecs.worker.minReplicas", 8
     )
     made = changed(made, f"{_TEMPLATES[_TRAINING]}.metadata.annotations", None)
-    assert [each.severity for each in found(made)] == list(Severity)
+    assert [each.severity for each in found(made)] == list(FindingSeverity)
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.rule}-{bad.kind}-{bad.path.rpartition('.')[2]}")
@@ -280,7 +282,7 @@ def test_problem_and_fix_are_sentences(bad: Bad) -> None:
 
 
 def test_a_measured_checkpoint_is_called_so() -> None:
-    facts = Facts(checkpoint_seconds=42.0, measured=True)
+    facts = CheckedFacts(checkpoint_seconds=42.0, measured=True)
     (first, *_) = found(GOOD[_MPI](), facts)
     assert "a checkpoint takes 42 s as measured" in first.problem
     assert "killed 30 s (the default)" in first.problem

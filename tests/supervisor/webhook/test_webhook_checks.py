@@ -11,8 +11,7 @@ import pytest
 
 from simulator.certificates import SimulatedAuthority
 from supervisor.check import checking
-from supervisor.check.finding import Facts, Problem, Rule, Severity
-from supervisor.check.job import CheckedJob, Kind
+from supervisor.check.job import CheckedFacts, CheckedJob, CheckedKind, CheckRule, FindingSeverity, JobProblem
 from supervisor.refusals import Code, Wire
 from supervisor.webhook.checks import warnings_for
 from supervisor.webhook.review import Request
@@ -21,7 +20,7 @@ from tests.supervisor.check.check_manifests import GOOD, Manifest, changed
 from tests.supervisor.webhook.webhook_pods import review
 from tests.supervisor.webhook.webhook_serving import Asking, asking
 
-_GOOD = GOOD[Kind.MPI_JOB]()
+_GOOD = GOOD[CheckedKind.MPI_JOB]()
 _SCRIPT = "spec.mpiReplicaSpecs.Launcher.template.spec.containers.0.args"
 
 
@@ -80,7 +79,7 @@ async def test_many_warnings_are_counted(asked: Asking) -> None:
     """Names that cannot stand in a header do not."""
     task = {"replicas": 1, "template": {"spec": {"terminationGracePeriodSeconds": 1, "containers": []}}}
     tasks = [{"name": f"a\n{number}", **task} for number in range(20)]
-    warnings = (await _response(asked, changed(GOOD[Kind.VOLCANO_JOB](), "spec.tasks", tasks)))["warnings"]
+    warnings = (await _response(asked, changed(GOOD[CheckedKind.VOLCANO_JOB](), "spec.tasks", tasks)))["warnings"]
     assert len(warnings) == 9
     assert warnings[-1].endswith("and 32 more; `job-supervisor check` shows all")
     assert all(each.isprintable() and len(each) <= 256 for each in warnings)
@@ -98,10 +97,10 @@ async def test_a_job_that_is_not_understood_is_created(asked: Asking, made: Mani
 
 
 async def test_a_job_is_created_if_a_rule_fails(asked: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_job: CheckedJob, _facts: Facts) -> Iterator[Problem]:
+    def broken(_job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(checking, "RULES", (Rule("broken", Severity.ERROR, "nothing", broken),))
+    monkeypatch.setattr(checking, "RULES", (CheckRule("broken", FindingSeverity.ERROR, "nothing", broken),))
     assert "warnings" not in await _response(asked, _GOOD)
 
 
