@@ -20,35 +20,30 @@ class Adapter(Protocol):
         """Executes the outstanding actions; returns False if they must be requested again."""
 
 
-class Adapters:
-    """Selects the adapter of a job; `cluster` is None stand-alone."""
+class LauncherChannel(Protocol):
+    """The connection to launchers that `kubeai-run` started."""
 
-    def __init__(self, standalone: Adapter, cluster: Adapter | None = None) -> None:
-        self._standalone = standalone
+    def publish(self, job: SupervisedJob, order: Order) -> None:
+        """Sends an order unless it was the last one sent; a disconnected launcher gets it when it reconnects."""
+
+
+class Adapters:
+    """Selects the adapter of a job.
+
+    Args:
+        launchers: Gets one order for all actions on a job that `kubeai-run` launches.
+        cluster: The adapter of all other jobs; None stand-alone.
+    """
+
+    def __init__(self, launchers: LauncherChannel, cluster: Adapter | None = None) -> None:
+        self._launchers = launchers
         self._cluster = cluster
 
     async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
-        """Passes the actions to the job's adapter; the actions of a job without one are dropped."""
-        adapter = self._standalone if kind_of(job.name) == STANDALONE else self._cluster
-        return adapter is None or await adapter.carry_out(job, actions)
-
-
-class LauncherChannel(Protocol):
-    """The connection to launchers."""
-
-    def publish(self, job: SupervisedJob, order: Order) -> None:
-        """Sends an order unless it was the last one sent."""
-
-
-class StandaloneJobs:
-    """Implements `Adapter` for jobs that `kubeai-run` launches: one order expresses all actions."""
-
-    def __init__(self, channel: LauncherChannel) -> None:
-        self._channel = channel
-
-    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
-        """Sends the order for `actions`; a disconnected launcher gets it when it reconnects."""
+        """Passes the actions on; those of a job without an adapter are dropped."""
+        if kind_of(job.name) != STANDALONE:
+            return self._cluster is None or await self._cluster.carry_out(job, actions)
         for action in actions:
             _log.debug("job.action", job=job.name, action=type(action).__name__, generation=job.decision.generation)
-        self._channel.publish(job, order_for(job))
+        self._launchers.publish(job, order_for(job))
         return True

@@ -113,23 +113,12 @@ class JobCache(Generic[J]):
 
     def state(self, name: JobName) -> JobState[J] | None:
         """The state of a job; None if there is none of that name. Its pods are read again only when they change."""
-        state = self._read(name)
-        return None if state is None else replace(state, admission=self._admissions(state))
-
-    def resource_request(self, name: JobName) -> ResourceRequest | None:
-        """The resource request of a run of the job; None if it is unknown."""
-        state = self._read(name)
-        return None if state is None else state.job.resource_request
-
-    def _read(self, name: JobName) -> JobState[J] | None:
-        """The state of a job without its admission, read also from the job that its controller has made of it."""
         state, job = self._states.get(name), self._jobs.get(name)
-        if state is not None or job is None:
-            return state
-        made, dependent = self._made(job), self.kind.dependent
-        joined = job if made is None or dependent is None else dependent.joined(job, made)
-        state = self._states[name] = JobState.of(self.kind, name, joined, list(self.pods_of(job)))
-        return state
+        if state is None and job is not None:
+            made, dependent = self._made(job), self.kind.dependent
+            joined = job if made is None or dependent is None else dependent.joined(job, made)
+            state = self._states[name] = JobState.of(self.kind, name, joined, list(self.pods_of(job)))
+        return None if state is None else replace(state, admission=self._admissions(state))
 
     def touched(self, names: Collection[JobName]) -> None:
         """Tells the subscribers about changes of these jobs, of their pods, or of what queues say of them."""
@@ -231,10 +220,12 @@ class ConnectedKind:
 
 def connect(kind: JobKind[J], cache: JobCache[J], cluster: ClusterContext, workloads: Workloads) -> ConnectedKind:
     """Connects the actions of a kind with a cluster, and with the queue of those jobs that one manages."""
+    context = KindContext(
+        cluster=cluster, client=cache.client, wrote=cache.wrote, state=cache.state, namesakes=cache.namesakes
+    )
     client = QueuedJobClient(cluster.server, kind.resource, kind.decode)
-    own = kind.actions(KindContext(jobs=cache, client=cache.client, cluster=cluster))
-    queued = kind.actions(KindContext(jobs=cache, client=client, cluster=cluster))
-    return ConnectedKind(cache, KueueActions(own, queued, workloads))
+    queued = kind.actions(replace(context, client=client))
+    return ConnectedKind(cache, KueueActions(kind.actions(context), queued, workloads))
 
 
 class ClusterJobs:
@@ -288,8 +279,8 @@ class ClusterJobs:
 
     def resource_request(self, name: JobName) -> ResourceRequest | None:
         """The resource request of a run of the job; None if it is unknown."""
-        kind = self.of(name)
-        return None if kind is None else kind.cache.resource_request(name)
+        state = self.state(name)
+        return None if state is None else state.job.resource_request
 
     def growable(self, name: JobName) -> int:
         """How many workers the job's controller can be asked to add now without harm."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum, StrEnum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -59,6 +60,11 @@ class JobObject:
     suspended: bool = False
     resource_request: ResourceRequest | None = None
     spec: JobSpec | None = None
+
+    @property
+    def waiting_since(self) -> datetime | None:
+        """When the job's present start began to wait for pods; None if that is unknown, or is now."""
+        return self.metadata.creation_timestamp
 
     @property
     def run_id(self) -> str:
@@ -209,19 +215,6 @@ class JobActions(Protocol[J]):
         """How many workers the controller can be asked to add now without harm."""
 
 
-class JobLookup(Protocol[J]):
-    """The cached jobs of one kind."""
-
-    def state(self, name: JobName) -> JobState[J] | None:
-        """The state of a job; None if there is none of that name."""
-
-    def namesakes(self, name: JobName) -> bool:
-        """Whether a job in another namespace has the same name."""
-
-    def wrote(self, job: J) -> None:
-        """Records the API server's answer to a write, before the watch delivers it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterContext:
     """The dependencies of the actions of all kinds.
@@ -249,11 +242,21 @@ class ClusterContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindContext(Generic[J]):
-    """The dependencies of the actions of one kind: its cached jobs, a client for them, and the cluster."""
+    """The dependencies of the actions of one kind.
 
-    jobs: JobLookup[J]
-    client: ResourceClient[J]
+    Attributes:
+        cluster: The dependencies of all kinds.
+        client: Changes jobs.
+        wrote: Records the API server's answer to a write, before the watch delivers it.
+        state: Returns the state of a job; None if there is none of that name.
+        namesakes: Returns whether a job in another namespace has the same name.
+    """
+
     cluster: ClusterContext
+    client: ResourceClient[J]
+    wrote: Callable[[J], None]
+    state: Callable[[JobName], JobState[J] | None]
+    namesakes: Callable[[JobName], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from servicekit.bounds import MAX_HOSTS, MAX_ROLES, one_line, unix_seconds, whole
@@ -114,10 +113,6 @@ class JobObservation(ABC, Generic[J, S]):
         """Returns how the job ended; None if it has not."""
 
     @abstractmethod
-    def waiting_since(self) -> datetime | None:
-        """Returns when the job's present start began to wait for pods; None if that is unknown, or is now."""
-
-    @abstractmethod
     def is_freed(self, known: SupervisedJob) -> bool:
         """Returns whether a person has resumed a job that was to stay suspended: it is registered again."""
 
@@ -133,7 +128,10 @@ class JobObservation(ABC, Generic[J, S]):
             return None
         is_ours = self._is_ours()
         if is_ours:
-            why = asked.refusal or self._unnamed()
+            why = asked.refusal
+            is_long = len(job.metadata.name) > _NAME_WITH_ROOM
+            if not why and is_long and any(len(host) > MAX_NAME for host in self.last_hosts()):
+                why = f"The job is not supervised: the names of its pods would have more than {MAX_NAME} characters."
         elif not (why := mistyped_opt_in(self.annotations)):
             return None
         if why:
@@ -147,7 +145,7 @@ class JobObservation(ABC, Generic[J, S]):
         observed = self.observed(spec, Observed(launcher=launcher, instance="", registered_at=now))
         if observed.result is not None:
             return None
-        began = unix_seconds(since) if (since := self.waiting_since()) is not None else None
+        began = unix_seconds(job.waiting_since)
         decision = first_decision(spec, observed, now if began is None else min(now, began))
         if reason := self.reason_if_suspended():
             decision = Decision(generation=1, phase=Phase.SUSPENDED, reason=reason, waiting_since=now)
@@ -167,13 +165,6 @@ class JobObservation(ABC, Generic[J, S]):
             return True
         before = self.known is not None and not self.known.spec.refused
         return not pods and (before or suspended_here)
-
-    def _unnamed(self) -> str:
-        """Why a job is not supervised whose last hosts have too long names; empty if pods can be called so."""
-        is_long = len(self.job.metadata.name) > _NAME_WITH_ROOM
-        if is_long and any(len(host) > MAX_NAME for host in self.last_hosts()):
-            return f"The job is not supervised: the names of its pods would have more than {MAX_NAME} characters."
-        return ""
 
     def _refused(self, why: str) -> SupervisedJob | None:
         """The job of unknown size as it is stored so that people see why it is not supervised.

@@ -44,7 +44,7 @@ from supervisor.ingest.operators import OperatorNoticeEndpoints, RequestEndpoint
 from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.ingest.relays import RelayEndpoints
 from supervisor.ingest.rendezvous import RendezvousEndpoints
-from supervisor.jobs.adapter import Adapters, StandaloneJobs
+from supervisor.jobs.adapter import Adapters
 from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.groups import Groups
 from supervisor.observability.history import JobHistory
@@ -281,7 +281,7 @@ def _decisions(base: Foundation, state: SharedState, leader: "ClusterLeader | No
             ranks=state.ranks,
             saves=state.saves,
             members=state.members,
-            adapter=Adapters(StandaloneJobs(state.launchers), None if leader is None else leader.actuator),
+            adapter=Adapters(state.launchers, None if leader is None else leader.actuator),
             leadership=base.leadership,
             policy=base.settings,
             clock=base.clock,

@@ -43,8 +43,7 @@ from supervisor.jobs.observation import with_request
 from supervisor.jobs.pytorchjob.kind import PYTORCHJOB
 from supervisor.jobs.queues.kueue.workloads import Workload
 from supervisor.jobs.registry import KINDS, job_of, pod_labels, process_of, resources
-from supervisor.jobs.trainingjob.actions import host_lists
-from supervisor.jobs.trainingjob.kind import TRAININGJOB
+from supervisor.jobs.trainingjob.kind import TRAININGJOB, host_lists
 from supervisor.jobs.trainingjob.scaleouts import growable
 from supervisor.store.codec import JobCodec, NoticeCodec, read_job, read_notice
 from tests.hostile.hostile_objects import (

@@ -5,16 +5,14 @@ from collections.abc import Mapping
 import msgspec
 
 from servicekit.kubernetes.client import Resource
-from supervisor.cluster.annotations import MIN_WORKERS, ours
+from supervisor.cluster.annotations import ours
 from supervisor.cluster.podspec import Body
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Framework
-from supervisor.jobs.annotated import asked_count
-from supervisor.jobs.kind import JobKind, KindContext, PodRole, Right, owned_by
+from supervisor.jobs.kind import JobKind, KindContext, Right, owned_by
 from supervisor.jobs.manifest import JobBody, PodTemplate, StartedStatus, decoded
 from supervisor.jobs.observation import refusal
 from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger, only_logs_left
-from supervisor.jobs.replicated.kind import ReplicatedRules, SizeBounds
+from supervisor.jobs.replicated.kind import ReplicatedRules, worker_label
 from supervisor.jobs.replicated.objects import (
     JobCondition,
     ReplicatedJob,
@@ -88,19 +86,12 @@ def read_batch_job(data: bytes | msgspec.Raw) -> ReplicatedJob:
     )
 
 
-def _role(labels: Mapping[str, str]) -> PodRole | None:
-    return PodRole.WORKER if _INDEX in labels else None
-
-
 def _host(job: str, _role: str, index: int) -> Host:
     """The controller gives a pod this host name, and a name with random letters at its end."""
     return Host(f"{job}-{index}")
 
 
-def _bounds(job: ReplicatedJob, asked: ReplicatedSpec) -> SizeBounds:
-    """The controller counts a pod that is deleted as failed, so none leaves while the job runs."""
-    least = asked_count([job.annotations, *asked.annotations], MIN_WORKERS)
-    return SizeBounds(least=None if asked.has_fixed_size else least or None)
+_RULES: ReplicatedRules[ReplicatedJob] = ReplicatedRules(host=_host)
 
 
 def _actions(context: KindContext[ReplicatedJob]) -> ReplicatedJobActions[ReplicatedJob]:
@@ -112,7 +103,7 @@ def _actions(context: KindContext[ReplicatedJob]) -> ReplicatedJobActions[Replic
         # The controller counts a deadline from the last start until it has noted the next one, and would fail the job.
         if job.started_at is not None:
             cleared = await context.client.merge(job, {"status": {"startTime": None}}, "status")
-            context.jobs.wrote(cleared)
+            context.wrote(cleared)
 
     writer = SpecMerger(context=context, size=size, before_start=clear_start)
     return ReplicatedJobActions(context, writer, only_logs_left)
@@ -132,9 +123,8 @@ BATCHJOB = JobKind(
     ),
     pod_labels=frozenset({_INDEX}),
     decode=read_batch_job,
-    role=_role,
+    role=worker_label(_INDEX),
     reference=owned_by("batchjob", _JOBS),
-    # The next run starts from the checkpoint.
-    observe=ReplicatedRules(framework=Framework.TORCHRUN, bounds=_bounds, host=_host).observe,
+    observe=_RULES.observe,
     actions=_actions,
 )

@@ -1,6 +1,6 @@
 """JobSets of Kubernetes as a kind of job: Jobs that are one run. Kinds whose controllers make JobSets build on it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -13,19 +13,18 @@ from supervisor.cluster.annotations import ours
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.podspec import Body
 from supervisor.domain.capacity import ResourceRequest
-from supervisor.domain.ids import Host, cluster_job
-from supervisor.domain.job import Framework, SupervisedJob
-from supervisor.jobs.kind import JobKind, JobReference, JobState, KindContext, PodRole
+from supervisor.domain.ids import cluster_job
+from supervisor.domain.job import SupervisedJob
+from supervisor.jobs.kind import JobKind, JobReference, JobState, KindContext
 from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded
 from supervisor.jobs.observation import refusal
 from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger, only_logs_left
-from supervisor.jobs.replicated.kind import ReplicatedRules, SizeBounds
+from supervisor.jobs.replicated.kind import ReplicatedRules, worker_label
 from supervisor.jobs.replicated.objects import (
     JobCondition,
     ReplicatedJob,
     ReplicatedSpec,
     full_right,
-    noted_start,
     requested_resources,
 )
 
@@ -33,6 +32,7 @@ _JOBSETS = Resource(group="jobset.x-k8s.io", version="v1alpha2", kind="JobSet", 
 _NAME = "jobset.sigs.k8s.io/jobset-name"
 _UID = "jobset.sigs.k8s.io/jobset-uid"
 JOBSET_LABELS = frozenset({_NAME, _UID})
+jobset_role = worker_label(_NAME)
 _CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
 _JOBS = ("batch", "Job")
 _INDEXED = "Indexed"
@@ -44,19 +44,11 @@ _CONDITIONS = {"Completed": JobCondition.SUCCEEDED}
 class JobSet(ReplicatedJob):
     """One JobSet, whose roles are its replicated jobs, and the parts of a role its Jobs.
 
-    Attributes:
-        restarts: How often its controller has made all of its Jobs anew.
-        owner: The job that it is a part of, which suspends it; None if it is nobody's part.
+    Its run also ends when its controller makes all of its Jobs anew. `owner` is the job that it is a part of, which
+    suspends it; None if it is nobody's part.
     """
 
-    restarts: int = 0
     owner: Owner | None = None
-
-    @property
-    def run_id(self) -> str:
-        """The id of its run, which also ends when its controller makes all of its Jobs anew."""
-        started = noted_start(self)
-        return f"{started}.{self.restarts}" if started else ""
 
 
 S = TypeVar("S", bound=JobSet)
@@ -162,27 +154,15 @@ def _asked(body: _JobSetSpec) -> tuple[ReplicatedSpec | None, ResourceRequest | 
     return spec, None if why else requested_resources(largest, demands, sizes)
 
 
-def jobset_role(labels: Mapping[str, str]) -> PodRole | None:
-    """The pods of all Jobs are workers: the run needs each of them."""
-    return PodRole.WORKER if labels.get(_NAME) else None
-
-
-def _bounds(_job: JobSet, _asked: ReplicatedSpec) -> SizeBounds:
-    """None of its pods leaves while it runs, as that fails its Job, and it has one size."""
-    return SizeBounds()
-
-
-def _host(job: str, role: str, index: int) -> Host:
-    """A Job gives its pods this host name, and names with random letters at their end."""
-    return Host(f"{job}-{role}-{index}")
-
-
-# The next run starts from the checkpoint.
-_RULES: ReplicatedRules[Any] = ReplicatedRules(framework=Framework.TORCHRUN, bounds=_bounds, host=_host)
+_RULES: ReplicatedRules[Any] = ReplicatedRules()
+"""None of its pods leaves while it runs, as that fails its Job, and it has one size. A Job gives its pods a host name
+of its own name and their index, and names with random letters at their end."""
 
 
 def observe_jobset(state: JobState[S], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
     """See `supervisor.jobs.kind.JobKind.observe`. The pods of Jobs that prepare the training are no hosts of it."""
+    if state.job.owner is not None:
+        return None  # A part of another job is no job of its own.
     name, asked = state.job.metadata.name, state.job.spec
     roles = {f"{name}-{role}" for role in ({} if asked is None else asked.sizes)}
     # The name of a Job ends in its number.
@@ -207,17 +187,8 @@ def labelled(name: str, uid_label: str = "") -> Callable[[Pod], JobReference | N
 
 def jobset_actions(context: KindContext[S]) -> ReplicatedJobActions[S]:
     """Builds actions that suspend and resume JobSets, or the jobs that JobSets are made of, by their spec."""
-
-    def size(_asked: ReplicatedSpec, _pods: int) -> Mapping[str, object]:
-        # The controller's webhook accepts no other size, also of a suspended JobSet.
-        return {}
-
-    return ReplicatedJobActions(context, SpecMerger(context=context, size=size), only_logs_left)
-
-
-def _observe(state: JobState[JobSet], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-    """A part of another job is no job of its own."""
-    return None if state.job.owner is not None else observe_jobset(state, known, now)
+    # The controller's webhook accepts no other size, also of a suspended JobSet.
+    return ReplicatedJobActions(context, SpecMerger(context=context), only_logs_left)
 
 
 JOBSET = JobKind(
@@ -228,6 +199,6 @@ JOBSET = JobKind(
     decode=read_jobset,
     role=jobset_role,
     reference=labelled("jobset", _UID),
-    observe=_observe,
+    observe=observe_jobset,
     actions=jobset_actions,
 )

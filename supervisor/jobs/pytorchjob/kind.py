@@ -3,7 +3,7 @@
 import re
 
 from servicekit.kubernetes.client import Resource
-from supervisor.domain.job import Capability, Framework
+from supervisor.domain.job import Capability
 from supervisor.jobs.replicated.kind import SizeBounds, roles_kind
 from supervisor.jobs.replicated.objects import ReplicaShape, ReplicatedJob, ReplicatedSpec
 
@@ -35,7 +35,6 @@ def _bounds(_job: ReplicatedJob, asked: ReplicatedSpec) -> SizeBounds:
 PYTORCHJOB = roles_kind(
     "pytorchjob",
     Resource(group="kubeflow.org", version="v1", kind="PyTorchJob", plural="pytorchjobs", namespaced=True),
-    Framework.TORCHRUN,
     ReplicaShape(
         replicas="pytorchReplicaSpecs",
         roles=("Master", "Worker"),

@@ -33,34 +33,35 @@ class SpecMerger(Generic[R]):
 
     Attributes:
         context: The jobs and their client.
-        size: Returns the part of a spec that makes a run of so many pods.
+        size: Returns the part of a spec that makes a run of so many pods; None for jobs of one size.
         policy: The part of a spec with the field `suspend`; empty if the spec itself has it.
         before_start: Called before a suspended job is resumed.
     """
 
     context: KindContext[R]
-    size: Callable[[ReplicatedSpec, int], Mapping[str, object]]
+    size: Callable[[ReplicatedSpec, int], Mapping[str, object]] | None = None
     policy: str = ""
     before_start: Callable[[R], Awaitable[None]] | None = None
 
     async def suspend(self, job: R, annotations: Mapping[str, str]) -> None:
         # The size stays as it is: an operator may delete those pods alone that it would make.
-        await self._merge(job, self._suspension(suspend=True), annotations)
+        await self._merge(job, annotations, suspend=True)
 
     async def resize(self, job: R, pods: int, annotations: AnnotationChanges) -> None:
         if job.suspended and self.before_start is not None:
             await self.before_start(job)
         # A job that grows stays suspended if a person has suspended it meanwhile.
-        resumed = self._suspension(suspend=False) if job.suspended else {}
-        size = {} if job.spec is None else self.size(job.spec, pods)
-        await self._merge(job, {**resumed, **size}, annotations)
+        size = {} if job.spec is None or self.size is None else self.size(job.spec, pods)
+        await self._merge(job, annotations, suspend=False if job.suspended else None, size=size)
 
-    def _suspension(self, *, suspend: bool) -> Mapping[str, object]:
-        return {self.policy: {"suspend": suspend}} if self.policy else {"suspend": suspend}
-
-    async def _merge(self, job: R, spec: Mapping[str, object], annotations: AnnotationChanges) -> None:
+    async def _merge(
+        self, job: R, annotations: AnnotationChanges, *, suspend: bool | None, size: Mapping[str, object] = {}
+    ) -> None:
+        spec = dict(size)
+        if suspend is not None:
+            spec |= {self.policy: {"suspend": suspend}} if self.policy else {"suspend": suspend}
         merged = await self.context.client.merge(job, {"spec": spec}, metadata={"annotations": annotations})
-        self.context.jobs.wrote(merged)
+        self.context.wrote(merged)
 
 
 def no_pods_left(state: JobState[R]) -> bool:

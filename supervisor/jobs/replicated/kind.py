@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from functools import partial
 from typing import Generic
-
-import msgspec
 
 from servicekit.bounds import MAX_LISTED_WORKERS
 from servicekit.kubernetes.client import Resource
+from supervisor.cluster.annotations import MIN_WORKERS
 from supervisor.cluster.objects import PodPhase
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Capability, Framework, Observed, Phase, Result, Spec, SupervisedJob
+from supervisor.jobs.annotated import asked_count
 from supervisor.jobs.kind import JobKind, JobState, KindContext, PodRole, owned_by
 from supervisor.jobs.observation import STATUS_OF, JobObservation, marked_result, observed_run
 from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger
@@ -43,20 +43,45 @@ class SizeBounds:
     capabilities: frozenset[Capability] = frozenset({Capability.FIXED_HOSTS})
 
 
+def annotated_bounds(job: ReplicatedJob, asked: ReplicatedSpec) -> SizeBounds:
+    """Returns the bounds of a job whose controller fails it, or counts a failure, as soon as a pod is deleted.
+
+    Nothing leaves while it runs. It is resumed with as many workers as its annotation allows.
+    """
+    workers = asked_count([job.annotations, *asked.annotations], MIN_WORKERS)
+    if not workers or asked.has_fixed_size:
+        return SizeBounds()
+    return SizeBounds(least=workers + asked.others)
+
+
+def pod_host(job: str, role: str, index: int) -> Host:
+    """Returns the host that a pod will be whose controller names it by its job, its role and its number in the role."""
+    return Host(f"{job}-{role.lower()}-{index}")
+
+
+def worker_label(label: str) -> Callable[[Mapping[str, str]], PodRole | None]:
+    """Returns the `role` of a kind where all pods with this label are workers: the run needs each of them."""
+
+    def role(labels: Mapping[str, str]) -> PodRole | None:
+        return PodRole.WORKER if labels.get(label) else None
+
+    return role
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedRules(Generic[R]):
     """The differences between kinds of replicas when their jobs are observed.
 
     Attributes:
-        framework: The framework that trains.
+        framework: The framework that trains. Of most, only the next run starts from the checkpoint.
         bounds: Reads the bounds of a job.
         host: Returns the host that a pod will be: by the name of its job, its role and its number in the role.
         own: The annotations of the kind.
     """
 
-    framework: Framework
-    bounds: Callable[[R, ReplicatedSpec], SizeBounds]
-    host: Callable[[str, str, int], Host]
+    framework: Framework = Framework.TORCHRUN
+    bounds: Callable[[R, ReplicatedSpec], SizeBounds] = annotated_bounds
+    host: Callable[[str, str, int], Host] = pod_host
     own: frozenset[str] = frozenset()
 
     def observe(self, state: JobState[R], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
@@ -144,9 +169,6 @@ class ReplicatedObservation(JobObservation[R, ReplicatedSpec]):
             return Result.SUCCEEDED
         return Result.FAILED if JobCondition.FAILED in job.conditions else None
 
-    def waiting_since(self) -> datetime | None:
-        return self.job.waiting_since
-
     def is_freed(self, known: SupervisedJob) -> bool:
         if self.job.suspended:
             return False
@@ -170,21 +192,14 @@ def resized_role(shape: ReplicaShape) -> Callable[[ReplicatedSpec, int], Mapping
 def roles_kind(
     name: str,
     resource: Resource,
-    framework: Framework,
     shape: ReplicaShape,
-    bounds: Callable[[ReplicatedJob, ReplicatedSpec], SizeBounds],
+    bounds: Callable[[ReplicatedJob, ReplicatedSpec], SizeBounds] = annotated_bounds,
 ) -> JobKind[ReplicatedJob]:
     """Builds a kind whose jobs have a run policy, and replicas by role: all roles are workers, as a run needs each."""
     roles = {role.lower() for role in shape.roles}
 
-    def decode(data: bytes | msgspec.Raw) -> ReplicatedJob:
-        return read_replicated_job(data, shape)
-
     def role(labels: Mapping[str, str]) -> PodRole | None:
         return PodRole.WORKER if labels.get(shape.role_label) in roles else None
-
-    def host(job: str, role: str, index: int) -> Host:
-        return Host(f"{job}-{role.lower()}-{index}")
 
     def actions(context: KindContext[ReplicatedJob]) -> ReplicatedJobActions[ReplicatedJob]:
         return ReplicatedJobActions(context, SpecMerger(context=context, size=resized_role(shape), policy="runPolicy"))
@@ -194,9 +209,9 @@ def roles_kind(
         resource=resource,
         rights=(full_right(resource),),
         pod_labels=frozenset({shape.role_label}),
-        decode=decode,
+        decode=partial(read_replicated_job, shape=shape),
         role=role,
         reference=owned_by(name, resource),
-        observe=ReplicatedRules(framework=framework, bounds=bounds, host=host).observe,
+        observe=ReplicatedRules(bounds=bounds).observe,
         actions=actions,
     )

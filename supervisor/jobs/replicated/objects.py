@@ -100,16 +100,29 @@ class ReplicatedSpec(JobSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedJob(JobObject):
-    """One job; `started_at` is when its controller first saw it, or last resumed it."""
+    """One job.
+
+    Attributes:
+        conditions: Those that are true.
+        started_at: When its controller first saw it, or last resumed it.
+        restarts: How often its controller has made all of its pods anew; None where that is another start.
+    """
 
     conditions: frozenset[str] = frozenset()
     started_at: datetime | None = None
+    restarts: int | None = None
     spec: ReplicatedSpec | None = None
 
     @property
     def run_id(self) -> str:
-        """The id of its run: a controller sets the time of the start anew when it resumes a job."""
-        return noted_start(self)
+        """The id of its run: a controller sets the time of the start anew when it resumes a job.
+
+        Pods may run before it notes a resume. Until then it also says that the job is suspended.
+        """
+        if self.suspended or JobCondition.SUSPENDED in self.conditions or self.started_at is None:
+            return ""
+        start = self.started_at.isoformat()
+        return start if self.restarts is None else f"{start}.{self.restarts}"
 
     @property
     def waiting_since(self) -> datetime | None:
@@ -124,16 +137,6 @@ class ReplicatedJob(JobObject):
 
 
 R = TypeVar("R", bound=ReplicatedJob)
-
-
-def noted_start(job: ReplicatedJob) -> str:
-    """When the run of a job began, as its controller has noted it; empty until then, and while it is suspended.
-
-    Pods may run before it notes a resume. Until then it also says that the job is suspended.
-    """
-    if job.suspended or JobCondition.SUSPENDED in job.conditions or job.started_at is None:
-        return ""
-    return job.started_at.isoformat()
 
 
 def requested_resources(scaled: str, demands: Mapping[str, Demand], sizes: Mapping[str, int]) -> ResourceRequest:

@@ -1,11 +1,8 @@
-"""TFJobs of training-operator as a kind of job."""
+"""TFJobs of training-operator as a kind of job: the operator fails a job as soon as one of its pods is deleted."""
 
 from servicekit.kubernetes.client import Resource
-from supervisor.cluster.annotations import MIN_WORKERS
-from supervisor.domain.job import Framework
-from supervisor.jobs.annotated import asked_count
-from supervisor.jobs.replicated.kind import SizeBounds, roles_kind
-from supervisor.jobs.replicated.objects import ReplicaShape, ReplicatedJob, ReplicatedSpec
+from supervisor.jobs.replicated.kind import roles_kind
+from supervisor.jobs.replicated.objects import ReplicaShape
 
 SHAPE = ReplicaShape(
     replicas="tfReplicaSpecs",
@@ -16,16 +13,8 @@ SHAPE = ReplicaShape(
 )
 
 
-def _bounds(job: ReplicatedJob, asked: ReplicatedSpec) -> SizeBounds:
-    """The operator fails the job as soon as a pod is deleted, so nothing leaves while it runs."""
-    workers = asked_count([job.annotations, *asked.annotations], MIN_WORKERS)
-    return SizeBounds(least=workers + asked.others if workers else None)
-
-
 TFJOB = roles_kind(
     "tfjob",
     Resource(group="kubeflow.org", version="v1", kind="TFJob", plural="tfjobs", namespaced=True),
-    Framework.TORCHRUN,  # The next run starts from the checkpoint.
     SHAPE,
-    _bounds,
 )

@@ -1,142 +1,246 @@
-"""TrainingJobs of et-operator as a kind of job: Horovod jobs with a launcher, submitted with Arena."""
+"""TrainingJobs of et-operator as a kind of job: Horovod jobs with a launcher, submitted with Arena.
 
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import datetime
+Each change of an action applies to the present version of an object, or is refused.
+"""
 
-from servicekit.bounds import MAX_LISTED_WORKERS
-from supervisor.cluster.objects import PodPhase
-from supervisor.decide.reasons import freed
-from supervisor.domain.ids import Host
-from supervisor.domain.job import ELASTIC, Framework, Observed, Phase, Result, Spec, SupervisedJob
-from supervisor.jobs.kind import HostDiscovery, JobKind, JobState, PodRole, Right, owned_by
-from supervisor.jobs.observation import STATUS_OF, JobObservation, marked_result, observed_launcher
-from supervisor.jobs.trainingjob.actions import TrainingJobActions
-from supervisor.jobs.trainingjob.discovery import DISCOVERY
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from servicekit.bounds import MAX_SLOTS, whole
+from servicekit.failpoints import failpoint
+from servicekit.kubernetes.client import Resource, ResourceClient
+from servicekit.kubernetes.errors import ApiUnavailableError, ConflictError, NotFoundError
+from servicekit.kubernetes.execute import execute
+from servicekit.kubernetes.objects import Metadata, ObjectKey
+from supervisor.cluster.annotations import EXCLUDED, OURS, REQUESTED, STATUS, SUSPENDED_BY
+from supervisor.cluster.objects import Pod
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Result
+from supervisor.jobs.kind import (
+    ActionProgress,
+    HostDiscovery,
+    JobKind,
+    JobState,
+    KindContext,
+    PodRole,
+    Right,
+    RootTasks,
+    owned_by,
+)
+from supervisor.jobs.observation import STATUS_OF
+from supervisor.jobs.trainingjob.discovery import DISCOVERY, exclusion_command, exclusion_lines
 from supervisor.jobs.trainingjob.objects import (
     KIND,
+    OWN_ANNOTATIONS,
     SCALE_OUT,
+    SIZE,
     SUSPENDED,
     TRAINING_JOBS,
     JobPhase,
     TrainingJob,
     TrainingJobFailpoint,
     TrainingJobSpec,
+    observe_training_job,
     read_training_job,
 )
+from supervisor.jobs.trainingjob.objects import TrainingJobFailpoint as At
+from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 
 _ROLE = "training-job-role"
-_ANNOTATIONS = frozenset({SUSPENDED})
+_CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
+_MAX_ATTEMPTS = 20
+"""Attempts at a change that conflicts: the operator writes a job's status several times a second while it starts."""
 
-_OF_THE_OPERATOR = (Phase.WAITING, Phase.RUNNING, Phase.SHRINKING)
-"""The phases in which the operator starts the job and keeps it running."""
+_STARTED_OVER: Mapping[str, object] = {
+    "phase": JobPhase.CREATED,
+    "conditions": [],
+    "currentScaler": None,
+    "targetWorkers": None,
+    "currentWorkers": None,
+}
+"""The status from which the operator starts a job; it cannot leave Suspended by itself."""
 
-_STOPPED = (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
-"""A run that fails in one of these phases was stopped by the supervisor."""
+_SUSPENSION: Mapping[str, str] = {SUSPENDED: "true", SUSPENDED_BY: OURS}
+_MARKS = frozenset({*_SUSPENSION, STATUS})
 
-_SUSPENDED_BEFORE = "The job was already suspended; waiting for capacity."
+_REQUESTED_PATH = "/metadata/annotations/" + REQUESTED.replace("~", "~0").replace("/", "~1")
+_REPLICAS_PATH = "/spec/etReplicaSpecs/worker/replicas"
+
+Operation = Mapping[str, object]
+"""An operation of a JSON patch."""
 
 
-class TrainingJobObservation(JobObservation[TrainingJob, TrainingJobSpec]):
-    """One look at a TrainingJob."""
+class _HostFiles(msgspec.Struct, frozen=True):
+    """The ConfigMap of a job, in which the operator writes its lists of hosts."""
 
-    launcher_suffix = "-launcher"
+    metadata: Metadata
+    data: dict[str, str] = {}
 
-    def last_hosts(self) -> list[Host]:
-        return [Host(f"{self.job.metadata.name}-worker-{self.asked.replicas - 1}")]
 
-    def spec(self) -> Spec:
-        asked, requested = self.asked, self.requested
-        least = min(max(asked.least or requested, 1), requested)
-        return Spec(
-            framework=self.framework,
-            min_workers=least,
-            max_workers=min(max(asked.most or requested, requested), MAX_LISTED_WORKERS),
-            requested_workers=requested,
-            launcher_host=Host(f"{self.job.metadata.name}-launcher"),
-            capabilities=ELASTIC,
-            # A fixed number of processes in the command needs that many workers.
-            least_to_start=least if asked.sized_by_variable else requested,
+class TrainingJobActions:
+    """Implements `JobActions`."""
+
+    def __init__(self, context: KindContext[TrainingJob]) -> None:
+        self._context = context
+        self._scale_outs = ScaleOuts(context)
+        self._config_maps = ResourceClient(
+            context.cluster.server, _CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=_HostFiles)
         )
+        self._excluded: dict[JobName, tuple[str, frozenset[Host]]] = {}
+        self.standby_tasks: RootTasks = {"scaleout.follow": self._scale_outs.reflector.run}
+        self.leader_tasks: RootTasks = {"scaleout.tidy": self._scale_outs.tidy}
 
-    def observed(self, spec: Spec, before: Observed) -> Observed:
-        job, launcher = self.job, self.state.launcher
-        observed = observed_launcher(launcher, self.known, before)
-        # The operator believes that there is a launcher.
-        is_missing = launcher is None and job.has_launcher
-        lost_since = self.now if observed.launcher_lost_since is None else observed.launcher_lost_since
-        return replace(
-            observed,
-            restarts=job.restarts,
-            hosts=self._hosts(spec, running=observed.running),
-            result=before.result or self.result(),
-            launcher_lost_since=lost_since if is_missing else None,
-        )
+    async def exclude(self, state: JobState[TrainingJob], hosts: Collection[Host]) -> ActionProgress:
+        launcher, asked = state.launcher, state.job.spec
+        if launcher is None or asked is None:
+            return ActionProgress.PENDING
+        # Excluded hosts that are gone but still in the operator's list. The operator does not check its workers while
+        # it adds some; Horovod would start processes on hosts that are gone.
+        there = {pod.host for pod in state.workers}
+        before = launcher.annotations.get(EXCLUDED, "").split()
+        unlisted = frozenset(Host(name) for name in before if name in state.job.current and name not in there)
+        written = (launcher.metadata.uid, frozenset(hosts) | unlisted)
+        if self._excluded.get(state.name) != written:
+            await self._list_without(launcher, asked.launcher.container, written[1])
+            # What was written for jobs that are gone is forgotten.
+            jobs = self._context.cluster.snapshot().jobs
+            self._excluded = {job: known for job, known in self._excluded.items() if job in jobs}
+            self._excluded[state.name] = written
+        return ActionProgress.SETTLING if unlisted else ActionProgress.IN_PLACE
 
-    def _hosts(self, spec: Spec, *, running: bool) -> frozenset[Host]:
-        """The running workers, including terminating ones; before a start, those that the operator would create.
+    async def suspend(self, state: JobState[TrainingJob]) -> ActionProgress:
+        """It is in place once the operator reports it and the job has no pods left."""
+        if state.job.phase is JobPhase.SUSPENDED and state.job.suspended and not state.pods:
+            return ActionProgress.IN_PLACE
+        await self._suspend(state, _SUSPENSION)
+        return ActionProgress.PENDING
 
-        This matches the operator's list in the launcher; the lists in the job's status lag behind. The operator lists
-        the pods of a ScaleOut only once all of them run. It deletes the pods of a suspended job one by one: those
-        changes are ignored, as each would cause a write.
+    async def end(self, state: JobState[TrainingJob], result: Result) -> None:
+        await self._suspend(state, {**_SUSPENSION, STATUS: STATUS_OF[result]})
+
+    async def resume(self, state: JobState[TrainingJob], workers: int, requested: int) -> ActionProgress:
+        """It is checked until the run exists: the operator may overwrite our status with its old one."""
+        client = self._context.client
+
+        async def start(job: TrainingJob) -> TrainingJob:
+            """Makes the operator start the job; continues an interrupted start."""
+            if job.phase is not JobPhase.SUSPENDED or job.spec is None:
+                return job
+            if operations := size_changes(job, job.spec, workers, requested):
+                job = await client.patch(job, operations)
+                failpoint(At.RUN_SIZED)
+            if job.annotations.keys() & _MARKS:
+                freed = dict.fromkeys(_MARKS)
+                job = await client.merge(job, {}, metadata={"annotations": freed, **_version(job)})
+                failpoint(At.RUN_FREED)
+            return await client.merge(job, {"status": _STARTED_OVER}, "status", metadata=_version(job))
+
+        if state.job.phase is not JobPhase.SUSPENDED:
+            return ActionProgress.SETTLING
+        if await self._scale_outs.gone(state):
+            await self._rewrite_lists(state.job, workers)
+            failpoint(At.RUN_LISTED)
+            await self._change(state.job, start)
+            failpoint(At.RUN_STARTED)
+        return ActionProgress.PENDING
+
+    async def grow(self, state: JobState[TrainingJob], workers: int, number: int, seconds: float) -> None:
+        await self._scale_outs.request(state, workers, number, seconds)
+
+    def growable(self, state: JobState[TrainingJob]) -> int:
+        return self._scale_outs.growable(state)
+
+    async def _suspend(self, state: JobState[TrainingJob], marks: Mapping[str, str]) -> None:
+        """Makes the operator delete all the job's pods, unless the job has succeeded.
+
+        The annotation would change a succeeded job to Suspended, and the next resume would train it again.
         """
-        job = self.job
-        if not running or job.suspended:
-            return frozenset(job.worker_names(spec.requested_workers))
-        listed = job.targets | job.current
-        return frozenset(
-            pod.host
-            for pod in self.state.workers
-            if pod.phase is PodPhase.RUNNING and (SCALE_OUT not in pod.labels or pod.key.name in listed)
-        )
 
-    def result(self) -> Result | None:
-        job, launcher = self.job, self.state.launcher
-        held = (job.suspended and job.phase is JobPhase.SUSPENDED) or job.phase is JobPhase.FAILED
-        if held and (marked := marked_result(job.annotations)) is not None:
-            return marked
-        # The launcher's exit counts before the operator has noticed it: a succeeded job must never be suspended.
-        if job.phase is JobPhase.SUCCEEDED or (launcher is not None and launcher.succeeded):
-            return Result.SUCCEEDED
-        stopped = self.known is not None and self.known.decision.phase in _STOPPED
-        final = not self.asked.restarts or job.restarts >= self.asked.backoff_limit
-        return Result.FAILED if job.phase is JobPhase.FAILED and final and not stopped else None
+        async def mark(job: TrainingJob) -> TrainingJob:
+            if job.phase is JobPhase.SUCCEEDED or job.annotations.items() >= marks.items():
+                return job
+            return await self._context.client.merge(job, {}, metadata={"annotations": marks, **_version(job)})
 
-    def waiting_since(self) -> datetime | None:
-        """When the job's present start began to wait: the job may have run for days before."""
-        job = self.job
-        return job.metadata.creation_timestamp if job.phase is JobPhase.NEW else job.moved_at
+        if state.launcher is None or not state.launcher.succeeded:
+            await self._change(state.job, mark)
+            failpoint(At.RUN_SUSPENDED)
 
-    def reason_if_suspended(self) -> str:
-        if self.job.suspended:
-            return _SUSPENDED_BEFORE
-        return freed() if self.job.phase is JobPhase.SUSPENDED else ""
+    async def _list_without(self, launcher: Pod, container: str, hosts: Collection[Host]) -> None:
+        """Makes a launcher list all of the operator's hosts except these.
 
-    def is_freed(self, known: SupervisedJob) -> bool:
-        """Returns whether somebody has changed the state of a stored job, so that it must be registered again."""
-        job, state, decision = self.job, self.state, known.decision
-        if job.suspended:
-            return False
-        if known.observed.result in STATUS_OF:
-            resumed = job.phase is not JobPhase.FAILED  # A person has resumed a job that had timed out.
-        else:
-            # A person has started a job that was about to be resumed here.
-            adopted = decision.phase is Phase.SUSPENDED and not (decision.run or decision.hosts or known.observed.run)
-            resumed = adopted and job.phase is not JobPhase.SUSPENDED
-        # The operator writes Suspended from its older copy of a job that somebody suspends and resumes within 0.2 s,
-        # and never leaves Suspended by itself. In the other phases the supervisor suspends or resumes the job, or its
-        # queue holds it.
-        is_queued = state.admission is not None and bool(state.admission.held)
-        is_left_so = job.phase is JobPhase.SUSPENDED and not state.pods and not is_queued
-        return resumed or (is_left_so and decision.phase in _OF_THE_OPERATOR)
+        It sets an annotation and, unless a volume exposes that as a file, runs a command in the launcher's container.
+        """
+        text = exclusion_lines(hosts)
+        if launcher.annotations.get(EXCLUDED, "") != text:
+            await self._context.cluster.pods.merge(launcher, {}, metadata={"annotations": {EXCLUDED: text}})
+            failpoint(At.EXCLUSIONS_SHOWN)
+        if EXCLUDED in launcher.shown:
+            return
+        ran = await execute(self._context.cluster.server, launcher.key, container, exclusion_command(hosts))
+        if ran.code:
+            raise ApiUnavailableError(
+                f"{launcher.key.name} cannot leave hosts out: code {ran.code}, {ran.output.strip()}"
+            )
+        failpoint(At.EXCLUSIONS_LISTED)
+
+    async def _rewrite_lists(self, job: TrainingJob, workers: int) -> None:
+        """Updates the job's ConfigMap: the operator keeps an existing one, with the hosts of the last run."""
+        slots = 1 if job.spec is None else job.spec.slots
+        try:
+            read = await self._config_maps.get(ObjectKey(job.metadata.namespace, f"{job.metadata.name}-config"))
+            if changes := host_lists(read.data, job.worker_names(workers), slots):
+                await self._config_maps.merge(read, {"data": changes})
+        except NotFoundError:
+            return
+
+    async def _change(self, known: TrainingJob, change: Callable[[TrainingJob], Awaitable[TrainingJob]]) -> None:
+        """Applies a change to the present version of the job, and retries it after conflicts."""
+        job, uid = known, known.metadata.uid
+        for _ in range(_MAX_ATTEMPTS):
+            try:
+                self._context.wrote(await change(job))
+            except ConflictError:
+                job = await self._context.client.get(known.metadata.key)
+                if job.metadata.uid != uid:
+                    raise NotFoundError("another job has the same name now") from None
+            else:
+                return
+        raise ApiUnavailableError(f"{known.metadata.name} changes faster than it can be changed")
 
 
-def _observe(state: JobState[TrainingJob], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-    asked = state.job.spec
-    if asked is None:
-        return None
-    look = TrainingJobObservation(state, asked, known, now, framework=Framework.HOROVOD, own=_ANNOTATIONS)
-    return look.supervised()
+def _version(job: TrainingJob) -> Mapping[str, str]:
+    """Makes the API server refuse a change to a newer version."""
+    return {"resourceVersion": job.metadata.resource_version}
+
+
+def size_changes(job: TrainingJob, asked: TrainingJobSpec, workers: int, requested: int) -> list[Operation]:
+    """The operations that give a job so many workers; none where it has them. Its own number is noted beside it."""
+    changes: list[Operation] = []
+    if asked.replicas != workers:
+        changes.append({"op": "replace", "path": _REPLICAS_PATH, "value": workers})
+        for template in (asked.launcher, asked.worker):
+            # A variable of that name that does not hold the number of workers has another meaning.
+            size = template.variables.get(SIZE)
+            if size is not None and size.value == str(asked.replicas):
+                changes.append({"op": "replace", "path": size.path, "value": str(workers)})
+    noted = None if workers == requested else str(requested)
+    if noted is not None and job.annotations.get(REQUESTED) != noted:
+        changes.append({"op": "add", "path": _REQUESTED_PATH, "value": noted})
+    elif noted is None and REQUESTED in job.annotations:
+        changes.append({"op": "remove", "path": _REQUESTED_PATH})
+    return changes
+
+
+def host_lists(data: Mapping[str, str], hosts: Sequence[Host], slots: int) -> dict[str, str]:
+    """The entries of the job's ConfigMap that list hosts, and do not list just these, with the lists to write."""
+    _, _, written = data.get("hostfile", "").partition("\n")[0].rpartition(":")
+    slots = whole(written, MAX_SLOTS) or slots  # As the operator wrote it.
+    wanted = {
+        "hostfile": "".join(f"{host}:{slots}\n" for host in hosts),
+        "deepspeed-hostfile": "".join(f"{host} slots={slots}\n" for host in hosts),
+    }
+    return {name: text for name, text in wanted.items() if name in data and data[name] != text}
 
 
 def _role(labels: Mapping[str, str]) -> PodRole | None:
@@ -182,12 +286,12 @@ TRAININGJOB = JobKind(
         ),
     ),
     pod_labels=frozenset({_ROLE, SCALE_OUT}),
-    annotations=_ANNOTATIONS,
+    annotations=OWN_ANNOTATIONS,
     discovery=HostDiscovery(directory="/etc/edl", file="discover_hosts.sh", script=DISCOVERY),
     failpoints=tuple(TrainingJobFailpoint),
     decode=read_training_job,
     role=_role,
     reference=owned_by(KIND, TRAINING_JOBS),
-    observe=_observe,
+    observe=observe_training_job,
     actions=TrainingJobActions,
 )

@@ -1,4 +1,4 @@
-"""TrainingJobs of et-operator, and their reader, which accepts whatever the operator accepts."""
+"""TrainingJobs of et-operator: their reader, which accepts whatever the operator accepts, and their observation."""
 
 import re
 from collections.abc import Mapping
@@ -11,12 +11,15 @@ import msgspec
 from servicekit.bounds import MAX_LISTED_WORKERS, MAX_SLOTS, counted, nearest_seconds, whole
 from servicekit.kubernetes.client import Resource
 from supervisor.cluster.annotations import PREFIX, ours
+from supervisor.cluster.objects import PodPhase
 from supervisor.cluster.podspec import Body, amounts_of
+from supervisor.decide.reasons import freed
 from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.domain.ids import Host
-from supervisor.jobs.kind import JobObject, JobSpec
+from supervisor.domain.job import ELASTIC, Framework, Observed, Phase, Result, Spec, SupervisedJob
+from supervisor.jobs.kind import JobObject, JobSpec, JobState
 from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded
-from supervisor.jobs.observation import refusal
+from supervisor.jobs.observation import STATUS_OF, JobObservation, marked_result, observed_launcher, refusal
 
 TRAINING_JOBS = Resource(
     group="kai.alibabacloud.com", version="v1alpha1", kind="TrainingJob", plural="trainingjobs", namespaced=True
@@ -25,6 +28,7 @@ KIND = "trainingjob"
 
 SUSPENDED = f"{PREFIX}job-suspended"
 """The annotation that makes the operator delete a job's pods, and start it again when it is removed."""
+OWN_ANNOTATIONS = frozenset({SUSPENDED})
 SCALE_OUT = "scaleout-name"
 """The label of pods that the operator made for a ScaleOut."""
 
@@ -38,6 +42,15 @@ _DEFAULT_BACKOFF_LIMIT = 6
 
 _HOSTFILE_WRITER = amounts_of({"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"})
 """The requests of an init container that the operator adds to launchers; they must be free for a moment."""
+
+
+_OF_THE_OPERATOR = (Phase.WAITING, Phase.RUNNING, Phase.SHRINKING)
+"""The phases in which the operator starts the job and keeps it running."""
+
+_STOPPED = (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
+"""A run that fails in one of these phases was stopped by the supervisor."""
+
+_SUSPENDED_BEFORE = "The job was already suspended; waiting for capacity."
 
 
 class TrainingJobFailpoint(StrEnum):
@@ -98,13 +111,6 @@ class TrainingJobSpec(JobSpec):
     restarts: bool
     backoff_limit: int
 
-    @property
-    def sized_by_variable(self) -> bool:
-        """Whether changing a variable of the launcher is enough to resize the job."""
-        size = self.launcher.variables.get(SIZE)
-        computed = _COMPUTED.search(self.launcher.command) is not None
-        return computed and size is not None and size.value == str(self.replicas)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob(JobObject):
@@ -123,11 +129,9 @@ class TrainingJob(JobObject):
     spec: TrainingJobSpec | None = None
 
     @property
-    def has_launcher(self) -> bool:
-        """Whether the operator believes that there is a launcher; then it creates none, even if the pod is gone."""
-        if self.suspended:
-            return False
-        return self.phase in (JobPhase.RUNNING, JobPhase.SCALING) or (self.phase is JobPhase.CREATED and self.launched)
+    def waiting_since(self) -> datetime | None:
+        """When its present start began to wait: the job may have run for days before."""
+        return self.metadata.creation_timestamp if self.phase is JobPhase.NEW else self.moved_at
 
     def worker_names(self, workers: int) -> list[Host]:
         """The names of the workers that the operator creates at a start."""
@@ -241,3 +245,106 @@ def _number(written: int | None, replicas: _TrainingReplicas, name: str) -> int 
             if each.name == name and (found := whole(each.value, MAX_LISTED_WORKERS)) is not None:
                 return found
     return None
+
+
+class TrainingJobObservation(JobObservation[TrainingJob, TrainingJobSpec]):
+    """One look at a TrainingJob."""
+
+    launcher_suffix = "-launcher"
+
+    def last_hosts(self) -> list[Host]:
+        return [Host(f"{self.job.metadata.name}-worker-{self.asked.replicas - 1}")]
+
+    def spec(self) -> Spec:
+        asked, requested = self.asked, self.requested
+        least = min(max(asked.least or requested, 1), requested)
+        # Changing a variable of the launcher is enough to resize the job.
+        size = asked.launcher.variables.get(SIZE)
+        is_computed = _COMPUTED.search(asked.launcher.command) is not None
+        sized_by_variable = is_computed and size is not None and size.value == str(asked.replicas)
+        return Spec(
+            framework=self.framework,
+            min_workers=least,
+            max_workers=min(max(asked.most or requested, requested), MAX_LISTED_WORKERS),
+            requested_workers=requested,
+            launcher_host=Host(f"{self.job.metadata.name}-launcher"),
+            capabilities=ELASTIC,
+            # A fixed number of processes in the command needs that many workers.
+            least_to_start=least if sized_by_variable else requested,
+        )
+
+    def observed(self, spec: Spec, before: Observed) -> Observed:
+        job, launcher = self.job, self.state.launcher
+        observed = observed_launcher(launcher, self.known, before)
+        # The operator creates no launcher while it believes that there is one, even if the pod is gone.
+        believes = job.phase in (JobPhase.RUNNING, JobPhase.SCALING) or (job.phase is JobPhase.CREATED and job.launched)
+        is_missing = launcher is None and believes and not job.suspended
+        lost_since = self.now if observed.launcher_lost_since is None else observed.launcher_lost_since
+        return replace(
+            observed,
+            restarts=job.restarts,
+            hosts=self._hosts(spec, running=observed.running),
+            result=before.result or self.result(),
+            launcher_lost_since=lost_since if is_missing else None,
+        )
+
+    def _hosts(self, spec: Spec, *, running: bool) -> frozenset[Host]:
+        """The running workers, including terminating ones; before a start, those that the operator would create.
+
+        This matches the operator's list in the launcher; the lists in the job's status lag behind. The operator lists
+        the pods of a ScaleOut only once all of them run. It deletes the pods of a suspended job one by one: those
+        changes are ignored, as each would cause a write.
+        """
+        job = self.job
+        if not running or job.suspended:
+            return frozenset(job.worker_names(spec.requested_workers))
+        listed = job.targets | job.current
+        return frozenset(
+            pod.host
+            for pod in self.state.workers
+            if pod.phase is PodPhase.RUNNING and (SCALE_OUT not in pod.labels or pod.key.name in listed)
+        )
+
+    def result(self) -> Result | None:
+        job, launcher = self.job, self.state.launcher
+        held = (job.suspended and job.phase is JobPhase.SUSPENDED) or job.phase is JobPhase.FAILED
+        if held and (marked := marked_result(job.annotations)) is not None:
+            return marked
+        # The launcher's exit counts before the operator has noticed it: a succeeded job must never be suspended.
+        if job.phase is JobPhase.SUCCEEDED or (launcher is not None and launcher.succeeded):
+            return Result.SUCCEEDED
+        stopped = self.known is not None and self.known.decision.phase in _STOPPED
+        final = not self.asked.restarts or job.restarts >= self.asked.backoff_limit
+        return Result.FAILED if job.phase is JobPhase.FAILED and final and not stopped else None
+
+    def reason_if_suspended(self) -> str:
+        if self.job.suspended:
+            return _SUSPENDED_BEFORE
+        return freed() if self.job.phase is JobPhase.SUSPENDED else ""
+
+    def is_freed(self, known: SupervisedJob) -> bool:
+        """Returns whether somebody has changed the state of a stored job, so that it must be registered again."""
+        job, state, decision = self.job, self.state, known.decision
+        if job.suspended:
+            return False
+        if known.observed.result in STATUS_OF:
+            resumed = job.phase is not JobPhase.FAILED  # A person has resumed a job that had timed out.
+        else:
+            # A person has started a job that was about to be resumed here.
+            adopted = decision.phase is Phase.SUSPENDED and not (decision.run or decision.hosts or known.observed.run)
+            resumed = adopted and job.phase is not JobPhase.SUSPENDED
+        # The operator writes Suspended from its older copy of a job that somebody suspends and resumes within 0.2 s,
+        # and never leaves Suspended by itself. In the other phases the supervisor suspends or resumes the job, or its
+        # queue holds it.
+        is_queued = state.admission is not None and bool(state.admission.held)
+        is_left_so = job.phase is JobPhase.SUSPENDED and not state.pods and not is_queued
+        return resumed or (is_left_so and decision.phase in _OF_THE_OPERATOR)
+
+
+def observe_training_job(state: JobState[TrainingJob], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
+    """See `supervisor.jobs.kind.JobKind.observe`."""
+    asked = state.job.spec
+    if asked is None:
+        return None
+    look = TrainingJobObservation(state, asked, known, now, framework=Framework.HOROVOD, own=OWN_ANNOTATIONS)
+    return look.supervised()

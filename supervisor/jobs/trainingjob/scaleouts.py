@@ -70,14 +70,10 @@ class ScaleOut(msgspec.Struct, frozen=True):
     status: _ScaleOutStatus = _ScaleOutStatus()
 
     @property
-    def job(self) -> JobName:
-        """The job that should grow."""
-        return cluster_job(self.metadata.namespace, KIND, self.spec.selector.name)
-
-    @property
-    def owner(self) -> str:
-        """The uid of that job."""
-        return next((owner.uid for owner in self.metadata.owner_references), "")
+    def job(self) -> tuple[JobName, str]:
+        """The name of the job that should grow, and the uid of its owner, which is that job's if it is our own."""
+        uid = next((owner.uid for owner in self.metadata.owner_references), "")
+        return cluster_job(self.metadata.namespace, KIND, self.spec.selector.name), uid
 
     @property
     def begun(self) -> bool:
@@ -91,7 +87,7 @@ def scale_out_name(uid: str, number: int) -> str:
 
 
 class ScaleOuts:
-    """The ScaleOuts of the supervisor: `follow` watches them, and the leader's `tidy` deletes finished ones."""
+    """The ScaleOuts of the supervisor: the `reflector` watches them, also if they are defined later."""
 
     def __init__(self, context: KindContext[TrainingJob]) -> None:
         self._context = context
@@ -100,7 +96,7 @@ class ScaleOuts:
         self._client = ResourceClient(
             context.cluster.server, SCALE_OUTS, lambda data: msgspec.json.decode(data, type=ScaleOut), selection
         )
-        self._reflector = Reflector(
+        self.reflector = Reflector(
             self._client, self._cache, context.cluster.clock, optional=True, on_synced=context.cluster.on_change
         )
         self._wakeup = Wakeup()
@@ -109,9 +105,9 @@ class ScaleOuts:
     def growable(self, state: JobState[TrainingJob]) -> int:
         """How many workers the operator can be asked for; none while a ScaleOut of ours may exist."""
         ours = _of(state, self._cache.objects.values(), self._cache.unread.values())
-        if ours or not self._reflector.synced:
+        if ours or not self.reflector.synced:
             return 0
-        return growable(state, namesakes=self._context.jobs.namesakes(state.name))
+        return growable(state, namesakes=self._context.namesakes(state.name))
 
     async def request(self, state: JobState[TrainingJob], workers: int, number: int, seconds: float) -> None:
         """Requests the missing workers, unless that was done already or would do harm now.
@@ -166,10 +162,6 @@ class ScaleOuts:
             await self._delete(one)
         return not ours
 
-    async def follow(self) -> None:
-        """Root task: watches the ScaleOuts, also if they are defined later."""
-        await self._reflector.run()
-
     async def tidy(self) -> None:
         """Root task: deletes finished ScaleOuts."""
         await reconcile("scaleouts", self.once, self._context.cluster.bulkhead, wakeup=self._wakeup)
@@ -180,8 +172,8 @@ class ScaleOuts:
             try:
                 for one in list(self._cache.objects.values()):
                     with self._context.cluster.bulkhead.guard("scaleouts", one.metadata.key, passes=ApiError):
-                        job = self._context.cluster.snapshot().jobs.get(one.job)
-                        if _done_with(one, self._context.jobs.state(one.job), job):
+                        job = self._context.cluster.snapshot().jobs.get(one.job[0])
+                        if _done_with(one, self._context.state(one.job[0]), job):
                             await self._delete(one)
             except ApiError as error:
                 self._tidy_fault.failed(str(error))
@@ -218,7 +210,7 @@ def _of(
     """
     job = state.job.metadata
     prefix = scale_out_name(job.uid, 0).removesuffix("0")
-    read = [one for one in scale_outs if (one.job, one.owner) == (state.name, job.uid)]
+    read = [one for one in scale_outs if one.job == (state.name, job.uid)]
     keys = [(one, one.metadata.key) for one in unread]
     return [*read, *(one for one, key in keys if key.namespace == job.namespace and key.name.startswith(prefix))]
 
@@ -231,8 +223,9 @@ def _done_with(one: ScaleOut, state: JobState[TrainingJob] | None, job: Supervis
     """
     if state is not None and not (state.launcher is not None and state.launcher.running):
         return True
-    growth = None if job is None or job.uid != one.owner else job.decision.growing
-    asked = growth is not None and scale_out_name(one.owner, growth.number) == one.metadata.name
+    _, uid = one.job
+    growth = None if job is None or job.uid != uid else job.decision.growing
+    asked = growth is not None and scale_out_name(uid, growth.number) == one.metadata.name
     return not asked and (one.status.phase in _OVER or not one.begun)
 
 

@@ -1,22 +1,242 @@
 """Jobs of Volcano as a kind of job: their sizes suspend them, as Volcano's own command would use up a retry."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
+import msgspec
+
+from servicekit.bounds import counted, whole
 from servicekit.kubernetes.client import Resource
-from supervisor.cluster.annotations import MIN_WORKERS, REQUESTED
-from supervisor.domain.ids import Host
-from supervisor.domain.job import Framework
-from supervisor.jobs.annotated import asked_count
-from supervisor.jobs.kind import JobKind, KindContext, PodRole, owned_by
+from supervisor.cluster.annotations import PREFIX, REQUESTED, ours
+from supervisor.cluster.podspec import Body
+from supervisor.domain.capacity import ResourceRequest
+from supervisor.jobs.kind import JobKind, KindContext, owned_by
+from supervisor.jobs.manifest import JobBody, PodTemplate, decoded
+from supervisor.jobs.observation import refusal
 from supervisor.jobs.replicated.actions import AnnotationChanges, ReplicatedJobActions
-from supervisor.jobs.replicated.kind import ReplicatedRules, SizeBounds
-from supervisor.jobs.replicated.objects import ReplicatedSpec, full_right
-from supervisor.jobs.vcjob.objects import SIZES, SUSPENSIONS, VolcanoJob, VolcanoSizes, read_volcano_job
+from supervisor.jobs.replicated.kind import ReplicatedRules, SizeBounds, annotated_bounds, worker_label
+from supervisor.jobs.replicated.objects import (
+    JobCondition,
+    ReplicatedJob,
+    ReplicatedSpec,
+    full_right,
+    requested_resources,
+)
 
 _JOBS = Resource(group="batch.volcano.sh", version="v1alpha1", kind="Job", plural="jobs", namespaced=True)
 _TASK = "volcano.sh/task-spec"
+
+
+SIZES = f"{PREFIX}requested-sizes"
+"""The sizes of a job before it was suspended, as JSON, until it runs with them again."""
+SUSPENSIONS = f"{PREFIX}suspensions"
+"""How often the supervisor has suspended a job: the start after it is a new run."""
 _ANNOTATIONS = frozenset({SIZES, SUSPENSIONS})
+_MOST_SUSPENSIONS = 10**9
+
+_LOSS = frozenset({"PodEvicted", "*"})
+"""Volcano takes pods that it deletes itself, because a task has shrunk, for evicted ones, too."""
+_ENDING = frozenset({"AbortJob", "TerminateJob", "CompleteJob"})
+
+
+class VolcanoPhase(StrEnum):
+    """The phases that the supervisor reads."""
+
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    TERMINATED = "Terminated"
+    ABORTING = "Aborting"
+    ABORTED = "Aborted"
+
+
+_CONDITION: Mapping[str, JobCondition] = {
+    VolcanoPhase.COMPLETED: JobCondition.SUCCEEDED,
+    VolcanoPhase.FAILED: JobCondition.FAILED,
+    VolcanoPhase.TERMINATED: JobCondition.FAILED,
+}
+
+
+class TaskSize(Body, frozen=True):
+    """The number of a task's pods, and how many of them have to be there for the job to start."""
+
+    name: str
+    replicas: int
+    min_available: int
+
+
+class VolcanoSizes(Body, frozen=True):
+    """The sizes of a job: those of its tasks, and how many pods have to be there for it to start."""
+
+    tasks: tuple[TaskSize, ...]
+    min_available: int
+
+    @property
+    def total(self) -> int:
+        """The number of pods."""
+        return sum(task.replicas for task in self.tasks)
+
+    @property
+    def scaled(self) -> str:
+        """The task whose number of pods may change: the largest one with workers in its name, or else the largest."""
+        return max(self.tasks, key=lambda task: ("worker" in task.name, task.replicas)).name
+
+    def resized(self, total: int) -> "VolcanoSizes":
+        """Returns the sizes for so many pods: the number of the other tasks' pods stays, but for 0, which suspends."""
+        scaled, tasks = self.scaled, list[TaskSize]()
+        others = sum(task.replicas for task in self.tasks if task.name != scaled)
+        for task in self.tasks:
+            if total and task.name != scaled:
+                tasks.append(task)
+                continue
+            replicas = total - others if total else 0
+            least = min(task.min_available, replicas)
+            tasks.append(TaskSize(name=task.name, replicas=replicas, min_available=least))
+        return VolcanoSizes(tasks=tuple(tasks), min_available=min(self.min_available, total))
+
+    @property
+    def operations(self) -> Iterator[Mapping[str, object]]:
+        """The operations of a JSON patch that writes them: Volcano accepts them in one write only.
+
+        `add` replaces a value, and also writes one where Volcano has left out a zero.
+        """
+        yield {"op": "add", "path": "/spec/minAvailable", "value": self.min_available}
+        for number, task in enumerate(self.tasks):
+            yield {"op": "add", "path": f"/spec/tasks/{number}/replicas", "value": task.replicas}
+            yield {"op": "add", "path": f"/spec/tasks/{number}/minAvailable", "value": task.min_available}
+
+    def __str__(self) -> str:
+        return msgspec.json.encode(self).decode("ascii")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolcanoJob(ReplicatedJob):
+    """One job.
+
+    Attributes:
+        requested: The sizes that its user has asked for; None where the spec is not understood.
+        suspensions: How often the supervisor has suspended it.
+        version: How often Volcano has restarted all of its pods.
+    """
+
+    requested: VolcanoSizes | None = None
+    suspensions: int = 0
+    version: int = 0
+
+    @property
+    def run_id(self) -> str:
+        """Volcano counts its own restarts only."""
+        return "" if self.suspended or self.spec is None else f"{self.suspensions}.{self.version}"
+
+
+class _VolcanoPolicy(Body, frozen=True):
+    action: str = ""
+    event: str = ""
+    events: tuple[str, ...] | None = ()
+
+
+class _VolcanoTask(Body, frozen=True):
+    name: str
+    template: PodTemplate
+    replicas: int = 0
+    min_available: int | None = None
+    policies: tuple[_VolcanoPolicy, ...] | None = ()
+
+
+class _VolcanoSpec(Body, frozen=True):
+    tasks: tuple[_VolcanoTask, ...]
+    min_available: int = 0
+    policies: tuple[_VolcanoPolicy, ...] | None = ()
+
+
+class _VolcanoState(Body, frozen=True):
+    phase: str = ""
+
+
+class _VolcanoStatus(Body, frozen=True):
+    state: _VolcanoState = _VolcanoState()
+    version: int = 0
+
+
+def read_volcano_job(data: bytes | msgspec.Raw) -> VolcanoJob:
+    """Decodes a job from the API server's JSON.
+
+    Raises:
+        msgspec.MsgspecError: It is no object at all.
+    """
+    read = msgspec.json.decode(data, type=JobBody)
+    metadata, status = read.metadata, decoded(read.status, _VolcanoStatus) or _VolcanoStatus()
+    annotations, phase = ours(metadata.annotations), status.state.phase
+    conditions = {_CONDITION[phase]} if phase in _CONDITION else set[str]()
+    job = VolcanoJob(
+        metadata=metadata.identity,
+        annotations=annotations,
+        deleted=metadata.deletion_timestamp is not None,
+        conditions=frozenset(conditions),
+        suspensions=whole(annotations.get(SUSPENSIONS), _MOST_SUSPENSIONS) or 0,
+        version=counted(status.version),
+    )
+    body = decoded(read.spec, _VolcanoSpec)
+    if body is None or not body.tasks:
+        return job
+    policies = [*(body.policies or ()), *(policy for task in body.tasks for policy in task.policies or ())]
+    # A job that ends when it loses a pod would also end when it is suspended.
+    losses = ({policy.event, *(policy.events or ())} & _LOSS for policy in policies if policy.action in _ENDING)
+    # A person has aborted it, or a policy would.
+    if any(losses) or phase in (VolcanoPhase.ABORTING, VolcanoPhase.ABORTED):
+        return job
+    tasks = tuple(
+        TaskSize(
+            name=task.name,
+            replicas=task.replicas,
+            min_available=task.replicas if task.min_available is None else task.min_available,
+        )
+        for task in body.tasks
+    )
+    present = VolcanoSizes(tasks=tasks, min_available=body.min_available)
+    # The sizes that the supervisor has recorded when it suspended the job, unless they are of other tasks.
+    recorded = decoded(msgspec.Raw(annotations.get(SIZES, "").encode()), VolcanoSizes)
+    is_of_job = recorded is not None and [task.name for task in recorded.tasks] == [task.name for task in tasks]
+    requested = recorded if recorded is not None and is_of_job else present
+    suspended = present.total == 0 and requested.total > 0
+    asked = _asked(body, requested if suspended else present)
+    if asked is None:
+        return replace(job, requested=requested)
+    # Volcano itself says nothing of a suspension.
+    told = conditions | {JobCondition.SUSPENDED} if suspended else conditions
+    spec, resources = asked
+    return replace(
+        job,
+        requested=requested,
+        suspended=suspended,
+        conditions=frozenset(told),
+        resource_request=resources,
+        spec=spec,
+    )
+
+
+def _asked(body: _VolcanoSpec, sizes: VolcanoSizes) -> tuple[ReplicatedSpec, ResourceRequest | None] | None:
+    """The spec and the resources of a job with these sizes; None where they are not understood."""
+    if any(task.replicas < 0 for task in sizes.tasks):
+        return None
+    annotations, total = tuple(task.template.annotations for task in body.tasks), sizes.total
+    if why := refusal([task.replicas for task in sizes.tasks]):
+        refused = ReplicatedSpec(replicas=total, annotations=annotations, refusal=why, sizes={"": total}, scaled="")
+        return refused, None
+    try:
+        demands = {task.name: task.template.demand() for task in body.tasks}
+        containers = [container for task in body.tasks for container in task.template.containers()]
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    by_task = {task.name: task.replicas for task in sizes.tasks}
+    spec = ReplicatedSpec(
+        replicas=sum(by_task.values()),
+        annotations=annotations,
+        sizes=by_task,
+        scaled=sizes.scaled,
+        commands=tuple(" ".join(each.words) for each in containers),
+    )
+    return spec, requested_resources(sizes.scaled, demands, by_task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +253,9 @@ class VolcanoSizeWriter:
         recorded = {**annotations, SIZES: str(requested)}
         if not job.annotations.items() >= recorded.items():
             job = await self.context.client.merge(job, {}, metadata={"annotations": recorded})
-            self.context.jobs.wrote(job)
+            self.context.wrote(job)
         if not job.suspended:
-            await self._patch(job, requested.none, {SUSPENSIONS: str(job.suspensions + 1)})
+            await self._patch(job, requested.resized(0), {SUSPENSIONS: str(job.suspensions + 1)})
 
     async def resize(self, job: VolcanoJob, pods: int, annotations: AnnotationChanges) -> None:
         if job.requested is not None:
@@ -51,25 +271,16 @@ class VolcanoSizeWriter:
                 operations.append({"op": "add", "path": path, "value": value})
             elif name in job.annotations:
                 operations.append({"op": "remove", "path": path})
-        self.context.jobs.wrote(await self.context.client.patch(job, operations))
+        self.context.wrote(await self.context.client.patch(job, operations))
 
 
 def _bounds(job: VolcanoJob, asked: ReplicatedSpec) -> SizeBounds:
     """An annotation counts more than the gang's minimum, which Volcano sets to all pods where none is given."""
-    workers = asked_count([job.annotations, *asked.annotations], MIN_WORKERS)
-    if workers:
-        return SizeBounds(least=workers + asked.others)
+    annotated = annotated_bounds(job, asked)
+    if annotated.least is not None:
+        return annotated
     gang = 0 if job.requested is None else job.requested.min_available
     return SizeBounds(least=max(gang, asked.others + 1))
-
-
-def _role(labels: Mapping[str, str]) -> PodRole | None:
-    """The pods of all tasks are workers: the run needs each of them."""
-    return PodRole.WORKER if labels.get(_TASK) else None
-
-
-def _host(job: str, role: str, index: int) -> Host:
-    return Host(f"{job}-{role}-{index}")
 
 
 def _actions(context: KindContext[VolcanoJob]) -> ReplicatedJobActions[VolcanoJob]:
@@ -83,9 +294,8 @@ VCJOB = JobKind(
     pod_labels=frozenset({_TASK}),
     annotations=_ANNOTATIONS,
     decode=read_volcano_job,
-    role=_role,
+    role=worker_label(_TASK),
     reference=owned_by("vcjob", _JOBS),
-    # The next run starts from the checkpoint.
-    observe=ReplicatedRules(framework=Framework.TORCHRUN, bounds=_bounds, host=_host, own=_ANNOTATIONS).observe,
+    observe=ReplicatedRules(bounds=_bounds, own=_ANNOTATIONS).observe,
     actions=_actions,
 )

@@ -306,10 +306,14 @@ async def test_without_their_definition_nothing_grows(own_controlplane: ControlP
         clock=clock,
     )
     cache = JobCache(TRAININGJOB, server, view, clock, Bulkhead(Clock()))
-    scale_outs = ScaleOuts(KindContext(jobs=cache, client=cache.client, cluster=context))
+    scale_outs = ScaleOuts(
+        KindContext(
+            cluster=context, client=cache.client, wrote=cache.wrote, state=cache.state, namesakes=cache.namesakes
+        )
+    )
     try:
         assert await scale_outs.gone(trainingjob_state(trainingjob()))
-        async with running(scale_outs.follow):
+        async with running(scale_outs.reflector.run):
             await create_crds(server)
             await wakeup.wait()  # They are followed.
         assert await scale_outs.gone(trainingjob_state(trainingjob()))

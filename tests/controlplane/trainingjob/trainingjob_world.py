@@ -31,7 +31,6 @@ from supervisor.fanout.saves import Saves
 from supervisor.ingest.agent_registry import AgentRegistry, UnconfirmedNotices
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.jobs.actuator import Actuator, ActuatorDependencies
-from supervisor.jobs.adapter import Adapters
 from supervisor.jobs.cache import ClusterJobs, JobCache, connect
 from supervisor.jobs.kind import ClusterContext
 from supervisor.jobs.pods import STOP_PORT
@@ -252,7 +251,7 @@ async def supervising(
                 ranks=RankStates(processes.workers, facts.agreement, requests.add),
                 saves=Saves(),
                 members=MemberStreams(store.snapshot().jobs.get, requests.add, Bulkhead(Clock())),
-                adapter=Adapters(actuator, actuator),
+                adapter=actuator,
                 leadership=AlwaysLeader(),
                 policy=rules,
                 clock=clock,

@@ -8,8 +8,7 @@ import msgspec
 from supervisor.cluster.objects import Pod, read_pod
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import JobState
-from supervisor.jobs.mpijob.kind import MPIJOB
-from supervisor.jobs.mpijob.objects import MpiJob, read_mpi_job
+from supervisor.jobs.mpijob.kind import MPIJOB, MpiJob, read_mpi_job
 
 PREFIX = "job-supervisor.kube-ai.io/"
 OPTED_IN = {f"{PREFIX}managed-by-job-supervisor": "true", f"{PREFIX}min-workers": "2"}

@@ -8,7 +8,7 @@ import pytest
 from supervisor.domain.ids import Host
 from supervisor.domain.job import ELASTIC, OnLoss, Phase, Result, SupervisedJob
 from supervisor.jobs.kind import JobReference, JobState, PodRole
-from supervisor.jobs.mpijob.objects import MpiJob
+from supervisor.jobs.mpijob.kind import MpiJob
 from tests.supervisor.jobs.mpijob.mpijob_objects import (
     DISCOVERY,
     KIND,

@@ -23,7 +23,7 @@ from supervisor.domain.order import Worker
 from supervisor.fanout.saves import Saves
 from supervisor.jobs.cache import ClusterJobs, ConnectedKind
 from supervisor.jobs.kind import Admission, JobState
-from supervisor.jobs.mpijob.objects import MpiJob
+from supervisor.jobs.mpijob.kind import MpiJob
 from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies
 from supervisor.jobs.queues.kueue.workloads import Workloads
 from supervisor.store.interface import Snapshot

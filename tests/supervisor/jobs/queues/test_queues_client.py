@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from servicekit.kubernetes.client import ResourceClient
-from supervisor.jobs.mpijob.objects import MPI_JOBS, read_mpi_job
+from supervisor.jobs.mpijob.kind import MPI_JOBS, read_mpi_job
 from supervisor.jobs.queues.kueue.actions import QueuedJobClient
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from supervisor.domain.ids import Host
-from supervisor.jobs.trainingjob.actions import host_lists
+from supervisor.jobs.trainingjob.kind import host_lists
 
 
 @pytest.mark.parametrize(

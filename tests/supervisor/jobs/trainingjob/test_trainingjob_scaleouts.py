@@ -43,11 +43,6 @@ def _scale_out(namespace: str = "team", selected: str = "bert", uid: str = "job-
     return {"metadata": {**metadata, "ownerReferences": [owner]}, "spec": {"selector": {"name": selected}}}
 
 
-class _NoNamesakes:
-    def namesakes(self, _name: str) -> bool:
-        return False
-
-
 @dataclass
 class _Cluster:
     """An API server that lists these ScaleOuts, and notes which are deleted."""
@@ -91,9 +86,11 @@ async def scale_outs(cluster: _Cluster) -> AsyncIterator[ScaleOuts]:
         clock=Clock(),
         bulkhead=Bulkhead(Clock()),
     )
-    jobs = cast("Any", _NoNamesakes())
+    unused: Any = None
     client = ResourceClient(server, TRAINING_JOBS, read_training_job)
-    yield ScaleOuts(KindContext(jobs=jobs, client=client, cluster=context))
+    yield ScaleOuts(
+        KindContext(cluster=context, client=client, wrote=unused, state=unused, namesakes=lambda _name: False)
+    )
     await server.close()
     await runner.cleanup()
 
@@ -112,7 +109,7 @@ async def test_only_a_jobs_own_scaleout_is_in_its_way(
 ) -> None:
     """One of another namespace with the job's uid, kept by a finalizer, would forbid its growth and each resume."""
     cluster.scale_outs.append(scale_out)
-    await scale_outs._reflector.list()
+    await scale_outs.reflector.list()
     assert scale_outs.growable(_growing()) == (0 if is_the_jobs else 2)
     assert await scale_outs.gone(_growing()) is not is_the_jobs
     assert [path.rsplit("/", 1)[-1] for path in cluster.deleted] == (["grow-1"] if is_the_jobs else [])
@@ -126,7 +123,7 @@ async def test_a_scaleout_that_does_not_decode_is_a_jobs_by_its_name(
     strange = _scale_out(namespace)
     strange["metadata"]["name"] = "grow-job-uid-7"
     cluster.scale_outs.append({**strange, "status": {"phase": 7}})
-    await scale_outs._reflector.list()
+    await scale_outs.reflector.list()
     assert scale_outs.growable(_growing()) == (0 if is_the_jobs else 2)
     assert await scale_outs.gone(_growing()) is not is_the_jobs
     assert len(cluster.deleted) == is_the_jobs

@@ -10,8 +10,7 @@ from supervisor.cluster.objects import Pod, read_pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
 from supervisor.jobs.kind import JobReference, JobState, PodRole
-from supervisor.jobs.vcjob.kind import VCJOB
-from supervisor.jobs.vcjob.objects import TaskSize, VolcanoJob, VolcanoSizes
+from supervisor.jobs.vcjob.kind import VCJOB, TaskSize, VolcanoJob, VolcanoSizes
 
 KIND = VCJOB
 NAME = JobName("team/vcjob.bert")
@@ -161,7 +160,7 @@ def test_only_the_task_of_workers_is_scaled_and_the_gang_with_it() -> None:
     assert [(task.replicas, task.min_available) for task in smaller.tasks] == [(1, 1), (1, 1)]
     assert (smaller.min_available, smaller.total) == (2, 2)
     assert SIZES.resized(4) == SIZES
-    assert {operation["value"] for operation in SIZES.none.operations} == {0}
+    assert {operation["value"] for operation in SIZES.resized(0).operations} == {0}
 
 
 def test_without_a_task_of_workers_the_largest_is_scaled() -> None:
