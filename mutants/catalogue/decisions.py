@@ -13,7 +13,7 @@ _DIRECTIVES = "supervisor/decide/directives.py"
 _WAITING = "supervisor/decide/waiting.py"
 _REGISTRATION = "supervisor/decide/registration.py"
 
-_STOPS = "if {}:\n        return below_minimum"
+_STOPS = 'if {}:\n        return f"{{announced(s.noticed, notices)}}; {{count(left)}} would remain'
 _BELOW_MINIMUM = _STOPS.format("not usable_workers(left, spec)")
 _EXCLUSIONS_ORDERED = "exclusions=tuple(sorted(decision.exclusions)),"
 

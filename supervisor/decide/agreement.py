@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from supervisor.decide.ranks import RankState, names
-from supervisor.decide.reasons import all_stop_at
 from supervisor.decide.situation import Situation
 from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
 from supervisor.domain.job import Decision
@@ -27,6 +26,7 @@ _PART_OF_A_STEP = 0.25
 """A commit that arrives within this part of a step finds most ranks in the step that they named."""
 
 _SHORTEST_STEP_SECONDS = 1e-6
+_ALL_SAVE = " All ranks save after step "
 _LAST_STEP = 2**53
 """The largest step that every peer can read: JSON knows no larger whole number for certain."""
 
@@ -117,7 +117,8 @@ def with_agreement(decision: Decision, agreement: Agreement) -> Decision:
     """The decision with that agreement; the reason names the step of a committed stop."""
     reason = decision.reason
     if agreement.committed and agreement.purpose is Purpose.STOP and agreement.step is not None:
-        reason = all_stop_at(reason, agreement.step)
+        # It replaces the step of an earlier agreement, which ranks have passed.
+        reason = f"{reason.partition(_ALL_SAVE)[0]}{_ALL_SAVE}{agreement.step}."
     return replace(decision, agreement=agreement, epochs=max(decision.epochs, agreement.epoch), reason=reason)
 
 

@@ -7,39 +7,14 @@ from dataclasses import replace
 from supervisor.decide.agreement import ROUND_SECONDS, saved_together
 from supervisor.decide.grant import most_workers, takes_any_size, usable_workers
 from supervisor.decide.policy import doubled
-from supervisor.decide.reasons import (
-    below_minimum,
-    collecting,
-    ending,
-    fixed_hosts,
-    following,
-    gone,
-    growing,
-    grown,
-    growth_failed,
-    joined,
-    launcher_missing,
-    launcher_noticed,
-    left_unused,
-    lost_hosts,
-    probe_failed,
-    requested,
-    resume_failed,
-    retrying,
-    returned,
-    running,
-    saving,
-    shrinking,
-    unused,
-    using,
-    withdrawn,
-)
+from supervisor.decide.reasons import DRILL, announced, be, count, following, minimum, named, requested, running, unused
 from supervisor.decide.rendezvous import changes_members, with_round
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import rested, stop, stop_together, withdrawn_stop
 from supervisor.decide.urgency import checkpoint_at, deadline_of
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Capability, CheckpointRequest, Decision, Growth, Phase
+from supervisor.domain.job import Capability, CheckpointRequest, Decision, Growth, Observed, Phase
+from supervisor.domain.notice import NoticeClass
 
 _STEPS_OF_MARGIN = 10
 """Steps between the exclusion and the first deadline: elastic Horovod reads the list of hosts when it commits."""
@@ -70,18 +45,23 @@ def _reason_to_stop(s: Situation, left: int) -> str | None:
     """Why the run must stop; None if it may continue, with at most `left` hosts."""
     spec, observed, notices = s.job.spec, s.job.observed, s.facts.notices
     if observed.ending:
-        return ending()
+        return "The launcher was asked to end the job: stopping."
     if observed.request is not None:
         return requested(observed.request)
     if observed.queue:
         return observed.queue
     if spec.launcher_host is not None and spec.launcher_host in notices:
-        return launcher_noticed(spec.launcher_host, notices[spec.launcher_host])
+        host, notice = spec.launcher_host, notices[spec.launcher_host]
+        if notice.drains:
+            return f"The launcher's host {host} is drained by {notice.drained_by}: stopping."
+        drill = DRILL if notice.simulated else ""
+        return f"{drill}The launcher's host {host} will be reclaimed, says {notice.source}: stopping."
     if not s.noticed:
         return None
     if not usable_workers(left, spec):
-        return below_minimum(s.noticed, notices, left, spec)
-    return fixed_hosts(s.noticed, notices) if spec.can(Capability.FIXED_HOSTS) else None
+        return f"{announced(s.noticed, notices)}; {count(left)} would remain ({minimum(spec)}): stopping."
+    is_fixed = spec.can(Capability.FIXED_HOSTS)
+    return f"{announced(s.noticed, notices)}; the run cannot go on without a host: stopping." if is_fixed else None
 
 
 def _cleared(s: Situation, before: Decision) -> Decision:
@@ -101,15 +81,22 @@ def _cleared(s: Situation, before: Decision) -> Decision:
     exclusions = (before.exclusions & s.unusable) | surplus
     workers, back = len(hosts - s.unusable - surplus), back - surplus
     new, lost = s.present - before.hosts - s.unusable - surplus, before.hosts - before.exclusions - s.present
-    reason = gone(lost, workers) if lost and makes_hosts else before.reason
-    reason = joined(new, workers) if new else reason
-    if back:
-        again = withdrawn(back, workers) if takes_any_size(s.job.spec) else returned(back, workers)
-        reason = following(before.reason, again)
+    reason = before.reason
+    if lost and makes_hosts:
+        reason = f"{named(lost)} {be(lost)} gone; now {count(workers)}."
+    if new:
+        reason = _joined(new, workers)
+    if back and takes_any_size(s.job.spec):
+        # Their notices have ended: withdrawn by the cloud, or a drain or drill that is over.
+        verb = "has" if len(back) == 1 else "have"
+        reason = following(before.reason, f"{named(back)} {verb} no notice any more; now {count(workers)}.")
+    elif back:
+        reason = following(before.reason, f"{named(back)} {be(back)} used again; now {count(workers)}.")
     cleared = replace(before, hosts=hosts, exclusions=exclusions, reason=reason)
     if surplus <= before.exclusions:
         return cleared
-    return replace(cleared, phase=Phase.SHRINKING, reason=left_unused(surplus, workers, s.job.spec))
+    reason = f"{unused(surplus, s.job.spec)} Continuing with {count(workers)}."
+    return replace(cleared, phase=Phase.SHRINKING, reason=reason)
 
 
 def _surplus(s: Situation, before: Decision, hosts: frozenset[Host]) -> frozenset[Host]:
@@ -136,11 +123,13 @@ def _left_to_operator(s: Situation, before: Decision) -> Decision:
     observed = s.job.observed
     if observed.exit_code == 0:
         return before  # The controller is about to report that the job has succeeded.
-    lost = observed.launcher_lost_since is not None
+    reason = _retrying(observed)
+    if observed.launcher_lost_since is not None:
+        reason = f"The launcher of run {observed.run} is gone; its operator may start another."
     return Decision(
         generation=before.generation,
         phase=Phase.WAITING,
-        reason=launcher_missing(observed.run) if lost else retrying(observed),
+        reason=reason,
         run=max(before.run, observed.run),
         waiting_since=s.now,
         epochs=before.epochs,
@@ -152,7 +141,8 @@ def _left_to_operator(s: Situation, before: Decision) -> Decision:
 def _lost(s: Situation, before: Decision, left: int) -> Decision:
     """Handles workers that were lost without a notice: after a grace time for others to join, the job stops."""
     since = before.below_min_since if before.below_min_since is not None else s.now
-    reason = lost_hosts(left, s.job.spec)
+    verb = "remains" if left == 1 else "remain"
+    reason = f"Hosts were lost without a notice; {count(left)} {verb} ({minimum(s.job.spec)})."
     if s.reached(since + s.policy.lost_grace_seconds):
         return rested(s, stop(s, reason), since)
     before = replace(before, below_min_since=since, window_until=None, reason=reason)
@@ -179,7 +169,9 @@ def _resuming(s: Situation, before: Decision) -> Decision:
         )
     if before.resume_until is None or not s.reached(before.resume_until):
         return before
-    reason = probe_failed(before.run) if before.probing else resume_failed(before.run)
+    reason = f"Run {before.run} did not start in time; waiting before the next attempt."
+    if before.probing:
+        reason = f"No capacity appeared for run {before.run}; waiting before the next attempt."
     pause = doubled(s.policy.resume_backoff_seconds, 0 if before.probing else before.failed_resumes)
     return replace(
         before,
@@ -202,7 +194,7 @@ def _restarted(s: Situation, before: Decision) -> Decision:
         reason = running(observed.run, len(before.hosts - before.exclusions))
         return replace(before, run=observed.run, reason=reason, growth=None, run_since=s.now)
     failed = observed.run == before.run and not observed.running and observed.exit_code not in (None, 0)
-    return replace(before, reason=retrying(observed)) if failed else before
+    return replace(before, reason=_retrying(observed)) if failed else before
 
 
 def _sized(s: Situation, before: Decision) -> Decision:
@@ -244,17 +236,23 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
         waiting = _settled(s, before)
         if waiting.phase is before.phase and before.window_until == until:
             return before  # Otherwise each notice of a group of twenty would cost a write without new information.
-        reason = collecting if until <= s.now + s.policy.window_seconds else using
-        return replace(waiting, window_until=until, reason=reason(pending, s.facts.notices))
+        reason = "training on all hosts until shortly before."
+        if until <= s.now + s.policy.window_seconds:
+            reason = "waiting a moment for further notices of the same group."
+        return replace(waiting, window_until=until, reason=f"{announced(pending, s.facts.notices)}; {reason}")
     remaining = before.hosts - before.exclusions - s.noticed
     size = len(remaining) if s.facts.members else usable_workers(len(remaining), s.job.spec)
     kept = s.facts.ranking.best(remaining, size)
+    continuing = f"continuing with {count(len(kept))} ({minimum(s.job.spec)})."
+    reason = f"{announced(pending, s.facts.notices)}; {continuing}"
+    if surplus := remaining - kept:
+        reason = f"{reason} {unused(surplus, s.job.spec)}"
     return replace(
         before,
         phase=Phase.SHRINKING,
         exclusions=before.hosts - kept,
         window_until=None,
-        reason=shrinking(pending, s.facts.notices, len(kept), s.job.spec, remaining - kept),
+        reason=reason,
     )
 
 
@@ -301,7 +299,17 @@ def _grown(s: Situation, before: Decision) -> Decision:
     if not s.reached(since + s.policy.resume_delay_seconds):
         return replace(before, capacity_since=since)
     hosts = before.hosts | joining
-    return replace(before, hosts=hosts, capacity_since=None, reason=joined(joining, len(hosts - before.exclusions)))
+    return replace(before, hosts=hosts, capacity_since=None, reason=_joined(joining, len(hosts - before.exclusions)))
+
+
+def _joined(hosts: Collection[Host], workers: int) -> str:
+    return f"{named(hosts)} joined; now {count(workers)}."
+
+
+def _retrying(observed: Observed) -> str:
+    """Says that a run failed by itself, without a STOP."""
+    failed = "is not running" if observed.exit_code is None else f"failed with code {observed.exit_code}"
+    return f"Run {observed.run} {failed}; its launcher starts it again or gives up."
 
 
 def _grown_by_operator(s: Situation, before: Decision) -> Decision:
@@ -310,15 +318,23 @@ def _grown_by_operator(s: Situation, before: Decision) -> Decision:
     They are the job's as soon as the controller lists them. An attempt ends when they are listed or when its time is
     over, so nothing depends on an answer of the controller.
     """
-    policy, growth, workers = s.policy, before.growth, len(before.hosts)
+    policy, growth, workers, requested_workers = (
+        s.policy,
+        before.growth,
+        len(before.hosts),
+        s.job.spec.requested_workers,
+    )
     if growth is not None and growth.workers:
         if workers >= growth.workers:
-            return replace(before, growth=None, reason=grown(workers, s.job.spec))
+            reason = f"Continuing with {workers} of {requested_workers} requested hosts."
+            return replace(before, growth=None, reason=reason)
         if not s.reached(growth.until):
             return before
         failed = growth.failed + 1
         pause = replace(growth, workers=0, until=s.now + doubled(policy.growth_delay_seconds, failed), failed=failed)
-        return replace(before, growth=pause, reason=growth_failed(growth.workers, workers))
+        reason = f"The job did not grow to {count(growth.workers)} in time"
+        reason = f"{reason}; continuing with {workers}, and trying again later."
+        return replace(before, growth=pause, reason=reason)
     if not policy.growth_delay_seconds or not s.facts.more or before.exclusions & s.unusable:
         return replace(before, capacity_since=None)
     since = s.now if before.capacity_since is None else before.capacity_since
@@ -331,7 +347,8 @@ def _grown_by_operator(s: Situation, before: Decision) -> Decision:
         until=s.now + policy.resume_timeout_seconds,
         failed=0 if growth is None else growth.failed,
     )
-    return replace(before, growth=wanted, capacity_since=None, reason=growing(wanted.workers, s.job.spec))
+    reason = f"There is room again: asking for {wanted.workers} of {requested_workers} requested hosts."
+    return replace(before, growth=wanted, capacity_since=None, reason=reason)
 
 
 def _with_checkpoint(s: Situation, decision: Decision) -> Decision:
@@ -358,4 +375,8 @@ def _with_checkpoint(s: Situation, decision: Decision) -> Decision:
         return decision
     # Rounded to the store's precision, so that the stored request still covers the notice that it was made for.
     request = CheckpointRequest(run=decision.run, generation=s.stored.generation, since=round(s.now, 6))
-    return replace(decision, checkpoint=request, reason=saving(asking))
+    # The run continues; its hosts are not gone yet, and perhaps never will be.
+    sources = " and ".join(sorted({notice.source for notice in asking.values()}))
+    may = "may" if any(notice.notice_class is NoticeClass.HINT for notice in asking.values()) else "is to"
+    later = f"{may} be reclaimed later, according to {sources}"
+    return replace(decision, checkpoint=request, reason=f"{named(asking)} {later}: saving a checkpoint and continuing.")

@@ -19,21 +19,7 @@ from supervisor.decide.agreement import (
 )
 from supervisor.decide.policy import doubled
 from supervisor.decide.ranks import names
-from supervisor.decide.reasons import (
-    acknowledged,
-    agreeing,
-    alone,
-    could_not_save,
-    following,
-    insisting,
-    run_ended,
-    running,
-    short_run,
-    stop_unanswered,
-    training_on,
-    unranked,
-    unsaved,
-)
+from supervisor.decide.reasons import following, resumes_from, running
 from supervisor.decide.situation import Situation
 from supervisor.domain.agreement import Purpose
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, Phase, RequestKind, Stop
@@ -50,23 +36,24 @@ def stop_together(s: Situation, why: str) -> Decision:
     if not is_running or (under_way(s, Purpose.STOP) is None and not ranks.agree_to(Purpose.STOP)):
         opposed = ranks.opposed(Purpose.STOP)
         if len(opposed) != len(ranks.states):  # The others do agree.
-            why = (insisting if ranks.collective else alone)(why, f"{names(opposed)} cannot agree to one")
+            why = _without_step(s, why, f"{names(opposed)} cannot agree to one")
         return stop(s, why)
     if is_saving(s):
         return s.previous
     outcome = negotiated(s, Purpose.STOP)
     if isinstance(outcome, NoAgreement):
         # The stop is certain now. Ranks that can only save together are asked again until the last moment.
-        if ranks.collective:
-            return with_agreement(stop(s, insisting(why, outcome.reason)), poll(s, Purpose.STOP))
-        return stop(s, alone(why, outcome.reason))
+        decision = stop(s, _without_step(s, why, outcome.reason))
+        return with_agreement(decision, poll(s, Purpose.STOP)) if ranks.collective else decision
     if outcome.committed:
         decision = stop(s, why)
         if decision.stop is not None:
             decision = replace(decision, stop=replace(decision.stop, run=outcome.run))
         return with_agreement(decision, outcome)
     start = just_in_time(s)
-    reason = agreeing(why) if start is None or s.reached(start) else training_on(why)
+    reason = f"{why} All ranks stop at one step shortly before; until then they train on."
+    if start is None or s.reached(start):
+        reason = f"{why} All ranks are to stop at one step."
     # The host list does not change meanwhile: a change would move ranks.
     return with_agreement(replace(s.previous, window_until=None, reason=reason), outcome)
 
@@ -77,6 +64,13 @@ def awaited_until(s: Situation) -> float:
         return s.facts.since
     end = s.facts.since + ROUND_SECONDS
     return end if s.breaks_at is None else min(end, s.breaks_at - s.policy.margin_seconds)
+
+
+def _without_step(s: Situation, why: str, who: str) -> str:
+    """The reason of a stop on whose step the ranks have not agreed; `who` names the cause."""
+    if s.facts.ranks.collective:
+        return f"{why} There is no agreed step yet, as {who}: asking again, as all ranks save together."
+    return f"{why} There is no agreed step, as {who}: rank 0 saves alone."
 
 
 def withdrawn_stop(decision: Decision) -> Decision:
@@ -121,12 +115,9 @@ def rested(s: Situation, decision: Decision, lost_at: float) -> Decision:
         return replace(decision, short_runs=0)
     short_runs = s.previous.short_runs
     pause = doubled(s.policy.resume_backoff_seconds, short_runs)
-    return replace(
-        decision,
-        short_runs=short_runs + 1,
-        not_before=s.now + pause,
-        reason=f"{decision.reason} {short_run(s.previous.run, pause)}",
-    )
+    why = f"Run {s.previous.run} was lost soon after it began: pausing {pause:g} s before the next one."
+    reason = f"{decision.reason} {why}"
+    return replace(decision, short_runs=short_runs + 1, not_before=s.now + pause, reason=reason)
 
 
 def _lasted(s: Situation, until: float) -> bool:
@@ -147,16 +138,18 @@ def stopping(s: Situation) -> Decision:
     ends = observed.ending or (observed.request is not None and observed.request.kind is RequestKind.STOP)
     agreed, reason = before.agreed_stop, None
     if not observed.running:
-        reason = run_ended(before.reason, observed)
+        ended = "had not started" if observed.exit_code is None else f"ended with code {observed.exit_code}"
+        reason = f"{before.reason} The run {ended}."
     elif _is_acknowledged(s, stop):
-        together = agreed is not None or unranked_since is not None
-        reason = acknowledged(before.reason, answer, together=together)
+        reason = f"{before.reason} {_acknowledged(answer, together=agreed is not None or unranked_since is not None)}"
     elif s.reached(_stop_deadline(s, stop)):
-        reason = stop_unanswered(before.reason, _unanswered_by(s, stop), s.facts.saved_step, ends=ends)
+        left = resumes_from(s.facts.saved_step, ends=ends)
+        reason = f"{before.reason} {_unanswered_by(s, stop)} in time; {left}."
     if reason is not None:
         failed = failure(answer, stop)
         if failed is not None:
-            reason = could_not_save(before.reason, failed, ends=ends)
+            left = resumes_from(failed.resumes_from, ends=ends)
+            reason = f"{before.reason} Rank {failed.rank} could not save: {failed.error}; {left}."
         # The job keeps its hosts until its command has ended and cannot start again: `waiting.wait` releases them.
         return replace(before, phase=Phase.SUSPENDED, reason=reason, waiting_since=s.now, stop=None, agreement=None)
     before = replace(before, run=max(before.run, stop.run), stop=stop)
@@ -166,13 +159,10 @@ def stopping(s: Situation) -> Decision:
     if agreed is not None or (can_agree and not stop.everyone):
         return _stopping_together(s, before, stop)
     everyone = stop.everyone or s.reached(_everyone_at(s, stop))
-    is_for_want_of_ranks = everyone and not stop.everyone and unranked_since is not None
-    return replace(
-        before,
-        reason=unranked(before.reason) if is_for_want_of_ranks else before.reason,
-        stop=replace(stop, everyone=everyone),
-        agreement=None,
-    )
+    reason = before.reason
+    if everyone and not stop.everyone and unranked_since is not None:
+        reason = f"{reason} No process is rank 0, as none knows its rank: all are told to save."
+    return replace(before, reason=reason, stop=replace(stop, everyone=everyone), agreement=None)
 
 
 def _stopping_together(s: Situation, before: Decision, stop: Stop) -> Decision:
@@ -181,7 +171,8 @@ def _stopping_together(s: Situation, before: Decision, stop: Stop) -> Decision:
     if s.reached(_stop_deadline(s, stop) - s.policy.leave_margin_seconds):
         # The STOP goes to all processes, agreed or not.
         everyone = replace(before, stop=replace(stop, everyone=True))
-        return everyone if agreed is not None else replace(everyone, agreement=None, reason=unsaved(before.reason))
+        reason = f"{before.reason} Time is up: all ranks exit, and none can save."
+        return everyone if agreed is not None else replace(everyone, agreement=None, reason=reason)
     if agreed is not None:
         # The commit came too late, which no rank can know alone: those that went on are asked again.
         return with_agreement(before, poll(s, Purpose.STOP)) if ranks.have_passed(agreed) else before
@@ -190,7 +181,7 @@ def _stopping_together(s: Situation, before: Decision, stop: Stop) -> Decision:
         return with_agreement(before, outcome)
     if ranks.collective:
         return before if is_asking(s, Purpose.STOP) else with_agreement(before, poll(s, Purpose.STOP))
-    return replace(before, agreement=None, reason=alone(before.reason, outcome.reason))
+    return replace(before, agreement=None, reason=_without_step(s, before.reason, outcome.reason))
 
 
 def _stop_deadline(s: Situation, stop: Stop) -> float:
@@ -253,6 +244,13 @@ def failure(acknowledgement: Acknowledgement | None, stop: Stop) -> Acknowledgem
 
 def _concerns(acknowledgement: Acknowledgement, stop: Stop) -> bool:
     return acknowledgement.run == stop.run and acknowledgement.generation >= stop.generation
+
+
+def _acknowledged(answer: Acknowledgement | None, *, together: bool) -> str:
+    who, has, they = ("All ranks", "have", "they") if together else ("Rank 0", "has", "it")
+    if answer is None or answer.kind is AcknowledgementKind.LEFT:
+        return f"{who} {has} left, without saying that {they} saved."
+    return f"{who} {has} saved a checkpoint{'' if answer.step is None else f' of step {answer.step}'}."
 
 
 def _unanswered_by(s: Situation, stop: Stop) -> str:

@@ -11,19 +11,7 @@ from dataclasses import replace
 
 from supervisor.decide.grant import least_to_start
 from supervisor.decide.policy import MAX_DOUBLINGS, Policy
-from supervisor.decide.reasons import (
-    following,
-    freed,
-    held_up,
-    launcher_lost,
-    no_room,
-    probing,
-    requested,
-    running,
-    started,
-    timed_out,
-    waiting,
-)
+from supervisor.decide.reasons import FREED, HELD_UP, NO_ROOM, count, following, requested, running, started, waiting
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import rested
 from supervisor.domain.job import (
@@ -65,16 +53,20 @@ def wait(s: Situation) -> Decision:
         # The controller may still act. If it does not in time, only a suspension can start the job again.
         if not s.reached(observed.launcher_lost_since + s.policy.launcher_grace_seconds):
             return before
-        reason = launcher_lost(max(before.run, observed.run))
+        run = max(before.run, observed.run)
+        reason = (
+            f"The launcher of run {run} is gone and its operator started no other: suspending and resuming the job."
+        )
         lost = replace(before, phase=Phase.SUSPENDED, reason=reason, hosts=observed.hosts, waiting_since=s.now)
         return rested(s, lost, observed.launcher_lost_since)
     since = before.waiting_since if before.waiting_since is not None else s.now
     if before.waiting_since is None:
         is_freed = before.phase is Phase.SUSPENDED
-        before = replace(before, waiting_since=since, reason=freed() if is_freed else before.reason, request=None)
+        before = replace(before, waiting_since=since, reason=FREED if is_freed else before.reason, request=None)
     before = replace(before, hosts=frozenset(), exclusions=frozenset(), stop=None, agreement=None)
     if spec.max_wait_seconds and s.reached(since + spec.max_wait_seconds):
-        reason = timed_out(spec)
+        limit = f"the maximum waiting time of {spec.max_wait_seconds:g} s"
+        reason = f"No capacity for {count(least_to_start(spec))} within {limit}."
         return replace(before, phase=Phase.TIMED_OUT, reason=reason, capacity_since=None, held_up=False, request=None)
     # A job that is being ended only waits for the final report of its launcher.
     if starts_itself or observed.ending:
@@ -124,7 +116,7 @@ def _started(s: Situation, before: Decision) -> Decision:
     facts, spec, is_first = s.facts, s.job.spec, before.phase is Phase.WAITING
     # The reason of the suspension stays unless something else prevents a resume.
     if facts.held_up or before.held_up:
-        reason = following(before.reason, held_up() if facts.held_up else no_room())
+        reason = following(before.reason, HELD_UP if facts.held_up else NO_ROOM)
         before = replace(before, reason=reason, held_up=facts.held_up, request=None)
     if not facts.granted or spec.launcher_host in facts.notices:
         return replace(before, capacity_since=None)
@@ -139,7 +131,10 @@ def _started(s: Situation, before: Decision) -> Decision:
     if not s.reached(at):
         return before
     run, workers = max(s.job.observed.run, before.run) + 1, len(facts.granted)
-    reason = probing(run, workers) if facts.probe else started(run, workers, spec, first=is_first)
+    reason = started(run, workers, spec, first=is_first)
+    if facts.probe:
+        without = "without known room: some capacity only appears for pending pods."
+        reason = f"Trying run {run} on {count(workers)} {without}"
     return replace(
         before,
         phase=Phase.RUNNING if is_first else Phase.RESUMING,

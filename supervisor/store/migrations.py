@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from supervisor.decide.reasons import following, held_up, requested
+from supervisor.decide.reasons import HELD_UP, following, requested
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import WAITS, Capability, Decision, Observed, Spec, SupervisedJob, UserRequest
 from supervisor.domain.notice import ReclaimNotice
@@ -61,7 +61,7 @@ def _with_cause(decision: Decision, request: UserRequest | None) -> Decision:
     """The decision with what its reason is about; the version before stored that in the sentence alone."""
     if decision.request is None and request is not None and decision.reason.startswith(requested(request)):
         decision = replace(decision, request=request)
-    if decision.phase in WAITS and decision.reason == following(decision.reason, held_up()):
+    if decision.phase in WAITS and decision.reason == following(decision.reason, HELD_UP):
         decision = replace(decision, held_up=True)
     return decision
 

@@ -13,7 +13,7 @@ from servicekit.kubernetes.client import Resource
 from supervisor.cluster.annotations import PREFIX, ours
 from supervisor.cluster.objects import PodPhase
 from supervisor.cluster.podspec import Body, amounts_of
-from supervisor.decide.reasons import freed
+from supervisor.decide.reasons import FREED
 from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.domain.ids import Host
 from supervisor.domain.job import ELASTIC, Framework, Observed, Phase, Result, Spec, SupervisedJob
@@ -320,7 +320,7 @@ class TrainingJobObservation(JobObservation[TrainingJob, TrainingJobSpec]):
     def reason_if_suspended(self) -> str:
         if self.job.suspended:
             return _SUSPENDED_BEFORE
-        return freed() if self.job.phase is JobPhase.SUSPENDED else ""
+        return FREED if self.job.phase is JobPhase.SUSPENDED else ""
 
     def is_freed(self, known: SupervisedJob) -> bool:
         """Returns whether somebody has changed the state of a stored job, so that it must be registered again."""

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 from supervisor.decide.plan import plan
-from supervisor.decide.reasons import following, no_room, requested
-from supervisor.decide.reasons import held_up as sentence_of_held_up
+from supervisor.decide.reasons import HELD_UP, NO_ROOM, following, requested
 from supervisor.decide.situation import JobFacts
 from supervisor.domain.job import Capability, Observed, RequestKind, SupervisedJob, UserRequest
 from supervisor.domain.notice import NoticeClass
@@ -134,9 +133,9 @@ OTHER = replace(ASKED, by="bob")
         (requested(ASKED) + " Rank 0 has saved a checkpoint of step 7.", ASKED, False, ASKED),
         (requested(ASKED), OTHER, False, None),
         ("n1 will be reclaimed, says aws.", ASKED, False, None),
-        (sentence_of_held_up(), None, True, None),
-        (following("Drill: n1 will be reclaimed.", sentence_of_held_up()), None, True, None),
-        (no_room(), None, False, None),
+        (HELD_UP, None, True, None),
+        (following("Drill: n1 will be reclaimed.", HELD_UP), None, True, None),
+        (NO_ROOM, None, False, None),
     ],
 )
 def test_what_a_reason_is_about_was_stored_as_a_sentence_alone(
@@ -152,9 +151,9 @@ def test_what_a_reason_is_about_was_stored_as_a_sentence_alone(
     if request_ is not None:
         assert planned.reason == (reason if explained else requested(request_))
     elif facts.held_up:
-        assert planned.reason == following(reason, sentence_of_held_up())
+        assert planned.reason == following(reason, HELD_UP)
     else:
-        assert planned.reason == (following(reason, no_room()) if held_up else reason)
+        assert planned.reason == (following(reason, NO_ROOM) if held_up else reason)
 
 
 @pytest.mark.parametrize("job", [RUNNING, QUIET], ids=["stand-alone", "operated"])
