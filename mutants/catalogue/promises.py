@@ -3,10 +3,9 @@
 from mutants.mutant import Edit, FailingTest, Mutant
 
 _LOOP = "supervisor/control/loop.py"
-_BY_JOB = "supervisor/fanout/by_job.py"
 _RANKS = "supervisor/fanout/ranks.py"
-_SAVES = "supervisor/fanout/saves.py"
 _REGISTRATION = "supervisor/decide/registration.py"
+_STREAMS = "supervisor/fanout/processes.py"
 _PROCESSES = "supervisor/ingest/processes.py"
 _MONITOR = "sdk/kubeai/elastic/monitor.py"
 
@@ -49,10 +48,10 @@ MUTANTS = (
             Edit(
                 _RANKS,
                 "        job = self._jobs.get(worker.job)\n        if job is None or job.run < worker.run:\n"
-                "            job = self._jobs[worker.job] = _Job(worker.run)\n",
+                "            job = self._jobs[worker.job] = _JobRanks(worker.run)\n",
                 '        name = worker.job._replace(uid="", registered_at=0.0)\n'
                 "        job = self._jobs.get(name)\n        if job is None or job.run < worker.run:\n"
-                "            job = self._jobs[name] = _Job(worker.run)\n",
+                "            job = self._jobs[name] = _JobRanks(worker.run)\n",
             ),
             Edit(
                 _RANKS,
@@ -77,7 +76,7 @@ MUTANTS = (
         breaks="Finds the processes and members of an earlier job of a name for the new one.",
         edits=(
             Edit(
-                _BY_JOB,
+                _STREAMS,
                 "        return None if jobs is None else jobs.get(job)\n",
                 "        return None if jobs is None else next(iter(jobs.values()))\n",
             ),
@@ -120,7 +119,7 @@ MUTANTS = (
         breaks="The supervisor takes the checkpoint of an older step, reported late, for the answer to a STOP.",
         edits=(
             Edit(
-                _SAVES,
+                _RANKS,
                 "        return known.process == worker.process and step < known.step\n",
                 "        return known.process != worker.process and step < known.step\n",
             ),

@@ -26,8 +26,7 @@ from supervisor.domain.notice import ReclaimNotice
 from supervisor.failpoints import At
 from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
-from supervisor.fanout.ranks import RankStates
-from supervisor.fanout.saves import Saves
+from supervisor.fanout.ranks import RankStates, Saves
 from supervisor.jobs.adapter import Adapter
 from supervisor.leadership.interface import Leadership
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError

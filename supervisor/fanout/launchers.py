@@ -1,4 +1,4 @@
-"""The connected launchers, and the order that each was last sent."""
+"""Sends each connected launcher the present order of its job."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -15,14 +15,14 @@ UNKNOWN = "the job is not known any more"
 
 
 @dataclass(slots=True)
-class _Connection:
+class _LauncherConnection:
     stream: LineStream
     job: SupervisedJob
     sent: tuple[Order, str] | None = None
 
 
 class Launchers:
-    """The streams to launchers, one per job.
+    """Holds the streams to launchers, one per job.
 
     Args:
         token: Makes the job token of (job, uid, run) that an order contains.
@@ -40,7 +40,7 @@ class Launchers:
         self._lacks = lacks
         self._now = now
         self._started = now()
-        self._connections: dict[JobId, _Connection] = {}
+        self._connections: dict[JobId, _LauncherConnection] = {}
         self._seen: dict[JobId, float] = {}
 
     def attach(self, job: SupervisedJob, order: Order, stream: LineStream) -> None:
@@ -48,7 +48,7 @@ class Launchers:
         replaced = self._connections.get(job.id)
         if replaced is not None:
             replaced.stream.finish("replaced by a newer stream")
-        self._connections[job.id] = _Connection(stream, job)
+        self._connections[job.id] = _LauncherConnection(stream, job)
         self.publish(job, order)
 
     def detach(self, job: JobId, stream: LineStream) -> None:
@@ -93,7 +93,7 @@ class Launchers:
                 self._send(connection, connection.sent[0])
                 await asyncio.sleep(0)  # Between jobs with thousands of hosts, urgent work has its turn.
 
-    def _send(self, connection: _Connection, order: Order) -> None:
+    def _send(self, connection: _LauncherConnection, order: Order) -> None:
         job = connection.job
         present = (order, self._lacks(job.name) if order.kind is OrderKind.WAIT else "")
         if connection.sent != present:

@@ -1,16 +1,18 @@
-"""A stream of JSON lines over one chunked HTTP response.
+"""Streams JSON lines over chunked HTTP responses, with heartbeats on all of them from one timer.
 
 Chunks are framed here and written to the transport without waiting for each client: waiting for them one by one makes
 the last of 2,000 wait for all others. A client whose buffer grows is dropped; it reconnects and gets the present state.
 """
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.http_server import mark_streaming
 from supervisor.refusals import Code, Refusals, Wire
 
@@ -37,8 +39,13 @@ class LineStream:
         self._response = web.StreamResponse(headers=_HEADERS)
         self._response.enable_chunked_encoding()
         self._end: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._patience = _patience(request)
         self._quiet = 0.0
+        # The longest pause between lines, in seconds, that the peer can do with; 0 if it names none.
+        try:
+            patience = float(request.headers.get(_PATIENCE_HEADER, "0"))
+        except ValueError:
+            patience = 0.0
+        self._patience = patience if 0.0 <= patience <= _MAX_PATIENCE else 0.0
 
     @property
     def wire(self) -> "LineStream":
@@ -89,10 +96,25 @@ class LineStream:
         return self._response
 
 
-def _patience(request: web.Request) -> float:
-    """The longest pause between lines, in seconds, that the peer says it can do with; 0 if it says nothing."""
-    try:
-        wanted = float(request.headers.get(_PATIENCE_HEADER, "0"))
-    except ValueError:
-        return 0.0
-    return wanted if 0.0 <= wanted <= _MAX_PATIENCE else 0.0
+class HeartbeatStreams(Protocol):
+    """Streams of one kind of peer."""
+
+    async def heartbeat(self, seconds: float) -> None:
+        """Gives each stream its turn, which comes every `seconds`: it sends a heartbeat if one is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Gives every stream a turn every `seconds`."""
+
+    streams: Sequence[HeartbeatStreams]
+    seconds: float
+    bulkhead: Bulkhead
+
+    async def run(self) -> None:
+        """Root task: sends heartbeats."""
+        while True:
+            await asyncio.sleep(self.seconds)
+            for each in self.streams:
+                with self.bulkhead.guard("heartbeat", type(each).__name__):
+                    await each.heartbeat(self.seconds)

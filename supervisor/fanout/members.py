@@ -1,4 +1,4 @@
-"""The connected elastic agents of torchrun jobs, and the line that each was last sent. Nothing here is stored."""
+"""Sends each connected elastic agent of torchrun jobs the present rounds. Nothing here is stored."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -10,9 +10,8 @@ from supervisor.decide.situation import NO_MEMBERS, Member, Members
 from supervisor.domain.agreement import Round
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import SupervisedJob
-from supervisor.fanout.by_job import ByJob
 from supervisor.fanout.lines import LineStream, line
-from supervisor.fanout.processes import REPLACED
+from supervisor.fanout.processes import REPLACED, ByJob
 
 GONE_SECONDS = 0.3
 """A member whose stream has ended is gone after this time: it may only have lost its connection."""
@@ -35,7 +34,7 @@ class MemberId:
 
 
 @dataclass(slots=True)
-class _Connection:
+class _MemberConnection:
     id: MemberId
     state: Member
     stream: LineStream | None = None
@@ -46,15 +45,15 @@ class _Connection:
 
 
 @dataclass(slots=True)
-class _Job:
+class _JobMembers:
     run: int
-    connections: dict[Host, _Connection] = field(default_factory=dict)
+    connections: dict[Host, _MemberConnection] = field(default_factory=dict)
     have_ended: bool = False
     """Members that have ended are gone before the others say that they have."""
 
 
 class MemberStreams:
-    """The streams to elastic agents; each gets the present rounds of its job.
+    """Holds the streams to elastic agents; each gets the present rounds of its job.
 
     Args:
         job: The present job of a name; None if there is none.
@@ -71,31 +70,30 @@ class MemberStreams:
         self._bulkhead = bulkhead
         self._job = job
         self._on_change = on_change
-        self._jobs: ByJob[_Job] = ByJob()
+        self._jobs: ByJob[_JobMembers] = ByJob()
 
     def attach(self, sender: MemberId, state: Member, stream: LineStream) -> None:
         """Adds a member and sends it its line. It replaces another member of its host."""
         job = self._jobs.get(sender.job)
         if job is None or job.run < sender.run:
-            job = self._jobs[sender.job] = _Job(sender.run)
+            job = self._jobs[sender.job] = _JobMembers(sender.run)
         before = job.connections.get(sender.host)
         if before is not None:
             self._end(before, "replaced by a newer stream")
-        connection = job.connections[sender.host] = _Connection(sender, state, stream)
+        connection = job.connections[sender.host] = _MemberConnection(sender, state, stream)
         job.have_ended |= state.ended
         if before is not None and before.id == sender:
             connection.revision = before.revision
-        self._hear(connection)
+        self._expire(connection, SILENT_SECONDS)
         self._on_change(sender.job.name)
         self._send(connection)
 
     def detach(self, sender: MemberId, stream: LineStream) -> None:
         """Records that a stream has ended. Its member is gone if it does not return soon."""
         connection = self._found(sender)
-        if connection is None or connection.stream is not stream:
-            return
-        connection.stream = None
-        self._expire(connection, GONE_SECONDS)
+        if connection is not None and connection.stream is stream:
+            connection.stream = None
+            self._expire(connection, GONE_SECONDS)
 
     def report(self, sender: MemberId, state: Member, revision: int) -> bool:
         """Records what a member says; returns False if it has no stream, or has said something newer."""
@@ -103,7 +101,7 @@ class MemberStreams:
         if job is None or connection is None or connection.stream is None or revision <= connection.revision:
             return False
         connection.revision = revision
-        self._hear(connection)
+        self._expire(connection, SILENT_SECONDS)
         if state != connection.state:
             connection.state = state
             job.have_ended |= state.ended
@@ -158,26 +156,23 @@ class MemberStreams:
             self._end(connection, reason)
         self._jobs.pop(known)
 
-    def _connections(self, known: JobId) -> list[_Connection]:
+    def _connections(self, known: JobId) -> list[_MemberConnection]:
         job = self._jobs.get(known)
         return [] if job is None else list(job.connections.values())
 
-    def _found(self, sender: MemberId) -> _Connection | None:
+    def _found(self, sender: MemberId) -> _MemberConnection | None:
         job = self._jobs.get(sender.job)
         connection = None if job is None else job.connections.get(sender.host)
         return connection if connection is not None and connection.id == sender else None
 
-    def _hear(self, connection: _Connection) -> None:
-        self._expire(connection, SILENT_SECONDS)
-
-    def _expire(self, connection: _Connection, seconds: float) -> None:
+    def _expire(self, connection: _MemberConnection, seconds: float) -> None:
         """Lets a member be gone after so many seconds, unless it is heard before."""
         if connection.timer is not None:
             connection.timer.cancel()
         loop = asyncio.get_running_loop()
         connection.timer = loop.call_later(seconds, self._gone, connection, loop.time() + seconds)
 
-    def _gone(self, connection: _Connection, due: float) -> None:
+    def _gone(self, connection: _MemberConnection, due: float) -> None:
         if asyncio.get_running_loop().time() > due + _STALL_SECONDS:
             self._expire(connection, GONE_SECONDS)
             return
@@ -188,14 +183,14 @@ class MemberStreams:
             self._end(connection, "silent")
             self._on_change(connection.id.job.name)
 
-    def _end(self, connection: _Connection, reason: str) -> None:
+    def _end(self, connection: _MemberConnection, reason: str) -> None:
         if connection.timer is not None:
             connection.timer.cancel()
         if connection.stream is not None:
             connection.stream.finish(reason)
             connection.stream = None
 
-    def _send(self, connection: _Connection) -> None:
+    def _send(self, connection: _MemberConnection) -> None:
         job = self._job(connection.id.job.name)
         if job is None or connection.stream is None:
             return
@@ -209,50 +204,50 @@ class MemberStreams:
 
 
 def message(job: SupervisedJob, members: Members, to: MemberId) -> Mapping[str, Any]:
-    """The line to one member."""
+    """Encodes the line to one member."""
     decision = job.decision
-    held = decision.round if decision.round is not None and decision.round.run == to.run else None
-    is_part = held is not None and to.member in held.members
+    present = decision.round if decision.round is not None and decision.round.run == to.run else None
+    is_part = present is not None and to.member in present.members
+    # A member that is in no round has nothing to wait for once all that train have ended, or the job has.
+    is_over = job.over
+    if not is_over and present is not None:
+        training = [each for each in members.by_host.values() if each.member in present.members]
+        is_over = members.have_ended and all(each.ended for each in training)
     return {
         "type": "rendezvous",
         "job": job.name,
         "run": to.run,
         "generation": decision.generation,
         "reason": decision.reason,
-        "wanted": 0 if held is None else held.number,
-        "round": _round(held, members) if held is not None and is_part else None,
-        "starts": held is not None and not is_part and to.host in held.starting,
-        "release": 0 if not is_part and _is_over(job, members, held) else None,
+        "wanted": 0 if present is None else present.number,
+        "round": _round(present, members) if present is not None and is_part else None,
+        "starts": present is not None and not is_part and to.host in present.starting,
+        "release": 0 if not is_part and is_over else None,
     }
 
 
-def _is_over(job: SupervisedJob, members: Members, held: Round | None) -> bool:
-    """Whether a member that is in no round has nothing to wait for: all that train have ended, or the job has."""
-    if job.over or held is None:
-        return job.over
-    training = [each for each in members.by_host.values() if each.member in held.members]
-    return members.have_ended and all(each.ended for each in training)
-
-
-def _round(held: Round, members: Members) -> Mapping[str, Any]:
-    first = members.by_host.get(held.hosts[0])
-    store = first.store if first is not None and first.store is not None else None
+def _round(present: Round, members: Members) -> Mapping[str, Any]:
+    """Encodes a round, with the addresses of the members that are connected."""
+    first = members.by_host.get(present.hosts[0])
+    store = None if first is None else first.store
+    found = []
+    for name, host in zip(present.members, present.hosts, strict=True):
+        member = members.by_host.get(host)
+        if member is not None and member.member != name:
+            member = None
+        found.append(
+            {
+                "member": name,
+                "host": host,
+                "address": "" if member is None else member.address,
+                "processes": 1 if member is None else member.processes,
+            }
+        )
     return {
-        "number": held.number,
-        "in_process": held.in_process,
-        "members": [_member(name, host, members) for name, host in zip(held.members, held.hosts, strict=True)],
+        "number": present.number,
+        "in_process": present.in_process,
+        "members": found,
         "store": {"address": store.address, "port": store.port}
-        if store is not None and store.round == held.number
+        if store is not None and store.round == present.number
         else None,
-    }
-
-
-def _member(name: str, host: Host, members: Members) -> Mapping[str, Any]:
-    found = members.by_host.get(host)
-    is_there = found is not None and found.member == name
-    return {
-        "member": name,
-        "host": host,
-        "address": found.address if found is not None and is_there else "",
-        "processes": found.processes if found is not None and is_there else 1,
     }

@@ -1,22 +1,21 @@
-"""The connected training processes, and the directive that each was last sent."""
+"""Sends each connected training process its latest directive, on a stream of its own or through a relay."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-import structlog
+import msgspec
 
 from servicekit.bulkhead import Bulkhead
 from supervisor.decide.directives import DirectiveKey, JobDirectives
 from supervisor.decide.ranks import RankCounts
 from supervisor.decide.situation import RankZero
-from supervisor.domain.agreement import Agreement
 from supervisor.domain.ids import Host, JobId, JobName
-from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.order import Directive, DirectiveKind, Worker
-from supervisor.fanout.by_job import ByJob
 from supervisor.fanout.lines import LineStream, line
+
+V = TypeVar("V")
 
 COALESCE_SECONDS = 0.05
 """Directives that are not urgent are delayed by this time and sent together. Sending every notice of a group to 2,000
@@ -40,7 +39,43 @@ Render = Callable[[JobName], JobDirectives | None]
 OnSent = Callable[[JobName, Collection[Directive]], None]
 """Called with the directives that were just sent to connected processes of a job."""
 
-_log = structlog.get_logger()
+
+class ByJob(Generic[V]):
+    """Maps jobs to values, and finds all registrations of one name.
+
+    Nearly every name has one registration. There are several while the processes of an earlier job still have streams.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[JobName, dict[JobId, V]] = {}
+
+    def __iter__(self) -> Iterator[JobId]:
+        return iter([job for jobs in self._names.values() for job in jobs])
+
+    def __setitem__(self, job: JobId, value: V) -> None:
+        self._names.setdefault(job.name, {})[job] = value
+
+    def get(self, job: JobId) -> V | None:
+        """Returns the value of a job; None if it has none."""
+        jobs = self._names.get(job.name)
+        return None if jobs is None else jobs.get(job)
+
+    def pop(self, job: JobId) -> V | None:
+        """Removes and returns the value of a job; None if it has none."""
+        jobs = self._names.get(job.name, {})
+        value = jobs.pop(job, None)
+        if not jobs:
+            self._names.pop(job.name, None)
+        return value
+
+    def named(self, name: JobName) -> Collection[JobId]:
+        """Returns the registrations of a name that have a value."""
+        jobs = self._names.get(name)
+        return list(jobs) if jobs else ()
+
+    def values(self) -> Iterator[V]:
+        """Returns all values."""
+        return iter([value for jobs in self._names.values() for value in jobs.values()])
 
 
 class ProcessStream(Protocol):
@@ -57,8 +92,65 @@ class ProcessStream(Protocol):
         """Ends the stream of this process with a goodbye."""
 
 
+class RelayStream:
+    """The open stream of a relay, which passes its lines on to all training processes of a pod or machine.
+
+    A line of such a stream names the processes that it is for, so the same directive is sent once to all of them.
+
+    Attributes:
+        lines: The response.
+        streams: The streams of the processes by their names, in the order in which they joined.
+    """
+
+    def __init__(self, lines: LineStream) -> None:
+        self.lines = lines
+        self.streams: dict[str, RelayedStream] = {}
+        self._unsent: dict[str, bytes] = {}
+
+    def join(self, worker: Worker) -> "RelayedStream":
+        """Adds a process and returns its stream."""
+        stream = self.streams[worker.process] = RelayedStream(self, worker)
+        return stream
+
+    def push(self, process: str, data: bytes) -> None:
+        """Sends a process a line once the present callback of the loop has ended, together with those of others.
+
+        Only the last line of a process is sent: each is the whole present state.
+        """
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent[process] = data
+
+    def _flush(self) -> None:
+        processes: dict[bytes, list[str]] = {}
+        for process, data in self._unsent.items():
+            processes.setdefault(data, []).append(process)
+        self._unsent.clear()
+        for data, names in processes.items():
+            self.lines.push(line({"type": "relayed", "processes": names, "line": msgspec.Raw(data.rstrip())}))
+
+
+class RelayedStream:
+    """The part of a relay's stream that belongs to one process."""
+
+    __slots__ = ("_relay", "wire", "worker")
+
+    def __init__(self, relay: RelayStream, worker: Worker) -> None:
+        self.worker = worker
+        self.wire = relay.lines
+        self._relay = relay
+
+    def push(self, data: bytes) -> None:
+        """Sends a line."""
+        self._relay.push(self.worker.process, data)
+
+    def finish(self, reason: str) -> None:
+        """Ends the part of this process with a goodbye."""
+        self._relay.push(self.worker.process, line({"type": "goodbye", "reason": reason}))
+
+
 @dataclass(slots=True)
-class _Connection:
+class _ProcessConnection:
     worker: Worker
     stream: ProcessStream
     revision: int | None
@@ -70,20 +162,24 @@ class _Connection:
 
 
 class _DirectiveLines:
-    """The directives of a job's processes at one moment; processes with the same directive share one encoded line."""
+    """The directives of a job's processes at one moment; processes with the same directive share one encoded line.
+
+    Attributes:
+        job: The registration that they are for.
+        now: The moment.
+        sent: The directives that were sent to at least one process, by identity: comparing 2,000 by value would be
+            slow.
+    """
 
     def __init__(self, directives: JobDirectives, now: float) -> None:
         self._directives = directives
-        self.now = now
         self._encoded: dict[DirectiveKey, tuple[Directive, bytes]] = {}
-        self._sent: dict[int, Directive] = {}
-
-    def are_for(self, job: JobId) -> bool:
-        """Whether these are the directives of this registration, and not those of a later one of its name."""
-        return self._directives.job.id == job
+        self.job = directives.job.id
+        self.now = now
+        self.sent: dict[int, Directive] = {}
 
     def to(self, worker: Worker) -> tuple[Directive, bytes]:
-        """The directive of a process, and its encoded line."""
+        """Returns the directive of a process, and its encoded line."""
         key = self._directives.key(worker)
         entry = self._encoded.get(key)
         if entry is None:
@@ -91,32 +187,42 @@ class _DirectiveLines:
             entry = self._encoded[key] = (directive, line(message(directive, worker.job.name, self.now)))
         return entry
 
-    def send(self, connection: _Connection) -> None:
+    def send(self, connection: _ProcessConnection) -> None:
         """Sends a process its directive, unless it was the last one sent."""
         directive, data = self.to(connection.worker)
         if directive != connection.sent:
             connection.sent = directive
             connection.stream.push(data)
-            self._sent[id(directive)] = directive  # By identity: comparing 2,000 by value would be slow.
+            self.sent[id(directive)] = directive
 
-    @property
-    def sent(self) -> Collection[Directive]:
-        """The directives that were sent to at least one process."""
-        return self._sent.values()
+    def is_urgent(self, connection: _ProcessConnection) -> bool:
+        """Whether a process has to get its directive at once."""
+        directive, _ = self.to(connection.worker)
+        known = None if connection.sent is None else connection.sent.agreement
+        if directive.agreement != known:  # Each round of an agreement counts, and its step comes nearer.
+            return True
+        if directive.kind is DirectiveKind.RUN or directive == connection.sent:
+            return False
+        return directive.act_at is None or directive.act_at - self.now < _SOON_SECONDS
 
 
 @dataclass(slots=True)
-class _Job:
-    connections: dict[str, _Connection] = field(default_factory=dict)
+class _JobProcesses:
+    connections: dict[str, _ProcessConnection] = field(default_factory=dict)
     flush: asyncio.TimerHandle | None = None
     hosts: frozenset[Host] | None = None
     """The hosts of the connections; None until they are needed. Reading the status page by page needs them often."""
     unanswered: tuple[int, set[str]] | None = None
     """The processes that have not answered the STOP of a generation, so that not each answer looks at all of them."""
 
+    @property
+    def wires(self) -> Collection[LineStream]:
+        """The responses that carry the lines; a relay's is there once."""
+        return {connection.stream.wire for connection in self.connections.values()}
+
 
 class Processes:
-    """The streams to training processes; each gets the latest directive only.
+    """Holds the streams to training processes; each gets the latest directive only.
 
     Args:
         render: Called when directives are sent, so that delayed ones are not stale.
@@ -139,7 +245,7 @@ class Processes:
         self._bulkhead = bulkhead
         self._on_rank_zero = on_rank_zero
         self._on_sent = on_sent
-        self._jobs: ByJob[_Job] = ByJob()
+        self._jobs: ByJob[_JobProcesses] = ByJob()
         self._rank_zeros: dict[JobId, RankZero] = {}
         self._started = now()
 
@@ -160,14 +266,14 @@ class Processes:
         """
         job = self._jobs.get(worker.job)
         if job is None:
-            job = self._jobs[worker.job] = _Job()
+            job = self._jobs[worker.job] = _JobProcesses()
         replaced = job.connections.get(worker.process)
         if replaced is not None and attempt is not None and attempt < (replaced.attempt or 0):
             stream.finish("a newer stream of this process is open")
             return False
         if replaced is not None and replaced.stream.wire is not stream.wire:
             replaced.stream.finish("replaced by a newer stream")
-        connection = _Connection(worker, stream, revision, self._now(), attempt)
+        connection = _ProcessConnection(worker, stream, revision, self._now(), attempt)
         job.connections[worker.process] = connection
         if replaced is not None:
             connection.since, connection.answered = replaced.since, replaced.answered
@@ -195,8 +301,8 @@ class Processes:
     def update(self, worker: Worker, revision: int | None) -> bool:
         """Changes the rank of a process to the one that it reports.
 
-        Returns False, and changes nothing, if the process has said something newer: reports are posted side by side and
-        are repeated, so an older one may come last.
+        Returns False, and changes nothing, if a newer report or hello of the process has come: reports are posted side
+        by side and are repeated, so an older one may come last.
         """
         job = self._jobs.get(worker.job)
         connection = None if job is None else job.connections.get(worker.process)
@@ -206,20 +312,19 @@ class Processes:
             if connection.revision is not None and revision < connection.revision:
                 return False
             connection.revision = revision
-        self._set_rank(connection, worker.rank)
+        before = connection.worker
+        if before.rank != worker.rank:
+            connection.worker = replace(before, rank=worker.rank)
+            if 0 in (before.rank, worker.rank):
+                self._on_rank_zero(before.job.name)
+            self._send(connection)
         return True
 
-    def _set_rank(self, connection: _Connection, rank: int | None) -> None:
-        before = connection.worker
-        if before.rank == rank:
-            return
-        connection.worker = replace(before, rank=rank)
-        if 0 in (before.rank, rank):
-            self._on_rank_zero(before.job.name)
-        self._send(connection)
-
     def rank_zero(self, job: JobId, run: int) -> RankZero:
-        """Whether a process of `run` is rank 0. One that never connected is missing since this supervisor started."""
+        """Returns whether a process of `run` is rank 0, and since when.
+
+        One that never connected is missing since this supervisor started.
+        """
         present = self._present(job, run)
         connected = any(each.worker.rank == 0 for each in present)
         known = self._rank_zeros.get(job)
@@ -250,7 +355,7 @@ class Processes:
         )
 
     def rank_counts(self, job: JobId, run: int) -> RankCounts:
-        """How many processes of a run are connected, know their rank, and are rank 0."""
+        """Returns how many processes of a run are connected, know their rank, and are rank 0."""
         ranks = [each.worker.rank for each in self._present(job, run)]
         return RankCounts(len(ranks), sum(rank is not None for rank in ranks), ranks.count(0))
 
@@ -262,15 +367,15 @@ class Processes:
     @property
     def count(self) -> int:
         """The number of streams; a relay's counts once."""
-        return sum(len(_wires(job)) for job in self._jobs.values())
+        return sum(len(job.wires) for job in self._jobs.values())
 
     def workers(self, job: JobId) -> list[Worker]:
-        """The connected processes of a job."""
+        """Returns the connected processes of a job."""
         known = self._jobs.get(job)
         return [] if known is None else [connection.worker for connection in known.connections.values()]
 
     def hosts(self, job: JobId) -> frozenset[Host]:
-        """The hosts of a job's connected processes."""
+        """Returns the hosts of a job's connected processes."""
         known = self._jobs.get(job)
         if known is None:
             return frozenset()
@@ -286,7 +391,13 @@ class Processes:
         for name in names:
             for known in self._jobs.named(name):
                 with self._bulkhead.guard("directives", name) as attempt:
-                    self._refresh(known)
+                    job, lines = self._jobs.get(known), self._lines(known)
+                    if job is None or lines is None:
+                        continue
+                    if any(lines.is_urgent(connection) for connection in job.connections.values()):
+                        self._flush(known)
+                    else:
+                        self._flush_in(COALESCE_SECONDS, known)
                 if attempt.retry_in is not None:
                     self._flush_in(attempt.retry_in, known)
 
@@ -296,7 +407,7 @@ class Processes:
 
     async def heartbeat(self, seconds: float) -> None:
         """Sends the heartbeats that are due, with pauses for urgent directives."""
-        streams = [stream for job in self._jobs.values() for stream in _wires(job)]
+        streams = [stream for job in self._jobs.values() for stream in job.wires]
         for turn, stream in enumerate(streams, 1):
             stream.heartbeat(seconds)
             if turn % _HEARTBEATS_AT_ONCE == 0:
@@ -306,43 +417,39 @@ class Processes:
         """Ends every stream with a goodbye."""
         for known in self._jobs:
             job = self._forget(known)
-            for stream in _wires(job) if job is not None else ():
+            for stream in () if job is None else job.wires:
                 stream.finish(reason)
 
-    def _present(self, job: JobId, run: int) -> list[_Connection]:
+    def _present(self, job: JobId, run: int) -> list[_ProcessConnection]:
         known = self._jobs.get(job)
         return [] if known is None else [each for each in known.connections.values() if each.worker.run == run]
 
-    def _forget(self, known: JobId) -> _Job | None:
+    def _forget(self, known: JobId) -> _JobProcesses | None:
         job = self._jobs.pop(known)
         if job is not None and job.flush is not None:
             job.flush.cancel()
         return job
 
-    def _send(self, connection: _Connection) -> None:
+    def _send(self, connection: _ProcessConnection) -> None:
         lines = self._lines(connection.worker.job)
         if lines is not None:
             lines.send(connection)
 
     def _lines(self, known: JobId) -> _DirectiveLines | None:
-        """The lines to the processes of a job; None if it is unknown. If a later one has its name, its streams end."""
+        """Returns the lines to the processes of a job; None if it is unknown.
+
+        If a later job has its name, its streams end.
+        """
         directives = self._render(known.name)
-        lines = None if directives is None else _DirectiveLines(directives, self._now())
-        if lines is None or lines.are_for(known):
+        if directives is None:
+            return None
+        lines = _DirectiveLines(directives, self._now())
+        if lines.job == known:
             return lines
         job = self._forget(known)
         for connection in job.connections.values() if job is not None else ():
             connection.stream.finish(REPLACED)  # Not the wire: a relay may carry processes of the later job.
         return None
-
-    def _refresh(self, known: JobId) -> None:
-        job, lines = self._jobs.get(known), self._lines(known)
-        if job is None or lines is None:
-            return
-        if any(_urgent(connection, lines) for connection in job.connections.values()):
-            self._flush(known)
-        else:
-            self._flush_in(COALESCE_SECONDS, known)
 
     def _flush_in(self, seconds: float, known: JobId) -> None:
         job = self._jobs.get(known)
@@ -356,6 +463,7 @@ class Processes:
             self._flush_in(attempt.retry_in, known)
 
     def _flush(self, known: JobId) -> None:
+        """Sends the processes of a job their directives now, and not once more when the timer is due."""
         job = self._jobs.get(known)
         if job is None:
             return
@@ -368,54 +476,37 @@ class Processes:
         for connection in job.connections.values():
             lines.send(connection)
         if lines.sent:
-            self._on_sent(known.name, lines.sent)
-
-
-def _wires(job: _Job) -> Collection[LineStream]:
-    return {connection.stream.wire for connection in job.connections.values()}
-
-
-def _urgent(connection: _Connection, lines: _DirectiveLines) -> bool:
-    directive, _ = lines.to(connection.worker)
-    known = None if connection.sent is None else connection.sent.agreement
-    if directive.agreement != known:  # Each round of an agreement counts, and its step comes nearer.
-        return True
-    if directive.kind is DirectiveKind.RUN or directive == connection.sent:
-        return False
-    return directive.act_at is None or directive.act_at - lines.now < _SOON_SECONDS
+            self._on_sent(known.name, lines.sent.values())
 
 
 def message(directive: Directive, job: JobName, now: float) -> Mapping[str, Any]:
     """Encodes a directive for the wire: instants become seconds from now."""
-    notice = None if directive.notice is None else _notice(directive.notice, directive.host, now)
+    notice, agreement = directive.notice, directive.agreement
+    seconds_left = None if notice is None or notice.deadline is None else max(0.0, notice.deadline - now)
     return {
         "type": "directive",
         "directive": directive.kind,
         "act_in": 0.0 if directive.act_at is None else max(0.0, directive.act_at - now),
-        "seconds_left": None if notice is None else notice["seconds_left"],
+        "seconds_left": seconds_left,
         "job": job,
         "run": directive.run,
         "generation": directive.generation,
         "reason": directive.reason,
-        "notice": notice,
+        "notice": None
+        if notice is None
+        else {
+            "id": f"{notice.id}#{notice.episode}",
+            "source": notice.source,
+            "host": directive.host or notice.subject.name,
+            "seconds_left": seconds_left,
+        },
         "release": directive.release,
-        "agreement": None if directive.agreement is None else _agreement(directive.agreement),
-    }
-
-
-def _agreement(agreement: Agreement) -> Mapping[str, Any]:
-    return {
-        "epoch": agreement.epoch,
-        "purpose": agreement.purpose,
-        "step": agreement.step,
-        "committed": agreement.committed,
-    }
-
-
-def _notice(notice: ReclaimNotice, host: Host | None, now: float) -> Mapping[str, Any]:
-    return {
-        "id": f"{notice.id}#{notice.episode}",
-        "source": notice.source,
-        "host": host or notice.subject.name,
-        "seconds_left": None if notice.deadline is None else max(0.0, notice.deadline - now),
+        "agreement": None
+        if agreement is None
+        else {
+            "epoch": agreement.epoch,
+            "purpose": agreement.purpose,
+            "step": agreement.step,
+            "committed": agreement.committed,
+        },
     }

@@ -1,11 +1,14 @@
-"""Keeps what training processes say about agreed steps. It is not stored, as every hello repeats it."""
+"""Keeps what training processes report about their steps: answers to agreements, and checkpoints of rank 0.
+
+It is not stored. Every hello repeats what processes state about agreements.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
 from supervisor.domain.agreement import MEMBERSHIP, Agreement, Answer, AnswerKind, Purpose
-from supervisor.domain.ids import Host, JobId, JobName
+from supervisor.domain.ids import Host, Instant, JobId, JobName
 from supervisor.domain.order import Worker
 from supervisor.fanout.processes import MAX_STREAMS
 
@@ -15,7 +18,7 @@ _FINAL = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What a process says about itself in a hello or report; None: as before."""
+    """What a process states about itself in a hello or report; None: as before."""
 
     purposes: frozenset[Purpose] | None = None
     collective: bool | None = None
@@ -34,18 +37,12 @@ class Measurements:
 
 
 @dataclass(slots=True)
-class _Expected:
-    """The processes that have not answered `asked` yet: looking at all of them for each answer took 1,024² looks."""
-
-    asked: Agreement
-    processes: set[str]
-
-
-@dataclass(slots=True)
-class _Job:
+class _JobRanks:
     run: int
     states: dict[str, RankState] = field(default_factory=dict)
-    expected: _Expected | None = None
+    asked: Agreement | None = None
+    unanswered: set[str] = field(default_factory=set)
+    """The processes that have not answered `asked` yet: looking at all of them for each answer took 1,024² looks."""
     membership: frozenset[Purpose] = frozenset()
     stop: int = 0
     left: set[int] = field(default_factory=set)
@@ -55,7 +52,7 @@ class _Job:
 
 
 class RankStates:
-    """Collects what the processes of each job say about agreed steps.
+    """Collects what the processes of each job report about agreed steps.
 
     Args:
         connected: The connected processes of a job.
@@ -73,10 +70,10 @@ class RankStates:
         self._connected = connected
         self._agreement = agreement
         self._on_complete = on_complete
-        self._jobs: dict[JobId, _Job] = {}
+        self._jobs: dict[JobId, _JobRanks] = {}
 
     def said(self, worker: Worker, statement: Statement) -> None:
-        """Records what a process says about itself; one that has never agreed to anything is not recorded."""
+        """Records what a process states about itself; one that has never agreed to anything is not recorded."""
         if worker.job not in self._jobs and not statement.purposes:
             return
         job, state = self._found(worker)
@@ -103,20 +100,34 @@ class RankStates:
         job, state = self._found(worker)
         if job is None or state is None:
             return
+        before = state.answer
+        estimated: float | None = None
+        if before is not None and answer.step > before.step:  # For a process that has not measured its pace yet.
+            estimated = (answer.at - before.at) / (answer.step - before.step)
         job.states[worker.process] = replace(
             state,
             rank=worker.rank,
             epoch=max(state.epoch, answer.epoch),
-            step_seconds=measured.step_seconds or _estimated(state.answer, answer) or state.step_seconds,
+            step_seconds=measured.step_seconds or estimated or state.step_seconds,
             checkpoint_seconds=measured.checkpoint_seconds or state.checkpoint_seconds,
             unread_seconds=measured.unread_seconds,
             # What a rank says about an earlier epoch or stage may come last.
-            answer=answer if state.answer is None or answer.follows(state.answer) else state.answer,
+            answer=answer if before is None or answer.follows(before) else before,
         )
-        self._count(worker, job, answer)
+        asked = self._agreement(worker.job)
+        if asked is None or not answer.is_to(asked) or (asked.committed and answer.kind not in _FINAL):
+            return
+        if job.asked != asked:
+            present = {each.process for each in self._connected(worker.job) if each.run == worker.run}
+            # A process that waits to join a later round of torchrun does not agree to such steps yet.
+            able = {process for process, state in job.states.items() if asked.purpose in state.purposes}
+            job.asked, job.unanswered = asked, present & able
+        job.unanswered.discard(worker.process)
+        if not job.unanswered:
+            self._on_complete(worker.job.name)
 
     def saved_otherwise(self, worker: Worker, generation: int, step: int | None) -> tuple[int, int] | None:
-        """A rank that has saved another step than `step` because of the STOP of a generation, and its step."""
+        """Returns a rank that has saved another step than `step` because of the STOP of a generation, and its step."""
         job = self._jobs.get(worker.job)
         if job is None or job.run != worker.run or job.stop != generation or job.saved is None or step is None:
             return None
@@ -138,7 +149,7 @@ class RankStates:
             self._on_complete(worker.job.name)
 
     def of(self, known: JobId, run: int, hosts: Collection[Host] | None = None) -> Ranks:
-        """What the connected processes of a run say, only those on `hosts` if it is given.
+        """Returns what the connected processes of a run reported, only those on `hosts` if it is given.
 
         It is empty for a job of which no process agrees to anything.
         """
@@ -156,44 +167,103 @@ class RankStates:
         """Forgets the processes of all other jobs."""
         self._jobs = {known: job for known, job in self._jobs.items() if known in jobs}
 
-    def _found(self, worker: Worker) -> tuple[_Job | None, RankState | None]:
-        """The present run of the worker's job and what it has said; None for an earlier run or one too many."""
+    def _found(self, worker: Worker) -> tuple[_JobRanks | None, RankState | None]:
+        """Returns the run of the worker's job, and its state; None for an earlier run or one process too many."""
         job = self._jobs.get(worker.job)
         if job is None or job.run < worker.run:
-            job = self._jobs[worker.job] = _Job(worker.run)
+            job = self._jobs[worker.job] = _JobRanks(worker.run)
         if job.run > worker.run or (worker.process not in job.states and len(job.states) >= MAX_STREAMS):
             return None, None
         return job, job.states.get(worker.process) or RankState(process=worker.process, rank=worker.rank)
 
-    def _count(self, worker: Worker, job: _Job, answer: Answer) -> None:
-        agreement = self._agreement(worker.job)
-        if agreement is None or not answer.is_to(agreement):
-            return
-        if agreement.committed and answer.kind not in _FINAL:
-            return
-        if job.expected is None or job.expected.asked != agreement:
-            present = {each.process for each in self._connected(worker.job) if each.run == worker.run}
-            asked = {each for each in present if _can_answer(job.states.get(each), agreement)}
-            job.expected = _Expected(agreement, asked)
-        job.expected.processes.discard(worker.process)
-        if not job.expected.processes:
-            self._on_complete(worker.job.name)
 
-
-def _state(worker: Worker, said: RankState | None, membership: frozenset[Purpose]) -> RankState:
-    """The state of a connected process with its present rank. Copying 1,024 states for each plan took 15 ms."""
-    if said is None:
+def _state(worker: Worker, known: RankState | None, membership: frozenset[Purpose]) -> RankState:
+    """Returns the state of a connected process with its present rank. Copying 1,024 states for each plan took 15 ms."""
+    if known is None:
         return RankState(process=worker.process, rank=worker.rank, purposes=membership)
-    if said.purposes and said.rank == worker.rank:
-        return said
-    return replace(said, rank=worker.rank, purposes=said.purposes or membership)
+    if known.purposes and known.rank == worker.rank:
+        return known
+    return replace(known, rank=worker.rank, purposes=known.purposes or membership)
 
 
-def _estimated(before: Answer | None, now: Answer) -> float | None:
-    """Seconds for each step between two answers, for a process that has not measured them yet."""
-    return None if before is None or now.step <= before.step else (now.at - before.at) / (now.step - before.step)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """A complete checkpoint of `run`, which `process` reported at `at`.
+
+    `seconds` is how long one took last. It is None if that is unknown, as is `step` then.
+    """
+
+    run: int
+    at: Instant
+    process: str = ""
+    step: int | None = None
+    seconds: float | None = None
 
 
-def _can_answer(state: RankState | None, agreement: Agreement) -> bool:
-    """Whether a process agrees to such steps; one that waits to join a later round of torchrun does not yet."""
-    return state is not None and agreement.purpose in state.purposes
+@dataclass(frozen=True, slots=True)
+class _SavedSteps:
+    """The steps of the last checkpoint of a job and of the one before it; None is unknown."""
+
+    last: int
+    before: int | None = None
+
+
+class Saves:
+    """Keeps the last checkpoints of each job, as its rank 0 reported them."""
+
+    def __init__(self) -> None:
+        self._last: dict[JobId, Save] = {}
+        self._steps: dict[JobId, _SavedSteps] = {}
+
+    def saved(self, worker: Worker, seconds: float | None, now: Instant, step: int | None = None) -> None:
+        """Records a checkpoint that a process has reported; only rank 0's counts."""
+        known = self._last.get(worker.job)
+        if worker.rank != 0 or (known is not None and worker.run < known.run):
+            return
+        if seconds is None and known is not None:
+            seconds = known.seconds
+        self._last[worker.job] = Save(run=worker.run, at=now, process=worker.process, step=step, seconds=seconds)
+        self.has(worker, step)
+
+    def has(self, worker: Worker, step: int | None) -> None:
+        """Records the step of the last checkpoint that a process knows of; only rank 0's counts."""
+        known = self._steps.get(worker.job)
+        if worker.rank != 0 or step is None or (known is not None and known.last == step):
+            return
+        self._steps[worker.job] = _SavedSteps(step, None if known is None else known.last)
+
+    def resumed(self, worker: Worker, step: int) -> None:
+        """Records the step of the checkpoint that a run has started from; only rank 0's counts."""
+        if worker.rank != 0:
+            return
+        self._steps[worker.job] = _SavedSteps(step)
+        if worker.job in self._last:  # Horovod's survivors go back to their last commit.
+            self._last[worker.job] = replace(self._last[worker.job], step=None)
+
+    def of(self, job: JobId) -> Save | None:
+        """Returns the last checkpoint of a job; None if this leader knows of none."""
+        return self._last.get(job)
+
+    def step_of(self, job: JobId) -> int | None:
+        """Returns the step of the last checkpoint of a job, or of the one that it started from; None: unknown."""
+        known = self._steps.get(job)
+        return None if known is None else known.last
+
+    def step_before(self, job: JobId, step: int | None) -> int | None:
+        """Returns the step of the last checkpoint before a failed one of `step`, saved by rank 0 or not."""
+        known = self._steps.get(job)
+        if known is None or step is None or known.last < step:
+            return None if known is None else known.last
+        return known.before if known.before is not None and known.before < step else None
+
+    def is_older(self, worker: Worker, step: int | None) -> bool:
+        """Whether the process has already reported a checkpoint of a later step: it saves in the background."""
+        known = self._last.get(worker.job)
+        if known is None or known.step is None or step is None or known.run != worker.run:
+            return False
+        return known.process == worker.process and step < known.step
+
+    def forget_others(self, jobs: Collection[JobId]) -> None:
+        """Forgets all other jobs."""
+        self._last = {job: save for job, save in self._last.items() if job in jobs}
+        self._steps = {job: steps for job, steps in self._steps.items() if job in jobs}

@@ -21,8 +21,7 @@ from supervisor.domain.order import Worker
 from supervisor.failpoints import At
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes, ProcessStream
-from supervisor.fanout.ranks import Measurements, RankStates, Statement
-from supervisor.fanout.saves import Saves
+from supervisor.fanout.ranks import Measurements, RankStates, Saves, Statement
 from supervisor.identity.tokens import Process
 from supervisor.ingest.errors import ForeignTokenError, MalformedError, TooManyError
 from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
@@ -89,7 +88,7 @@ class ProcessMessage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class ProcessHello(ProcessMessage, frozen=True, kw_only=True):
+class PostedProcessHello(ProcessMessage, frozen=True, kw_only=True):
     """Opens the stream of a process, and is its only message there."""
 
     pid: Count
@@ -98,7 +97,7 @@ class ProcessHello(ProcessMessage, frozen=True, kw_only=True):
     agreement: HeldAgreement | None = None
 
 
-class ProcessReportKind(StrEnum):
+class PostedReportKind(StrEnum):
     """The kinds of reports."""
 
     RANK = "rank"
@@ -109,10 +108,10 @@ class ProcessReportKind(StrEnum):
     RESUMED = "resumed"
 
 
-_ACKNOWLEDGEMENTS = (ProcessReportKind.SAVED, ProcessReportKind.LEFT, ProcessReportKind.FAILED)
+_ACKNOWLEDGEMENTS = (PostedReportKind.SAVED, PostedReportKind.LEFT, PostedReportKind.FAILED)
 
 
-class ProcessReport(ProcessMessage, frozen=True, kw_only=True):
+class PostedProcessReport(ProcessMessage, frozen=True, kw_only=True):
     """Reports one event of a process; `generation` is that of the directive that it answers, if it answers one.
 
     `error` is why the process has saved nothing, if its save failed or it left for that reason. The fields from `epoch`
@@ -120,7 +119,7 @@ class ProcessReport(ProcessMessage, frozen=True, kw_only=True):
     """
 
     generation: Count | None = None
-    kind: ProcessReportKind
+    kind: PostedReportKind
     error: Annotated[str, Meta(max_length=4096)] = ""
     epoch: Epoch | None = None
     purpose: PurposeName | None = None
@@ -131,15 +130,15 @@ class ProcessReport(ProcessMessage, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.generation is None and self.kind in (ProcessReportKind.RANK, *_ACKNOWLEDGEMENTS):
+        if self.generation is None and self.kind in (PostedReportKind.RANK, *_ACKNOWLEDGEMENTS):
             raise ValueError("generation must be set")
-        if self.kind is ProcessReportKind.AGREEMENT and (self.epoch is None or self.answer is None):
+        if self.kind is PostedReportKind.AGREEMENT and (self.epoch is None or self.answer is None):
             raise ValueError("epoch and answer must be set")
 
     def answered(self, now: float) -> Answer | None:
         """Returns the answer to an agreement, received at `now`; None from a rank that does not know its step."""
         if (
-            self.kind is not ProcessReportKind.AGREEMENT
+            self.kind is not PostedReportKind.AGREEMENT
             or self.epoch is None
             or self.answer is None
             or self.step is None
@@ -192,7 +191,7 @@ class ProcessEndpoints:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Sends directives until either side ends."""
         principal = await require_principal(Process, request, self.authenticate)
-        hello = await body(request, ProcessHello, MAX_MESSAGE_BYTES)
+        hello = await body(request, PostedProcessHello, MAX_MESSAGE_BYTES)
         worker = self.admit(principal, hello)
         lines = LineStream(request, self.refusals)
         await lines.prepare()
@@ -205,10 +204,10 @@ class ProcessEndpoints:
     async def report(self, request: web.Request) -> web.Response:
         """Handles a changed rank and an answer to an agreement, or stores an acknowledgement."""
         principal = await require_principal(Process, request, self.authenticate)
-        await self.accept(principal, await body(request, ProcessReport, MAX_MESSAGE_BYTES))
+        await self.accept(principal, await body(request, PostedProcessReport, MAX_MESSAGE_BYTES))
         return done()
 
-    def admit(self, principal: Process, hello: ProcessHello) -> Worker:
+    def admit(self, principal: Process, hello: PostedProcessHello) -> Worker:
         """Returns the process that a hello is from.
 
         Raises:
@@ -221,13 +220,13 @@ class ProcessEndpoints:
         self.saves.has(worker, hello.step)
         return worker
 
-    def attach(self, worker: Worker, hello: ProcessHello, stream: ProcessStream) -> None:
+    def attach(self, worker: Worker, hello: PostedProcessHello, stream: ProcessStream) -> None:
         """Adds a process, whose lines go to `stream`, unless a later hello of the process has come."""
         if self.processes.attach(worker, stream, hello.revision, hello.attempt):
             self.ranks.said(worker, hello.statement(hello.agreement))
             self.on_step(worker, hello.step)
 
-    async def accept(self, principal: Process, sent: ProcessReport) -> None:
+    async def accept(self, principal: Process, sent: PostedProcessReport) -> None:
         """Handles a report.
 
         Raises:
@@ -244,7 +243,7 @@ class ProcessEndpoints:
         answer = sent.answered(self.clock.now())
         if answer is not None:
             self.ranks.answered(worker, answer, sent.measured)
-        if sent.kind is ProcessReportKind.RESUMED and sent.step is not None:
+        if sent.kind is PostedReportKind.RESUMED and sent.step is not None:
             saved = self.saves.step_of(worker.job)
             if worker.rank == 0 and saved is not None and sent.step < saved:
                 # Such as one that has loaded its checkpoint and counts from 0 all the same.
@@ -257,7 +256,7 @@ class ProcessEndpoints:
                 )
             self.saves.resumed(worker, sent.step)
         is_late = False
-        if sent.kind is ProcessReportKind.SAVED:
+        if sent.kind is PostedReportKind.SAVED:
             is_late = self.saves.is_older(worker, sent.step)
             if not is_late:
                 self.saves.saved(worker, sent.checkpoint_seconds, self.clock.now(), sent.step)
@@ -269,7 +268,7 @@ class ProcessEndpoints:
         job, run = sender_run(self.store, principal, message.run)
         return Worker(message.process, job, run, principal.host or Host(message.host), message.rank)
 
-    async def _acknowledge(self, worker: Worker, sent: ProcessReport) -> None:
+    async def _acknowledge(self, worker: Worker, sent: PostedProcessReport) -> None:
         """Stores the answer to a STOP, and counts it if each rank has to give one."""
         answer = self._answer(worker, sent)
         needs_all = bool(sent.collective)
@@ -302,12 +301,12 @@ class ProcessEndpoints:
             error=answer.error,
         )
 
-    def _answer(self, worker: Worker, sent: ProcessReport) -> Acknowledgement:
+    def _answer(self, worker: Worker, sent: PostedProcessReport) -> Acknowledgement:
         """Returns the answer of a report to the STOP. It has an error if nothing is saved."""
         error = ""
-        if sent.kind is not ProcessReportKind.SAVED:
+        if sent.kind is not PostedReportKind.SAVED:
             error = readable(sent.error, MAX_ERROR)
-            if not error and sent.kind is ProcessReportKind.FAILED:
+            if not error and sent.kind is PostedReportKind.FAILED:
                 error = UNKNOWN_ERROR
         elif sent.collective and (stop := self._agreed_stop(worker)) is not None:
             # The parts of different steps make no whole.
@@ -322,7 +321,7 @@ class ProcessEndpoints:
             at=self.clock.now(),
             rank=worker.rank or 0,
             error=error,
-            has_left=bool(error) and sent.kind is ProcessReportKind.LEFT,
+            has_left=bool(error) and sent.kind is PostedReportKind.LEFT,
             resumes_from=self.saves.step_before(worker.job, sent.step) if error else None,
         )
 
@@ -337,13 +336,13 @@ class ProcessEndpoints:
             return worker
         return replace(worker, rank=0) if self.processes.answers_for_all(worker, stop.generation) else worker
 
-    def _count_acknowledgement(self, worker: Worker, answer: Acknowledgement, sent: ProcessReport) -> None:
+    def _count_acknowledgement(self, worker: Worker, answer: Acknowledgement, sent: PostedProcessReport) -> None:
         """Counts an acknowledgement of a STOP at an agreed step, which every rank has to give."""
         stop, job = self._agreed_stop(worker), self.store.snapshot().jobs.get(worker.job.name)
         if stop is None or job is None or not is_answer(job, worker.run, answer):
             return
-        if sent.kind is not ProcessReportKind.FAILED:  # It may try again, until it leaves.
-            saved = sent.step if sent.kind is ProcessReportKind.SAVED else None
+        if sent.kind is not PostedReportKind.FAILED:  # It may try again, until it leaves.
+            saved = sent.step if sent.kind is PostedReportKind.SAVED else None
             self.ranks.acknowledged(worker, stop.generation, saved)
 
     def _agreed_stop(self, worker: Worker) -> Stop | None:

@@ -15,11 +15,17 @@ from msgspec import Meta
 from supervisor.domain.ids import JobName
 from supervisor.fanout import processes as fanout
 from supervisor.fanout.lines import LineStream
-from supervisor.fanout.relays import Relay
+from supervisor.fanout.processes import RelayStream
 from supervisor.identity.tokens import Process
 from supervisor.ingest.errors import OversizedError, TooManyError, UnknownRelayError
 from supervisor.ingest.http import body, decode, printable, refused, require_principal
-from supervisor.ingest.processes import MAX_MESSAGE_BYTES, ProcessEndpoints, ProcessHello, ProcessReport, Text
+from supervisor.ingest.processes import (
+    MAX_MESSAGE_BYTES,
+    PostedProcessHello,
+    PostedProcessReport,
+    ProcessEndpoints,
+    Text,
+)
 
 _MAX_BYTES = 1024 * 1024
 _MAX_MESSAGES = 64
@@ -44,8 +50,8 @@ class RelayBatch(msgspec.Struct, frozen=True, kw_only=True):
 class RelayedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Carries one of three: a process joins the stream, reports, or has left the stream."""
 
-    hello: ProcessHello | None = None
-    report: ProcessReport | None = None
+    hello: PostedProcessHello | None = None
+    report: PostedProcessReport | None = None
     gone: Text | None = None
 
     def __post_init__(self) -> None:
@@ -60,7 +66,7 @@ JobOfToken = tuple[JobName, str]
 @dataclass(frozen=True, slots=True)
 class _OpenRelay:
     principal: Process
-    relay: Relay
+    relay: RelayStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class RelayEndpoints:
         if hello.relay in relays or len(relays) >= fanout.MAX_STREAMS:
             raise TooManyError(f"{principal.job} has this stream already, or the maximum number of streams")
         lines = LineStream(request, self.processes.refusals)
-        opened = self._relays.setdefault(job, {})[hello.relay] = _OpenRelay(principal, Relay(lines))
+        opened = self._relays.setdefault(job, {})[hello.relay] = _OpenRelay(principal, RelayStream(lines))
         try:
             await lines.prepare()
             return await lines.serve()
@@ -90,7 +96,7 @@ class RelayEndpoints:
             del self._relays[job][hello.relay]
             if not self._relays[job]:
                 del self._relays[job]
-            for stream in list(opened.relay.streams):
+            for stream in list(opened.relay.streams.values()):
                 self._leave(opened, stream.worker.process)
 
     async def messages(self, request: web.Request) -> web.Response:
@@ -124,6 +130,6 @@ class RelayEndpoints:
             self._leave(opened, message.gone)
 
     def _leave(self, opened: _OpenRelay, process: str) -> None:
-        stream = opened.relay.leave(process)
+        stream = opened.relay.streams.pop(process, None)
         if stream is not None:
             self.processes.processes.detach(stream.worker, stream)

@@ -27,12 +27,11 @@ from supervisor.domain.ids import JobId, JobName
 from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.domain.order import Worker
 from supervisor.failpoints import At
-from supervisor.fanout.heartbeat import Heartbeat, Streams
 from supervisor.fanout.launchers import Launchers
+from supervisor.fanout.lines import Heartbeat, HeartbeatStreams
 from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
-from supervisor.fanout.ranks import RankStates
-from supervisor.fanout.saves import Saves
+from supervisor.fanout.ranks import RankStates, Saves
 from supervisor.identity.authenticator import Authenticator
 from supervisor.identity.tokens import Tokens
 from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry, UnconfirmedNotices
@@ -112,7 +111,7 @@ class Feature:
     tasks: Mapping[str, Task] = field(default_factory=dict)
     endpoints: Sequence[Endpoints] = ()
     listeners: Sequence[Listener] = ()
-    streams: Sequence[Streams] = ()
+    streams: Sequence[HeartbeatStreams] = ()
     finish: Callable[[], None] | None = None
     forget: Mapping[str, Callable[[Collection[JobId]], None]] = field(default_factory=dict)
 

@@ -23,7 +23,7 @@ from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import API_SOURCES, EVENT_REASON, ReclaimNotice, Subject, SubjectKind
 from supervisor.fanout.processes import Processes
-from supervisor.fanout.saves import Saves
+from supervisor.fanout.ranks import Saves
 from supervisor.identity.jwks import JwksVerifier
 from supervisor.identity.pod_tokens import PodTokens
 from supervisor.identity.token_review import TokenReviewVerifier

@@ -20,7 +20,7 @@ from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.order import Directive, Worker
 from supervisor.fanout.processes import message
 from supervisor.fanout.ranks import RankStates
-from supervisor.ingest.processes import ProcessHello, ProcessReport, ProcessReportKind
+from supervisor.ingest.processes import PostedProcessHello, PostedProcessReport, PostedReportKind
 from tests.agreement.agreement_network import Network, Stream
 
 _NEVER = float("inf")
@@ -84,7 +84,7 @@ class Supervisor:
 
     def attach(self, fields: Mapping[str, Any], stream: Stream) -> None:
         """A process opens a stream."""
-        hello = msgspec.convert(fields, ProcessHello)
+        hello = msgspec.convert(fields, PostedProcessHello)
         worker = self._worker(hello)
         connection = self._connections[hello.process] = _Connection(worker, stream)
         stream.on_detached = lambda: self._detach(connection)
@@ -94,17 +94,17 @@ class Supervisor:
 
     def report(self, fields: Mapping[str, Any]) -> None:
         """A process reports something."""
-        sent = msgspec.convert(fields, ProcessReport)
+        sent = msgspec.convert(fields, PostedProcessReport)
         worker = self._worker(sent)
         self._ranks.said(worker, sent.statement())
-        answer = sent.answered(self._now) if sent.kind is ProcessReportKind.AGREEMENT else None
+        answer = sent.answered(self._now) if sent.kind is PostedReportKind.AGREEMENT else None
         if answer is not None:
             self._ranks.answered(worker, answer, sent.measured)
-        if sent.kind in (ProcessReportKind.SAVED, ProcessReportKind.LEFT) and sent.generation is not None:
+        if sent.kind in (PostedReportKind.SAVED, PostedReportKind.LEFT) and sent.generation is not None:
             self._acknowledge(worker, sent, sent.generation)
         self.think()
 
-    def _worker(self, said: ProcessHello | ProcessReport) -> Worker:
+    def _worker(self, said: PostedProcessHello | PostedProcessReport) -> Worker:
         return Worker(said.process, self._store.job.id, 1, Host(said.host), said.rank)
 
     def _detach(self, connection: _Connection) -> None:
@@ -112,7 +112,7 @@ class Supervisor:
             del self._connections[connection.worker.process]
             self.think()
 
-    def _acknowledge(self, worker: Worker, sent: ProcessReport, generation: int) -> None:
+    def _acknowledge(self, worker: Worker, sent: PostedProcessReport, generation: int) -> None:
         kind = AcknowledgementKind(sent.kind)
         answer = Acknowledgement(run=1, generation=generation, kind=kind, step=sent.step, at=self._now)
         changed = acknowledge(self._store.job, worker, answer)

@@ -26,8 +26,7 @@ from supervisor.domain.notice import NoticeState, Subject, SubjectKind
 from supervisor.domain.order import Worker
 from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
-from supervisor.fanout.ranks import RankStates
-from supervisor.fanout.saves import Saves
+from supervisor.fanout.ranks import RankStates, Saves
 from supervisor.ingest.agent_registry import AgentRegistry, UnconfirmedNotices
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.jobs.actuator import Actuator, ActuatorDependencies

@@ -17,12 +17,10 @@ from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.order import Worker
-from supervisor.fanout.by_job import ByJob
 from supervisor.fanout.launchers import UNKNOWN, Launchers
 from supervisor.fanout.members import MemberId, MemberStreams
-from supervisor.fanout.processes import REPLACED, Processes
-from supervisor.fanout.ranks import Measurements, RankStates, Statement
-from supervisor.fanout.saves import Save, Saves
+from supervisor.fanout.processes import REPLACED, ByJob, Processes
+from supervisor.fanout.ranks import Measurements, RankStates, Save, Saves, Statement
 from tests.supervisor.decide.decide_builders import POLICY, T0, noticed, running_job
 
 AGREES = Statement(purposes=frozenset(Purpose), world_size=2)

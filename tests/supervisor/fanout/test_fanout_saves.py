@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.order import Worker
-from supervisor.fanout.saves import Save, Saves
+from supervisor.fanout.ranks import Save, Saves
 
 JOB = JobId(JobName("job"), "uid", 0.0)
 

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from supervisor.ingest.processes import ProcessReport
+from supervisor.ingest.processes import PostedProcessReport
 
 
-def _read(field: str) -> ProcessReport:
+def _read(field: str) -> PostedProcessReport:
     report = f'{{"process": "p", "host": "n1", "rank": 0, "kind": "resumed", {field}}}'
-    return msgspec.json.decode(report, type=ProcessReport)
+    return msgspec.json.decode(report, type=PostedProcessReport)
 
 
 @pytest.mark.parametrize(("written", "read"), [("5e-324", None), ("0", None), ("0.0000001", None), ("0.25", 0.25)])

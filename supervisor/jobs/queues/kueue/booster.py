@@ -15,7 +15,7 @@ from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError
 from servicekit.reconcile import KeyedWorkQueue
 from supervisor.decide.situation import RankZero
 from supervisor.domain.ids import JobId, JobName
-from supervisor.fanout.saves import Save, Saves
+from supervisor.fanout.ranks import Save, Saves
 from supervisor.jobs.cache import ClusterJobs
 from supervisor.jobs.queues.kueue.workloads import Workload, Workloads
 from supervisor.store.interface import Store

@@ -20,7 +20,7 @@ from supervisor.decide.situation import RankZero
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Result, SupervisedJob
 from supervisor.domain.order import Worker
-from supervisor.fanout.saves import Saves
+from supervisor.fanout.ranks import Saves
 from supervisor.jobs.cache import ClusterJobs, ConnectedKind
 from supervisor.jobs.kind import Admission, JobState
 from supervisor.jobs.mpijob.kind import MpiJob

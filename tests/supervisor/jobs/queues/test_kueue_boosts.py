@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.fanout.saves import Save
+from supervisor.fanout.ranks import Save
 from supervisor.jobs.queues.kueue.booster import Boost, BoostPolicy, Exposure, first_boost, next_boost
 from tests.supervisor.decide.decide_builders import T0
 from tests.testkit.properties import examples
