@@ -72,7 +72,7 @@ async def _serve(settings: AgentSettings, stop: asyncio.Event) -> None:
 
         metrics = AgentMetrics(version(DISTRIBUTION), clock, bulkhead)
     outbox = ReportOutbox(settings.outbox_limit, metrics)
-    node = ThisNode(settings.node_name, settings.node_uid, on_described=outbox.wake)
+    node = ThisNode(settings.node_name, settings.node_uid, on_described=outbox.changed.set)
     uplink = SupervisorUplink(
         endpoint=SupervisorEndpoint(address.parse(settings.supervisor), settings.token_file, settings.ca_file),
         node=node,
@@ -95,7 +95,9 @@ async def _serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         if server is not None:
             pods = PodWatch(server, settings.node_name, outbox, clock, bulkhead)
             watch = NodeWatch(server, node, settings.not_spot_labels, clock, bulkhead)
-            tasks.root.update({"pods": pods.follow, f"source {KUBERNETES}": pods.run, "node": watch.follow})
+            tasks.root.update(
+                {"pods": pods.reflector.run, f"source {KUBERNETES}": pods.run, "node": watch.reflector.run}
+            )
             tasks.watchdogs[KUBERNETES] = pods.watchdog
             spot, is_idle = watch.object, pods.is_idle
         factory = SourceFactory(settings, clock, is_idle)
@@ -120,7 +122,9 @@ async def _serve(settings: AgentSettings, stop: asyncio.Event) -> None:
                 continue
             source = await stack.enter_async_context(factory.source(kind))
             # A file is read on every node: somebody wrote it on purpose.
-            tasks.add(poller(source, ALWAYS_SPOT if kind is SourceKind.FILE else spot))
+            polling = poller(source, ALWAYS_SPOT if kind is SourceKind.FILE else spot)
+            tasks.root[f"source {polling.source}"] = polling.run
+            tasks.watchdogs[polling.source] = polling.watchdog
         health = AgentHealth(tasks.watchdogs, uplink, node, outbox, clock)
         await stack.enter_async_context(_probes(settings.probe_address, health))
         watchdog = kernel_watchdog(settings.watchdog_seconds)
@@ -135,10 +139,6 @@ class _AgentTasks:
 
     root: dict[str, Callable[[], Coroutine[Any, Any, None]]]
     watchdogs: dict[str, Watchdog] = field(default_factory=dict)
-
-    def add(self, poller: Poller) -> None:
-        self.root[f"source {poller.source}"] = poller.run
-        self.watchdogs[poller.source] = poller.watchdog
 
     def discover(self, discovery: CloudDiscovery, poller: Callable[[NoticeSource], Poller]) -> None:
         """Adds a root task that finds the node's cloud, and then polls its source."""

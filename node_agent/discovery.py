@@ -8,20 +8,12 @@ import asyncio
 import contextlib
 import enum
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
+from node_agent import notices
 from node_agent.node import NodeObject, ThisNode, cloud_of
-from node_agent.notices import (
-    CloudSource,
-    NodeIdentity,
-    NoticeSource,
-    PollResult,
-    ReportedSource,
-    ServiceBusy,
-    SourceName,
-    SourceUnavailable,
-)
 from node_agent.outbox import ReportOutbox
 from node_agent.settings import AgentSettings, SourceKind
 from node_agent.sources.aws import AwsSource
@@ -35,7 +27,7 @@ from servicekit.clock import Clock
 from servicekit.faults import Fault
 
 CLOUDS = tuple(kind for kind in SourceKind if kind not in {SourceKind.AUTO, SourceKind.FILE})
-NO_CLOUD = SourceName("none")
+NO_CLOUD = notices.SourceName("none")
 
 # Seconds for one question; from a black hole there is no answer at all.
 _PROBE_SECONDS = 2.0
@@ -45,26 +37,26 @@ _PAUSE, _LONG_PAUSE = 1.0, 30.0
 _ROUNDS = 5
 
 
+@dataclass(frozen=True, slots=True)
 class SourceFactory:
     """Makes sources, each of which is closed at the end of its context.
 
-    Args:
+    Attributes:
         settings: Addresses and modes.
         clock: For the sources.
         may_start: Whether an event of an Azure VM may start now; called only where the settings ask to acknowledge.
             None: nobody can tell, so none is acknowledged.
     """
 
-    def __init__(self, settings: AgentSettings, clock: Clock, may_start: Callable[[], bool] | None) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._may_start = may_start
+    settings: AgentSettings
+    clock: Clock
+    may_start: Callable[[], bool] | None
 
     @contextlib.asynccontextmanager
-    async def source(self, kind: SourceKind) -> AsyncIterator[NoticeSource]:
+    async def source(self, kind: SourceKind) -> AsyncIterator[notices.NoticeSource]:
         """Makes any source but `auto`, which chooses among `clouds`."""
-        if kind is SourceKind.FILE and self._settings.file_path is not None:
-            yield FileSource(self._settings.file_path, self._clock)
+        if kind is SourceKind.FILE and self.settings.file_path is not None:
+            yield FileSource(self.settings.file_path, self.clock)
             return
         cloud = self._cloud(kind)
         try:
@@ -73,7 +65,7 @@ class SourceFactory:
             await cloud.close()
 
     @contextlib.asynccontextmanager
-    async def clouds(self) -> AsyncIterator[list[CloudSource]]:
+    async def clouds(self) -> AsyncIterator[list[notices.CloudSource]]:
         """Makes the sources of all clouds."""
         clouds = [self._cloud(kind) for kind in CLOUDS]
         try:
@@ -82,15 +74,15 @@ class SourceFactory:
             for cloud in clouds:
                 await cloud.close()
 
-    def _cloud(self, kind: SourceKind) -> CloudSource:
-        given, clock = self._settings, self._clock
+    def _cloud(self, kind: SourceKind) -> notices.CloudSource:
+        given, clock = self.settings, self.clock
         match kind:
             case SourceKind.ALIYUN:
                 return TerminationTimeSource(ALIYUN, given.metadata_url, clock, given.metadata_mode)
             case SourceKind.AWS:
                 return AwsSource(given.aws_metadata_url, clock)
             case SourceKind.AZURE:
-                may_start = self._may_start if given.azure_acknowledge else None
+                may_start = self.may_start if given.azure_acknowledge else None
                 return AzureSource(given.azure_metadata_url, clock, may_start)
             case SourceKind.GCP:
                 return GcpSource(given.gcp_metadata_url, clock)
@@ -129,7 +121,7 @@ class CloudDiscovery:
         self,
         node: ThisNode,
         spot: NodeObject,
-        clouds: Sequence[CloudSource],
+        clouds: Sequence[notices.CloudSource],
         outbox: ReportOutbox,
         clock: Clock,
         bulkhead: Bulkhead,
@@ -143,7 +135,7 @@ class CloudDiscovery:
         self._fault = Fault("search for the node's cloud", clock)
         self.watchdog = Watchdog(clock)
 
-    async def run(self) -> CloudSource:
+    async def run(self) -> notices.CloudSource:
         """Returns the source of the cloud once it is known."""
         await self._spot.wait_known()
         while True:
@@ -156,7 +148,7 @@ class CloudDiscovery:
             self.watchdog.feed(pause + _PROBE_SECONDS)
             await asyncio.sleep(pause)
 
-    async def once(self) -> CloudSource | None:
+    async def once(self) -> notices.CloudSource | None:
         """Looks once; returns the source of the node's cloud if it is known now.
 
         All clouds are asked at once, and the first one that is recognized ends the round.
@@ -180,15 +172,17 @@ class CloudDiscovery:
         self._count_round(busy)
         return None
 
-    async def _ask(self, cloud: CloudSource) -> tuple[CloudSource, _ProbeOutcome, str]:
+    async def _ask(self, cloud: notices.CloudSource) -> tuple[notices.CloudSource, _ProbeOutcome, str]:
         found = False
         try:
-            with self._bulkhead.guard("discovery", cloud.name, passes=(SourceUnavailable, TimeoutError)) as attempt:
+            with self._bulkhead.guard(
+                "discovery", cloud.name, passes=(notices.SourceUnavailable, TimeoutError)
+            ) as attempt:
                 async with asyncio.timeout(_PROBE_SECONDS):
                     found = await cloud.recognize()
-        except ServiceBusy as error:
+        except notices.ServiceBusy as error:
             return cloud, _ProbeOutcome.BUSY, str(error)
-        except (SourceUnavailable, TimeoutError) as error:
+        except (notices.SourceUnavailable, TimeoutError) as error:
             return cloud, _ProbeOutcome.ABSENT, str(error)
         if attempt.failed:  # Its answer is not known, so it is not known that there is no cloud.
             return cloud, _ProbeOutcome.BUSY, "internal error, see the agent's log"
@@ -206,6 +200,6 @@ class CloudDiscovery:
         if self._rounds == _ROUNDS:
             detail = "no cloud's metadata service answers on this node, so nothing is announced"
             structlog.get_logger().info("cloud.none", rounds=_ROUNDS)
-            self._outbox.set_status(ReportedSource(NO_CLOUD, PollResult.NOT_SPOT, detail=detail))
+            self._outbox.set_status(notices.ReportedSource(NO_CLOUD, notices.PollResult.NOT_SPOT, detail=detail))
             if self._node.subject is None:
-                self._node.resolve(NodeIdentity(self._spot.uid or self._node.name))
+                self._node.resolve(notices.NodeIdentity(self._spot.uid or self._node.name))

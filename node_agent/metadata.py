@@ -73,6 +73,9 @@ class MetadataHttp:
         root: The path below which all items are.
         headers: Headers of each request.
         max_bytes: The largest answer that is read.
+
+    Attributes:
+        session: To be closed at the end.
     """
 
     def __init__(
@@ -89,19 +92,12 @@ class MetadataHttp:
         self._max_bytes = max_bytes
         self._quiet_until = 0.0
         # The service is on this machine's link: no proxies (trust_env), no cookies, no compressed bodies that grow.
-        self._session = aiohttp.ClientSession(
+        self.session = aiohttp.ClientSession(
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept-Encoding": "identity", **headers},
             auto_decompress=False,
         )
-
-    async def close(self) -> None:
-        await self._session.close()
-
-    async def get(self, path: str, headers: Mapping[str, str] = _NO_HEADERS) -> MetadataReply:
-        """Sends a GET; see `request`."""
-        return await self.request("GET", path, headers)
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str] = _NO_HEADERS, body: bytes | None = None
@@ -114,7 +110,7 @@ class MetadataHttp:
         if self._clock.monotonic() < self._quiet_until:
             raise ServiceBusy("waits because the service asked for it")
         try:
-            async with self._session.request(
+            async with self.session.request(
                 method, f"{self._base}/{path}", headers=headers, data=body, allow_redirects=False
             ) as response:
                 # Only seconds are obeyed: a wait until a date would depend on a clock that may be wrong.
@@ -150,27 +146,36 @@ class _SessionToken:
 
 
 class TokenClient:
-    """Sends GET requests with a session token, which it fetches by a PUT and renews.
+    """Sends GET requests with or without a session token, as the mode says or as the service requires it.
 
-    The clouds differ only in the names of the headers, and in whether a GET without a token is answered.
+    It fetches tokens by a PUT and renews them. The clouds differ only in the names of the headers, and in whether a GET
+    without a token is answered.
     """
 
-    def __init__(self, http: MetadataHttp, headers: TokenHeaders, clock: Clock) -> None:
+    def __init__(self, http: MetadataHttp, headers: TokenHeaders, mode: MetadataMode, clock: Clock) -> None:
         self._http = http
         self._headers = headers
+        self._mode = mode
         self._clock = clock
+        self._wanted = mode is MetadataMode.HARDENED
         self._token: _SessionToken | None = None
 
     async def get(self, path: str) -> MetadataReply:
-        """Sends a GET with a token; after a 401 once more with a new token.
+        """Sends a GET; with a token that is refused with a 401, once more with a new one.
 
         Raises:
             SourceUnavailable: There was no token, or no complete answer.
         """
+        if not self._wanted:
+            reply = await self._http.request("GET", path)
+            if self._mode is MetadataMode.PLAIN or reply.status not in _REFUSED:
+                return reply
         reply = await self._get(path)
         if reply.status == HTTPStatus.UNAUTHORIZED:
             self._token = None
             reply = await self._get(path)
+        # Only if the token helped was the lack of a token the reason for the refusal.
+        self._wanted = self._mode is MetadataMode.HARDENED or reply.status not in _REFUSED
         return reply
 
     async def _get(self, path: str) -> MetadataReply:
@@ -184,7 +189,7 @@ class TokenClient:
                 async with asyncio.timeout(_RENEWAL_SECONDS):
                     token = await self._new()
         self._token = token
-        return await self._http.get(path, {self._headers.token: token.value})
+        return await self._http.request("GET", path, {self._headers.token: token.value})
 
     async def _new(self) -> _SessionToken:
         asked_at = self._clock.monotonic()
@@ -193,31 +198,6 @@ class TokenClient:
         if reply.status != HTTPStatus.OK or not _TOKEN.fullmatch(value):
             raise _unusable("no session token", reply)
         return _SessionToken(value, asked_at + _TTL)
-
-
-class OptionalTokenClient:
-    """Sends GET requests with or without a token, as the mode says or as the service requires it."""
-
-    def __init__(self, http: MetadataHttp, headers: TokenHeaders, mode: MetadataMode, clock: Clock) -> None:
-        self._http = http
-        self._mode = mode
-        self._tokens = TokenClient(http, headers, clock)
-        self._tokens_wanted = mode is MetadataMode.HARDENED
-
-    async def get(self, path: str) -> MetadataReply:
-        """Sends a GET.
-
-        Raises:
-            SourceUnavailable: There was no token, or no complete answer.
-        """
-        if not self._tokens_wanted:
-            reply = await self._http.get(path)
-            if self._mode is MetadataMode.PLAIN or reply.status not in _REFUSED:
-                return reply
-        reply = await self._tokens.get(path)
-        # Only if the token helped was the lack of a token the reason for the refusal.
-        self._tokens_wanted = self._mode is MetadataMode.HARDENED or reply.status not in _REFUSED
-        return reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +210,7 @@ class IdentityPaths:
         prices: What the values of that item mean.
     """
 
-    cloud: SourceName
+    cloud: str
     uid: str
     region: str
     zone: str
@@ -263,7 +243,7 @@ class MetadataSource:
     """
 
     def __init__(self, http: MetadataHttp, get: Get, paths: IdentityPaths, clock: Clock) -> None:
-        self.name = paths.cloud
+        self.name = SourceName(paths.cloud)
         self._http = http
         self._get = get
         self._paths = paths
@@ -271,7 +251,7 @@ class MetadataSource:
         self._identity: NodeIdentity | None = None
 
     async def close(self) -> None:
-        await self._http.close()
+        await self._http.session.close()
 
     async def identify(self) -> NodeIdentity:
         """Asks for the machine once, as services limit the rate of requests; all but the uid may be missing.

@@ -110,25 +110,20 @@ class NodeObject:
         not_spot_reason: Why the node cannot be reclaimed, for people; empty: it may be.
         provider_id: The node's `spec.providerID`; empty while it is unknown, and where there is none.
         uid: Empty while it is unknown, and where there is no Node object.
+        read: Set once the Node object has been read.
     """
 
     def __init__(self, *, known: bool) -> None:
         self.known = known
         self.not_spot_reason = self.provider_id = self.uid = ""
-        self._read = asyncio.Event()
-
-    def update(self, uid: str, not_spot_reason: str, provider_id: str) -> None:
-        """Takes what a Node object tells."""
-        self.uid, self.not_spot_reason, self.provider_id = uid, not_spot_reason, provider_id
-        self.known = True
-        self._read.set()
+        self.read = asyncio.Event()
 
     async def wait_known(self) -> None:
         """Returns when the Node object is known, or after a moment in which it did not become known."""
         if not self.known:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LABEL_TIMEOUT):
-                    await self._read.wait()
+                    await self.read.wait()
 
 
 ALWAYS_SPOT = NodeObject(known=True)
@@ -175,6 +170,7 @@ class NodeWatch:
 
     Attributes:
         object: What is known of the Node object.
+        reflector: Its `run` is a root task, which keeps that up to date.
     """
 
     def __init__(
@@ -185,11 +181,7 @@ class NodeWatch:
         self._labels = dict(label.split("=", 1) for label in labels)
         client = ResourceClient(server, _NODES, self._decode, Selection(fields=f"metadata.name={node.name}"))
         cache: Cache[LabelledNode] = Cache(_NODES.plural, self._changed, bulkhead)
-        self._reflector = Reflector(client, cache, clock, cached=True)
-
-    async def follow(self) -> None:
-        """Root task: keeps the node's labels up to date."""
-        await self._reflector.run()
+        self.reflector = Reflector(client, cache, clock, cached=True)
 
     def _decode(self, data: bytes | msgspec.Raw) -> LabelledNode:
         node = msgspec.json.decode(data, type=_AgentNode)
@@ -213,7 +205,10 @@ class NodeWatch:
         self._node.describe(after.machine)
         if reason and self._node.subject is None:
             self._node.resolve(NodeIdentity(after.metadata.uid))
-        self.object.update(after.metadata.uid, reason, after.provider_id)
+        self.object.uid, self.object.not_spot_reason = after.metadata.uid, reason
+        self.object.provider_id = after.provider_id
+        self.object.known = True
+        self.object.read.set()
 
 
 def machine_of(labels: Mapping[str, str]) -> NodeIdentity:

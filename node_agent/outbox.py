@@ -31,6 +31,9 @@ class ReportOutbox:
     Args:
         limit: The most notices at a time, including acknowledged ones that are still active.
         observer: For metrics.
+
+    Attributes:
+        changed: Set by each report and each new state of a source; the one who sends them waits for it, and clears it.
     """
 
     def __init__(self, limit: int, observer: OutboxObserver | None = None) -> None:
@@ -40,7 +43,7 @@ class ReportOutbox:
         self._unacknowledged: set[NoticeId] = set()
         self._finished: set[NoticeId] = set()
         self._statuses: dict[SourceName, ReportedSource] = {}
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
 
     def put(self, report: NoticeReport) -> None:
         """Takes a report, which replaces an older one about the same notice.
@@ -53,7 +56,7 @@ class ReportOutbox:
         self._reports[report.id] = report
         self._finished.discard(report.id)
         self._unacknowledged.add(report.id)
-        self._changed.set()
+        self.changed.set()
         if self._observer is not None:
             self._observer.on_report(report)
 
@@ -84,7 +87,7 @@ class ReportOutbox:
         before = self._statuses.get(status.source)
         self._statuses[status.source] = status
         if before is None or (before.state, before.detail) != (status.state, status.detail):
-            self._changed.set()
+            self.changed.set()
 
     def unacknowledged(self) -> Sequence[NoticeReport]:
         """Returns the reports that are not durable yet, oldest notice first."""
@@ -96,12 +99,3 @@ class ReportOutbox:
 
     def statuses(self) -> Sequence[ReportedSource]:
         return list(self._statuses.values())
-
-    def wake(self) -> None:
-        """Ends `wait_changed`, also without a change."""
-        self._changed.set()
-
-    async def wait_changed(self) -> None:
-        """Waits for a report or a source state that is newer than the last call. One caller at a time."""
-        await self._changed.wait()
-        self._changed.clear()

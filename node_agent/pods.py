@@ -10,15 +10,7 @@ from datetime import datetime
 import msgspec
 import structlog
 
-from node_agent.notices import (
-    AnnouncementState,
-    NoticeReport,
-    NoticeSubject,
-    NoticeSubjectKind,
-    PollResult,
-    ReportedSource,
-    SourceName,
-)
+from node_agent import notices
 from node_agent.outbox import OutboxFull, ReportOutbox
 from node_agent.watchdog import Watchdog
 from servicekit import spot
@@ -34,7 +26,7 @@ from servicekit.kubernetes.server import ApiServer
 from servicekit.spot import DISRUPTED, EXPIRED, PodCondition, PodReclaim, PodState, Withdrawn, ended_at_of, grace_of
 
 PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
-KUBERNETES = SourceName("kubernetes")
+KUBERNETES = notices.SourceName("kubernetes")
 
 # Seconds between two checks of the watch: a watch that broke shows as unknown this late.
 _CHECK_SECONDS = 1.0
@@ -154,8 +146,8 @@ def classify(pod: WatchedPod) -> PodReclaim | Withdrawn | None:
 
 
 def report(
-    last: NoticeReport | None, pod: WatchedPod, reclaim: PodReclaim | Withdrawn | None, now: float, wall: float
-) -> NoticeReport | None:
+    last: notices.NoticeReport | None, pod: WatchedPod, reclaim: PodReclaim | Withdrawn | None, now: float, wall: float
+) -> notices.NoticeReport | None:
     """Makes a report where there is something new for the supervisor. Pure.
 
     Args:
@@ -168,22 +160,28 @@ def report(
     if reclaim is None:
         return None
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-    subject = NoticeSubject(NoticeSubjectKind.POD, name, pod.metadata.uid)
+    subject = notices.NoticeSubject(notices.NoticeSubjectKind.POD, name, pod.metadata.uid)
     revision = last.revision + 1 if last else 1
     match reclaim:
         case PodReclaim(message, announced, lead):
             deadline = None if announced is None else now + min(announced.timestamp() - wall, lead)
-            new = NoticeReport(KUBERNETES, subject, revision, AnnouncementState.ACTIVE, deadline, announced, message)
+            new = notices.NoticeReport(
+                KUBERNETES, subject, revision, notices.AnnouncementState.ACTIVE, deadline, announced, message
+            )
         case Withdrawn():
             # Also where this agent announced nothing: an earlier agent of this node may have.
-            new = NoticeReport(KUBERNETES, subject, revision, AnnouncementState.WITHDRAWN)
+            new = notices.NoticeReport(KUBERNETES, subject, revision, notices.AnnouncementState.WITHDRAWN)
     if last and (last.announcement, last.announced, last.message) == (new.announcement, new.announced, new.message):
         return None
     return new
 
 
 class PodWatch:
-    """Follows the pods of a node. A notice about a pod stays until the pod is gone or the reclaim is withdrawn."""
+    """Follows the pods of a node. A notice about a pod stays until the pod is gone or the reclaim is withdrawn.
+
+    Attributes:
+        reflector: Its `run` is a root task, which keeps the cache of pods in step.
+    """
 
     def __init__(self, server: ApiServer, node: str, outbox: ReportOutbox, clock: Clock, bulkhead: Bulkhead) -> None:
         self._outbox = outbox
@@ -194,19 +192,15 @@ class PodWatch:
         self._cache: Cache[WatchedPod] = Cache(PODS.plural, self._changed, bulkhead)
         collection = ResourceClient(server, PODS, read_pod, Selection(fields=f"spec.nodeName={node}"))
         # Lists come from the API server's memory: thousands of agents that start at once would make etcd read all pods.
-        self._reflector = Reflector(collection, self._cache, clock, cached=True)
+        self.reflector = Reflector(collection, self._cache, clock, cached=True)
         self._bulkhead = bulkhead
-        self._reported: dict[str, NoticeReport] = {}
+        self._reported: dict[str, notices.NoticeReport] = {}
         self._waiting = set[ObjectKey]()
         self._failing = set[ObjectKey]()
         self._last_good: float | None = None
         self._overflow = Fault(f"outbox for source {KUBERNETES}", clock)
         self.watchdog = Watchdog(clock)
         self._set_status()
-
-    async def follow(self) -> None:
-        """Root task: keeps the cache of pods in step."""
-        await self._reflector.run()
 
     async def run(self) -> None:
         """Root task: every second, reports whether the pods are followed, and tries failed reports again.
@@ -224,18 +218,20 @@ class PodWatch:
     def is_idle(self) -> bool:
         """Returns whether no opted-in pod runs here; False also while that is unknown."""
         states = [pod.state for pod in self._cache.objects.values() if pod.opted_in]
-        return self._reflector.trouble is None and all(state.succeeded or state.failed for state in states)
+        return self.reflector.trouble is None and all(state.succeeded or state.failed for state in states)
 
     def _set_status(self) -> None:
-        trouble = self._reflector.trouble
+        trouble = self.reflector.trouble
         if trouble is None and self._failing:
             key = min(self._failing, key=str)
             trouble = f"internal error with {len(self._failing)} pods, such as {key}; see the agent's log"
         if trouble is None:
             self._last_good = self._clock.monotonic()
         # The state is about pods: it says nothing about the node, and a notice on a pod does not change it.
-        state = PollResult.UNKNOWN if trouble else PollResult.CLEAR
-        status = ReportedSource(KUBERNETES, state, self._last_good, trouble or "", NoticeSubjectKind.POD)
+        state = notices.PollResult.UNKNOWN if trouble else notices.PollResult.CLEAR
+        status = notices.ReportedSource(
+            KUBERNETES, state, self._last_good, trouble or "", notices.NoticeSubjectKind.POD
+        )
         self._outbox.set_status(status)
 
     def _changed(self, before: WatchedPod | None, after: WatchedPod | None) -> None:
@@ -263,7 +259,7 @@ class PodWatch:
         else:
             self._failing.discard(key)
 
-    def _put(self, pod: WatchedPod, new: NoticeReport) -> None:
+    def _put(self, pod: WatchedPod, new: notices.NoticeReport) -> None:
         try:
             self._outbox.put(new)
         except OutboxFull as full:

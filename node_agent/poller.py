@@ -11,23 +11,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from node_agent import notices
 from node_agent.node import ALWAYS_SPOT, NodeObject, ThisNode
-from node_agent.notices import (
-    AgentFailpoint,
-    AnnouncementState,
-    Answer,
-    Clear,
-    NodeIdentity,
-    Noticed,
-    NoticeReport,
-    NoticeSource,
-    NoticeSubject,
-    NoticeUrgency,
-    PollResult,
-    ReportedSource,
-    SourceName,
-    SourceUnavailable,
-)
 from node_agent.outbox import OutboxFull, ReportOutbox
 from node_agent.watchdog import Watchdog
 from servicekit.bulkhead import Bulkhead
@@ -47,7 +32,7 @@ POLL_LIMIT = 1.0
 # The period varies downwards only, so that the promised maximum between two polls holds.
 _JITTER = 0.1
 
-OnPoll = Callable[[SourceName, PollResult, float | None], None]
+OnPoll = Callable[[notices.SourceName, notices.PollResult, float | None], None]
 """A hook for metrics: the source, the result of a poll, and its seconds; None where the source was not asked."""
 
 
@@ -75,19 +60,18 @@ class TrackedSource:
         reported: The last report about this node; None before the first.
     """
 
-    status: ReportedSource
+    status: notices.ReportedSource
     clears: int = 0
     milder: int = 0
-    reported: NoticeReport | None = None
-
-
-def start(source: SourceName) -> TrackedSource:
-    return TrackedSource(ReportedSource(source, PollResult.UNKNOWN, detail="not polled yet"))
+    reported: notices.NoticeReport | None = None
 
 
 def step(
-    state: TrackedSource, answer: Answer | UnknownAnswer | SkippedPoll, subject: NoticeSubject | None, now: float
-) -> tuple[TrackedSource, NoticeReport | None]:
+    state: TrackedSource,
+    answer: notices.Answer | UnknownAnswer | SkippedPoll,
+    subject: notices.NoticeSubject | None,
+    now: float,
+) -> tuple[TrackedSource, notices.NoticeReport | None]:
     """Handles one answer. Pure.
 
     Args:
@@ -100,33 +84,35 @@ def step(
         The state after, and the report if there is one.
     """
     source, last_good, reported = state.status.source, state.status.last_good, state.reported
-    active = reported is not None and reported.announcement is AnnouncementState.ACTIVE
+    active = reported is not None and reported.announcement is notices.AnnouncementState.ACTIVE
     clears = milder = 0
     match answer:
-        case Clear():
-            status = ReportedSource(source, PollResult.CLEAR, now)
+        case notices.Clear():
+            status = notices.ReportedSource(source, notices.PollResult.CLEAR, now)
             clears, milder = state.clears + 1, state.milder + 1
-        case Noticed():
-            status = ReportedSource(source, PollResult.NOTICED, now)
+        case notices.Noticed():
+            status = notices.ReportedSource(source, notices.PollResult.NOTICED, now)
             if active and reported is not None and answer.notice_class < reported.notice_class:
                 milder = state.milder + 1
         case UnknownAnswer(reason):
-            status = ReportedSource(source, PollResult.UNKNOWN, last_good, reason)
+            status = notices.ReportedSource(source, notices.PollResult.UNKNOWN, last_good, reason)
         case SkippedPoll(reason):
-            status = ReportedSource(source, PollResult.NOT_SPOT, last_good, reason)
+            status = notices.ReportedSource(source, notices.PollResult.NOT_SPOT, last_good, reason)
 
     report = None
-    if isinstance(answer, Clear) and subject and clears >= CLEARS_TO_WITHDRAW and (active or reported is None):
+    if isinstance(answer, notices.Clear) and subject and clears >= CLEARS_TO_WITHDRAW and (active or reported is None):
         # Reported once, also by an agent that announced nothing: an earlier agent of this node may have.
         revision = reported.revision + 1 if reported else 1
-        report = NoticeReport(source, subject, revision, AnnouncementState.WITHDRAWN)
+        report = notices.NoticeReport(source, subject, revision, notices.AnnouncementState.WITHDRAWN)
     # An answer that takes back a part of the report counts the third time, like a withdrawal.
-    if isinstance(answer, Noticed) and subject and (milder == 0 or milder >= CLEARS_TO_WITHDRAW):
+    if isinstance(answer, notices.Noticed) and subject and (milder == 0 or milder >= CLEARS_TO_WITHDRAW):
         report = _announcement(state, answer, subject, now)
     return TrackedSource(status, clears, milder, report or reported), report
 
 
-def _announcement(state: TrackedSource, answer: Noticed, subject: NoticeSubject, now: float) -> NoticeReport | None:
+def _announcement(
+    state: TrackedSource, answer: notices.Noticed, subject: notices.NoticeSubject, now: float
+) -> notices.NoticeReport | None:
     """Makes a report of the answer; None where it differs too little from the last report.
 
     It is compared with the last report and not with the last answer, so that a slow drift adds up.
@@ -137,18 +123,18 @@ def _announcement(state: TrackedSource, answer: Noticed, subject: NoticeSubject,
         deadline is not None
         and answer.announced is None
         and old is not None
-        and old.announcement is AnnouncementState.ACTIVE
+        and old.announcement is notices.AnnouncementState.ACTIVE
         and old.announced is None
         and old.deadline is not None
         and old.notice_class is answer.notice_class
     ):
         # The usual lead of a source that names no instant counts from the first answer: a repetition changes nothing.
         deadline = min(old.deadline, deadline)
-    new = NoticeReport(
+    new = notices.NoticeReport(
         source=state.status.source,
         subject=subject,
         revision=old.revision + 1 if old else 1,
-        announcement=AnnouncementState.ACTIVE,
+        announcement=notices.AnnouncementState.ACTIVE,
         deadline=deadline,
         announced=answer.announced,
         message=answer.message,
@@ -165,14 +151,13 @@ def _announcement(state: TrackedSource, answer: Noticed, subject: NoticeSubject,
     old_announced = old.announced.timestamp() if old.announced else None
     new_announced = new.announced.timestamp() if new.announced else None
     drift = _ESTIMATE_DRIFT if new.announced else _DEADLINE_DRIFT
-    moved = _moved(old_announced, new_announced, _DEADLINE_DRIFT) or _moved(old.deadline, new.deadline, drift)
-    return new if moved else None
-
-
-def _moved(old: float | None, new: float | None, tolerance: float) -> bool:
-    if old is None or new is None:
-        return old is not new
-    return abs(new - old) > tolerance
+    for before, after, tolerance in ((old_announced, new_announced, _DEADLINE_DRIFT), (old.deadline, deadline, drift)):
+        if before is None or after is None:
+            if before is not after:
+                return new
+        elif abs(after - before) > tolerance:
+            return new
+    return None
 
 
 class Poller:
@@ -196,7 +181,7 @@ class Poller:
 
     def __init__(  # noqa: PLR0913 - half of them have defaults
         self,
-        source: NoticeSource,
+        source: notices.NoticeSource,
         node: ThisNode,
         outbox: ReportOutbox,
         clock: Clock,
@@ -222,7 +207,9 @@ class Poller:
         self._fault = Fault(f"source {source.name}", clock)
         self._overflow = Fault(f"outbox for source {source.name}", clock)
         self.watchdog = Watchdog(clock)
-        self.tracked = start(source.name)
+        self.tracked = TrackedSource(
+            notices.ReportedSource(source.name, notices.PollResult.UNKNOWN, detail="not polled yet")
+        )
         outbox.set_status(self.tracked.status)
 
     async def run(self) -> None:
@@ -241,7 +228,7 @@ class Poller:
 
     async def once(self) -> None:
         """Polls once and handles the answer."""
-        answer: Answer | UnknownAnswer | SkippedPoll
+        answer: notices.Answer | UnknownAnswer | SkippedPoll
         seconds = None
         if self._spot.not_spot_reason:
             answer = SkippedPoll(f"the node is not spot: {self._spot.not_spot_reason}")
@@ -252,7 +239,7 @@ class Poller:
                 async with asyncio.timeout(POLL_LIMIT):
                     answer = await self._ask()
                 self._fault.recovered()
-            except (SourceUnavailable, TimeoutError) as error:
+            except (notices.SourceUnavailable, TimeoutError) as error:
                 answer = UnknownAnswer(str(error) or f"no answer within {POLL_LIMIT:g} s")
                 self._fault.failed(answer.reason)
             seconds = self._clock.monotonic() - began
@@ -260,7 +247,7 @@ class Poller:
         if self._on_poll is not None:
             self._on_poll(self.source, self.tracked.status.state, seconds)
 
-    async def _ask(self) -> Answer:
+    async def _ask(self) -> notices.Answer:
         """Asks for the node's identity until it is known, then for announcements.
 
         A service that cannot tell the machine's id is not the metadata service, so its 404 does not mean "clear".
@@ -268,25 +255,25 @@ class Poller:
         if not self._identified:
             identity = await self._source.identify()
             if identity is None:
-                self._node.describe(NodeIdentity(""))
+                self._node.describe(notices.NodeIdentity(""))
             else:
                 self._node.resolve(identity)
             self._identified = True
         if self._node.subject is None:
-            raise SourceUnavailable("the node's uid is not known yet")
+            raise notices.SourceUnavailable("the node's uid is not known yet")
         answer = await self._source.poll()
         if (
-            isinstance(answer, Noticed)
-            and answer.notice_class is NoticeUrgency.SUDDEN
+            isinstance(answer, notices.Noticed)
+            and answer.notice_class is notices.NoticeUrgency.SUDDEN
             and answer.seconds_left is not None
             and answer.seconds_left > self._max_lead
         ):
             at = f"{answer.announced:%Y-%m-%dT%H:%M:%SZ}" if answer.announced else "an instant"
-            raise SourceUnavailable(f"announces a reclaim at {at}, more than {self._max_lead:g} s ahead")
+            raise notices.SourceUnavailable(f"announces a reclaim at {at}, more than {self._max_lead:g} s ahead")
         return answer
 
-    def _handle(self, answer: Answer | UnknownAnswer | SkippedPoll) -> None:
-        failpoint(AgentFailpoint.SOURCE_ANSWERED)
+    def _handle(self, answer: notices.Answer | UnknownAnswer | SkippedPoll) -> None:
+        failpoint(notices.AgentFailpoint.SOURCE_ANSWERED)
         before = self.tracked
         self.tracked, report = step(before, answer, self._node.subject, self._clock.monotonic())
         if report is not None and not self._put(report):
@@ -294,13 +281,13 @@ class Poller:
             self.tracked = replace(self.tracked, reported=before.reported)
         self._outbox.set_status(self.tracked.status)
 
-    def _put(self, report: NoticeReport) -> bool:
+    def _put(self, report: notices.NoticeReport) -> bool:
         try:
             self._outbox.put(report)
         except OutboxFull as full:
             self._overflow.failed(str(full))
             return False
-        failpoint(AgentFailpoint.REPORT_KEPT)
+        failpoint(notices.AgentFailpoint.REPORT_KEPT)
         self._overflow.recovered()
         structlog.get_logger().info(
             "node.noticed",

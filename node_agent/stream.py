@@ -16,22 +16,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from reclaim.v1 import reclaim_pb2 as pb
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
+from node_agent import notices
 from node_agent.channel import SupervisorEndpoint, SupervisorUnusable
 from node_agent.node import ThisNode
-from node_agent.notices import (
-    AgentFailpoint,
-    AnnouncementState,
-    MachinePrice,
-    NodeIdentity,
-    NoticeId,
-    NoticeReport,
-    NoticeSubject,
-    NoticeSubjectKind,
-    NoticeUrgency,
-    PollResult,
-    ReportedSource,
-    SourceName,
-)
 from node_agent.outbox import ReportOutbox
 from node_agent.watchdog import Watchdog
 from servicekit.bulkhead import Bulkhead
@@ -63,28 +50,28 @@ _CALL_ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 # Characters that the contract allows for a text for people.
 _MAX_TEXT = 512
 
-_KINDS = {NoticeSubjectKind.NODE: pb.SUBJECT_KIND_NODE, NoticeSubjectKind.POD: pb.SUBJECT_KIND_POD}
+_KINDS = {notices.NoticeSubjectKind.NODE: pb.SUBJECT_KIND_NODE, notices.NoticeSubjectKind.POD: pb.SUBJECT_KIND_POD}
 _ANNOUNCEMENTS = {
-    AnnouncementState.ACTIVE: pb.ANNOUNCEMENT_ACTIVE,
-    AnnouncementState.WITHDRAWN: pb.ANNOUNCEMENT_WITHDRAWN,
+    notices.AnnouncementState.ACTIVE: pb.ANNOUNCEMENT_ACTIVE,
+    notices.AnnouncementState.WITHDRAWN: pb.ANNOUNCEMENT_WITHDRAWN,
 }
 _STATES = {
-    PollResult.UNKNOWN: pb.SOURCE_STATE_UNKNOWN,
-    PollResult.CLEAR: pb.SOURCE_STATE_CLEAR,
-    PollResult.NOTICED: pb.SOURCE_STATE_NOTICED,
-    PollResult.NOT_SPOT: pb.SOURCE_STATE_NOT_SPOT,
+    notices.PollResult.UNKNOWN: pb.SOURCE_STATE_UNKNOWN,
+    notices.PollResult.CLEAR: pb.SOURCE_STATE_CLEAR,
+    notices.PollResult.NOTICED: pb.SOURCE_STATE_NOTICED,
+    notices.PollResult.NOT_SPOT: pb.SOURCE_STATE_NOT_SPOT,
 }
 _CLASSES = {
-    NoticeUrgency.SUDDEN: pb.NOTICE_CLASS_SUDDEN,
-    NoticeUrgency.SCHEDULED: pb.NOTICE_CLASS_SCHEDULED,
-    NoticeUrgency.HINT: pb.NOTICE_CLASS_HINT,
+    notices.NoticeUrgency.SUDDEN: pb.NOTICE_CLASS_SUDDEN,
+    notices.NoticeUrgency.SCHEDULED: pb.NOTICE_CLASS_SCHEDULED,
+    notices.NoticeUrgency.HINT: pb.NOTICE_CLASS_HINT,
 }
 _PRICES = {
-    MachinePrice.UNKNOWN: pb.PRICE_CLASS_UNSPECIFIED,
-    MachinePrice.SPOT: pb.PRICE_CLASS_SPOT,
-    MachinePrice.ON_DEMAND: pb.PRICE_CLASS_ON_DEMAND,
+    notices.MachinePrice.UNKNOWN: pb.PRICE_CLASS_UNSPECIFIED,
+    notices.MachinePrice.SPOT: pb.PRICE_CLASS_SPOT,
+    notices.MachinePrice.ON_DEMAND: pb.PRICE_CLASS_ON_DEMAND,
 }
-_UNKNOWN_MACHINE = NodeIdentity("")
+_UNKNOWN_MACHINE = notices.NodeIdentity("")
 
 
 class AgentReplaced(Exception):  # noqa: N818 - it names what happened
@@ -178,7 +165,7 @@ class SupervisorUplink:
             self.watchdog.feed(pause)
             await asyncio.sleep(pause)
 
-    async def _connect_once(self, node: NoticeSubject) -> None:
+    async def _connect_once(self, node: notices.NoticeSubject) -> None:
         try:
             async with self._endpoint.channel() as channel:
                 call = ReclaimServiceStub(channel).Connect(None, metadata=self._endpoint.metadata())
@@ -212,10 +199,10 @@ class SupervisorUplink:
 class AgentIdentity:
     """The sender of a hello: the node, this run of its agent, its stream, and the machine under the node."""
 
-    node: NoticeSubject
+    node: notices.NoticeSubject
     session: int
     version: str
-    machine: NodeIdentity = _UNKNOWN_MACHINE
+    machine: notices.NodeIdentity = _UNKNOWN_MACHINE
     stream: int = 1
 
 
@@ -254,11 +241,11 @@ class AgentStream:
         self._is_welcomed = False
         self._takes_updates = False
         # Already sent on this stream, so that only changes follow.
-        self._revisions: dict[NoticeId, int] = {}
-        self._states: dict[SourceName, tuple[PollResult, str]] = {}
+        self._revisions: dict[notices.NoticeId, int] = {}
+        self._states: dict[notices.SourceName, tuple[notices.PollResult, str]] = {}
 
     async def run(
-        self, identity: AgentIdentity, on_welcome: Callable[[], None], machine: Callable[[], NodeIdentity]
+        self, identity: AgentIdentity, on_welcome: Callable[[], None], machine: Callable[[], notices.NodeIdentity]
     ) -> None:
         """Runs the stream until it ends. When cancelled, it says goodbye first.
 
@@ -284,7 +271,7 @@ class AgentStream:
             # The sending task is asked to stop and not cancelled: in the middle of a write, cancelling would end the
             # call without a goodbye. Then the supervisor may end the stream.
             self._closing = True
-            self._outbox.wake()
+            self._outbox.changed.set()
             await asyncio.wait([sending, receiving], timeout=_GOODBYE_SECONDS)
             raise
         finally:
@@ -294,7 +281,7 @@ class AgentStream:
             self._call.cancel()
         raise next(end for end in ends if isinstance(end, Exception))
 
-    async def _send(self, identity: AgentIdentity, machine: Callable[[], NodeIdentity]) -> None:
+    async def _send(self, identity: AgentIdentity, machine: Callable[[], notices.NodeIdentity]) -> None:
         """Returns without an error when the call has ended: the receiving task has the reason."""
         with contextlib.suppress(*_CALL_ENDED):
             await self._send_hello(identity)
@@ -310,7 +297,8 @@ class AgentStream:
                 self._watchdog.feed(self._heartbeat)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._sent_at + self._heartbeat - self._clock.monotonic()):
-                        await self._outbox.wait_changed()
+                        await self._outbox.changed.wait()
+                        self._outbox.changed.clear()
                 await self._send_changes()
                 if self._clock.monotonic() >= self._sent_at + self._heartbeat:
                     await self._write(pb.AgentMessage(heartbeat=pb.Heartbeat()))
@@ -325,11 +313,11 @@ class AgentStream:
         statuses, reports = self._outbox.statuses(), self._outbox.reports()
         self._states = {status.source: (status.state, status.detail) for status in statuses}
         self._revisions = {report.id: report.revision for report in reports}
-        failpoint(AgentFailpoint.HELLO_SENDING)
+        failpoint(notices.AgentFailpoint.HELLO_SENDING)
         sources = [self._encoded_status(status) for status in statuses]
-        notices = [notice for report in reports if (notice := self._encoded_report(report)) is not None]
-        await self._write(encode_hello(identity, sources, notices, self._heartbeat))
-        failpoint(AgentFailpoint.HELLO_SENT)
+        active = [notice for report in reports if (notice := self._encoded_report(report)) is not None]
+        await self._write(encode_hello(identity, sources, active, self._heartbeat))
+        failpoint(notices.AgentFailpoint.HELLO_SENT)
 
     async def _send_changes(self) -> None:
         for report in self._outbox.unacknowledged():
@@ -343,21 +331,21 @@ class AgentStream:
                 if self._reading is not None and not self._reading.expired():
                     latest = asyncio.get_running_loop().time() + self._patience()
                     self._reading.reschedule(min(latest, self._reading.when() or latest))
-                failpoint(AgentFailpoint.NOTICE_SENDING)
+                failpoint(notices.AgentFailpoint.NOTICE_SENDING)
                 await self._write(pb.AgentMessage(notice=notice))
-                failpoint(AgentFailpoint.NOTICE_SENT)
+                failpoint(notices.AgentFailpoint.NOTICE_SENT)
         for status in self._outbox.statuses():
             if self._states.get(status.source) != (status.state, status.detail):
                 self._states[status.source] = (status.state, status.detail)
                 await self._write(pb.AgentMessage(source=self._encoded_status(status)))
 
-    def _encoded_report(self, report: NoticeReport) -> pb.NoticeReport | None:
+    def _encoded_report(self, report: notices.NoticeReport) -> pb.NoticeReport | None:
         """The report as a message; None if it cannot be one. Its source is noticed all the same."""
         with self._bulkhead.guard("report", report.id):
             return encode_report(report, self._clock.monotonic())
         return None
 
-    def _encoded_status(self, status: ReportedSource) -> pb.SourceReport:
+    def _encoded_status(self, status: notices.ReportedSource) -> pb.SourceReport:
         """The status as a message. A source that was left out would count as if it announced nothing."""
         with self._bulkhead.guard("report", status.source):
             return encode_status(status, self._clock.monotonic())
@@ -408,12 +396,12 @@ class AgentStream:
                     self._heartbeat = welcome.heartbeat_seconds
                 on_welcome()
                 # The sending task may wait for longer than the new heartbeat, or have more to say of the machine.
-                self._outbox.wake()
+                self._outbox.changed.set()
             case "acknowledgement":
-                failpoint(AgentFailpoint.ACKNOWLEDGEMENT_RECEIVED)
+                failpoint(notices.AgentFailpoint.ACKNOWLEDGEMENT_RECEIVED)
                 for entry in message.acknowledgement.entries:
-                    self._outbox.acknowledge(NoticeId(entry.notice_id), entry.revision)
-                failpoint(AgentFailpoint.ACKNOWLEDGEMENT_KEPT)
+                    self._outbox.acknowledge(notices.NoticeId(entry.notice_id), entry.revision)
+                failpoint(notices.AgentFailpoint.ACKNOWLEDGEMENT_KEPT)
             case "superseded" if message.superseded.session < _LAST_SESSION:
                 raise SessionSuperseded(message.superseded.session)
             case "superseded":
@@ -443,7 +431,7 @@ def encode_hello(
     )
 
 
-def _encode_machine(machine: NodeIdentity) -> pb.Machine:
+def _encode_machine(machine: notices.NodeIdentity) -> pb.Machine:
     return pb.Machine(
         cloud=machine.cloud,
         region=machine.region,
@@ -454,7 +442,7 @@ def _encode_machine(machine: NodeIdentity) -> pb.Machine:
     )
 
 
-def encode_report(report: NoticeReport, now: float) -> pb.NoticeReport:
+def encode_report(report: notices.NoticeReport, now: float) -> pb.NoticeReport:
     subject = pb.Subject(kind=_KINDS[report.subject.kind], name=report.subject.name, uid=report.subject.uid)
     message = pb.NoticeReport(
         source=report.source,
@@ -472,7 +460,7 @@ def encode_report(report: NoticeReport, now: float) -> pb.NoticeReport:
     return message
 
 
-def encode_status(status: ReportedSource, now: float) -> pb.SourceReport:
+def encode_status(status: notices.ReportedSource, now: float) -> pb.SourceReport:
     message = pb.SourceReport(
         source=status.source,
         state=_STATES[status.state],

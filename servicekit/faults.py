@@ -133,10 +133,6 @@ class RetryPolicy:
     first_seconds: float
     max_seconds: float
 
-    def backoff(self) -> Backoff:
-        """Returns the pauses for one row of failures."""
-        return Backoff(self.first_seconds, self.max_seconds)
-
 
 def connect_error_reason(error: Exception) -> str:
     """Explains why a peer could not be reached, in the operating system's words, such as `Connection refused`.

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -75,17 +76,17 @@ def guarded(hook: Callable[Concatenate[G, P], None]) -> Callable[Concatenate[G, 
     return wrapped
 
 
+@dataclass(slots=True)
 class LabelLimiter:
     """Limits the values of labels that others choose: the first ones are kept, all later ones become `other`."""
 
-    def __init__(self, max_values: int) -> None:
-        self._max_values = max_values
-        self._known: set[tuple[str, ...]] = set()
+    max_values: int
+    _known: set[tuple[str, ...]] = field(init=False, default_factory=set)
 
     def of(self, *values: str) -> tuple[str, ...]:
         """Returns the labels to use for these values, which count as one."""
         if values not in self._known:
-            if len(self._known) >= self._max_values:
+            if len(self._known) >= self.max_values:
                 return (_OTHER,) * len(values)
             self._known.add(values)
         return values

@@ -82,7 +82,7 @@ async def reconcile(
 
 
 def _retrying_once(once: Once, retry: RetryPolicy) -> Once:
-    backoff = retry.backoff()
+    backoff = Backoff(retry.first_seconds, retry.max_seconds)
 
     async def attempt() -> float | None:
         try:
@@ -180,7 +180,7 @@ def _retrying_key(reconcile: Reconcile[K], retry: RetryPolicy) -> Reconcile[K]:
             seconds = await reconcile(key)
         except retry.errors as error:
             retry.fault.failed(f"{key}: {error}")
-            return failing.setdefault(key, retry.backoff()).next()
+            return failing.setdefault(key, Backoff(retry.first_seconds, retry.max_seconds)).next()
         failing.pop(key, None)
         if not failing:
             retry.fault.recovered()

@@ -195,15 +195,12 @@ class LabelledMachine:
 
 def read_labels(labels: Mapping[str, str]) -> LabelledMachine:
     """Returns what the labels of a Node tell. Values that are not known are ignored."""
-
-    def value(name: str) -> str:
-        return labels.get(name, "")[:_MAX_VALUE]
-
-    known = (values.get(value(name)) for name, values in _IS_SPOT.items())
+    cut = {name: value[:_MAX_VALUE] for name, value in labels.items()}
+    known = (values.get(cut.get(name, "")) for name, values in _IS_SPOT.items())
     return LabelledMachine(
-        region=value(_REGION),
-        zone=value(_ZONE),
-        instance_type=value(_INSTANCE_TYPE),
+        region=cut.get(_REGION, ""),
+        zone=cut.get(_ZONE, ""),
+        instance_type=cut.get(_INSTANCE_TYPE, ""),
         is_spot=next((is_spot for is_spot in known if is_spot is not None), None),
-        spot_strategy=value(_STRATEGY),
+        spot_strategy=cut.get(_STRATEGY, ""),
     )

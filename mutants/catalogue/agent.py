@@ -53,7 +53,8 @@ MUTANTS = (
             Edit(
                 _POLLER,
                 "    report = None\n",
-                "    report = None\n    if 15 <= clears <= 18:\n        answer = Noticed(None, 60.0, 'false alarm')\n",
+                "    report = None\n    if 15 <= clears <= 18:\n"
+                "        answer = notices.Noticed(None, 60.0, 'false alarm')\n",
             ),
         ),
     ),

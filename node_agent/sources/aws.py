@@ -12,27 +12,17 @@ from http import HTTPStatus
 
 import msgspec
 
-from node_agent.metadata import (
-    IdentityPaths,
-    MetadataHttp,
-    MetadataReply,
-    MetadataSource,
-    TokenClient,
-    TokenHeaders,
-    parse_utc,
-    read_item,
-    seconds_left,
-)
-from node_agent.notices import Answer, Clear, MachinePrice, Noticed, NoticeUrgency, SourceName, SourceUnavailable
+from node_agent import metadata
+from node_agent.notices import Answer, Clear, MachinePrice, MetadataMode, Noticed, NoticeUrgency, SourceUnavailable
 from servicekit.clock import Clock
 
 _INSTANCE_ACTION = "meta-data/spot/instance-action"
 _REBALANCE = "meta-data/events/recommendations/rebalance"
 _DOMAIN = "meta-data/services/domain"
 _DOMAINS = frozenset({"amazonaws.com", "amazonaws.com.cn", "amazonaws.eu", "c2s.ic.gov", "sc2s.sgov.gov"})
-_HEADERS = TokenHeaders(token="X-aws-ec2-metadata-token", ttl="X-aws-ec2-metadata-token-ttl-seconds")  # noqa: S106 - names
-_IDENTITY = IdentityPaths(
-    cloud=SourceName("aws"),
+_HEADERS = metadata.TokenHeaders(token="X-aws-ec2-metadata-token", ttl="X-aws-ec2-metadata-token-ttl-seconds")  # noqa: S106 - names
+_IDENTITY = metadata.IdentityPaths(
+    cloud="aws",
     uid="meta-data/instance-id",
     region="meta-data/placement/region",
     zone="meta-data/placement/availability-zone",
@@ -75,7 +65,7 @@ class _Rebalance(msgspec.Struct, frozen=True):
     noticeTime: str  # noqa: N815 - the service's name
 
 
-class AwsSource(MetadataSource):
+class AwsSource(metadata.MetadataSource):
     """Asks the metadata service, always with a token. Needs a running loop.
 
     Args:
@@ -84,14 +74,14 @@ class AwsSource(MetadataSource):
     """
 
     def __init__(self, base_url: str, clock: Clock) -> None:
-        http = MetadataHttp(base_url, clock)
-        super().__init__(http, TokenClient(http, _HEADERS, clock).get, _IDENTITY, clock)
+        http = metadata.MetadataHttp(base_url, clock)
+        super().__init__(http, metadata.TokenClient(http, _HEADERS, MetadataMode.HARDENED, clock).get, _IDENTITY, clock)
         self._hint: Answer = Clear()
         self._hint_due = clock.monotonic()
 
     async def recognize(self) -> bool:
         """Other clouds answer some of the same requests, but in another domain."""
-        return (await read_item(self._get, _DOMAIN)) in _DOMAINS
+        return (await metadata.read_item(self._get, _DOMAIN)) in _DOMAINS
 
     async def poll(self) -> Answer:
         asked_at = self._clock.monotonic()
@@ -103,12 +93,14 @@ class AwsSource(MetadataSource):
             raise SourceUnavailable(f"HTTP {reply.status}")
         try:
             planned = msgspec.json.decode(reply.body, type=_InstanceAction)
-            announced = parse_utc(planned.time.encode())
+            announced = metadata.parse_utc(planned.time.encode())
         except _MALFORMED as error:
             raise SourceUnavailable("malformed announcement") from error
         if announced is None:
             raise SourceUnavailable("malformed announcement")
-        return Noticed(announced, seconds_left(announced, reply.date, self._clock.wall()), _MESSAGES[planned.action])
+        return Noticed(
+            announced, metadata.seconds_left(announced, reply.date, self._clock.wall()), _MESSAGES[planned.action]
+        )
 
     async def _update_hint(self, asked_at: float) -> None:
         now = self._clock.monotonic()
@@ -122,7 +114,7 @@ class AwsSource(MetadataSource):
             self._hint = _read_hint(reply)
 
 
-def _read_hint(reply: MetadataReply) -> Answer:
+def _read_hint(reply: metadata.MetadataReply) -> Answer:
     """Returns what an answer recommends.
 
     Raises:
@@ -132,7 +124,7 @@ def _read_hint(reply: MetadataReply) -> Answer:
         return Clear()
     if reply.status != HTTPStatus.OK:
         raise SourceUnavailable(f"HTTP {reply.status}")
-    since = parse_utc(msgspec.json.decode(reply.body, type=_Rebalance).noticeTime.encode())
+    since = metadata.parse_utc(msgspec.json.decode(reply.body, type=_Rebalance).noticeTime.encode())
     if since is None:
         raise SourceUnavailable("malformed recommendation")
     message = f"rebalance recommended since {since:%Y-%m-%dT%H:%M:%SZ}"

@@ -10,31 +10,23 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 import structlog
 
-from node_agent.metadata import IdentityPaths, MetadataHttp, MetadataSource, read_item, seconds_left
-from node_agent.notices import (
-    Answer,
-    Clear,
-    MachinePrice,
-    NodeIdentity,
-    Noticed,
-    NoticeUrgency,
-    SourceName,
-    SourceUnavailable,
-)
+from node_agent import metadata
+from node_agent.notices import Answer, Clear, MachinePrice, NodeIdentity, Noticed, NoticeUrgency, SourceUnavailable
 from servicekit.clock import Clock
 
 _EVENTS = "scheduledevents?api-version=2020-07-01"
 _ITEM = "instance/compute/{}?api-version=2021-02-01&format=text"
 _VM_NAME = _ITEM.format("name")
 _ENVIRONMENT = _ITEM.format("azEnvironment")
-_IDENTITY = IdentityPaths(
-    cloud=SourceName("azure"),
+_IDENTITY = metadata.IdentityPaths(
+    cloud="azure",
     uid=_ITEM.format("vmId"),
     region=_ITEM.format("location"),
     zone=_ITEM.format("zone"),
@@ -85,7 +77,7 @@ class _ScheduledEvents(msgspec.Struct, frozen=True):
 _DECODER: Final = msgspec.json.Decoder(_ScheduledEvents)
 
 
-class AzureSource(MetadataSource):
+class AzureSource(metadata.MetadataSource):
     """Asks the metadata service. Needs a running loop.
 
     The first request for events switches the service on, which may take minutes: until then the state is unknown.
@@ -98,19 +90,21 @@ class AzureSource(MetadataSource):
     """
 
     def __init__(self, base_url: str, clock: Clock, may_start: Callable[[], bool] | None = None) -> None:
-        http = MetadataHttp(base_url, clock, root="/metadata", headers={"Metadata": "true"}, max_bytes=_MAX_BYTES)
-        super().__init__(http, http.get, _IDENTITY, clock)
+        http = metadata.MetadataHttp(
+            base_url, clock, root="/metadata", headers={"Metadata": "true"}, max_bytes=_MAX_BYTES
+        )
+        super().__init__(http, partial(http.request, "GET"), _IDENTITY, clock)
         self._may_start = may_start
         self._vm = ""
         self._acknowledged: frozenset[str] = frozenset()
 
     async def identify(self) -> NodeIdentity:
         """Asks once for the machine, and for the VM's name, by which events know it."""
-        self._vm = self._vm or await read_item(self._get, _VM_NAME)
+        self._vm = self._vm or await metadata.read_item(self._get, _VM_NAME)
         return await super().identify()
 
     async def recognize(self) -> bool:
-        return (await read_item(self._get, _ENVIRONMENT)).startswith("Azure")
+        return (await metadata.read_item(self._get, _ENVIRONMENT)).startswith("Azure")
 
     async def poll(self) -> Answer:
         reply = await self._get(_EVENTS)
@@ -143,7 +137,7 @@ class AzureSource(MetadataSource):
             announced = datetime.strptime(event.NotBefore, "%a, %d %b %Y %H:%M:%S GMT").replace(tzinfo=UTC)
         except ValueError as error:
             raise SourceUnavailable("malformed scheduled event") from error
-        left = seconds_left(announced, date, self._clock.wall())
+        left = metadata.seconds_left(announced, date, self._clock.wall())
         return Noticed(announced, left, effect.message, effect.notice_class, cancellable=True)
 
     async def _acknowledge(self, events: Iterable[_ScheduledEvent]) -> None:

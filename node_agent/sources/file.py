@@ -5,6 +5,7 @@ Absent or empty: nothing is announced. A UTC timestamp: the node will be gone at
 
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from node_agent.metadata import MAX_BYTES, parse_utc
@@ -12,14 +13,13 @@ from node_agent.notices import Answer, Clear, NodeIdentity, Noticed, SourceName,
 from servicekit.clock import Clock
 
 
+@dataclass(frozen=True)
 class FileSource:
     """Reads the file at each poll, on the loop: it is small and on a local disk."""
 
     name = SourceName("file")
-
-    def __init__(self, path: Path, clock: Clock) -> None:
-        self._path = path
-        self._clock = clock
+    path: Path
+    clock: Clock
 
     async def identify(self) -> NodeIdentity | None:
         return None
@@ -27,7 +27,7 @@ class FileSource:
     async def poll(self) -> Answer:
         try:
             # Without O_NONBLOCK, a pipe in place of the file would block the whole agent until somebody writes to it.
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return Clear()
         except OSError as error:
@@ -46,7 +46,7 @@ class FileSource:
         announced = parse_utc(content)
         if announced is None:
             return Clear()
-        return Noticed(announced, announced.timestamp() - self._clock.wall(), "announced in a file")
+        return Noticed(announced, announced.timestamp() - self.clock.wall(), "announced in a file")
 
     async def close(self) -> None:
         """Does nothing: no file stays open."""

@@ -12,25 +12,8 @@ from typing import Any
 
 import msgspec
 
-from node_agent.metadata import (
-    IdentityPaths,
-    MetadataHttp,
-    MetadataReply,
-    MetadataSource,
-    parse_with_zone,
-    read_item,
-    seconds_left,
-)
-from node_agent.notices import (
-    Answer,
-    Clear,
-    MachinePrice,
-    NodeIdentity,
-    Noticed,
-    NoticeUrgency,
-    SourceName,
-    SourceUnavailable,
-)
+from node_agent import metadata
+from node_agent.notices import Answer, Clear, MachinePrice, NodeIdentity, Noticed, NoticeUrgency, SourceUnavailable
 from servicekit.clock import Clock
 
 _ROOT = "/computeMetadata/v1"
@@ -38,8 +21,8 @@ _FLAVOR = "Google"
 _PREEMPTED = "instance/preempted"
 _EVENT = "instance/maintenance-event"
 _UPCOMING = "instance/upcoming-maintenance?alt=json"
-_IDENTITY = IdentityPaths(
-    cloud=SourceName("gcp"),
+_IDENTITY = metadata.IdentityPaths(
+    cloud="gcp",
     uid="instance/id",
     region="",
     zone="instance/zone",
@@ -56,13 +39,14 @@ _EVENT_LEAD, _GPU_EVENT_LEAD = 60.0, 3600.0
 _GPU_MACHINES = re.compile(r"(a[2-9]|g[2-9])[a-z]?-.+")
 # Seconds between two questions for maintenance that is announced days ahead.
 _UPCOMING_EVERY = 15.0
+_NO_BLANKS = str.maketrans("", "", "_ ")
 
 _PREEMPTION = Noticed(None, _PREEMPTION_LEAD, "the VM is being preempted")
 _MIGRATION = Noticed(None, None, "the VM will be migrated to another host", NoticeUrgency.HINT, cancellable=True)
 _UNDER_WAY = Noticed(None, _EVENT_LEAD, "host maintenance of the VM is under way", NoticeUrgency.SCHEDULED)
 
 
-class GcpSource(MetadataSource):
+class GcpSource(metadata.MetadataSource):
     """Asks the metadata service. Needs a running loop.
 
     Args:
@@ -72,10 +56,10 @@ class GcpSource(MetadataSource):
     """
 
     def __init__(self, base_url: str, clock: Clock) -> None:
-        http = MetadataHttp(base_url, clock, root=_ROOT, headers={"Metadata-Flavor": _FLAVOR})
+        http = metadata.MetadataHttp(base_url, clock, root=_ROOT, headers={"Metadata-Flavor": _FLAVOR})
 
-        async def get(path: str) -> MetadataReply:
-            reply = await http.get(path)
+        async def get(path: str) -> metadata.MetadataReply:
+            reply = await http.request("GET", path)
             if reply.flavor != _FLAVOR:
                 raise SourceUnavailable("the answer is not of Google's metadata service")
             return reply
@@ -93,7 +77,7 @@ class GcpSource(MetadataSource):
         return self._identity
 
     async def recognize(self) -> bool:
-        return (await read_item(self._get, _IDENTITY.uid)).isdecimal()
+        return (await metadata.read_item(self._get, _IDENTITY.uid)).isdecimal()
 
     async def poll(self) -> Answer:
         preempted = _text(await self._get(_PREEMPTED))
@@ -103,7 +87,11 @@ class GcpSource(MetadataSource):
             return _PREEMPTION
         match _text(await self._get(_EVENT)):
             case "NONE":
-                return await self._next_maintenance()
+                # While no maintenance is announced, it is asked for every few seconds only.
+                if self._clock.monotonic() >= self._upcoming_due or isinstance(self._upcoming, Noticed):
+                    self._upcoming = self._read_upcoming(await self._get(_UPCOMING))
+                    self._upcoming_due = self._clock.monotonic() + _UPCOMING_EVERY
+                return self._upcoming
             case "MIGRATE_ON_HOST_MAINTENANCE":
                 return _MIGRATION
             case "TERMINATE_ON_HOST_MAINTENANCE":
@@ -115,14 +103,7 @@ class GcpSource(MetadataSource):
             case _:
                 raise SourceUnavailable("malformed maintenance-event")
 
-    async def _next_maintenance(self) -> Answer:
-        """While nothing is announced it asks every few seconds only."""
-        if self._clock.monotonic() >= self._upcoming_due or isinstance(self._upcoming, Noticed):
-            self._upcoming = self._read_upcoming(await self._get(_UPCOMING))
-            self._upcoming_due = self._clock.monotonic() + _UPCOMING_EVERY
-        return self._upcoming
-
-    def _read_upcoming(self, reply: MetadataReply) -> Answer:
+    def _read_upcoming(self, reply: metadata.MetadataReply) -> Answer:
         # Only some types of machines have the item.
         if reply.status == HTTPStatus.NOT_FOUND:
             return Clear()
@@ -135,10 +116,10 @@ class GcpSource(MetadataSource):
             case "ONGOING":
                 return _UNDER_WAY
             case "PENDING":
-                start = parse_with_zone(str(planned.get("windowstarttime", "")).encode())
+                start = metadata.parse_with_zone(str(planned.get("windowstarttime", "")).encode())
                 if start is None:
                     raise SourceUnavailable("malformed upcoming-maintenance")
-                left = seconds_left(start, reply.date, self._clock.wall())
+                left = metadata.seconds_left(start, reply.date, self._clock.wall())
                 if left <= 0.0:
                     return _UNDER_WAY
                 message = "host maintenance of the VM is planned"
@@ -147,7 +128,7 @@ class GcpSource(MetadataSource):
                 raise SourceUnavailable("malformed upcoming-maintenance")
 
 
-def _text(reply: MetadataReply) -> str:
+def _text(reply: metadata.MetadataReply) -> str:
     if reply.status != HTTPStatus.OK:
         raise SourceUnavailable(f"HTTP {reply.status}")
     return reply.body.decode("utf-8", errors="replace").strip()
@@ -161,14 +142,10 @@ def _planned(text: str) -> dict[str, Any]:
         found = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise SourceUnavailable("malformed upcoming-maintenance") from error
-    planned = {_plain(name): value for name, value in found.items()}
+    planned = {name.translate(_NO_BLANKS).lower(): value for name, value in found.items()}
     # The documentation shows the fields both bare and below this name.
     inner = planned.get("upcomingmaintenance")
     if len(planned) == 1 and isinstance(inner, dict):
-        planned = {_plain(name): value for name, value in inner.items()}
+        planned = {name.translate(_NO_BLANKS).lower(): value for name, value in inner.items()}
     # So says the service where nothing has been announced since the VM started.
     return {} if planned.keys() == {"error"} else planned
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", "").replace(" ", "").lower()

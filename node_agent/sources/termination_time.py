@@ -8,21 +8,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from http import HTTPStatus
 
-from node_agent.metadata import (
-    Get,
-    IdentityPaths,
-    MetadataHttp,
-    MetadataSource,
-    OptionalTokenClient,
-    TokenHeaders,
-    parse_utc,
-    parse_with_zone,
-    read_item,
-    seconds_left,
-)
-from node_agent.notices import Answer, Clear, MachinePrice, MetadataMode, Noticed, SourceName, SourceUnavailable
+from node_agent import metadata
+from node_agent.notices import Answer, Clear, MachinePrice, MetadataMode, Noticed, SourceUnavailable
 from servicekit.clock import Clock
 
 _CHINA = timezone(timedelta(hours=8))
@@ -67,10 +57,10 @@ class TerminationService:
     """
 
     item: str
-    identity: IdentityPaths
+    identity: metadata.IdentityPaths
     parse: Callable[[bytes], datetime | None]
     instance_id: re.Pattern[str]
-    headers: TokenHeaders | None
+    headers: metadata.TokenHeaders | None
     root: str = "/latest"
 
 
@@ -78,23 +68,23 @@ class TerminationService:
 # long an instance is protected (SpotDuration).
 ALIYUN = TerminationService(
     item="meta-data/instance/spot/termination-time",
-    identity=IdentityPaths(
-        cloud=SourceName("aliyun"),
+    identity=metadata.IdentityPaths(
+        cloud="aliyun",
         uid="meta-data/instance-id",
         region="meta-data/region-id",
         zone="meta-data/zone-id",
         instance_type="meta-data/instance/instance-type",
     ),
-    parse=parse_utc,
+    parse=metadata.parse_utc,
     instance_id=re.compile("i-[0-9a-z]{8,}"),
-    headers=TokenHeaders(token="X-aliyun-ecs-metadata-token", ttl="X-aliyun-ecs-metadata-token-ttl-seconds"),  # noqa: S106 - names
+    headers=metadata.TokenHeaders(token="X-aliyun-ecs-metadata-token", ttl="X-aliyun-ecs-metadata-token-ttl-seconds"),  # noqa: S106 - names
 )
 # Tencent Cloud CVM: from two minutes before the release, in the local time of China and without a zone. The
 # documentation shows it in three forms.
 TENCENT = TerminationService(
     item="spot/termination-time",
-    identity=IdentityPaths(
-        cloud=SourceName("tencent"),
+    identity=metadata.IdentityPaths(
+        cloud="tencent",
         uid="instance-id",
         region="placement/region",
         zone="placement/zone",
@@ -114,21 +104,21 @@ TENCENT = TerminationService(
 # Volcengine or BytePlus ECS: from five minutes before the release.
 VOLCENGINE = TerminationService(
     item="spot_instance_termination_time",
-    identity=IdentityPaths(
-        cloud=SourceName("volcengine"),
+    identity=metadata.IdentityPaths(
+        cloud="volcengine",
         uid="instance_id",
         region="region_id",
         zone="availability_zone",
         instance_type="instance_type_id",
     ),
     # The documentation shows no example, so any zone is accepted; a time without one is not.
-    parse=parse_with_zone,
+    parse=metadata.parse_with_zone,
     instance_id=re.compile("i-[0-9a-z]{8,}"),
-    headers=TokenHeaders(token="X-volc-ecs-metadata-token", ttl="X-volc-ecs-metadata-token-ttl-seconds"),  # noqa: S106 - names
+    headers=metadata.TokenHeaders(token="X-volc-ecs-metadata-token", ttl="X-volc-ecs-metadata-token-ttl-seconds"),  # noqa: S106 - names
 )
 
 
-class TerminationTimeSource(MetadataSource):
+class TerminationTimeSource(metadata.MetadataSource):
     """Asks the metadata service of one of these clouds. Needs a running loop.
 
     Args:
@@ -141,15 +131,15 @@ class TerminationTimeSource(MetadataSource):
     def __init__(
         self, service: TerminationService, base_url: str, clock: Clock, mode: MetadataMode = MetadataMode.PLAIN
     ) -> None:
-        http = MetadataHttp(base_url, clock, root=service.root)
-        get: Get = http.get
+        http = metadata.MetadataHttp(base_url, clock, root=service.root)
+        get: metadata.Get = partial(http.request, "GET")
         if service.headers is not None:
-            get = OptionalTokenClient(http, service.headers, mode, clock).get
+            get = metadata.TokenClient(http, service.headers, mode, clock).get
         super().__init__(http, get, service.identity, clock)
         self._service = service
 
     async def recognize(self) -> bool:
-        uid = await read_item(self._get, self._service.identity.uid)
+        uid = await metadata.read_item(self._get, self._service.identity.uid)
         return self._service.instance_id.fullmatch(uid) is not None
 
     async def poll(self) -> Answer:
@@ -161,5 +151,5 @@ class TerminationTimeSource(MetadataSource):
         announced = self._service.parse(reply.body)
         if announced is None:
             return Clear()
-        left = seconds_left(announced, reply.date, self._clock.wall())
+        left = metadata.seconds_left(announced, reply.date, self._clock.wall())
         return Noticed(announced, left, "the spot instance will be released")

@@ -207,7 +207,7 @@ async def test_the_vm_is_identified_once() -> None:
         assert await source.recognize()
         mocked.get(item("azEnvironment"), body="Elsewhere")
         assert not await source.recognize()
-    assert source._http._session.headers["Metadata"] == "true"
+    assert source._http.session.headers["Metadata"] == "true"
     await source.close()
 
 

@@ -118,7 +118,7 @@ async def test_a_pod_that_raises_is_tried_again_and_the_others_are_reported(
         pods = PodWatch(server, "n1", outbox, Clock(), bulkhead)
         for name in ("bad", "good"):
             api.put("pods", shown(EVICTED, name=name, uid=name))
-        async with running(pods.follow, pods.run):
+        async with running(pods.reflector.run, pods.run):
             await until(lambda: set(reports(outbox)) == {"space/good"})
             await until(lambda: "internal error with 1 pods" in outbox.statuses()[0].detail)
             assert states(outbox) == {"kubernetes": PollResult.UNKNOWN}
@@ -139,7 +139,7 @@ async def test_a_pod_that_raised_and_is_gone_leaves_nothing_behind(
         outbox = ReportOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), bulkhead)
         api.put("pods", shown(EVICTED, name="bad", uid="bad"))
-        async with running(pods.follow, pods.run):
+        async with running(pods.reflector.run, pods.run):
             await until(lambda: "internal error" in outbox.statuses()[0].detail)
             api.remove("pods", "bad")
             await until(lambda: states(outbox) == {"kubernetes": PollResult.CLEAR})

@@ -187,7 +187,7 @@ async def test_every_request_carries_the_header(gcp: GcpSource) -> None:
         service(mocked)
         await gcp.poll()
         assert len(mocked.requests) == 3
-    assert gcp._http._session.headers["Metadata-Flavor"] == "Google"
+    assert gcp._http.session.headers["Metadata-Flavor"] == "Google"
 
 
 async def test_while_nothing_is_planned_it_is_asked_seldom(gcp: GcpSource, clock: SetClock) -> None:

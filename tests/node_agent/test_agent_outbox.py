@@ -1,6 +1,5 @@
 """The outbox keeps reports until they are acknowledged."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -90,28 +89,26 @@ def test_it_is_bounded() -> None:
     assert [known.subject.uid for known in outbox.reports()] == ["b", "c"]
 
 
-async def test_changes_wake_whoever_waits() -> None:
+def test_changes_wake_whoever_waits() -> None:
     """A report or another state of a source wakes; one more poll with the same answer does not."""
     outbox = ReportOutbox(10)
     status = ReportedSource(S, PollResult.CLEAR, last_good=1.0)
 
-    async def woken() -> bool:
-        waiter = asyncio.create_task(outbox.wait_changed())
-        await asyncio.sleep(0)
-        done = waiter.done()
-        waiter.cancel()
-        return done
+    def woken() -> bool:
+        changed = outbox.changed.is_set()
+        outbox.changed.clear()
+        return changed
 
-    assert not await woken()
+    assert not woken()
     outbox.put(report())
-    assert await woken()
-    assert not await woken()
+    assert woken()
+    assert not woken()
     outbox.set_status(status)
-    assert await woken()
+    assert woken()
     outbox.set_status(replace(status, last_good=2.0))
-    assert not await woken()
+    assert not woken()
     assert [known.last_good for known in outbox.statuses()] == [2.0]
     outbox.set_status(replace(status, state=PollResult.UNKNOWN, detail="HTTP 500"))
-    assert await woken()
+    assert woken()
     outbox.set_status(replace(status, state=PollResult.UNKNOWN, detail="HTTP 503"))
-    assert await woken()
+    assert woken()

@@ -57,7 +57,7 @@ async def test_a_pod_is_reported_until_it_is_gone_and_that_is_durable() -> None:
         outbox = ReportOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
         fake.put("pods", shown())
-        async with running(pods.follow, pods.run):
+        async with running(pods.reflector.run, pods.run):
             await until(lambda: status(outbox).state is PollResult.CLEAR)
             assert not reports(outbox)
             fake.put("pods", shown(EVICTED))
@@ -84,7 +84,7 @@ async def test_a_pod_under_an_old_name_is_another() -> None:
         outbox = ReportOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
         fake.put("pods", shown(EVICTED, uid="old"))
-        async with running(pods.follow):
+        async with running(pods.reflector.run):
             await until(outbox.unacknowledged)
             outbox.acknowledge(NoticeId("kubernetes/old"), 1)
             fake.leave()
@@ -103,7 +103,7 @@ async def test_while_the_watch_is_down_the_pods_are_unknown() -> None:
         for name in ("known", "later"):
             fake.put("pods", shown(name=name, uid=name))
         fake.put("pods", shown(EVICTED, name="known", uid="known"))
-        async with running(pods.follow, pods.run):
+        async with running(pods.reflector.run, pods.run):
             await until(lambda: status(outbox).state is PollResult.CLEAR)
             good = status(outbox).last_good
             fake.leave()
@@ -124,7 +124,7 @@ async def test_a_node_is_idle_only_while_it_is_known_that_no_opted_in_pod_runs()
         pods = PodWatch(server, "n1", ReportOutbox(10), Clock(), Bulkhead(Clock()))
         fake.put("pods", shown(name="other", uid="other", annotations={}))
         assert not pods.is_idle()
-        async with running(pods.follow):
+        async with running(pods.reflector.run):
             await until(pods.is_idle)
             fake.put("pods", shown())
             await until(lambda: not pods.is_idle())
@@ -139,7 +139,7 @@ async def test_what_finds_no_room_is_offered_again() -> None:
     async with fake_api_server() as (fake, server):
         outbox = ReportOutbox(1)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
-        async with running(pods.follow, pods.run):
+        async with running(pods.reflector.run, pods.run):
             for name in ("first", "second", "third"):
                 fake.put("pods", shown(EVICTED, name=name, uid=name))
             await until(lambda: set(reports(outbox)) == {"space/first"})
@@ -159,7 +159,7 @@ async def test_the_seconds_left_are_the_api_servers() -> None:
         fake.put("pods", shown(EVICTED, deleted=0))
         outbox = ReportOutbox(10)
         clock = Clock()
-        async with running(PodWatch(server, "n1", outbox, clock, Bulkhead(Clock())).follow):
+        async with running(PodWatch(server, "n1", outbox, clock, Bulkhead(Clock())).reflector.run):
             await until(outbox.unacknowledged)
             deadline = outbox.reports()[0].deadline
             assert deadline is not None
@@ -170,7 +170,7 @@ async def test_a_withdrawal_is_said_until_it_is_durable() -> None:
     async with fake_api_server() as (fake, server):
         outbox = ReportOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
-        async with running(pods.follow):
+        async with running(pods.reflector.run):
             fake.put("pods", shown(disruption("PreemptionByScheduler")))
             await until(outbox.unacknowledged)
             fake.put("pods", shown(disruption("PreemptionByScheduler", status="False")))
@@ -192,7 +192,7 @@ async def polling(server: ApiServer, source: Script, uid: str = "") -> AsyncIter
     outbox, this = ReportOutbox(10), ThisNode("n1", uid)
     watch = NodeWatch(server, this, (f"{LABEL}=NoSpot", "other=never"), Clock(), Bulkhead(Clock()))
     poller = Poller(source, this, outbox, Clock(), 0.05, bulkhead=Bulkhead(Clock()), spot=watch.object)
-    async with running(watch.follow, poller.run):
+    async with running(watch.reflector.run, poller.run):
         yield outbox, this
 
 

@@ -17,12 +17,14 @@ from node_agent.notices import (
     NoticeSubjectKind,
     NoticeUrgency,
     PollResult,
+    ReportedSource,
     SourceName,
 )
-from node_agent.poller import TrackedSource, UnknownAnswer, start, step
+from node_agent.poller import TrackedSource, UnknownAnswer, step
 
 NODE = NoticeSubject(NoticeSubjectKind.NODE, "n1", "uid-1")
 ANNOUNCED = datetime(2026, 1, 5, 18, 2, tzinfo=UTC)
+START = TrackedSource(ReportedSource(SourceName("s"), PollResult.UNKNOWN, detail="not polled yet"))
 CLEAR, UNKNOWN = Clear(), UnknownAnswer("timed out")
 ACTIVE, WITHDRAWN = AnnouncementState.ACTIVE, AnnouncementState.WITHDRAWN
 
@@ -33,7 +35,7 @@ def noticed(seconds_left: float | None = 100.0, shift: float = 0.0, message: str
 
 def after(answers: Sequence[Answer | UnknownAnswer], now: float = 0.0) -> tuple[TrackedSource, list[NoticeReport]]:
     """The state and all reports after a sequence of answers at one instant."""
-    state, reports = start(SourceName("s")), []
+    state, reports = START, []
     for answer in answers:
         state, report = step(state, answer, NODE, now)
         if report:
@@ -103,7 +105,7 @@ def test_a_slow_drift_adds_up() -> None:
 
 
 def test_a_notice_keeps_its_instant_between_polls() -> None:
-    state, first = step(start(SourceName("s")), noticed(seconds_left=100.0), NODE, 1000.0)
+    state, first = step(START, noticed(seconds_left=100.0), NODE, 1000.0)
     _, second = step(state, noticed(seconds_left=70.0), NODE, 1030.0)
     assert first is not None
     assert first.deadline == 1100.0
@@ -115,7 +117,7 @@ USUAL = Noticed(None, 30.0, "m")
 
 
 def polled(*answers: Answer) -> list[NoticeReport]:
-    state, reports = start(SourceName("s")), []
+    state, reports = START, []
     for now, answer in enumerate(answers):
         state, report = step(state, answer, NODE, float(now))
         if report:
@@ -208,7 +210,7 @@ def test_the_status_follows_the_last_answer() -> None:
 
 def test_nothing_is_reported_about_an_unknown_node() -> None:
     """Without the node's uid there is no notice to speak of, but nothing is forgotten either."""
-    state, report = step(start(SourceName("s")), NOTICE, None, 0.0)
+    state, report = step(START, NOTICE, None, 0.0)
     assert report is None
     _, report = step(state, NOTICE, NODE, 1.0)
     assert report is not None
@@ -218,7 +220,7 @@ def test_nothing_is_reported_about_an_unknown_node() -> None:
 @given(st.lists(st.sampled_from([CLEAR, UNKNOWN, NOTICE, noticed(50.0, shift=-50.0)]), max_size=30))
 def test_reports_are_true(answers: list[Answer | UnknownAnswer]) -> None:
     """Whatever the answers: revisions count up, actives follow notices, withdrawals follow exactly three clears."""
-    state, revision = start(SourceName("s")), 0
+    state, revision = START, 0
     for index, answer in enumerate(answers):
         state, report = step(state, answer, NODE, 0.0)
         if report is None:

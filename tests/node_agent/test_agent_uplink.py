@@ -57,7 +57,7 @@ class Agent:
         self.clock = Clock()
         self.bulkhead = Bulkhead(self.clock)
         self.outbox = ReportOutbox(10)
-        self.node = ThisNode(NODE.name, uid, on_described=self.outbox.wake)
+        self.node = ThisNode(NODE.name, uid, on_described=self.outbox.changed.set)
         self.node.describe(NodeIdentity(""))  # As a source does that knows nothing of the machine.
         self.token_file = token_file
         self.uplink = SupervisorUplink(
