@@ -13,7 +13,7 @@ from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.observability.snapshot import JobStatus, StatusSnapshot
+from supervisor.observability.snapshot import JobFactsSnapshot, StatusSnapshot
 from supervisor.observability.status_view import status_view
 from supervisor.observability.views import LeaderView
 from supervisor.store.codec import StoredRecord
@@ -82,12 +82,12 @@ class _Noticed:
         return most_urgent([self._nodes.get(placement.node), self._pods.get(placement.pod)], _POLICY)
 
 
-def _seen(record: StoredRecord[SupervisedJob], noticed: _Noticed, placements: Placements) -> JobStatus | None:
+def _seen(record: StoredRecord[SupervisedJob], noticed: _Noticed, placements: Placements) -> JobFactsSnapshot | None:
     job = record.value
     if job is None:
         return None
     where = None if kind_of(job.name) == STANDALONE else placements.get(job.name, {})
-    return JobStatus(
+    return JobFactsSnapshot(
         job=job,
         noticed=noticed.of(job, where),
         placements=where,

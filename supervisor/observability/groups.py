@@ -11,8 +11,7 @@ from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
 from supervisor.domain.notice import OF_PEOPLE, OPERATOR, ReclaimNotice
 from supervisor.domain.order import Worker
-from supervisor.observability.journal import Change, JobChanged, JobForgotten
-from supervisor.observability.transitions import NoticedHosts, is_stopped
+from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticedHosts, is_stopped
 
 MAX_GROUPS = 50
 
@@ -40,7 +39,7 @@ class GroupCause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class DecidedGroup:
     """One decision that newly excluded `subjects`, or stopped the job because of them. Instants are Unix seconds.
 
     `noticed_at` is the receipt of its first notice, `deadline` the earliest deadline of its hosts; both are None if
@@ -73,7 +72,7 @@ class Group:
         return self.outcome is GroupOutcome.SHRUNK or self.resumed_at is not None
 
 
-class Groups:
+class DecidedGroups:
     """A listener of the journal that keeps the last groups.
 
     Args:
@@ -86,9 +85,9 @@ class Groups:
     def __init__(self, noticed: NoticedHosts, policy: Policy) -> None:
         self._noticed = noticed
         self._policy = policy
-        self._groups: deque[Group] = deque(maxlen=MAX_GROUPS)
+        self._groups: deque[DecidedGroup] = deque(maxlen=MAX_GROUPS)
 
-    def all(self) -> tuple[Group, ...]:
+    def all(self) -> tuple[DecidedGroup, ...]:
         """All groups, the newest first."""
         return tuple(reversed(self._groups))
 
@@ -122,18 +121,18 @@ class Groups:
         """Closes the job's groups: later changes belong to a later group."""
         self._update(job, lambda group: replace(group, resumed_at=at))
 
-    def _update(self, job: SupervisedJob, change: Callable[[Group], Group]) -> None:
+    def _update(self, job: SupervisedJob, change: Callable[[DecidedGroup], DecidedGroup]) -> None:
         for index, group in enumerate(self._groups):
             if not group.closed and (group.job, group.uid) == (job.name, job.uid):
                 self._groups[index] = change(group)
 
-    def _begun(self, before: SupervisedJob, after: SupervisedJob, outcome: GroupOutcome, at: float) -> Group:
+    def _begun(self, before: SupervisedJob, after: SupervisedJob, outcome: GroupOutcome, at: float) -> DecidedGroup:
         noticed = self._noticed(after.name)
         known = before.decision.exclusions
         hosts = after.decision.exclusions if outcome is GroupOutcome.SHRUNK else after.own_hosts.intersection(noticed)
         subjects = sorted(hosts - known)
         notices = [noticed[host] for host in subjects if host in noticed]
-        return Group(
+        return DecidedGroup(
             job=after.name,
             uid=after.uid,
             outcome=outcome,
@@ -149,7 +148,7 @@ class Groups:
             cause=_cause(after, outcome, {notice.source for notice in notices}),
         )
 
-    def _continued(self, group: Group, job: SupervisedJob, at: float) -> Group:
+    def _continued(self, group: DecidedGroup, job: SupervisedJob, at: float) -> DecidedGroup:
         answer = job.observed.acknowledgement
         if answer is not None and answer != group.acknowledgement and _answers(answer, group):
             noticed = self._noticed(job.name)
@@ -187,12 +186,12 @@ def _cause(job: SupervisedJob, outcome: GroupOutcome, sources: Collection[Source
     return GroupCause.RECLAIM
 
 
-def _answers(answer: Acknowledgement, group: Group) -> bool:
+def _answers(answer: Acknowledgement, group: DecidedGroup) -> bool:
     known = group.acknowledgement
     is_news = known is None or known.run == answer.run  # a later answer of the same stop may take a failure back
     return is_news and answer.run >= group.run and answer.generation >= group.generation
 
 
-def _forgotten(group: Group, job: SupervisedJob) -> Group:
+def _forgotten(group: DecidedGroup, job: SupervisedJob) -> DecidedGroup:
     """A later job may reuse the name, and its steps are not this one's."""
     return replace(group, forgotten=True) if (group.job, group.uid) == (job.name, job.uid) else group

@@ -1,20 +1,16 @@
-"""What happened since this supervisor began to lead, in order: to each job, and the notices of nodes and pods."""
+"""Keeps what happened since this supervisor began to lead: to each job, and to notices."""
 
 import signal
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from supervisor.decide.reasons import outcome
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
 from supervisor.store.conditions import sentence
-
-if TYPE_CHECKING:
-    from supervisor.domain.ids import Host
 
 MAX_ENTRIES = 50
 """Of each job: a reclaim takes some five, so these are the last ten or so."""
@@ -24,14 +20,13 @@ MAX_NOTICE_ENTRIES = 1000
 
 _STOPPED = frozenset({Phase.STOPPING, Phase.SUSPENDED, Phase.QUEUED, Phase.TIMED_OUT, Phase.FINISHED})
 
-
 _SIGNALS: Mapping[int, str] = {each.value: each.name for each in signal.Signals}
 _OURS = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGKILL})
 """The codes of a launcher that was told to end, and of one that did not and was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class JobHistoryEntry:
     """One line of a job's timeline: `what` happened, and `text` says why. `at` is Unix seconds."""
 
     at: float
@@ -41,7 +36,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeEntry:
+class NoticeHistoryEntry:
     """The beginning or the end of a notice about `subject`, which is `node/NAME` or `pod/NAMESPACE/NAME`."""
 
     at: float
@@ -51,20 +46,20 @@ class NoticeEntry:
 
 
 class JobHistory:
-    """A listener of the journal. It is not stored: a new leader begins with an empty history."""
+    """Keeps the last changes that the journal reports. It is not stored: a new leader begins with an empty history."""
 
     name = "history"
 
     def __init__(self) -> None:
-        self._entries: dict[JobName, deque[Entry]] = {}
-        self._notices: deque[NoticeEntry] = deque(maxlen=MAX_NOTICE_ENTRIES)
+        self._entries: dict[JobName, deque[JobHistoryEntry]] = {}
+        self._notices: deque[NoticeHistoryEntry] = deque(maxlen=MAX_NOTICE_ENTRIES)
 
-    def of(self, job: JobName) -> Sequence[Entry]:
+    def of(self, job: JobName) -> Sequence[JobHistoryEntry]:
         """The last entries of a job, the latest first."""
         return tuple(reversed(self._entries.get(job, ())))
 
     @property
-    def notices(self) -> Sequence[NoticeEntry]:
+    def notices(self) -> Sequence[NoticeHistoryEntry]:
         """The beginnings and ends of notices, all their episodes, the earliest first."""
         return tuple(self._notices)
 
@@ -79,28 +74,24 @@ class JobHistory:
                 self._notices.extend(_episode(known, notice, at))
 
 
-def stored(job: SupervisedJob) -> Sequence[Entry]:
-    """What the stored job itself tells of its past, whoever led then; the latest first."""
+def stored(job: SupervisedJob) -> Sequence[JobHistoryEntry]:
+    """Reads the past of a job from its stored state, whoever led then; the latest first."""
     observed, decision = job.observed, job.decision
-    found = [Entry(at=observed.registered_at, what="Registered", text="The job became known.", run=0)]
+    found = [JobHistoryEntry(at=observed.registered_at, what="Registered", text="The job became known.", run=0)]
     if observed.acknowledgement is not None:
         found.append(_acknowledged(observed.acknowledgement))
-    text = _latest(decision.reason)
+    # The reason may be later than the instant beside it, as only the latest one is stored.
+    text = f"The latest reason: {decision.reason}"
     if decision.stop is not None:
-        found.append(Entry(at=decision.stop.since, what="Stopping", text=text, run=decision.stop.run))
+        found.append(JobHistoryEntry(at=decision.stop.since, what="Stopping", text=text, run=decision.stop.run))
     if decision.waiting_since is not None:
-        found.append(Entry(at=decision.waiting_since, what="Waits since", text=text, run=decision.run))
+        found.append(JobHistoryEntry(at=decision.waiting_since, what="Waits since", text=text, run=decision.run))
     return sorted(found, key=lambda entry: -entry.at)
 
 
-def _latest(reason: str) -> str:
-    """The stored reason may be later than the instant beside it, as only the latest one is stored."""
-    return f"The latest reason: {reason}"
-
-
-def _entries(before: SupervisedJob | None, after: SupervisedJob, at: float) -> Iterator[Entry]:
+def _entries(before: SupervisedJob | None, after: SupervisedJob, at: float) -> Iterator[JobHistoryEntry]:
     if before is None:
-        yield Entry(at=at, what=after.decision.phase, text=after.decision.reason, run=after.decision.run)
+        yield JobHistoryEntry(at=at, what=after.decision.phase, text=after.decision.reason, run=after.decision.run)
         return
     answer = after.observed.acknowledgement
     if answer is not None and answer != before.observed.acknowledgement:
@@ -110,16 +101,18 @@ def _entries(before: SupervisedJob | None, after: SupervisedJob, at: float) -> I
     if (new.phase, new.reason) != (old.phase, old.reason):
         excluded: frozenset[Host] = new.exclusions - old.exclusions
         hosts = f" Newly excluded: {len(excluded)}." if excluded else ""
-        yield Entry(at=at, what=new.phase, text=f"{new.reason}{hosts}", run=new.run)
+        yield JobHistoryEntry(at=at, what=new.phase, text=f"{new.reason}{hosts}", run=new.run)
 
 
-def _runs(before: SupervisedJob, after: SupervisedJob, at: float) -> Iterator[Entry]:
+def _runs(before: SupervisedJob, after: SupervisedJob, at: float) -> Iterator[JobHistoryEntry]:
     old, new = before.observed, after.observed
     if new.running and (not old.running or new.run != old.run):
-        yield Entry(at=at, what="Run began", text=f"Run {new.run} began.", run=new.run)
+        yield JobHistoryEntry(at=at, what="Run began", text=f"Run {new.run} began.", run=new.run)
     if old.running and not new.running:
         stopped = before.decision.phase in _STOPPED or after.decision.phase in _STOPPED
-        yield Entry(at=at, what="Run ended", text=_ended(old.run, new.exit_code, stopped=stopped), run=old.run)
+        yield JobHistoryEntry(
+            at=at, what="Run ended", text=_ended(old.run, new.exit_code, stopped=stopped), run=old.run
+        )
 
 
 def _ended(run: int, code: int | None, *, stopped: bool) -> str:
@@ -133,18 +126,44 @@ def _ended(run: int, code: int | None, *, stopped: bool) -> str:
     return f"Run {run} ended with code {code}."
 
 
-def _acknowledged(answer: Acknowledgement) -> Entry:
+def _acknowledged(answer: Acknowledgement) -> JobHistoryEntry:
     text = f"Rank {answer.rank} {outcome(answer.kind, answer.step, answer.error)}."
-    return Entry(at=answer.at, what="Checkpoint", text=text, run=answer.run)
+    return JobHistoryEntry(at=answer.at, what="Checkpoint", text=text, run=answer.run)
 
 
-def _episode(before: ReclaimNotice | None, after: ReclaimNotice, at: float) -> Iterator[NoticeEntry]:
+def _episode(before: ReclaimNotice | None, after: ReclaimNotice, at: float) -> Iterator[NoticeHistoryEntry]:
     """The rows of a change of a notice: when it began, and when it ended."""
     subject = f"{after.subject.kind}/{after.subject.name}"
     is_new = before is None or before.episode != after.episode
     if is_new:
         began = replace(after, state=NoticeState.ACTIVE)
-        yield NoticeEntry(at=min(at, after.first_seen), subject=subject, what="noticed", text=sentence(began))
+        yield NoticeHistoryEntry(at=min(at, after.first_seen), subject=subject, what="noticed", text=sentence(began))
     if after.state is not NoticeState.ACTIVE and (is_new or (before is not None and before.state is not after.state)):
         ended = at if after.ended_at is None else min(at, after.ended_at)
-        yield NoticeEntry(at=ended, subject=subject, what=after.state, text=sentence(after))
+        yield NoticeHistoryEntry(at=ended, subject=subject, what=after.state, text=sentence(after))
+
+
+class PhaseTracker:
+    """Remembers, as a listener of the journal, since when each job is in its phase.
+
+    It knows phases that began earlier only if the decision contains the instant.
+    """
+
+    name = "phases"
+
+    def __init__(self) -> None:
+        self._since: dict[JobName, float] = {}
+
+    def on_change(self, change: Change) -> None:
+        match change:
+            case JobChanged(before, after, at) if before is None or before.decision.phase is not after.decision.phase:
+                self._since[after.name] = at
+            case JobForgotten(before, _):
+                self._since.pop(before.name, None)
+
+    def since(self, job: SupervisedJob) -> float | None:
+        """The instant at which the job's phase began (Unix seconds); None if it is unknown."""
+        known = self._since.get(job.name)
+        if known is None and job.decision.stop is not None:
+            return job.decision.stop.since
+        return known

@@ -1,7 +1,17 @@
-"""The values that the status is computed from."""
+"""Defines the values that the status is computed from, and cuts them into pages.
 
-from collections.abc import Callable, Mapping, Sequence
+A page is small, so that one answer does not delay other requests.
+"""
+
+import base64
+import binascii
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Self
+
+import msgspec
 
 from supervisor.decide.explanation import NOTHING, Missing
 from supervisor.decide.policy import Policy
@@ -11,13 +21,14 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.ingest.agent_registry import AgentState
-from supervisor.observability.groups import Group
+from supervisor.observability.groups import DecidedGroup
+from supervisor.observability.history import JobHistoryEntry
 from supervisor.observability.views import LeaderView
 from supervisor.refusals import Code, Wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobStatus:
+class JobFactsSnapshot:
     """A job with the facts that only the streams and the cluster know.
 
     `noticed` maps each noticed host to its most urgent notice. `placements` is None if the hosts are nodes. `streams`
@@ -52,10 +63,10 @@ class StatusSnapshot:
     now: float
     policy: Policy
     leader: LeaderView
-    jobs: tuple[JobStatus, ...]
+    jobs: tuple[JobFactsSnapshot, ...]
     notices: tuple[ReclaimNotice, ...]
     unconfirmed: tuple[ReclaimNotice, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[DecidedGroup, ...]
     agents: Mapping[Host, AgentState]
     silent: Mapping[Host, float]
     refused: Mapping[tuple[Wire, Code], int]
@@ -63,3 +74,143 @@ class StatusSnapshot:
     machines: Mapping[Host, Machine] = field(default_factory=dict)
     sharing: Mapping[Host, Sequence[Host]] = field(default_factory=dict)
     gpus: Mapping[JobName, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPageSnapshot:
+    """One job: a snapshot with this job alone, and its history since `since`, when this supervisor began to lead."""
+
+    status: StatusSnapshot
+    history: Sequence[JobHistoryEntry]
+    stored: Sequence[JobHistoryEntry]
+    since: float
+
+    @property
+    def job(self) -> JobFactsSnapshot:
+        (job,) = self.status.jobs
+        return job
+
+
+MAX_ENTRIES = 1000
+"""Entries on one page: hosts of jobs, notices and agents. They take some 5 ms of the loop's time."""
+
+
+class BadPositionError(ValueError):
+    """The text is not the position of a page's end."""
+
+
+class StatusPart(IntEnum):
+    """The lists that are paged, in this order."""
+
+    JOBS = 0
+    NOTICES = 1
+    UNCONFIRMED = 2
+    AGENTS = 3
+
+
+class PagePosition(msgspec.Struct, frozen=True, array_like=True):
+    """The last entry of a page; `host` is the last host of a job that continues on the next page.
+
+    It consists of names, so that it stays valid when entries are added or removed.
+    """
+
+    part: StatusPart = StatusPart.JOBS
+    name: str = ""
+    host: str = ""
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Parses the result of `str`.
+
+        Raises:
+            BadPositionError: The text is not a position.
+        """
+        try:
+            return msgspec.json.decode(base64.urlsafe_b64decode(text), type=cls)
+        except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
+            raise BadPositionError("not the position of a page") from error
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode("ascii")
+
+
+START = PagePosition()
+
+
+@dataclass(frozen=True, slots=True)
+class PagedJob:
+    """A job with the part of its hosts that is on the page, ordered by name."""
+
+    status: JobFactsSnapshot
+    hosts: Sequence[Host]
+
+
+@dataclass(slots=True)
+class StatusPage:
+    """The entries of one page; `last` is its end, None if nothing follows."""
+
+    first: bool = True
+    jobs: list[PagedJob] = field(default_factory=list)
+    notices: list[ReclaimNotice] = field(default_factory=list)
+    unconfirmed: list[ReclaimNotice] = field(default_factory=list)
+    agents: list[AgentState] = field(default_factory=list)
+    last: PagePosition | None = None
+
+
+def whole(snapshot: StatusSnapshot) -> StatusPage:
+    """Everything on one page."""
+    jobs = [PagedJob(each, _hosts(each)) for each in snapshot.jobs]
+    notices, unconfirmed, agents = list(snapshot.notices), list(snapshot.unconfirmed), list(snapshot.agents.values())
+    return StatusPage(jobs=jobs, notices=notices, unconfirmed=unconfirmed, agents=agents)
+
+
+def page(snapshot: StatusSnapshot, after: PagePosition, limit: int) -> StatusPage:
+    """The page of at most `limit` entries that follows a position."""
+    cut, room = StatusPage(first=after == START), limit
+    for each, hosts in _jobs(snapshot, after):
+        if room <= 0:
+            return cut
+        part = hosts[:room]
+        cut.jobs.append(PagedJob(each, part))
+        cut.last = PagePosition(StatusPart.JOBS, each.job.name, part[-1] if part else "")
+        room -= max(1, len(part))
+        if len(part) < len(hosts):
+            return cut
+    lists: list[tuple[StatusPart, list[Any], Mapping[Any, Any]]] = [
+        (StatusPart.NOTICES, cut.notices, {notice.id: notice for notice in snapshot.notices}),
+        (StatusPart.UNCONFIRMED, cut.unconfirmed, {notice.id: notice for notice in snapshot.unconfirmed}),
+        (StatusPart.AGENTS, cut.agents, snapshot.agents),
+    ]
+    for kind, on_page, items in lists:
+        names = _following(items, kind, after)
+        taken = names[: max(0, room)]
+        on_page.extend(items[name] for name in taken)
+        room -= len(taken)
+        if taken:
+            cut.last = PagePosition(kind, taken[-1])
+        if len(taken) < len(names):
+            return cut
+    cut.last = None
+    return cut
+
+
+def _jobs(snapshot: StatusSnapshot, after: PagePosition) -> Iterator[tuple[JobFactsSnapshot, list[Host]]]:
+    """The jobs after a position, each with its remaining hosts."""
+    if after.part is not StatusPart.JOBS:
+        return
+    for each in sorted((each for each in snapshot.jobs if each.job.name >= after.name), key=lambda each: each.job.name):
+        hosts = _hosts(each)
+        begun = each.job.name == after.name
+        rest = hosts[bisect_right(hosts, after.host) :] if begun else hosts
+        if rest or not begun:
+            yield each, rest
+
+
+def _hosts(each: JobFactsSnapshot) -> list[Host]:
+    return sorted(each.job.observed.hosts | each.job.own_hosts)
+
+
+def _following(items: Iterable[str], kind: StatusPart, after: PagePosition) -> list[str]:
+    if kind < after.part:
+        return []
+    return sorted(name for name in items if kind > after.part or name > after.name)

@@ -10,8 +10,7 @@ from supervisor.domain.ids import JobName
 from supervisor.identity.tokens import Viewer
 from supervisor.ingest.errors import MalformedError
 from supervisor.ingest.http import Authenticate, require_principal
-from supervisor.observability import paging
-from supervisor.observability.snapshot import StatusSnapshot
+from supervisor.observability.snapshot import MAX_ENTRIES, START, PagePosition, StatusSnapshot, page
 from supervisor.observability.status_view import status_view
 from supervisor.observability.views import HistoryView
 
@@ -30,7 +29,7 @@ class StatusEndpoint:
         await require_principal(Viewer, request, self.authenticate)
         after, limit = _page_query(request)
         snapshot = self.snapshot()
-        return web.json_response(body=msgspec.json.encode(status_view(snapshot, paging.page(snapshot, after, limit))))
+        return web.json_response(body=msgspec.json.encode(status_view(snapshot, page(snapshot, after, limit))))
 
     async def history(self, request: web.Request) -> web.Response:
         """Answers with what happened to the job of the query, or to all jobs."""
@@ -40,11 +39,11 @@ class StatusEndpoint:
         return web.json_response(body=msgspec.json.encode(view))
 
 
-def _page_query(request: web.Request) -> tuple[paging.Position, int]:
+def _page_query(request: web.Request) -> tuple[PagePosition, int]:
     wanted, after = request.query.get("limit"), request.query.get("after")
     try:
-        limit = paging.MAX_ENTRIES if wanted is None else min(paging.MAX_ENTRIES, int(wanted))
-        position = paging.START if after is None else paging.Position.read(after)
+        limit = MAX_ENTRIES if wanted is None else min(MAX_ENTRIES, int(wanted))
+        position = START if after is None else PagePosition.read(after)
     except ValueError as error:
         raise MalformedError("`limit` must be a number, and `after` the `next` of an answer") from error
     if limit < 1:

@@ -1,4 +1,4 @@
-"""Collects what the status shows from the components of the leader."""
+"""Reads the values that the status is computed from, out of the components of the leader."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -10,13 +10,11 @@ from supervisor.decide.explanation import Missing
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
-from supervisor.observability.groups import Groups
-from supervisor.observability.history import JobHistory, stored
+from supervisor.observability.groups import DecidedGroups
+from supervisor.observability.history import JobHistory, PhaseTracker, stored
 from supervisor.observability.hooks import LiveState
-from supervisor.observability.page.job import JobSnapshot
-from supervisor.observability.phase_tracker import PhaseTracker
-from supervisor.observability.snapshot import JobStatus, StatusSnapshot
-from supervisor.observability.transitions import NoticedHosts
+from supervisor.observability.journal import NoticedHosts
+from supervisor.observability.snapshot import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import HistoryEntryView, HistoryView, LeaderView
 from supervisor.refusals import Refusals
 
@@ -37,7 +35,7 @@ class StatusReader:
     live: LiveState
     shown: NoticedHosts
     missing: Callable[[SupervisedJob], Missing]
-    groups: Groups
+    groups: DecidedGroups
     phases: PhaseTracker
     history: JobHistory
     gpus: Callable[[JobName], float | None]
@@ -55,14 +53,14 @@ class StatusReader:
         """Changes with every stored change, announcement and agent report, but not with every new stream."""
         return self.live.snapshot().version, self.live.agents.version, self.live.unconfirmed.version
 
-    def job(self, name: JobName) -> JobSnapshot | None:
+    def job(self, name: JobName) -> JobPageSnapshot | None:
         """One job at this moment; None if it is not known."""
         job = self.live.snapshot().jobs.get(name)
         if job is None:
             return None
         everything = self.snapshot([job])
         about = _subjects(everything.jobs[0])
-        return JobSnapshot(
+        return JobPageSnapshot(
             status=replace(
                 everything,
                 notices=tuple(each for each in everything.notices if _key(each) in about),
@@ -111,19 +109,19 @@ class StatusReader:
             refused=dict(self.refusals.counts()),
         )
 
-    def _guarded(self, job: SupervisedJob) -> JobStatus:
+    def _guarded(self, job: SupervisedJob) -> JobFactsSnapshot:
         """One job; if that raises, what is stored of it, so that the others are shown."""
         with self.bulkhead.guard("status", job.name):
             return self._job(job)
-        return JobStatus(
+        return JobFactsSnapshot(
             job=job, noticed={}, placements=None, streams=frozenset(), since=None, faults=self._faults(job.name)
         )
 
     def _faults(self, name: JobName) -> tuple[str, ...]:
         return tuple(_fault(where, why) for where, why in sorted(self.bulkhead.about(name).items()))
 
-    def _job(self, job: SupervisedJob) -> JobStatus:
-        return JobStatus(
+    def _job(self, job: SupervisedJob) -> JobFactsSnapshot:
+        return JobFactsSnapshot(
             job=job,
             noticed=self.shown(job.name),
             # Only for the jobs that are shown: these look at each host and each process.
@@ -158,7 +156,7 @@ def unknown_gpus(_job: JobName) -> None:
     """The `gpus` of a stand-alone supervisor."""
 
 
-def _subjects(status: JobStatus) -> Collection[tuple[SubjectKind, str]]:
+def _subjects(status: JobFactsSnapshot) -> Collection[tuple[SubjectKind, str]]:
     """The nodes of a job's hosts by name, and its pods by uid."""
     nodes = {(SubjectKind.NODE, str(status.node(host))) for host in status.job.own_hosts | status.job.observed.hosts}
     return nodes | {(SubjectKind.POD, placement.pod) for placement in (status.placements or {}).values()}

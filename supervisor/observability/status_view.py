@@ -11,9 +11,8 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, UserRequest
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, reclaimed
-from supervisor.observability.groups import Group
-from supervisor.observability.paging import JobPart, Page, whole
-from supervisor.observability.snapshot import JobStatus, StatusSnapshot
+from supervisor.observability.groups import DecidedGroup
+from supervisor.observability.snapshot import JobFactsSnapshot, PagedJob, StatusPage, StatusSnapshot, whole
 from supervisor.observability.views import (
     AcknowledgementView,
     AgentView,
@@ -37,7 +36,7 @@ Subjects = Mapping[tuple[SubjectKind, str], Collection[JobName]]
 """The jobs on each subject: a node by name, a pod by uid."""
 
 
-def status_view(snapshot: StatusSnapshot, page: Page | None = None) -> StatusView:
+def status_view(snapshot: StatusSnapshot, page: StatusPage | None = None) -> StatusView:
     """The status of a snapshot: one page, or all of it."""
     shown = page or whole(snapshot)
     gone = reclaimed(snapshot.notices, snapshot.agents, snapshot.silent.get)
@@ -56,7 +55,7 @@ def status_view(snapshot: StatusSnapshot, page: Page | None = None) -> StatusVie
     )
 
 
-def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
+def _job(part: PagedJob, snapshot: StatusSnapshot) -> JobView:
     status, job = part.status, part.status.job
     decision, observed, spec = job.decision, job.observed, job.spec
     own, workers = job.own_hosts, job.workers
@@ -106,11 +105,11 @@ def _job(part: JobPart, snapshot: StatusSnapshot) -> JobView:
     )
 
 
-def _own(status: JobStatus) -> Iterable[tuple[Host, ReclaimNotice]]:
+def _own(status: JobFactsSnapshot) -> Iterable[tuple[Host, ReclaimNotice]]:
     return ((host, status.noticed[host]) for host in status.noticed.keys() & status.job.own_hosts)
 
 
-def _host(host: Host, status: JobStatus, workers: Container[Host], snapshot: StatusSnapshot) -> HostView:
+def _host(host: Host, status: JobFactsSnapshot, workers: Container[Host], snapshot: StatusSnapshot) -> HostView:
     job, node, notice = status.job, status.node(host), status.noticed.get(host)
     agent = snapshot.agents.get(node)
     return HostView(
@@ -139,7 +138,7 @@ def _request(asked: UserRequest | None, now: float) -> RequestView | None:
     return RequestView(kind=asked.kind, by=asked.by, reason=asked.reason, age_seconds=max(0.0, now - asked.at))
 
 
-def _agreement(status: JobStatus, ranks: Ranks, now: float) -> AgreementView | None:
+def _agreement(status: JobFactsSnapshot, ranks: Ranks, now: float) -> AgreementView | None:
     agreement = status.job.decision.agreement
     if agreement is None or status.job.over:
         return None
@@ -154,7 +153,7 @@ def _agreement(status: JobStatus, ranks: Ranks, now: float) -> AgreementView | N
     )
 
 
-def _round(status: JobStatus, now: float) -> RoundView | None:
+def _round(status: JobFactsSnapshot, now: float) -> RoundView | None:
     held, job = status.job.decision.round, status.job
     if held is None or job.over or held.run != job.observed.run:
         return None
@@ -178,7 +177,7 @@ def _acknowledgement(given: Acknowledgement | None, now: float) -> Acknowledgeme
     )
 
 
-def _subjects(jobs: Iterable[JobStatus], asked: Collection[tuple[SubjectKind, str]]) -> Subjects:
+def _subjects(jobs: Iterable[JobFactsSnapshot], asked: Collection[tuple[SubjectKind, str]]) -> Subjects:
     """The jobs that each of the wanted subjects concerns; there may be far more hosts than wanted subjects."""
     nodes = {name for kind, name in asked if kind is SubjectKind.NODE}
     found: dict[tuple[SubjectKind, str], set[JobName]] = {}
@@ -189,7 +188,7 @@ def _subjects(jobs: Iterable[JobStatus], asked: Collection[tuple[SubjectKind, st
     return found
 
 
-def _subjects_of(status: JobStatus, nodes: Collection[str]) -> Iterator[tuple[SubjectKind, str]]:
+def _subjects_of(status: JobFactsSnapshot, nodes: Collection[str]) -> Iterator[tuple[SubjectKind, str]]:
     if status.placements is None:
         yield from ((SubjectKind.NODE, host) for host in status.job.own_hosts.intersection(nodes))
         return
@@ -228,7 +227,7 @@ def _notice(notice: ReclaimNotice, subjects: Subjects, snapshot: StatusSnapshot)
     )
 
 
-def _group(group: Group, snapshot: StatusSnapshot) -> GroupView:
+def _group(group: DecidedGroup, snapshot: StatusSnapshot) -> GroupView:
     answer, now = group.acknowledgement, snapshot.now
     suspended = _suspended_seconds(group, now)
     gpus = snapshot.gpus.get(group.job)
@@ -255,13 +254,13 @@ def _group(group: Group, snapshot: StatusSnapshot) -> GroupView:
     )
 
 
-def _suspended_seconds(group: Group, now: float) -> float | None:
+def _suspended_seconds(group: DecidedGroup, now: float) -> float | None:
     if group.suspended_at is None:
         return None
     return max(0.0, (now if group.resumed_at is None else group.resumed_at) - group.suspended_at)
 
 
-def _is_late(group: Group) -> bool:
+def _is_late(group: DecidedGroup) -> bool:
     answered = group.suspended_at if group.acknowledgement is None else group.acknowledgement.at
     return answered is not None and group.deadline is not None and answered >= group.deadline
 
@@ -279,7 +278,7 @@ def _coverage(snapshot: StatusSnapshot, gone: Collection[Host]) -> CoverageView:
     )
 
 
-def _without_agent(status: JobStatus, workers: frozenset[Host], spoken_for: Collection[Host]) -> int:
+def _without_agent(status: JobFactsSnapshot, workers: frozenset[Host], spoken_for: Collection[Host]) -> int:
     if status.placements is None:
         return len(workers.difference(spoken_for))
     return sum(status.node(host) not in spoken_for for host in workers)

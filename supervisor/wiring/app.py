@@ -45,17 +45,15 @@ from supervisor.ingest.relays import RelayEndpoints
 from supervisor.ingest.rendezvous import RendezvousEndpoints
 from supervisor.jobs.adapter import Adapters
 from supervisor.leadership.interface import AlwaysLeader, Leadership
-from supervisor.observability.groups import Groups
-from supervisor.observability.history import JobHistory
-from supervisor.observability.hooks import LiveState, MetricsHooks, NoMetrics
-from supervisor.observability.journal import Journal, Listener
+from supervisor.observability.groups import DecidedGroups
+from supervisor.observability.history import JobHistory, PhaseTracker
+from supervisor.observability.hooks import LiveState, MetricsHooks, NoMetrics, TimedStore
+from supervisor.observability.journal import ChangeListener, Journal
 from supervisor.observability.notifications.config import NotificationConfig
 from supervisor.observability.notifications.notifier import Notifications, NotificationTiming
-from supervisor.observability.page import status_page
-from supervisor.observability.phase_tracker import PhaseTracker
+from supervisor.observability.page.endpoints import status_page
 from supervisor.observability.status import StatusEndpoint
 from supervisor.observability.status_reader import StatusReader, unknown_gpus
-from supervisor.observability.timed_store import TimedStore
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import Endpoints, Servers
 from supervisor.settings import Settings
@@ -110,7 +108,7 @@ class Feature:
 
     tasks: Mapping[str, Task] = field(default_factory=dict)
     endpoints: Sequence[Endpoints] = ()
-    listeners: Sequence[Listener] = ()
+    listeners: Sequence[ChangeListener] = ()
     streams: Sequence[HeartbeatStreams] = ()
     finish: Callable[[], None] | None = None
     forget: Mapping[str, Callable[[Collection[JobId]], None]] = field(default_factory=dict)
@@ -254,7 +252,7 @@ class SharedState:
         self.saves = Saves()
         self.members = MemberStreams(job, self.requests.add, bulkhead)
         self.launchers = Launchers(base.tokens.process, clock.now, self.facts.waits_for)
-        self.groups = Groups(self.facts.noticed, settings)
+        self.groups = DecidedGroups(self.facts.noticed, settings)
         self.live = LiveState(
             snapshot=store.snapshot,
             agents=self.agents,
@@ -421,7 +419,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         may_act=base.leadership.may_act,
     )
     status = StatusEndpoint(snapshot=reader.snapshot, happened=reader.happened, authenticate=state.authenticate)
-    listeners: list[Listener] = [phases, state.groups, history]
+    listeners: list[ChangeListener] = [phases, state.groups, history]
     if not base.settings.status_page:
         return Feature(endpoints=[status], listeners=listeners)
     page = status_page(

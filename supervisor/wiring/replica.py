@@ -18,8 +18,8 @@ from supervisor.jobs.registry import resources
 from supervisor.leadership import elected
 from supervisor.leadership.elected import ElectedLeadership
 from supervisor.leadership.interface import AlwaysLeader, Leadership
-from supervisor.observability.events.recorder import Recorder
-from supervisor.observability.events.references import ClusterReferenceResolver
+from supervisor.observability.events.api import ClusterReferenceResolver
+from supervisor.observability.events.recorder import EventRecorder
 from supervisor.refusals import Refusals
 from supervisor.settings import Settings
 from supervisor.store import kubernetes
@@ -56,7 +56,7 @@ class SupervisorReplica:
     changes: Notifier
     clock: Clock
     elected: ElectedLeadership | None
-    events: Recorder | None
+    events: EventRecorder | None
     bulkhead: Bulkhead
     guard: WriteGuard
 
@@ -115,7 +115,7 @@ class SupervisorReplica:
                 objects = ClusterReferenceResolver(
                     store, cluster.view, cluster.placements, cluster.jobs.owner_of, cluster.jobs.is_released
                 )
-                events = Recorder(server, objects, settings.pod_name or socket.gethostname(), clock, bulkhead)
+                events = EventRecorder(server, objects, settings.pod_name or socket.gethostname(), clock, bulkhead)
             yield cls(store, cluster, changes, clock, candidate, events, bulkhead, guard)
 
     @property

@@ -3,7 +3,7 @@ from typing import Any, cast
 import pytest
 
 from supervisor.observability.page.endpoints import PageEndpoints
-from supervisor.observability.page.rendering import Renderer
+from supervisor.observability.page.rendering import PageRenderer
 from tests.chart.chart_rendering import Helm, Manifest, RenderingRefused, Values, one, pod_of
 
 _INGRESS = {"enabled": True, "host": "page.example.com"}
@@ -88,6 +88,12 @@ def _served() -> set[str]:
     """The paths of the page, none of which is asked."""
     unused = cast("Any", None)
     page = PageEndpoints(
-        snapshot=unused, job=unused, renderer=Renderer(), viewers=unused, sessions=unused, refusals=unused, clock=unused
+        snapshot=unused,
+        job=unused,
+        renderer=PageRenderer(),
+        viewers=unused,
+        sessions=unused,
+        refusals=unused,
+        clock=unused,
     )
     return {route.path for route in page.routes()}

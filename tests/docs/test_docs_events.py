@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from supervisor.observability.events.event import EVENT_REASONS
+from supervisor.observability.events.rules import EVENT_REASONS
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "events.md").read_text("utf-8")
 

@@ -1,8 +1,10 @@
-"""Creates Events by the API events.k8s.io/v1, and increments the count of repeated ones."""
+"""Sends Events by the API events.k8s.io/v1, and finds the objects that they regard."""
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import msgspec
 
@@ -12,8 +14,16 @@ from servicekit.kubernetes.errors import ConflictError, NotFoundError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import REPORTER
-from supervisor.observability.events.event import AggregationKey, EventDraft, ObjectReference
-from supervisor.observability.events.queue import PendingEvent, SendResult
+from supervisor.cluster.objects import PODS, Pod
+from supervisor.cluster.view import ClusterView
+from supervisor.domain.capacity import Placement
+from supervisor.domain.ids import Host, JobName, namespace
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import ReclaimNotice, SubjectKind
+from supervisor.jobs.registry import OwnerOf, job_of, resources
+from supervisor.observability.events.rules import AggregationKey, EventDraft, ObjectReference
+from supervisor.store.codec import JOBS, NOTICES, owners
+from supervisor.store.kubernetes import KubernetesStore
 
 _EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
 _CLUSTER_SCOPED_NAMESPACE = "default"
@@ -25,32 +35,56 @@ _MAX_NOTE = 1024
 _MAX_NAME, _MAX_INSTANCE = 200, 128
 
 
-class Event(msgspec.Struct, frozen=True):
+class SendResult(StrEnum):
+    """What happened to a draft.
+
+    Attributes:
+        SENT: A new Event was created.
+        AGGREGATED: It incremented the count of an existing Event, or a later draft replaced it.
+        DROPPED: It was never sent, because the queue was full or it had waited too long.
+        FAILED: The API server refused it.
+    """
+
+    SENT = "sent"
+    AGGREGATED = "aggregated"
+    DROPPED = "dropped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEvent:
+    """A draft that is to be sent, and how often it was repeated."""
+
+    draft: EventDraft
+    times: int = 1
+
+
+class RecordedEvent(msgspec.Struct, frozen=True):
     metadata: Metadata
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    event: Event
+    event: RecordedEvent
     times: int
     at: float
 
 
-class Events:
-    """Sends.
+class EventSender:
+    """Creates Events, and increments the count of repeated ones.
 
     Args:
-        server: Whom to.
-        instance: Which supervisor says so, such as its pod's name.
-        again_seconds: For so long after it was said last, what is said again is counted up.
-        max_remembered: How many Events are remembered for that.
+        server: The API server.
+        instance: The name of the supervisor that reports the Events, such as that of its pod.
+        aggregation_seconds: A repetition within this time increments the count of its Event.
+        max_remembered: The number of Events whose repetitions are recognized.
     """
 
     def __init__(self, server: ApiServer, instance: str, aggregation_seconds: float, max_remembered: int) -> None:
-        self._events = ResourceClient(server, _EVENTS, lambda data: msgspec.json.decode(data, type=Event))
+        self._events = ResourceClient(server, _EVENTS, lambda data: msgspec.json.decode(data, type=RecordedEvent))
         self._instance = instance[:_MAX_INSTANCE]
-        self._again_seconds = aggregation_seconds
-        self._most_remembered = max_remembered
+        self._aggregation_seconds = aggregation_seconds
+        self._max_remembered = max_remembered
         self._sent: OrderedDict[AggregationKey, _Sent] = OrderedDict()
 
     async def send(self, pending: PendingEvent) -> SendResult:
@@ -63,7 +97,7 @@ class Events:
         """
         draft = pending.draft
         sent = self._sent.get(draft.aggregation_key)
-        if sent is not None and draft.at - sent.at <= self._again_seconds:
+        if sent is not None and draft.at - sent.at <= self._aggregation_seconds:
             times = sent.times + pending.times
             try:
                 event = await self._events.merge(sent.event, {"series": _series(times, draft.at)})
@@ -73,22 +107,19 @@ class Events:
                 self._remember(draft, _Sent(event, times, draft.at))
                 return SendResult.AGGREGATED
         try:
-            event = await self._make(pending)
+            content = _content(draft, self._instance)
+            if pending.times > 1:
+                content["series"] = _series(pending.times, draft.at)
+            event = await self._events.create(_key(draft), content)
         except ConflictError:
             return SendResult.SENT  # It was, and the answer got lost.
         self._remember(draft, _Sent(event, pending.times, draft.at))
         return SendResult.SENT
 
-    async def _make(self, pending: PendingEvent) -> Event:
-        content = _content(pending.draft, self._instance)
-        if pending.times > 1:
-            content["series"] = _series(pending.times, pending.draft.at)
-        return await self._events.create(_key(pending.draft), content)
-
     def _remember(self, draft: EventDraft, sent: _Sent) -> None:
         self._sent[draft.aggregation_key] = sent
         self._sent.move_to_end(draft.aggregation_key)
-        if len(self._sent) > self._most_remembered:
+        if len(self._sent) > self._max_remembered:
             self._sent.popitem(last=False)
 
 
@@ -98,8 +129,10 @@ def _key(draft: EventDraft) -> ObjectKey:
     The instant comes first, because kubectl describe orders Events of this API by name.
     """
     name = draft.regarding.name[:_MAX_NAME].rstrip("-.")
-    said = hashlib.sha256(repr(draft.aggregation_key).encode()).hexdigest()[:8]
-    return ObjectKey(draft.regarding.namespace or _CLUSTER_SCOPED_NAMESPACE, f"{name}.{int(draft.at * 1e6):x}-{said}")
+    content = hashlib.sha256(repr(draft.aggregation_key).encode()).hexdigest()[:8]
+    return ObjectKey(
+        draft.regarding.namespace or _CLUSTER_SCOPED_NAMESPACE, f"{name}.{int(draft.at * 1e6):x}-{content}"
+    )
 
 
 def _content(draft: EventDraft, instance: str) -> dict[str, object]:
@@ -135,3 +168,64 @@ def _series(times: int, at: float) -> dict[str, object]:
 def _instant(at: float) -> str:
     """With microseconds: the API accepts no other format."""
     return instant_of(at).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReferenceResolver:
+    """Implements `ReferenceResolver` with the caches of the supervisor."""
+
+    store: KubernetesStore
+    view: ClusterView
+    placements: Callable[[JobName], Mapping[Host, Placement] | None]
+    owner_of: OwnerOf
+    is_released: Callable[[SupervisedJob], bool]
+
+    def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
+        metadata = self.store.notice_object(notice.id)
+        return None if metadata is None else _about(NOTICES, metadata)
+
+    def job(self, job: SupervisedJob) -> Sequence[ObjectReference]:
+        metadata = self.store.job_object(job.name)
+        if metadata is None:
+            return ()
+        return (_about(JOBS, metadata), *_owning(job, metadata.namespace))
+
+    def released(self, job: SupervisedJob) -> Sequence[ObjectReference]:
+        return _owning(job, namespace(job.name)) if self.is_released(job) else ()
+
+    def noticed(self, notice: ReclaimNotice) -> Iterator[ObjectReference]:
+        """The pod itself, or the live pods of the node."""
+        for pod in self._pods_of(notice):
+            if not pod.over and self._is_supervised(pod):
+                yield _about(PODS, pod.metadata)
+
+    def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterator[ObjectReference]:
+        """The pods of these hosts; machines in a launcher's list are not pods."""
+        placed = self.placements(job.name) or {}
+        for host in hosts:
+            pod = self.view.pod(placed[host].pod) if host in placed else None
+            if pod is not None:
+                yield _about(PODS, pod.metadata)
+
+    def _pods_of(self, notice: ReclaimNotice) -> Iterable[Pod]:
+        if notice.subject.kind is SubjectKind.NODE:
+            return self.view.bound(notice.subject.name).values()
+        pod = self.view.pod(notice.subject.uid)
+        return () if pod is None else (pod,)
+
+    def _is_supervised(self, pod: Pod) -> bool:
+        reference = job_of(pod, self.owner_of)
+        job = None if reference is None else self.store.snapshot().jobs.get(reference.name)
+        return reference is not None and job is not None and job.uid == reference.uid
+
+
+def _owning(job: SupervisedJob, namespace: str) -> Sequence[ObjectReference]:
+    """The object of the job's kind."""
+    return [
+        ObjectReference(each["apiVersion"], each["kind"], namespace, each["name"], each["uid"])
+        for each in owners(job, resources())
+    ]
+
+
+def _about(kind: Resource, metadata: Metadata) -> ObjectReference:
+    return ObjectReference(kind.api_version, kind.kind, metadata.namespace, metadata.name, metadata.uid)

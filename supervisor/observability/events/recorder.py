@@ -1,7 +1,7 @@
 """Records what happens as Kubernetes Events. Nothing waits for them, and an unavailable API server delays only them."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from servicekit.bulkhead import Bulkhead
@@ -10,20 +10,88 @@ from servicekit.faults import Backoff, Fault
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotFoundError
 from servicekit.kubernetes.server import ApiServer
 from servicekit.reconcile import Wakeup
-from supervisor.observability.events.api import Events
-from supervisor.observability.events.event import EventDraft
-from supervisor.observability.events.queue import EventQueue, PendingEvent, SendResult, TokenBucket
-from supervisor.observability.events.rules import ReferenceResolver, drafts
+from supervisor.observability.events.api import EventSender, PendingEvent, SendResult
+from supervisor.observability.events.rules import EventDraft, Priority, ReferenceResolver, Topic, drafts
 from supervisor.observability.journal import Change
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 10.0
 _ENDING = "being terminated"
-"""In the API server's message if a namespace accepts no new objects; such a refusal is no fault of ours."""
+"""A part of the API server's message if a namespace accepts no new objects; such a refusal is no fault of ours."""
+
+
+class EventQueue:
+    """Keeps the latest draft of each topic in a bounded queue.
+
+    It returns drafts by priority, and within a priority in the order in which their topics arrived.
+
+    Args:
+        max_length: The most topics that wait in each priority; beyond it the oldest is dropped.
+    """
+
+    def __init__(self, max_length: int) -> None:
+        self._max_length = max_length
+        self._queues: dict[Priority, OrderedDict[Topic, PendingEvent]] = {
+            priority: OrderedDict() for priority in sorted(Priority)
+        }
+
+    def put(self, draft: EventDraft) -> SendResult | None:
+        """Adds a draft, in place of an earlier one of its topic; returns the result of a draft that is not sent."""
+        priority = self._queues[draft.priority]
+        before = priority.get(draft.topic)
+        if before is not None:
+            again = before.draft.aggregation_key == draft.aggregation_key
+            priority[draft.topic] = PendingEvent(draft, before.times + 1 if again else 1)
+            return SendResult.AGGREGATED
+        priority[draft.topic] = PendingEvent(draft)
+        if len(priority) <= self._max_length:
+            return None
+        # The oldest is dropped: people ask about what happens now.
+        priority.popitem(last=False)
+        return SendResult.DROPPED
+
+    def take(self) -> PendingEvent | None:
+        """Removes and returns the next draft."""
+        priority = next((priority for priority in self._queues.values() if priority), None)
+        return None if priority is None else priority.popitem(last=False)[1]
+
+    def give_back(self, pending: PendingEvent) -> SendResult | None:
+        """Puts back a draft that could not be sent, as the first; returns its result if a later one has replaced it."""
+        priority, topic = self._queues[pending.draft.priority], pending.draft.topic
+        latest = priority.get(topic)
+        if latest is None:
+            priority[topic] = pending
+            priority.move_to_end(topic, last=False)
+            return None
+        if latest.draft.aggregation_key == pending.draft.aggregation_key:
+            priority[topic] = PendingEvent(latest.draft, latest.times + pending.times)
+        return SendResult.AGGREGATED
+
+    def __bool__(self) -> bool:
+        return any(self._queues.values())
+
+
+class TokenBucket:
+    """A rate limit: `burst` tokens at first, and `rate` more each second."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left = burst
+        self._at: float | None = None
+
+    def take(self, now: float) -> float:
+        """Takes a token and returns 0, or returns the seconds until the next token; `now` must be monotonic."""
+        self._left = min(self._burst, self._left + (0.0 if self._at is None else now - self._at) * self._rate)
+        self._at = now
+        if self._left >= 1.0:
+            self._left -= 1.0
+            return 0.0
+        return (1.0 - self._left) / self._rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How many Events are sent.
+class EventLimits:
+    """The bounds of the queue and of its rate.
 
     Attributes:
         rate: Events per second in the long run. For comparison: 2,500 reclaims in a minute take 84 writes per second.
@@ -40,11 +108,11 @@ class Limits:
     aggregation_seconds: float = 360.0
 
 
-_USUAL = Limits()
+_USUAL = EventLimits()
 
 
-class Recorder:
-    """A listener of the journal, and the root task that sends the Events.
+class EventRecorder:
+    """Listens to the journal, and sends Events in a root task.
 
     Args:
         server: A connection of its own, so that a hanging one delays no other requests.
@@ -66,7 +134,7 @@ class Recorder:
         instance: str,
         clock: Clock,
         bulkhead: Bulkhead,
-        limits: Limits = _USUAL,
+        limits: EventLimits = _USUAL,
     ) -> None:
         self._bulkhead = bulkhead
         self.name = "kubernetes-events"
@@ -75,7 +143,7 @@ class Recorder:
         self._objects = objects
         self._clock = clock
         self._limits = limits
-        self._events = Events(server, instance, limits.aggregation_seconds, 4 * limits.max_pending)
+        self._events = EventSender(server, instance, limits.aggregation_seconds, 4 * limits.max_pending)
         self._waiting = EventQueue(limits.max_pending)
         self._bucket = TokenBucket(limits.rate, limits.burst)
         self._backoff = Backoff(_FIRST_PAUSE, _MAX_PAUSE)
@@ -102,7 +170,8 @@ class Recorder:
         pending = self._waiting.take()
         if pending is None:
             return
-        outcome = SendResult.DROPPED if self._is_old(pending.draft) else await self._sent(pending)
+        is_old = self._clock.now() - pending.draft.at > self._limits.max_age_seconds
+        outcome = SendResult.DROPPED if is_old else await self._sent(pending)
         if outcome is not None:
             self._backoff.reset()
             self._count(outcome)
@@ -128,9 +197,6 @@ class Recorder:
         if not attempt.failed:
             self._fault.recovered()
         return outcome
-
-    def _is_old(self, draft: EventDraft) -> bool:
-        return self._clock.now() - draft.at > self._limits.max_age_seconds
 
     def _count(self, outcome: SendResult | None) -> None:
         if outcome is not None:

@@ -1,27 +1,112 @@
 """Decides which Events a change deserves: one on the job for each group, and one on each affected pod."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
 from itertools import chain
 from typing import Protocol
 
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.observability.events.event import (
-    EXCLUDED,
-    IGNORED,
-    OF_JOBS,
-    OF_NOTICES,
-    RELEASED,
-    UNSAVED,
-    EventDraft,
-    EventReason,
-    ObjectReference,
-    Priority,
-)
-from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
-from supervisor.observability.transitions import LIVE, is_unsaved
+from supervisor.observability.journal import LIVE, Change, JobChanged, JobForgotten, NoticeChanged, is_unsaved
 from supervisor.store.conditions import sentence
+
+
+class EventSeverity(StrEnum):
+    """The types that Kubernetes allows."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+class Priority(IntEnum):
+    """The order in which Events are sent when many wait."""
+
+    JOB = 0
+    POD = 1
+    NOTICE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EventReason:
+    """A reason as `kubectl describe` shows it, with the action that the Event reports."""
+
+    name: str
+    action: str
+    type: EventSeverity = EventSeverity.NORMAL
+
+
+IGNORED = EventReason("RequestIgnored", "Ignore", EventSeverity.WARNING)
+RELEASED = EventReason("Released", "Release")
+NOTICED = EventReason("ReclaimNoticed", "Reclaim", EventSeverity.WARNING)
+EXCLUDED = EventReason("Excluded", "Exclude", EventSeverity.WARNING)
+
+OF_NOTICES = {
+    NoticeState.ACTIVE: NOTICED,
+    NoticeState.WITHDRAWN: EventReason("ReclaimWithdrawn", "Keep"),
+    NoticeState.GONE: EventReason("Reclaimed", "Reclaim"),
+    NoticeState.EXPIRED: EventReason("ReclaimExpired", "Keep"),
+}
+
+OF_JOBS = {
+    Phase.QUEUED: EventReason(Phase.QUEUED, "Wait"),
+    Phase.WAITING: EventReason(Phase.WAITING, "Wait"),
+    Phase.RUNNING: EventReason(Phase.RUNNING, "Run"),
+    Phase.SHRINKING: EventReason(Phase.SHRINKING, "Exclude", EventSeverity.WARNING),
+    Phase.STOPPING: EventReason(Phase.STOPPING, "Stop", EventSeverity.WARNING),
+    Phase.SUSPENDED: EventReason(Phase.SUSPENDED, "Suspend"),
+    Phase.RESUMING: EventReason(Phase.RESUMING, "Resume"),
+    Phase.TIMED_OUT: EventReason(Phase.TIMED_OUT, "End", EventSeverity.WARNING),
+    Phase.FINISHED: EventReason(Phase.FINISHED, "End"),
+}
+"""The reason is the phase, as in the column PHASE."""
+
+UNSAVED = EventReason(Phase.SUSPENDED, "Suspend", EventSeverity.WARNING)
+"""The job is suspended, and its last steps are lost."""
+
+EVENT_REASONS = (*OF_NOTICES.values(), EXCLUDED, IGNORED, RELEASED, *OF_JOBS.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectReference:
+    """A Kubernetes object; `namespace` is empty for a cluster-scoped one."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+Topic = tuple[ObjectReference, ObjectReference | None, str]
+"""The object, the related object and the reason."""
+
+AggregationKey = tuple[ObjectReference, ObjectReference | None, str, str]
+"""A topic and the note."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventDraft:
+    """One Event to send: `note` is its text, `at` the time (Unix seconds), `related` the object behind it."""
+
+    regarding: ObjectReference
+    related: ObjectReference | None
+    reason: EventReason
+    note: str
+    at: float
+    priority: Priority
+
+    @property
+    def topic(self) -> Topic:
+        """Of several unsent drafts with the same topic, only the latest is sent."""
+        return self.regarding, self.related, self.reason.name
+
+    @property
+    def aggregation_key(self) -> AggregationKey:
+        """Equal for repetitions of an Event: the API allows to increment its count and to change nothing else."""
+        return self.regarding, self.related, self.reason.name, self.note
+
 
 _RELEASED = (
     "The supervisor does not look after the job any more: the job does not opt in, or a person has suspended it."
@@ -95,7 +180,7 @@ def _of_job(
 def _of_ignored(
     before: SupervisedJob | None, after: SupervisedJob, objects: ReferenceResolver, at: float
 ) -> Iterator[EventDraft]:
-    """One for all requests of the job that are ignored from now on."""
+    """Yields one Event for all requests of the job that are ignored from now on."""
     known = frozenset[str]() if before is None else frozenset(before.spec.ignored)
     if note := " ".join(why for why in after.spec.ignored if why not in known):
         yield from _about_job(objects.job(after), IGNORED, note, at)

@@ -13,16 +13,18 @@ from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.ids import JobId, JobName, bare_name, kind_of, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase, SupervisedJob
 from supervisor.domain.order import Worker
-from supervisor.observability.journal import Change, JobChanged, JobForgotten
-from supervisor.observability.metrics.table import counter, counter_family, gauge_family, histogram
-from supervisor.observability.transitions import (
+from supervisor.observability.journal import (
     SUSPENDED,
+    Change,
+    JobChanged,
+    JobForgotten,
     NoticedHosts,
     first_loss,
     is_stopped,
     is_suspended,
     is_unsaved,
 )
+from supervisor.observability.metrics.table import counter, counter_family, gauge_family, histogram
 
 
 @dataclass(slots=True)

@@ -13,9 +13,8 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.order import Directive, DirectiveKind
 from supervisor.observability.hooks import NodeLocations
-from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
+from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged, NoticedHosts, is_stopped
 from supervisor.observability.metrics.table import counter, histogram
-from supervisor.observability.transitions import NoticedHosts, is_stopped
 
 MAX_SOURCES = 32
 """Agents name their own sources; there are eight known ones."""

@@ -17,9 +17,8 @@ from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
 from supervisor.ingest.agent_registry import SourceState, reclaimed
 from supervisor.observability.hooks import LiveState
-from supervisor.observability.journal import Change, JobForgotten, NoticeChanged
+from supervisor.observability.journal import SUSPENDED, Change, JobForgotten, NoticeChanged, first_loss
 from supervisor.observability.metrics.table import counter_family, gauge_family, histogram
-from supervisor.observability.transitions import SUSPENDED, first_loss
 from supervisor.store.interface import Snapshot
 
 _MAX_KINDS = 200

@@ -14,13 +14,12 @@ from servicekit.clock import Clock
 from servicekit.metrics import LabelLimiter, MetricsServer, guarded, registry
 from supervisor.domain.ids import JobName, Source
 from supervisor.domain.order import Directive, Worker
-from supervisor.observability.hooks import LiveState, NodeLocations, unknown_location
-from supervisor.observability.journal import Listener
+from supervisor.observability.hooks import OPERATIONS, LiveState, NodeLocations, unknown_location
+from supervisor.observability.journal import ChangeListener
 from supervisor.observability.metrics.jobs import AgreementMetrics, JobMetrics, NamedJobs, StepsLost
 from supervisor.observability.metrics.notices import MAX_SOURCES, Latencies, NoticeMetrics
 from supervisor.observability.metrics.state import Gpus, StateCollector, Suspensions, unknown_gpus
 from supervisor.observability.metrics.table import counter, counter_family, gauge, histogram
-from supervisor.observability.timed_store import OPERATIONS
 from supervisor.refusals import Code, Refusals
 
 
@@ -131,7 +130,7 @@ class LeaderMetrics:
     def _unread(surroundings: ClusterSources, kind: str) -> float:
         return surroundings.unread().get(kind, 0)
 
-    def attach(self, live: LiveState) -> Sequence[Listener]:
+    def attach(self, live: LiveState) -> Sequence[ChangeListener]:
         """See `supervisor.observability.hooks.MetricsHooks`, also for the methods below."""
         self._suspensions.begin(live.snapshot().jobs.values())
         self._named.begin(live.snapshot().jobs.values())

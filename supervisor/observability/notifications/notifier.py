@@ -11,7 +11,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.reconcile import Wakeup
 from supervisor.observability.hooks import LiveState
-from supervisor.observability.journal import Change, JobForgotten
+from supervisor.observability.journal import Change, JobForgotten, is_late
 from supervisor.observability.notifications.config import NotificationConfig
 from supervisor.observability.notifications.delivery import (
     DeliveryOutcome,
@@ -22,7 +22,6 @@ from supervisor.observability.notifications.delivery import (
 )
 from supervisor.observability.notifications.message import NotificationKind, Occurrence, messages
 from supervisor.observability.notifications.occurrences import CoverageWatch, occurrences, recent, uncovered
-from supervisor.observability.transitions import is_late
 
 MAX_OCCURRENCES = 2000
 """Within one moment; beyond that the oldest are dropped. 2,500 notices in a minute are 400 in ten seconds."""

@@ -8,9 +8,8 @@ from supervisor.domain.ids import Host, JobId, JobName, namespace
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
 from supervisor.observability.hooks import LiveState
-from supervisor.observability.journal import Change, JobChanged, NoticeChanged
+from supervisor.observability.journal import SUSPENDED, Change, JobChanged, NoticeChanged, is_stopped, is_suspended
 from supervisor.observability.notifications.message import NotificationKind, Occurrence, identifier
-from supervisor.observability.transitions import SUSPENDED, is_stopped, is_suspended
 from supervisor.store.conditions import sentence
 
 _MAX_NAMES = 5

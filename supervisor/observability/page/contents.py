@@ -1,5 +1,6 @@
-"""Selects the rows that the page has room for, the most urgent first, and writes the summary."""
+"""Selects the rows of the overview and of the page of one job, the most urgent first, and writes the summary. Pure."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,10 @@ from math import inf
 from supervisor.domain.ids import Host, JobName, Source, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
-from supervisor.observability.views import AgentView, JobView, NoticeView, StatusView
+from supervisor.observability.history import JobHistoryEntry
+from supervisor.observability.snapshot import JobPageSnapshot
+from supervisor.observability.status_view import status_view
+from supervisor.observability.views import AgentView, HostView, JobView, NoticeView, StatusView
 
 MAX_ROWS = 100
 """In each table. With 100 notices, jobs and workers the page has some 100 KB."""
@@ -26,7 +30,7 @@ _URGENT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reclaim:
+class ReclaimRow:
     """One active notice; an `unconfirmed` one is not stored yet."""
 
     kind: SubjectKind
@@ -52,7 +56,7 @@ class UncoveredWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PageProblem:
     """Something that needs an action, as a sentence without a full stop, and its runbook's path in the repository."""
 
     what: str
@@ -71,16 +75,16 @@ class MachineKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class PageContents:
     """The rows of the page; `more_…` counts the rows that are left out.
 
     `namespaced`: at least one job has a namespace. `silent` are the agents that are silent for an unknown reason.
     """
 
     summary: str
-    problems: Sequence[Problem]
+    problems: Sequence[PageProblem]
     namespaced: bool
-    reclaims: Sequence[Reclaim]
+    reclaims: Sequence[ReclaimRow]
     more_reclaims: int
     jobs: Sequence[JobView]
     more_jobs: int
@@ -97,7 +101,7 @@ class Contents:
         return bool(self.problems)
 
 
-def contents(view: StatusView) -> Contents:
+def contents(view: StatusView) -> PageContents:
     reclaims, jobs, uncovered = _reclaims(view), sorted(view.jobs, key=_order), list(_uncovered(view.jobs))
     problems, counts = (
         list(_problems(view, len(uncovered))),
@@ -106,7 +110,7 @@ def contents(view: StatusView) -> Contents:
     sentences = (*(problem.what for problem in problems), counts)
     silent = sorted(_silent(view), key=lambda agent: (agent.silent_seconds or 0.0, agent.node))
     machines = _machines(view)
-    return Contents(
+    return PageContents(
         summary=". ".join(part[:1].upper() + part[1:] for part in sentences) + ".",
         problems=problems,
         namespaced=any(namespace(job.job) for job in view.jobs),
@@ -138,25 +142,25 @@ def _machines(view: StatusView) -> list[MachineKind]:
     ]
 
 
-def _problems(view: StatusView, uncovered: int) -> Iterator[Problem]:
+def _problems(view: StatusView, uncovered: int) -> Iterator[PageProblem]:
     """Problems that need an action. A covered reclaim is none, nor is a silent agent of a node without workers."""
     if not view.leader.acts:
-        yield Problem("it is not certain that a supervisor leads", _runbook("NoLeader"))
+        yield PageProblem("it is not certain that a supervisor leads", _runbook("NoLeader"))
     if view.unconfirmed:
         count = _count(len(view.unconfirmed), "notice", "notices")
-        yield Problem(f"{count} cannot be stored", _runbook("StoreFailing"))
+        yield PageProblem(f"{count} cannot be stored", _runbook("StoreFailing"))
     late = len(
         {job.job for job in view.jobs if _is_late(job)}
         | {group.job for group in view.groups if group.late and group.suspended and not group.error}
     )
     failed = sum(_is_unsaved(job) for job in view.jobs)
     if failed:
-        yield Problem(f"{_count(failed, 'job', 'jobs')} could not be saved", _runbook("LateStops"))
+        yield PageProblem(f"{_count(failed, 'job', 'jobs')} could not be saved", _runbook("LateStops"))
     if late:
-        yield Problem(f"{_count(late, 'job was', 'jobs were')} not saved in time", _runbook("LateStops"))
+        yield PageProblem(f"{_count(late, 'job was', 'jobs were')} not saved in time", _runbook("LateStops"))
     if uncovered:
         count = _count(uncovered, "worker is", "workers are")
-        yield Problem(f"{count} not covered", _runbook("WorkersUncovered"))
+        yield PageProblem(f"{count} not covered", _runbook("WorkersUncovered"))
 
 
 def _runbook(alert: str) -> str:
@@ -189,7 +193,7 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _reclaims(view: StatusView) -> list[Reclaim]:
+def _reclaims(view: StatusView) -> list[ReclaimRow]:
     durable = [_reclaim(each, unconfirmed=False) for each in view.notices if each.state is NoticeState.ACTIVE]
     waiting = [_reclaim(each, unconfirmed=True) for each in view.unconfirmed]
     return sorted(
@@ -197,8 +201,8 @@ def _reclaims(view: StatusView) -> list[Reclaim]:
     )
 
 
-def _reclaim(notice: NoticeView, *, unconfirmed: bool) -> Reclaim:
-    return Reclaim(
+def _reclaim(notice: NoticeView, *, unconfirmed: bool) -> ReclaimRow:
+    return ReclaimRow(
         kind=notice.kind,
         subject=notice.subject,
         source=notice.source,
@@ -224,3 +228,46 @@ def _uncovered(jobs: Iterable[JobView]) -> Iterator[UncoveredWorker]:
             if state.uncovered:
                 missing = [name for name, there in (("agent", state.agent), ("stream", state.stream)) if not there]
                 yield UncoveredWorker(state.host, job.job, " and ".join(missing))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContents:
+    """The rows of a job's page. `entries` end with what the stored job tells of the time before the history."""
+
+    view: StatusView
+    job: JobView
+    command: str
+    hosts: Sequence[HostView]
+    more_hosts: int
+    entries: Sequence[JobHistoryEntry]
+    since: float
+
+
+def job_contents(snapshot: JobPageSnapshot) -> JobContents:
+    view = status_view(snapshot.status)
+    (job,) = view.jobs
+    hosts = sorted(job.host_states, key=_urgency)
+    return JobContents(
+        view=view,
+        job=job,
+        command=f"job-supervisor explain {shlex.quote(job.job)}",
+        hosts=hosts[:MAX_ROWS],
+        more_hosts=max(0, len(hosts) - MAX_ROWS),
+        entries=[*snapshot.history, *(entry for entry in snapshot.stored if entry.at < snapshot.since)],
+        since=snapshot.since,
+    )
+
+
+def host_state(host: HostView) -> str:
+    """Describes what a job uses a host for."""
+    parts = [
+        *(["launcher"] if host.launcher else []),
+        *(["excluded"] if host.excluded else ["worker"] if host.worker else []),
+        *(["not covered"] if host.uncovered else []),
+    ]
+    return ", ".join(parts) or "not in use"
+
+
+def _urgency(host: HostView) -> tuple[float, bool, bool, str]:
+    left = inf if host.seconds_left is None else host.seconds_left
+    return left, not host.uncovered, not host.worker, host.host

@@ -1,24 +1,210 @@
-"""The endpoints of the status page: the page itself, its assets, its stream, and sign-in."""
+"""Serves the status page to browsers with a viewer token: sign-in, the page itself, its assets and its stream."""
 
 import asyncio
-from asyncio import TimerHandle, get_running_loop
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
+from urllib.parse import parse_qs
 
 from aiohttp import web
 
+from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
-from supervisor.fanout.lines import LineStream
-from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
-from supervisor.ingest.errors import ForeignTokenError, TooManyError, code_of
-from supervisor.observability.page.job import JobSnapshot
-from supervisor.observability.page.rendering import Asset, Renderer
-from supervisor.observability.page.sessions import HOURS, Session, Sessions
-from supervisor.observability.page.viewers import Viewers
-from supervisor.observability.snapshot import StatusSnapshot
+from supervisor.fanout.lines import LineStream, line
+from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError, Viewer
+from supervisor.ingest.errors import ForeignTokenError, MalformedError, OversizedError, TooManyError, code_of
+from supervisor.ingest.http import Authenticate
+from supervisor.observability.page.rendering import PageAsset, PageRenderer
+from supervisor.observability.snapshot import JobPageSnapshot, StatusSnapshot
 from supervisor.refusals import Refusals, Wire
+
+COOKIE = "job_supervisor_viewer"
+HOURS = 12
+_MAX_BYTES = 16 * 1024
+_OWN_SITE = ("same-origin", "none")
+"""Values of Sec-Fetch-Site for a request of our own page, and for one that the user typed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewerSession:
+    """A viewer's access, `until` an instant (Unix seconds; None: unlimited). `browser`: it is by a session cookie."""
+
+    until: float | None
+    browser: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewerSessions:
+    """Checks and starts sessions; `sign` makes a viewer token that is valid until an instant."""
+
+    authenticate: Authenticate
+    sign: Callable[[float], str]
+    clock: Clock
+
+    async def of(self, request: web.Request) -> ViewerSession | None:
+        """The session of a request; None if it has neither a token nor a cookie.
+
+        Raises:
+            BadTokenError: The token is invalid.
+            ForeignTokenError: The token is not a viewer's.
+        """
+        authorization, cookie = request.headers.get("Authorization"), request.cookies.get(COOKIE)
+        if authorization is not None:
+            return ViewerSession(until=(await self._viewer(authorization)).until, browser=False)
+        if cookie is not None:
+            return ViewerSession(until=(await self._viewer(f"Bearer {cookie}")).until, browser=True)
+        return None
+
+    async def sign_in(self, request: web.Request, answer: web.Response) -> None:
+        """Sets a session cookie with a token of its own, which lasts 12 hours and never longer than the token sent.
+
+        Raises:
+            BadTokenError: The token is invalid.
+            ForeignTokenError: The token is not a viewer's.
+            OversizedError: The body is too large for the form.
+            MalformedError: The body is not the form, or another site sent it.
+        """
+        _own_site(request)
+        viewer = await self._viewer(f"Bearer {await _token(request)}")
+        now = self.clock.wall()
+        longest = now + HOURS * 3600
+        until = longest if viewer.until is None else min(longest, viewer.until)
+        answer.set_cookie(
+            COOKIE,
+            self.sign(until),
+            max_age=max(0, int(until - now)),
+            path="/",
+            secure=request.secure,
+            httponly=True,
+            samesite="Strict",
+        )
+
+    def sign_out(self, request: web.Request, answer: web.Response) -> None:
+        """Deletes the session cookie.
+
+        Raises:
+            MalformedError: Another site sent the request.
+        """
+        _own_site(request)
+        answer.del_cookie(COOKIE, path="/", secure=request.secure, httponly=True, samesite="Strict")
+
+    async def _viewer(self, authorization: str) -> Viewer:
+        principal = await self.authenticate(authorization)
+        if not isinstance(principal, Viewer):
+            raise ForeignTokenError("a viewer token is needed")
+        return principal
+
+
+def _own_site(request: web.Request) -> None:
+    if request.headers.get("Sec-Fetch-Site", "none") not in _OWN_SITE:
+        raise MalformedError("the request was sent by another site")
+
+
+async def _token(request: web.Request) -> str:
+    try:
+        await request.content.readexactly(_MAX_BYTES + 1)
+    except asyncio.IncompleteReadError as error:  # All of it was read.
+        return _field(error.partial)
+    except web.RequestPayloadError as error:
+        raise MalformedError("the body is not framed as HTTP has it") from error
+    raise OversizedError(f"more than {_MAX_BYTES} bytes")
+
+
+def _field(body: bytes) -> str:
+    try:
+        (token,) = parse_qs(body.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=5)[
+            "token"
+        ]
+    except (LookupError, ValueError) as error:
+        raise MalformedError("the form has one field, token") from error
+    return token.strip()
+
+
+MAX_VIEWERS = 200
+_PAUSE_SECONDS = 1.0
+_REFRESH_SECONDS = 5.0
+_PAUSE_FACTOR = 20
+"""A rendering is followed by a pause of this many times its own duration: viewers never cost more than a twentieth."""
+
+_FAILED = line({"type": "failed"})
+
+
+class PageViewers:
+    """Streams to browsers. `run` renders for them, and only while there are any.
+
+    Args:
+        snapshot: Reads the status; called on the loop.
+        render: Renders it as HTML; called in a thread, so that it does not block the loop.
+        version: Changes whenever something worth showing at once has changed.
+        clock: The supervisor's clock.
+        bulkhead: Keeps a rendering that raises, so that it is tried again.
+    """
+
+    def __init__(
+        self,
+        snapshot: Callable[[], StatusSnapshot],
+        render: Callable[[StatusSnapshot], str],
+        version: Callable[[], Any],
+        clock: Clock,
+        bulkhead: Bulkhead,
+    ) -> None:
+        self._snapshot = snapshot
+        self._render = render
+        self._version = version
+        self._clock = clock
+        self._streams: set[LineStream] = set()
+        self._has_viewers = asyncio.Event()
+        self._sent_version: Any = None
+        self._sent_at = 0.0
+        self._bulkhead = bulkhead
+
+    @property
+    def full(self) -> bool:
+        """Whether the maximum number of viewers is reached."""
+        return len(self._streams) >= MAX_VIEWERS
+
+    def attach(self, stream: LineStream) -> None:
+        """Adds a viewer; the next rendering goes to all viewers."""
+        self._streams.add(stream)
+        self._sent_version = None
+        self._has_viewers.set()
+
+    def detach(self, stream: LineStream) -> None:
+        self._streams.discard(stream)
+        if not self._streams:
+            self._has_viewers.clear()
+
+    def finish(self, reason: str) -> None:
+        """Ends every stream with a goodbye."""
+        for stream in list(self._streams):
+            stream.finish(reason)
+
+    async def run(self) -> None:
+        """Root task: renders while there are viewers."""
+        while True:
+            await self._has_viewers.wait()
+            started = self._clock.monotonic()
+            await self.once()
+            await asyncio.sleep(max(_PAUSE_SECONDS, _PAUSE_FACTOR * (self._clock.monotonic() - started)))
+
+    async def once(self) -> None:
+        """Renders if something has changed, or if the last rendering is old: counters in browsers drift."""
+        version, now = self._version(), self._clock.monotonic()
+        if version == self._sent_version and now - self._sent_at < _REFRESH_SECONDS:
+            return
+        rendered = await self._rendered()
+        for stream in list(self._streams):
+            stream.push(rendered)
+        self._sent_version, self._sent_at = version, now
+
+    async def _rendered(self) -> bytes:
+        with self._bulkhead.guard("page"):
+            return line({"type": "page", "html": await asyncio.to_thread(self._render, self._snapshot())})
+        return _FAILED
+
 
 _HEADERS: Mapping[str, str] = MappingProxyType(
     {
@@ -53,10 +239,10 @@ _LONGEST_TIMER_SECONDS = 86400.0 * 7
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageEndpoints:
     snapshot: Callable[[], StatusSnapshot]
-    job: Callable[[JobName], JobSnapshot | None]
-    renderer: Renderer
-    viewers: Viewers
-    sessions: Sessions
+    job: Callable[[JobName], JobPageSnapshot | None]
+    renderer: PageRenderer
+    viewers: PageViewers
+    sessions: ViewerSessions
     refusals: Refusals
     clock: Clock
 
@@ -90,7 +276,7 @@ class PageEndpoints:
         text = await asyncio.to_thread(self.renderer.job, found, root, signed_in=session.browser)
         return _html(text)
 
-    async def _session(self, request: web.Request) -> Session | web.Response:
+    async def _session(self, request: web.Request) -> ViewerSession | web.Response:
         """The session of a request, or the login form."""
         try:
             session = await self.sessions.of(request)
@@ -109,7 +295,10 @@ class PageEndpoints:
             raise TooManyError("the maximum number of viewers is reached")
         lines = LineStream(request, self.refusals)
         await lines.prepare()
-        end = self._end_with_session(session, lines)
+        end = None
+        if session.until is not None:
+            left = min(max(0.0, session.until - self.clock.wall()), _LONGEST_TIMER_SECONDS)
+            end = get_running_loop().call_later(left, lines.finish, "the session is over")
         self.viewers.attach(lines)
         try:
             return await lines.serve()
@@ -140,12 +329,6 @@ class PageEndpoints:
         status, message = _REFUSED[type(error)]
         return _html(self.renderer.login(HOURS, message, root), status=status)
 
-    def _end_with_session(self, session: Session, lines: LineStream) -> TimerHandle | None:
-        if session.until is None:
-            return None
-        left = min(max(0.0, session.until - self.clock.wall()), _LONGEST_TIMER_SECONDS)
-        return get_running_loop().call_later(left, lines.finish, "the session is over")
-
 
 def _root(request: web.Request) -> str:
     """The way from the address of a request to that of the page, which may be below another server's path."""
@@ -160,8 +343,45 @@ def _redirect() -> web.Response:
     return web.Response(status=303, headers={**_HEADERS, "Location": "../"})
 
 
-def _served(asset: Asset) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _served(asset: PageAsset) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def serve(_request: web.Request) -> web.Response:
         return web.Response(body=asset.body, content_type=asset.content_type, charset="utf-8", headers=_ASSET_HEADERS)
 
     return serve
+
+
+def status_page(  # noqa: PLR0913 - its dependencies
+    *,
+    snapshot: Callable[[], StatusSnapshot],
+    job: Callable[[JobName], JobPageSnapshot | None],
+    version: Callable[[], Any],
+    authenticate: Authenticate,
+    sign: Callable[[float], str],
+    refusals: Refusals,
+    clock: Clock,
+    bulkhead: Bulkhead,
+    docs_url: str = "",
+) -> PageEndpoints:
+    """Builds the endpoints of the page; their `viewers` need a root task.
+
+    Args:
+        snapshot: Reads what the page shows.
+        job: Reads what the page of one job shows; None if there is no such job.
+        version: Changes whenever the page should be rendered at once.
+        authenticate: Identifies the sender of an Authorization header.
+        sign: Makes a viewer token that is valid until an instant.
+        refusals: Counts refused requests.
+        clock: For the ages on the page.
+        bulkhead: Keeps a rendering that raises.
+        docs_url: The URL that the repository's pages are below; empty: the page links to none.
+    """
+    renderer = PageRenderer(docs_url)
+    return PageEndpoints(
+        snapshot=snapshot,
+        job=job,
+        renderer=renderer,
+        viewers=PageViewers(snapshot, renderer.content, version, clock, bulkhead),
+        sessions=ViewerSessions(authenticate=authenticate, sign=sign, clock=clock),
+        refusals=refusals,
+        clock=clock,
+    )

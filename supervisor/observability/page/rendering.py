@@ -1,25 +1,143 @@
-"""Renders the status as HTML. The templates escape every text of a peer."""
+"""Renders the status as HTML. The templates escape every text of a peer.
+
+`assets/page.js` formats the durations that it counts in the same way.
+"""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from supervisor.domain.ids import namespace
-from supervisor.observability.page import formatting as words
-from supervisor.observability.page.contents import contents
-from supervisor.observability.page.job import JobSnapshot, job_contents, state
-from supervisor.observability.snapshot import StatusSnapshot
+from servicekit.bounds import instant_of
+from supervisor.domain.ids import JobName, namespace
+from supervisor.domain.job import AcknowledgementKind, Phase
+from supervisor.observability.groups import GroupCause, GroupOutcome
+from supervisor.observability.page.contents import contents, host_state, job_contents
+from supervisor.observability.snapshot import JobPageSnapshot, StatusSnapshot
 from supervisor.observability.status_view import status_view
+from supervisor.observability.views import GroupView, JobView
+from supervisor.refusals import readable
 
-_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+MAX_NAMES = 10
+_MAX_LETTERS = 1000
+"""In a name or a sentence: Kubernetes allows 253 for a name, and a sentence contains a few names."""
+
+_DONE: Mapping[str, str] = {
+    AcknowledgementKind.SAVED: "saved",
+    AcknowledgementKind.LEFT: "rank 0 has left, without saying that it saved",
+    AcknowledgementKind.FAILED: "not saved",
+}
+
+_CAUSES: Mapping[str, str] = {
+    GroupCause.PERSON: "a person's request",
+    GroupCause.QUEUE: "its queue",
+    GroupCause.LAUNCHER: "its launcher, which ends",
+}
+
+_TONES = {
+    Phase.RUNNING: "good",
+    Phase.SHRINKING: "warn",
+    Phase.STOPPING: "bad",
+    Phase.SUSPENDED: "warn",
+    Phase.RESUMING: "warn",
+    Phase.TIMED_OUT: "bad",
+}
+
+
+def span(seconds: float) -> str:
+    """A duration, in two units at most."""
+    whole = int(seconds)
+    if whole < 60:  # noqa: PLR2004 - seconds of a minute
+        return f"{whole} s"
+    if whole < 3600:  # noqa: PLR2004 - of an hour
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86400:  # noqa: PLR2004 - of a day
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
+
+
+def countdown(seconds: float) -> str:
+    return span(seconds) if seconds > 0 else "now"
+
+
+def instant(at: float) -> str:
+    """An instant as people read it, in UTC."""
+    return instant_of(at).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def short(job: JobName) -> str:
+    """The name of a job without its namespace."""
+    return job.removeprefix(f"{namespace(job)}/")
+
+
+def address(job: JobName) -> str:
+    """The path of a job's page."""
+    return f"status/jobs/{quote(job)}"
+
+
+def text(said: str) -> str:
+    """Removes invisible characters from a text that may quote a peer; the templates escape it."""
+    return readable(said, _MAX_LETTERS)
+
+
+def names(values: Sequence[str]) -> str:
+    listed = ", ".join(text(value) for value in values[:MAX_NAMES])
+    more = len(values) - MAX_NAMES
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def tone(phase: Phase) -> str:
+    """The CSS class of a phase's mark."""
+    return _TONES.get(phase, "soft")
+
+
+def why(job: JobView) -> str:
+    """The reason of the phase, followed by what a waiting job lacks, and by what a running one goes on without."""
+    if lacks := job.waits_for or (job.shortfall if job.phase is Phase.RUNNING else ""):
+        return f"{job.reason} {lacks}"
+    if job.phase is not Phase.SUSPENDED or not job.prospects:
+        return job.reason
+    return f"{job.reason} Next: {job.prospects[0].what}."
+
+
+def announced(group: GroupView) -> str:
+    """Who announced what a decision is about, or what else caused it."""
+    return names(group.sources) if group.sources else _CAUSES.get(group.cause, "nobody")
+
+
+def of_reclaims(groups: Sequence[GroupView]) -> Sequence[GroupView]:
+    """The decisions about reclaims, and about hosts that were lost without a notice."""
+    return [group for group in groups if group.cause in (GroupCause.RECLAIM, GroupCause.LOSS)]
+
+
+def workers(job: JobView) -> str:
+    return f"{len(job.workers)} of {job.requested_workers} (min {job.min_workers})"
+
+
+def checkpoint(group: GroupView) -> str:
+    """Whether and at which step rank 0 saved, how much time was left then, and how many steps were lost."""
+    if group.outcome is GroupOutcome.SHRUNK:
+        return "not needed"
+    if group.acknowledged is None:
+        return "not acknowledged"
+    has_step = group.step is not None and group.acknowledged is not AcknowledgementKind.LEFT
+    summary = f"{_DONE[group.acknowledged]} at step {group.step}" if has_step else _DONE[group.acknowledged]
+    if group.error:
+        summary += f": {text(group.error)}"
+    margin, lost = group.margin_seconds, group.steps_lost
+    if margin is not None:
+        summary += f", {span(abs(margin))} {'too late' if margin < 0 else 'before the end'}"
+    return summary if lost is None else f"{summary}; {lost} {'step' if lost == 1 else 'steps'} lost"
+
+
 _PACKAGE = "supervisor.observability.page"
 
 
 @dataclass(frozen=True, slots=True)
-class Asset:
+class PageAsset:
     """A static file; its `address` changes with its content."""
 
     name: str
@@ -32,7 +150,7 @@ class Asset:
         return f"status/{self.name}?{hashlib.sha256(self.body).hexdigest()[:12]}"
 
 
-class Renderer:
+class PageRenderer:
     """Renders pages; `docs_url` is the URL that the repository's pages are below, empty if nobody serves them."""
 
     def __init__(self, docs_url: str = "") -> None:
@@ -40,23 +158,11 @@ class Renderer:
         self._templates = Environment(
             loader=PackageLoader(_PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
-        self._templates.filters.update(
-            span=words.span,
-            countdown=words.countdown,
-            names=words.names,
-            tone=words.tone,
-            workers=words.workers,
-            checkpoint=words.checkpoint,
-            text=words.text,
-            why=words.why,
-            instant=words.instant,
-            short=words.short,
-            address=words.address,
-            host_state=state,
-            namespace=namespace,
-            announced=words.announced,
-            of_reclaims=words.of_reclaims,
+        filters = (
+            *(span, countdown, names, tone, workers, checkpoint, text, why, instant, short, address),
+            *(host_state, namespace, announced, of_reclaims),
         )
+        self._templates.filters.update({each.__name__: each for each in filters})
         self._templates.globals["docs"] = docs_url
         self._templates.globals["assets"] = {asset.name: asset.address for asset in self.assets.values()}
 
@@ -64,7 +170,7 @@ class Renderer:
         """The whole page; `signed_in` shows the button that ends a browser's session."""
         return self._templates.get_template("page.html").render(**_shown(snapshot), signed_in=signed_in, root="")
 
-    def job(self, snapshot: JobSnapshot, root: str, *, signed_in: bool) -> str:
+    def job(self, snapshot: JobPageSnapshot, root: str, *, signed_in: bool) -> str:
         """The page of one job; `root` leads from its address to that of the overview."""
         shown = job_contents(snapshot)
         return self._templates.get_template("job.html").render(
@@ -89,10 +195,9 @@ def _shown(snapshot: StatusSnapshot) -> dict[str, object]:
     return {"view": now, "shown": contents(now)}
 
 
-def _assets() -> Mapping[str, Asset]:
+def _assets() -> Mapping[str, PageAsset]:
     found = [entry for entry in files(_PACKAGE).joinpath("assets").iterdir() if "." in entry.name]
-    return {entry.name: Asset(entry.name, entry.read_bytes(), _content_type(entry.name)) for entry in found}
-
-
-def _content_type(name: str) -> str:
-    return _TYPES["." + name.rpartition(".")[2]]
+    types = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+    return {
+        entry.name: PageAsset(entry.name, entry.read_bytes(), types[entry.name.rpartition(".")[2]]) for entry in found
+    }

@@ -17,9 +17,9 @@ import pytest
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
-from supervisor.observability.events.event import ObjectReference
-from supervisor.observability.events.queue import SendResult
-from supervisor.observability.events.recorder import Limits, Recorder
+from supervisor.observability.events.api import SendResult
+from supervisor.observability.events.recorder import EventLimits, EventRecorder
+from supervisor.observability.events.rules import ObjectReference
 from supervisor.observability.journal import JobChanged, NoticeChanged
 from tests.controlplane.ingest.ingest_cluster import EVENTS, IngestScene, condition
 from tests.supervisor.decide.decide_builders import notice, running_job
@@ -36,10 +36,10 @@ _OURS = "job-supervisor.kube-ai.io/supervisor"
 
 
 @asynccontextmanager
-async def recording(here: IngestScene, known: Known, **limits: float) -> AsyncIterator[Recorder]:
+async def recording(here: IngestScene, known: Known, **limits: float) -> AsyncIterator[EventRecorder]:
     server = await ApiServer.connect(str(here.place.kubeconfig), 5.0)
-    bounds = replace(Limits(), **limits)  # type: ignore[arg-type]
-    recorder = Recorder(server, known, "pod-1", Clock(), Bulkhead(Clock()), bounds)
+    bounds = replace(EventLimits(), **limits)  # type: ignore[arg-type]
+    recorder = EventRecorder(server, known, "pod-1", Clock(), Bulkhead(Clock()), bounds)
     task = asyncio.create_task(recorder.run())
     try:
         yield recorder
@@ -49,7 +49,7 @@ async def recording(here: IngestScene, known: Known, **limits: float) -> AsyncIt
         await server.close()
 
 
-def runs(recorder: Recorder, reason: str = "It runs.") -> None:
+def runs(recorder: EventRecorder, reason: str = "It runs.") -> None:
     job = running_job()
     recorder.on_change(JobChanged(None, replace(job, decision=replace(job.decision, reason=reason)), Clock().now()))
 

@@ -9,9 +9,9 @@ from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import AcknowledgementKind, Phase, RequestKind, SupervisedJob, UserRequest
 from supervisor.domain.notice import OPERATOR, SIMULATED, ReclaimNotice
 from supervisor.domain.order import Worker
-from supervisor.observability.groups import MAX_GROUPS, Group, GroupCause, GroupOutcome, Groups
+from supervisor.observability.groups import MAX_GROUPS, DecidedGroup, DecidedGroups, GroupCause, GroupOutcome
+from supervisor.observability.history import PhaseTracker
 from supervisor.observability.journal import JobChanged, JobForgotten
-from supervisor.observability.phase_tracker import PhaseTracker
 from tests.supervisor.decide.decide_builders import (
     METADATA,
     POLICY,
@@ -37,7 +37,7 @@ class Life:
     def __init__(self, job: SupervisedJob, *notices: ReclaimNotice) -> None:
         self.job = job
         self.noticed = noticed(*notices)
-        self.groups = Groups(self.of, POLICY)
+        self.groups = DecidedGroups(self.of, POLICY)
         self.phases = PhaseTracker()
 
     def of(self, _name: JobName) -> Mapping[Host, ReclaimNotice]:
@@ -52,7 +52,7 @@ class Life:
         """As `plan` would."""
         self.becomes(decide(self.job, seeing(self.noticed), at).job, at)
 
-    def only(self) -> Group:
+    def only(self) -> DecidedGroup:
         (group,) = self.groups.all()
         return group
 

@@ -12,8 +12,16 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
-from supervisor.observability.journal import Change, JobChanged, JobForgotten, Journal, Listener, NoticeChanged, changes
-from supervisor.observability.timed_store import TimedStore
+from supervisor.observability.hooks import TimedStore
+from supervisor.observability.journal import (
+    Change,
+    ChangeListener,
+    JobChanged,
+    JobForgotten,
+    Journal,
+    NoticeChanged,
+    changes,
+)
 from supervisor.store.interface import Snapshot, StoreUnavailableError
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import T0, notice, running_job
@@ -49,7 +57,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-async def told(store: SqliteStore, *listeners: Listener) -> tuple[Journal, "asyncio.Task[None]"]:
+async def told(store: SqliteStore, *listeners: ChangeListener) -> tuple[Journal, "asyncio.Task[None]"]:
     journal = Journal(store, listeners, Clock(), Bulkhead(Clock()))
     task = asyncio.create_task(journal.run())
     await asyncio.sleep(0)

@@ -12,9 +12,8 @@ from supervisor.domain.ids import Host, Source
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, SourceState
-from supervisor.observability.groups import Group, GroupOutcome
-from supervisor.observability.paging import START, page
-from supervisor.observability.snapshot import JobStatus, StatusSnapshot
+from supervisor.observability.groups import DecidedGroup, GroupOutcome
+from supervisor.observability.snapshot import START, JobFactsSnapshot, StatusSnapshot, page
 from supervisor.observability.status_view import status_view
 from supervisor.observability.views import HostView, JobView, LeaderView, StatusView
 from supervisor.refusals import Code, Wire
@@ -42,13 +41,13 @@ def agents(*numbers: int) -> dict[Host, AgentState]:
     }
 
 
-def job_seen(job: SupervisedJob, *notices: ReclaimNotice, **changes: Any) -> JobStatus:
+def job_seen(job: SupervisedJob, *notices: ReclaimNotice, **changes: Any) -> JobFactsSnapshot:
     """A job on nodes, all of whose hosts have a stream."""
     fields: dict[str, Any] = {"noticed": noticed(*notices), "placements": None, "streams": first(6), "since": NOW - 30}
-    return JobStatus(job=job, **{**fields, **changes})
+    return JobFactsSnapshot(job=job, **{**fields, **changes})
 
 
-def seen(*jobs: JobStatus, notices: tuple[ReclaimNotice, ...] = (), **changes: Any) -> StatusView:
+def seen(*jobs: JobFactsSnapshot, notices: tuple[ReclaimNotice, ...] = (), **changes: Any) -> StatusView:
     """The view at `NOW`, with agents on all of n1 to n6."""
     fields: dict[str, Any] = {
         "leader": LeaderView(name="pod-0", acts=True, serving_seconds=9.0),
@@ -197,7 +196,7 @@ def test_an_acknowledgement_has_an_age() -> None:
     assert (shown.step, shown.age_seconds) == (41, 4.0)
 
 
-GROUP = Group(
+GROUP = DecidedGroup(
     job=running_job().name,
     uid="job",
     outcome=GroupOutcome.STOPPED,
@@ -260,7 +259,7 @@ def test_a_connected_agent_is_never_taken_for_one_of_a_node_that_is_gone() -> No
 
 
 def test_a_stop_is_late_if_it_was_answered_after_the_end_or_never() -> None:
-    group = Group(
+    group = DecidedGroup(
         job=running_job().name,
         uid="uid",
         outcome=GroupOutcome.STOPPED,

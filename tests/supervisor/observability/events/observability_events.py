@@ -15,8 +15,8 @@ from servicekit.kubernetes.server import ApiServer, always
 from supervisor.domain.ids import Host
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.observability.events.event import ObjectReference
-from supervisor.observability.events.recorder import Limits, Recorder
+from supervisor.observability.events.recorder import EventLimits, EventRecorder
+from supervisor.observability.events.rules import ObjectReference
 from supervisor.observability.journal import JobChanged, NoticeChanged
 from tests.supervisor.decide.decide_builders import notice, running_job
 
@@ -107,7 +107,7 @@ class Scene:
     """A recorder that runs, and the API server that it speaks with."""
 
     server: EventServer
-    recorder: Recorder
+    recorder: EventRecorder
     known: Known
 
     def notices(self, number: int) -> None:
@@ -141,8 +141,8 @@ async def recording(
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     access = Access(url=url, namespace="", tls=None, credentials=_nobody)
     server = ApiServer(access, timeout_seconds, may_write=may_write)
-    bounds = replace(Limits(), **limits)  # type: ignore[arg-type]
-    recorder = Recorder(server, known, "pod-1", Clock(), Bulkhead(Clock()), bounds)
+    bounds = replace(EventLimits(), **limits)  # type: ignore[arg-type]
+    recorder = EventRecorder(server, known, "pod-1", Clock(), Bulkhead(Clock()), bounds)
     task = asyncio.create_task(recorder.run())
     try:
         yield Scene(events, recorder, known)

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
-from supervisor.observability.events.event import OF_JOBS, OF_NOTICES, EventDraft, Priority
-from supervisor.observability.events.queue import EventQueue, PendingEvent, SendResult, TokenBucket
+from supervisor.observability.events.api import PendingEvent, SendResult
+from supervisor.observability.events.recorder import EventQueue, TokenBucket
+from supervisor.observability.events.rules import OF_JOBS, OF_NOTICES, EventDraft, Priority
 from tests.supervisor.decide.decide_builders import T0
 from tests.supervisor.observability.events.observability_events import JOB, pod
 

@@ -22,15 +22,15 @@ from supervisor.domain.job import (
     SupervisedJob,
 )
 from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState
-from supervisor.observability.events.event import (
+from supervisor.observability.events.rules import (
     EVENT_REASONS,
     OF_JOBS,
     OF_NOTICES,
     EventDraft,
-    EventType,
+    EventSeverity,
     ObjectReference,
+    drafts,
 )
-from supervisor.observability.events.rules import drafts
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
 from supervisor.settings import Settings
 from tests.supervisor.cluster.cluster_scene import cluster_scene
@@ -58,7 +58,7 @@ def test_a_notice_is_said_on_its_pods_and_on_its_resource() -> None:
     resource = replace(NOTICE, uid=f"resource of {active.id}")
     assert told(found) == [(each, "ReclaimNoticed", sentence) for each in (pod(1), pod(2), resource)]
     assert [each.related for each in found] == [resource, resource, None]
-    assert {each.reason.type for each in found} == {EventType.WARNING}
+    assert {each.reason.type for each in found} == {EventSeverity.WARNING}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_what_is_ignored_of_a_jobs_requests_is_said_once() -> None:
     more = replace(wrong, spec=replace(wrong.spec, ignored=(*wrong.spec.ignored, "C is ignored.")))
     found = said(JobChanged(fine, wrong, T0))
     assert told(found) == [(each, "RequestIgnored", "A is ignored. B is ignored.") for each in (JOB, TRAINING_JOB)]
-    assert {each.reason.type for each in found} == {EventType.WARNING}
+    assert {each.reason.type for each in found} == {EventSeverity.WARNING}
     assert told(said(JobChanged(None, wrong, T0)))[-1][1:] == ("RequestIgnored", "A is ignored. B is ignored.")
     assert {each.note for each in said(JobChanged(wrong, more, T0))} == {"C is ignored."}
     assert said(JobChanged(more, replace(more, observed=replace(more.observed, revision=9)), T0)) == []
@@ -192,8 +192,8 @@ def test_a_suspension_without_a_checkpoint_is_a_warning() -> None:
     before = decided(running_job(), phase=Phase.STOPPING, stop=stop)
     failed = Acknowledgement(run=1, generation=2, kind=AcknowledgementKind.FAILED, at=T0, error="full", has_left=True)
     for answer, kind in (
-        (failed, EventType.WARNING),
-        (replace(failed, kind=AcknowledgementKind.SAVED), EventType.NORMAL),
+        (failed, EventSeverity.WARNING),
+        (replace(failed, kind=AcknowledgementKind.SAVED), EventSeverity.NORMAL),
     ):
         after = decided(before, phase=Phase.SUSPENDED, stop=None, reason="Over.")
         after = replace(after, observed=replace(after.observed, acknowledgement=answer))

@@ -16,7 +16,7 @@ from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.agent_registry import AgentRegistry, UnconfirmedNotices
 from supervisor.observability.hooks import LiveState
-from supervisor.observability.journal import Change, JobChanged, Listener
+from supervisor.observability.journal import Change, ChangeListener, JobChanged
 from supervisor.store.interface import Snapshot
 from tests.supervisor.decide.decide_builders import POLICY, T0, decide, seeing
 
@@ -28,7 +28,7 @@ class Story:
     job: SupervisedJob
     registry: CollectorRegistry
     notices: dict[Host, ReclaimNotice] = field(default_factory=dict)
-    listeners: Sequence[Listener] = ()
+    listeners: Sequence[ChangeListener] = ()
     at: float = 0.0
 
     def now(self) -> float:

@@ -2,8 +2,8 @@
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from supervisor.observability.hooks import OPERATIONS
 from supervisor.observability.metrics.wiring import Metrics
-from supervisor.observability.timed_store import OPERATIONS
 from supervisor.refusals import Refusals
 
 _FAILURES = "job_supervisor_store_failures_total"

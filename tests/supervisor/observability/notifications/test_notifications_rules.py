@@ -7,10 +7,9 @@ from functools import partial
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import AcknowledgementKind, Phase, Result, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice
-from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged
+from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged, is_late
 from supervisor.observability.notifications.message import NotificationKind, Occurrence
 from supervisor.observability.notifications.occurrences import CoverageWatch, occurrences, recent
-from supervisor.observability.transitions import is_late
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,

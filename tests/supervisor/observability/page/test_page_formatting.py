@@ -11,11 +11,10 @@ from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import OPERATOR, SIMULATED, NoticeClass, NoticeState, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState
-from supervisor.observability.groups import Group, GroupCause, GroupOutcome
+from supervisor.observability.groups import DecidedGroup, GroupCause, GroupOutcome
 from supervisor.observability.page.contents import MAX_ROWS, contents
-from supervisor.observability.page.formatting import announced, checkpoint, countdown, names, span, why
-from supervisor.observability.page.rendering import Renderer
-from supervisor.observability.snapshot import JobStatus, StatusSnapshot
+from supervisor.observability.page.rendering import PageRenderer, announced, checkpoint, countdown, names, span, why
+from supervisor.observability.snapshot import JobFactsSnapshot, StatusSnapshot
 from supervisor.observability.status_view import status_view
 from supervisor.observability.views import AcknowledgementView, GroupView, LeaderView, ProspectView, StatusView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, hosts, notice, noticed, running_job
@@ -29,7 +28,7 @@ def seen(*numbers: int, jobs: int = 1, streams: int = 6) -> StatusSnapshot:
         policy=POLICY,
         leader=LeaderView(name="", acts=True, serving_seconds=1.0),
         jobs=tuple(
-            JobStatus(
+            JobFactsSnapshot(
                 job=running_job(name=f"job-{number:03}"),
                 noticed=noticed(*notices),
                 placements=None,
@@ -211,24 +210,24 @@ def test_a_drill_is_marked() -> None:
     now = seen(1)
     drill = dataclasses.replace(notice(1), source=SIMULATED)
     job = dataclasses.replace(now.jobs[0], noticed=dict.fromkeys(hosts(1), drill))
-    html = Renderer().page(dataclasses.replace(now, notices=(drill,), jobs=(job,)), signed_in=False)
+    html = PageRenderer().page(dataclasses.replace(now, notices=(drill,), jobs=(job,)), signed_in=False)
     assert html.count('<span class="mark warn">drill</span>') == 2
 
 
 def test_what_is_not_durable_yet_is_marked() -> None:
     now = dataclasses.replace(seen(), unconfirmed=(notice(2),))
-    assert "not durable yet" in Renderer().page(now, signed_in=False)
+    assert "not durable yet" in PageRenderer().page(now, signed_in=False)
 
 
 def test_a_lease_that_is_not_certain_is_said() -> None:
     leader = LeaderView(name="supervisor-1", acts=False, serving_seconds=1.0)
-    html = Renderer().page(dataclasses.replace(seen(), leader=leader), signed_in=False)
+    html = PageRenderer().page(dataclasses.replace(seen(), leader=leader), signed_in=False)
     assert "supervisor-1 leads" in html
     assert "makes no decisions" in html
 
 
 def page(snapshot: StatusSnapshot, docs_url: str = "") -> str:
-    return Renderer(docs_url).page(snapshot, signed_in=False)
+    return PageRenderer(docs_url).page(snapshot, signed_in=False)
 
 
 def test_it_says_when_and_by_which_version() -> None:
@@ -258,7 +257,7 @@ def test_problems_lead_to_their_runbooks_if_somebody_serves_them() -> None:
 def test_what_reclaims_cost_is_summed_up() -> None:
     """Only of those of which it is known, and without drills, drains and requests."""
     job = running_job()
-    stopped = Group(
+    stopped = DecidedGroup(
         job=job.name,
         uid=job.uid,
         outcome=GroupOutcome.STOPPED,
@@ -346,7 +345,7 @@ def test_a_notice_that_is_ahead_is_no_reclaim_under_way() -> None:
     view = status_view(now)
     assert contents(view).summary.endswith("Nothing is being reclaimed, 1 job Running.")
     assert [each.notice_class for each in contents(view).reclaims] == [NoticeClass.HINT]
-    assert '<span class="mark">hint</span>' in Renderer().content(now)
+    assert '<span class="mark">hint</span>' in PageRenderer().content(now)
 
 
 def test_connected_nodes_are_counted_by_their_machine() -> None:
@@ -357,7 +356,7 @@ def test_connected_nodes_are_counted_by_their_machine() -> None:
     now = dataclasses.replace(seen(), agents=agents)
     (kind,) = contents(status_view(now)).machines
     assert (kind.nodes, kind.cloud, kind.zone, kind.instance_type, kind.price_class) == (2, "aws", "a", "p4d", "spot")
-    assert "p4d" in Renderer().content(now)
+    assert "p4d" in PageRenderer().content(now)
 
 
 def test_machines_of_which_nothing_is_known_are_not_listed() -> None:

@@ -7,9 +7,8 @@ from urllib.parse import quote, urljoin
 
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
-from supervisor.observability.page.job import JobSnapshot
-from supervisor.observability.page.rendering import Renderer
-from supervisor.observability.snapshot import JobStatus, StatusSnapshot
+from supervisor.observability.page.rendering import PageRenderer
+from supervisor.observability.snapshot import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import LeaderView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, noticed, running_job
 from tests.supervisor.observability.page.page_world import NODES, Answer, get, viewing
@@ -99,7 +98,7 @@ async def test_a_new_supervisor_says_how_far_back_it_knows(tmp_path: Path) -> No
 
 def test_a_cluster_job_shows_its_pods_nodes_and_many_hosts_are_cut() -> None:
     job = replace(running_job(workers=120), name=JobName("team/trainingjob.bert"))
-    status = JobStatus(job=job, noticed=noticed(notice(7)), placements=None, streams=first(120), since=None)
+    status = JobFactsSnapshot(job=job, noticed=noticed(notice(7)), placements=None, streams=first(120), since=None)
     snapshot = StatusSnapshot(
         now=T0,
         policy=POLICY,
@@ -112,8 +111,8 @@ def test_a_cluster_job_shows_its_pods_nodes_and_many_hosts_are_cut() -> None:
         silent={},
         refused={},
     )
-    shown = JobSnapshot(status=snapshot, history=(), stored=(), since=T0)
-    html = Renderer().job(shown, "../../../", signed_in=True)
+    shown = JobPageSnapshot(status=snapshot, history=(), stored=(), since=T0)
+    html = PageRenderer().job(shown, "../../../", signed_in=True)
     assert "And 20 more hosts." in html
     assert html.index("n7</th>") < html.index("n1</th>")
     assert shown.job.job.decision.phase is Phase.RUNNING

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.observability.page import rendering, viewers
-from supervisor.observability.page.contents import Contents, contents
+from supervisor.observability.page import endpoints, rendering
+from supervisor.observability.page.contents import PageContents, contents
 from supervisor.observability.views import StatusView
 from tests.supervisor.observability.page.page_world import NODES, get, stream, viewing
 from tests.testkit.serving import PeerRefusal, Served, serving
@@ -91,7 +91,7 @@ async def test_the_figures_are_said_again_though_nothing_changes(served: Served)
 async def test_everybody_gets_the_same_rendering(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     renderings: list[StatusView] = []
 
-    def counted(view: StatusView) -> Contents:
+    def counted(view: StatusView) -> PageContents:
         renderings.append(view)
         return contents(view)
 
@@ -104,7 +104,7 @@ async def test_everybody_gets_the_same_rendering(served: Served, monkeypatch: py
 
 async def test_no_more_than_so_many_look_at_a_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is told to come later; the page itself still opens."""
-    monkeypatch.setattr(viewers, "MAX_VIEWERS", 1)
+    monkeypatch.setattr(endpoints, "MAX_VIEWERS", 1)
     token = served.peers.tokens.viewer()
     looking = await stream(served.peers, token)
     await looking.line()
@@ -134,7 +134,7 @@ async def test_a_page_that_cannot_be_rendered_harms_nothing(served: Served, monk
     await looking.line()
     with monkeypatch.context() as broken:
 
-        def fail(_view: StatusView) -> Contents:
+        def fail(_view: StatusView) -> PageContents:
             raise RuntimeError("no paper")
 
         broken.setattr(rendering, "contents", fail)
