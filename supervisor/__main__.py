@@ -21,7 +21,7 @@ from servicekit.tls import CertificateUnusable
 from supervisor.domain.ids import NAME_RULE, is_name
 from supervisor.identity.tokens import SecretError, Tokens
 from supervisor.leadership.interface import LeadershipError, LeadershipLost
-from supervisor.pki.errors import KeysError
+from supervisor.pki.keys import KeysError
 from supervisor.settings import PREFIX, Settings, create_data_dir
 from supervisor.store.interface import StoreError
 

@@ -7,12 +7,12 @@ from typing import Protocol
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host
 from supervisor.identity.tokens import (
-    Agent,
+    AgentPrincipal,
     AuthenticationUnavailableError,
     BadTokenError,
     ForeignPodError,
     Principal,
-    Process,
+    ProcessPrincipal,
 )
 
 _NEW_SECONDS = 10.0
@@ -43,11 +43,11 @@ class Verifier(Protocol):
         Raises:
             BadTokenError: The token is invalid, expired or for another audience.
             AuthenticationUnavailableError: The token cannot be checked at present.
-            NotPublishedError: This verifier cannot be used with this API server.
+            KeysNotPublishedError: This verifier cannot be used with this API server.
         """
 
 
-class Pod(Protocol):
+class TokenPod(Protocol):
     """An existing pod."""
 
     @property
@@ -63,14 +63,14 @@ class Pod(Protocol):
         """The node; empty before the pod is bound."""
 
 
-class Pods(Protocol):
+class PodsByUid(Protocol):
     """The cache of the cluster's pods."""
 
     @property
     def synced(self) -> bool:
         """Whether the cache is complete."""
 
-    def pod(self, uid: str) -> Pod | None:
+    def pod(self, uid: str) -> TokenPod | None:
         """The pod of that uid, if it exists."""
 
 
@@ -89,8 +89,8 @@ class PodTokens:
 
     published: Verifier
     reviews: Verifier
-    pods: Pods
-    process_of: Callable[[str], Process | None]
+    pods: PodsByUid
+    process_of: Callable[[str], ProcessPrincipal | None]
     agent_account: str
     clock: Clock
 
@@ -102,22 +102,10 @@ class PodTokens:
             ForeignPodError: The pod is neither an agent's nor a job's.
             AuthenticationUnavailableError: The token cannot be checked at present.
         """
-        claims = await self._claims(token)
-        pod = self._live(claims)
-        if f"{claims.namespace}/{claims.account}" == self.agent_account:
-            return _agent(pod)
-        process = self.process_of(claims.uid)
-        if process is None:
-            raise ForeignPodError(f"pod {claims.namespace}/{claims.pod} belongs to no job")
-        return process
-
-    async def _claims(self, token: str) -> PodClaims:
         try:
-            return await self.published.claims(token)
+            claims = await self.published.claims(token)
         except KeysNotPublishedError:
-            return await self.reviews.claims(token)
-
-    def _live(self, claims: PodClaims) -> Pod:
+            claims = await self.reviews.claims(token)
         pod = self.pods.pod(claims.uid)
         if pod is None and not self.pods.synced:
             raise AuthenticationUnavailableError("the API server is unavailable, and the token's pod is not known")
@@ -127,10 +115,11 @@ class PodTokens:
             raise BadTokenError("the token's pod is gone")
         if (*pod.key, pod.account) != (claims.namespace, claims.pod, claims.account):
             raise BadTokenError("the token's pod is another one")
-        return pod
-
-
-def _agent(pod: Pod) -> Agent:
-    if not pod.node:
-        raise AuthenticationUnavailableError("the agent's pod is on no node yet")
-    return Agent(Host(pod.node))
+        if f"{claims.namespace}/{claims.account}" == self.agent_account:
+            if not pod.node:
+                raise AuthenticationUnavailableError("the agent's pod is on no node yet")
+            return AgentPrincipal(Host(pod.node))
+        process = self.process_of(claims.uid)
+        if process is None:
+            raise ForeignPodError(f"pod {claims.namespace}/{claims.pod} belongs to no job")
+        return process

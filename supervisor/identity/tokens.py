@@ -1,16 +1,17 @@
-"""The supervisor's own tokens, signed with a secret.
+"""Makes and checks the supervisor's own tokens, and authenticates the sender of an Authorization header.
 
-A token identifies one agent and its node, one launcher, the processes of one run of a job, an operator or a viewer.
+A token identifies one agent and its node, one launcher, the processes of one run of a job, an operator or a viewer. It
+is signed with the supervisor's secret. On a cluster, pods have tokens of the API server instead.
 """
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import jwt
 
@@ -20,7 +21,7 @@ from supervisor.domain.ids import Host, JobName, is_name
 from supervisor.failpoints import At
 
 SECRET_FILE = "token-secret"  # noqa: S105 - the file's name, not a secret
-ALGORITHM = "HS256"
+_ALGORITHM = "HS256"
 _AUDIENCE = "elastic-job-supervisor"
 _SECRET_BYTES = 32
 _MAX_VERIFIED = 4096
@@ -44,22 +45,22 @@ class SecretError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
-    """An agent, which may report for one node."""
+class AgentPrincipal:
+    """An agent may report for one node."""
 
     node: Host
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher:
-    """A launcher, which may register jobs and report for its own jobs."""
+class LauncherPrincipal:
+    """A launcher may register jobs and report for its own jobs."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """A training process, which may report for one run of one job.
+class ProcessPrincipal:
+    """A training process may report for one run of one job.
 
     The token of a pod names the pod but no run: then `run` is None and stands for the job's run at the first message,
     and `host` is the pod. With other tokens `host` is None, and the process names its host.
@@ -73,23 +74,23 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """A viewer, who may read the status. The token expires at `until` (Unix seconds); None: never."""
+    """A viewer may read the status. The token expires at `until` (Unix seconds); None: never."""
 
     until: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator(Viewer):
-    """An operator, who may also steer jobs, drain nodes and hold drills; `name` appears in log, reasons and notices."""
+    """An operator may also steer jobs, drain nodes and hold drills; `name` appears in log, reasons and notices."""
 
     name: str
 
 
-Principal = Agent | Launcher | Process | Viewer
+Principal = AgentPrincipal | LauncherPrincipal | ProcessPrincipal | Viewer
 
 
 class Tokens:
-    """Makes and checks tokens."""
+    """Makes and checks tokens that are signed with a secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -117,7 +118,7 @@ class Tokens:
         return self._sign({"kind": "agent", "node": node}, until)
 
     def launcher(self, name: str, until: float | None = None) -> str:
-        """Makes a token for one launcher."""
+        """Makes a token for one launcher, valid as that of an agent."""
         return self._sign({"kind": "launcher", "name": name}, until)
 
     def process(self, job: str, uid: str, run: int) -> str:
@@ -125,11 +126,9 @@ class Tokens:
         return self._sign({"kind": "process", "job": job, "uid": uid, "run": run})
 
     def viewer(self, until: float | None = None) -> str:
-        """Makes a token for viewers."""
         return self._sign({"kind": "viewer"}, until)
 
     def operator(self, name: str, until: float | None = None) -> str:
-        """Makes a token for an operator."""
         return self._sign({"kind": "operator", "name": name}, until)
 
     def authenticate(self, authorization: str | None) -> Principal:
@@ -145,9 +144,8 @@ class Tokens:
         return _principal(claims)
 
     def _verify(self, token: str) -> Mapping[str, Any]:
-        """Returns the claims of a token. Raises BadTokenError."""
         try:
-            return jwt.decode(token, self._secret, algorithms=[ALGORITHM], audience=_AUDIENCE)
+            return jwt.decode(token, self._secret, algorithms=[_ALGORITHM], audience=_AUDIENCE)
         except jwt.ExpiredSignatureError as error:  # Raised only after the signature was verified.
             raise BadTokenError("the token has expired") from error
         except (
@@ -159,7 +157,40 @@ class Tokens:
 
     def _sign(self, claims: dict[str, Any], until: float | None = None) -> str:
         expiry = {} if until is None else {"exp": int(until)}
-        return jwt.encode({**claims, **expiry, "aud": _AUDIENCE}, self._secret, algorithm=ALGORITHM)
+        return jwt.encode({**claims, **expiry, "aud": _AUDIENCE}, self._secret, algorithm=_ALGORITHM)
+
+
+class PodAuthenticator(Protocol):
+    """Authenticates tokens of pods."""
+
+    def authenticate(self, token: str) -> Awaitable[Principal]:
+        """Returns the principal of a token."""
+
+
+class Authenticator:
+    """Accepts the supervisor's own tokens, and on a cluster those of pods."""
+
+    def __init__(self, tokens: Tokens, pods: PodAuthenticator | None = None) -> None:
+        self._tokens = tokens
+        self._pods = pods
+
+    async def authenticate(self, authorization: str | None) -> Principal:
+        """Returns the principal that sent an Authorization header.
+
+        Raises:
+            BadTokenError: The token is missing or invalid.
+            ForeignPodError: The pod is neither an agent's nor a job's.
+            AuthenticationUnavailableError: The token cannot be checked at present.
+        """
+        if self._pods is None:
+            return self._tokens.authenticate(authorization)
+        token = token_in(authorization)
+        try:
+            # API servers sign with asymmetric keys.
+            is_ours = jwt.get_unverified_header(token).get("alg") == _ALGORITHM
+        except (jwt.InvalidTokenError, ValueError):  # Our own check refuses it.
+            is_ours = True
+        return self._tokens.authenticate(authorization) if is_ours else await self._pods.authenticate(token)
 
 
 def token_in(authorization: str | None) -> str:
@@ -177,11 +208,11 @@ def token_in(authorization: str | None) -> str:
 def _principal(claims: Mapping[str, Any]) -> Principal:
     match claims:
         case {"kind": "agent", "node": str(node)} if is_name(node):
-            return Agent(Host(node))
+            return AgentPrincipal(Host(node))
         case {"kind": "launcher", "name": str(name)} if is_name(name):
-            return Launcher(name)
+            return LauncherPrincipal(name)
         case {"kind": "process", "job": str(job), "uid": str(uid), "run": int(run)}:
-            return Process(JobName(job), uid, run)
+            return ProcessPrincipal(JobName(job), uid, run)
         case {"kind": "viewer"}:
             return Viewer(until=_until(claims))
         case {"kind": "operator", "name": str(name)} if is_name(name):

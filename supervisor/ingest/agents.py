@@ -15,7 +15,7 @@ from supervisor.decide.notices import replaced
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.notice import NOT_OF_AGENTS, ReclaimNotice, Report, SubjectKind
 from supervisor.failpoints import At
-from supervisor.identity.tokens import Agent, AuthenticationUnavailableError, BadTokenError, ForeignPodError
+from supervisor.identity.tokens import AgentPrincipal, AuthenticationUnavailableError, BadTokenError, ForeignPodError
 from supervisor.ingest.agent_registry import AgentState
 from supervisor.ingest.agent_reports import (
     MAX_SOURCES,
@@ -184,7 +184,7 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
     async def _node_of_token(self, context: _Context) -> Host:
         header = dict(context.invocation_metadata() or ()).get("authorization")
         principal = await self._deps.authenticate(header if isinstance(header, str) else None)
-        if not isinstance(principal, Agent):
+        if not isinstance(principal, AgentPrincipal):
             raise ForeignTokenError("the token is not an agent's")
         return principal.node
 

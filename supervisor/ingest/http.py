@@ -114,7 +114,7 @@ async def require_principal(kind: type[T], request: web.Request, authenticate: A
     """
     principal = await authenticate(request.headers.get("Authorization"))
     if not isinstance(principal, kind):
-        name = kind.__name__.lower()
+        name = kind.__name__.removesuffix("Principal").lower()
         raise ForeignTokenError(f"this needs the token of {'an' if name[0] in 'aeio' else 'a'} {name}")
     return principal
 

@@ -21,7 +21,7 @@ from supervisor.domain.job import Framework, OnLoss, Result, Spec, SupervisedJob
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import UNKNOWN, Launchers
 from supervisor.fanout.lines import LineStream
-from supervisor.identity.tokens import Launcher
+from supervisor.identity.tokens import LauncherPrincipal
 from supervisor.ingest.errors import TooManyError
 from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
 from supervisor.refusals import Code, Refusals, Wire
@@ -228,7 +228,7 @@ class LauncherEndpoints:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Registers the job and sends orders until either side ends."""
-        launcher = await require_principal(Launcher, request, self.authenticate)
+        launcher = await require_principal(LauncherPrincipal, request, self.authenticate)
         hello = await body(request, LauncherHello, _MAX_BYTES)
         failpoint(At.HELLO_RECEIVED)
         job = await self._register(launcher.name, hello)
@@ -252,7 +252,7 @@ class LauncherEndpoints:
 
     async def report(self, request: web.Request) -> web.Response:
         """Stores a report. If its hosts exceed the quota, it stores only some of them and tells the launcher once."""
-        launcher = await require_principal(Launcher, request, self.authenticate)
+        launcher = await require_principal(LauncherPrincipal, request, self.authenticate)
         sent = await body(request, PostedLauncherReport, _MAX_BYTES)
         name, report = JobName(sent.job), sent.value()
         known = self._registered(name, launcher.name, sent.instance)

@@ -22,7 +22,7 @@ from supervisor.failpoints import At
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes, ProcessStream
 from supervisor.fanout.ranks import Measurements, RankStates, Saves, Statement
-from supervisor.identity.tokens import Process
+from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.ingest.errors import ForeignTokenError, MalformedError, TooManyError
 from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
 from supervisor.refusals import Refusals, readable
@@ -155,7 +155,7 @@ class PostedProcessReport(ProcessMessage, frozen=True, kw_only=True):
         )
 
 
-def sender_run(store: Store, principal: Process, named: int | None) -> tuple[JobId, int]:
+def sender_run(store: Store, principal: ProcessPrincipal, named: int | None) -> tuple[JobId, int]:
     """Returns the job and run of a message: the run of its token, if the token names one, or else `named`, its own.
 
     Raises:
@@ -190,7 +190,7 @@ class ProcessEndpoints:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Sends directives until either side ends."""
-        principal = await require_principal(Process, request, self.authenticate)
+        principal = await require_principal(ProcessPrincipal, request, self.authenticate)
         hello = await body(request, PostedProcessHello, MAX_MESSAGE_BYTES)
         worker = self.admit(principal, hello)
         lines = LineStream(request, self.refusals)
@@ -203,11 +203,11 @@ class ProcessEndpoints:
 
     async def report(self, request: web.Request) -> web.Response:
         """Handles a changed rank and an answer to an agreement, or stores an acknowledgement."""
-        principal = await require_principal(Process, request, self.authenticate)
+        principal = await require_principal(ProcessPrincipal, request, self.authenticate)
         await self.accept(principal, await body(request, PostedProcessReport, MAX_MESSAGE_BYTES))
         return done()
 
-    def admit(self, principal: Process, hello: PostedProcessHello) -> Worker:
+    def admit(self, principal: ProcessPrincipal, hello: PostedProcessHello) -> Worker:
         """Returns the process that a hello is from.
 
         Raises:
@@ -226,7 +226,7 @@ class ProcessEndpoints:
             self.ranks.said(worker, hello.statement(hello.agreement))
             self.on_step(worker, hello.step)
 
-    async def accept(self, principal: Process, sent: PostedProcessReport) -> None:
+    async def accept(self, principal: ProcessPrincipal, sent: PostedProcessReport) -> None:
         """Handles a report.
 
         Raises:
@@ -263,7 +263,7 @@ class ProcessEndpoints:
         if sent.kind in _ACKNOWLEDGEMENTS and not is_late:
             await self._acknowledge(worker, sent)
 
-    def _sender(self, principal: Process, message: ProcessMessage) -> Worker:
+    def _sender(self, principal: ProcessPrincipal, message: ProcessMessage) -> Worker:
         """Returns the process that sent a message. Its token may name its host."""
         job, run = sender_run(self.store, principal, message.run)
         return Worker(message.process, job, run, principal.host or Host(message.host), message.rank)

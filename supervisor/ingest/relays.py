@@ -16,7 +16,7 @@ from supervisor.domain.ids import JobName
 from supervisor.fanout import processes as fanout
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import RelayStream
-from supervisor.identity.tokens import Process
+from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.ingest.errors import OversizedError, TooManyError, UnknownRelayError
 from supervisor.ingest.http import body, decode, printable, refused, require_principal
 from supervisor.ingest.processes import (
@@ -65,7 +65,7 @@ JobOfToken = tuple[JobName, str]
 
 @dataclass(frozen=True, slots=True)
 class _OpenRelay:
-    principal: Process
+    principal: ProcessPrincipal
     relay: RelayStream
 
 
@@ -81,7 +81,7 @@ class RelayEndpoints:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Sends the lines of the processes that join, until either side ends."""
-        principal = await require_principal(Process, request, self.processes.authenticate)
+        principal = await require_principal(ProcessPrincipal, request, self.processes.authenticate)
         hello = await body(request, RelayHello, MAX_MESSAGE_BYTES)
         job = principal.job, principal.uid
         relays = self._relays.get(job, {})
@@ -101,7 +101,7 @@ class RelayEndpoints:
 
     async def messages(self, request: web.Request) -> web.Response:
         """Answers each message: `{}` if it was accepted, otherwise its refusal."""
-        principal = await require_principal(Process, request, self.processes.authenticate)
+        principal = await require_principal(ProcessPrincipal, request, self.processes.authenticate)
         batch = await body(request, RelayBatch, _MAX_BYTES)
         opened = self._relays.get((principal.job, principal.uid), {}).get(batch.relay)
         if opened is None or opened.principal != principal:

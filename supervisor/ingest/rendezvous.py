@@ -13,10 +13,11 @@ from supervisor.decide.situation import KnownRound, Member, StoreAddress
 from supervisor.domain.ids import Host
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.members import MemberId, MemberStreams
-from supervisor.identity.tokens import Process
+from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.ingest.errors import TooManyError
 from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
-from supervisor.ingest.processes import Count, Text, sender_run
+from supervisor.ingest.launchers import Count
+from supervisor.ingest.processes import Text, sender_run
 from supervisor.refusals import Refusals
 from supervisor.store.interface import Store
 
@@ -95,7 +96,7 @@ class RendezvousEndpoints:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Sends the present rounds until either side ends."""
-        principal = await require_principal(Process, request, self.authenticate)
+        principal = await require_principal(ProcessPrincipal, request, self.authenticate)
         hello = await body(request, MemberHello, _MAX_BYTES)
         sender = self._sender(principal, hello)
         if self.members.count(sender.job) >= _MAX_MEMBERS:
@@ -110,14 +111,14 @@ class RendezvousEndpoints:
 
     async def report(self, request: web.Request) -> web.Response:
         """Replaces the state of a member by the reported one."""
-        principal = await require_principal(Process, request, self.authenticate)
+        principal = await require_principal(ProcessPrincipal, request, self.authenticate)
         sent = await body(request, MemberReport, _MAX_BYTES)
         sender = self._sender(principal, sent)
         if not self.members.report(sender, self._member(sender, sent.state), sent.revision):
             raise OlderRevisionError("the elastic agent has no stream, or has reported something newer")
         return done()
 
-    def _sender(self, principal: Process, message: MemberHello) -> MemberId:
+    def _sender(self, principal: ProcessPrincipal, message: MemberHello) -> MemberId:
         """Returns the member that sent a message. Its token may name its host. Raises as `sender_run`."""
         job, run = sender_run(self.store, principal, message.run)
         return MemberId(job, run, principal.host or Host(message.host), message.member)

@@ -8,7 +8,7 @@ from servicekit.kubernetes.objects import Owner
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import JobName, cluster_job
 from supervisor.failpoints import At
-from supervisor.identity.tokens import Process
+from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.jobs.batchjob.kind import BATCHJOB
 from supervisor.jobs.jobset.kind import JOBSET
 from supervisor.jobs.kind import AnyKind, JobReference
@@ -69,10 +69,10 @@ def job_of(pod: Pod, owner_of: OwnerOf = lambda job: job) -> JobReference | None
     return next((owner_of(each) for each in references if each.uid), None)
 
 
-def process_of(pod: Pod | None, owner_of: OwnerOf = lambda job: job) -> Process | None:
+def process_of(pod: Pod | None, owner_of: OwnerOf = lambda job: job) -> ProcessPrincipal | None:
     """The training process of a pod that a job owns; None for other pods. Its run is None: the job knows it."""
     job = None if pod is None else job_of(pod, owner_of)
-    return None if pod is None or job is None else Process(job.name, job.uid, run=None, host=pod.host)
+    return None if pod is None or job is None else ProcessPrincipal(job.name, job.uid, run=None, host=pod.host)
 
 
 def failpoints() -> tuple[StrEnum, ...]:

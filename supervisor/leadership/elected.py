@@ -1,18 +1,35 @@
-"""Leadership by a Kubernetes Lease."""
+"""Elects the leader by a Kubernetes Lease, and keeps the label by which the Service selects the leader's pod."""
 
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
+
+import msgspec
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from servicekit.faults import Fault
+from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.election import Election, ElectionConfig, LeaseLostError
-from servicekit.kubernetes.errors import ApiError, ConfigurationError
-from servicekit.kubernetes.objects import ObjectKey
+from servicekit.kubernetes.errors import ApiError, ConfigurationError, ConflictError, NotFoundError
+from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
-from supervisor.leadership.interface import LeadershipError, LeadershipLost
-from supervisor.leadership.label import LeaderLabel
+from servicekit.reconcile import reconcile
+from supervisor.leadership.interface import Leadership, LeadershipError, LeadershipLost
+
+LABEL = "job-supervisor.kube-ai.io/leader"
+_LEADS = "true"
+_INSTALLATION_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/instance")
+"""Labels that all pods of one installation share."""
+
+_PODS = Resource(group="", version="v1", kind="Pod", plural="pods", namespaced=True)
+_CHECK_SECONDS = 10.0
+"""The interval of checks: without the label the Service has no endpoint. Each check is two requests."""
+
+_RETRY_SECONDS = 0.5
 
 _ANSWERED_WITHIN = 2 / 3
 """The time limit of a request, as a part of the lease's duration: a longer one leaves no time for a second attempt."""
@@ -105,3 +122,61 @@ class ElectedLeadership:
         """Releases the lease for the next leader. Call it when this supervisor has stopped acting."""
         await self._election.release()
         await self._server.close()
+
+
+class _LabelledMetadata(Metadata, frozen=True, rename="camel"):
+    labels: Mapping[str, str] = {}
+
+
+class _LabelledPod(msgspec.Struct, frozen=True):
+    metadata: _LabelledMetadata
+
+
+class LeaderLabel:
+    """Sets the label on `own`, the pod of this process, and removes it from the other pods of the installation."""
+
+    def __init__(
+        self, server: ApiServer, own: ObjectKey, leadership: Leadership, clock: Clock, bulkhead: Bulkhead
+    ) -> None:
+        self._bulkhead = bulkhead
+        self._server = server
+        self._own = own
+        self._leadership = leadership
+        self._fault = Fault("leader label", clock)
+
+    async def run(self) -> None:
+        """Root task of the leader; removes the label when it ends."""
+        try:
+            await reconcile("leader.label", self.once, self._bulkhead)
+        finally:
+            with suppress(ApiError):
+                await self._mark(await self._pods().get(self._own), None)
+
+    async def once(self) -> float:
+        """Makes this pod the only one with the label; returns the seconds until the next check."""
+        if not self._leadership.may_act():
+            return _RETRY_SECONDS
+        try:
+            own = await self._pods().get(self._own)
+            if own.metadata.labels.get(LABEL) != _LEADS:
+                await self._mark(own, _LEADS)
+            # A leader that was killed keeps its label, and its container may have restarted.
+            shared = {name: value for name, value in own.metadata.labels.items() if name in _INSTALLATION_LABELS}
+            labels = {LABEL: _LEADS, **shared}
+            others = await self._pods(",".join(f"{name}={value}" for name, value in labels.items())).list()
+            for other in others.objects:
+                if other.metadata.key != self._own:
+                    with suppress(NotFoundError, ConflictError):
+                        await self._mark(other, None)
+        except ApiError as error:
+            self._fault.failed(str(error))
+            return _RETRY_SECONDS
+        self._fault.recovered()
+        return _CHECK_SECONDS
+
+    async def _mark(self, pod: _LabelledPod, value: str | None) -> None:
+        await self._pods().merge(pod, {}, metadata={"labels": {LABEL: value}})
+
+    def _pods(self, labels: str = "") -> ResourceClient[_LabelledPod]:
+        selection = Selection(namespace=self._own.namespace, labels=labels)
+        return ResourceClient(self._server, _PODS, partial(msgspec.json.decode, type=_LabelledPod), selection)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -34,7 +34,7 @@ _RETRY_SECONDS = 2.0
 _log = structlog.get_logger()
 
 
-class _ConfigMap(msgspec.Struct, frozen=True):
+class _TrustConfigMap(msgspec.Struct, frozen=True):
     metadata: Metadata
     data: Mapping[str, str] | None = None
 
@@ -47,17 +47,9 @@ class _Webhook(msgspec.Struct, frozen=True, rename="camel"):
     client_config: _ClientConfig
 
 
-class _Configuration(msgspec.Struct, frozen=True):
+class _WebhookList(msgspec.Struct, frozen=True):
     metadata: Metadata
     webhooks: Sequence[_Webhook] = ()
-
-
-def _config_map(data: bytes | msgspec.Raw) -> _ConfigMap:
-    return msgspec.json.decode(data, type=_ConfigMap)
-
-
-def _configuration(data: bytes | msgspec.Raw) -> _Configuration:
-    return msgspec.json.decode(data, type=_Configuration)
 
 
 class TrustTarget(Protocol):
@@ -78,7 +70,7 @@ class CaConfigMap:
     """A ConfigMap, which is created if it does not exist; its other entries are kept."""
 
     def __init__(self, server: ApiServer, key: ObjectKey) -> None:
-        self._maps = ResourceClient(server, _CONFIG_MAPS, _config_map)
+        self._maps = ResourceClient(server, _CONFIG_MAPS, partial(msgspec.json.decode, type=_TrustConfigMap))
         self._key = key
 
     async def publish(self, trusted: bytes) -> None:
@@ -101,7 +93,7 @@ class WebhookConfiguration:
     """A MutatingWebhookConfiguration with our webhooks only; the installation creates it."""
 
     def __init__(self, server: ApiServer, name: str) -> None:
-        self._configurations = ResourceClient(server, _WEBHOOKS, _configuration)
+        self._configurations = ResourceClient(server, _WEBHOOKS, partial(msgspec.json.decode, type=_WebhookList))
         self._key = ObjectKey("", name)
 
     async def publish(self, trusted: bytes) -> None:
@@ -117,12 +109,6 @@ class WebhookConfiguration:
         return f"MutatingWebhookConfiguration {self._key.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Watched:
-    target: TrustTarget
-    fault: Fault
-
-
 class TrustPublisher:
     """Keeps the CAs published in all targets.
 
@@ -131,7 +117,7 @@ class TrustPublisher:
         trusted: Returns the CAs as PEM.
         may_act: Whether this supervisor leads.
         clock: For the log.
-        bulkhead: Keeps what nobody foresaw with its target.
+        bulkhead: Confines an unforeseen error to its target.
     """
 
     def __init__(
@@ -143,7 +129,7 @@ class TrustPublisher:
         bulkhead: Bulkhead,
     ) -> None:
         self._bulkhead = bulkhead
-        self._watched = [_Watched(target, Fault(f"CA in {target}", clock)) for target in targets]
+        self._faults = {target: Fault(f"CA in {target}", clock) for target in targets}
         self._trusted = trusted
         self._may_act = may_act
 
@@ -155,20 +141,17 @@ class TrustPublisher:
         """Checks all targets; returns the seconds until the next check."""
         if not self._may_act():
             return _RETRY_SECONDS
-        went_well = [await self._is_settled(each) for each in self._watched]
-        return _CHECK_SECONDS if all(went_well) else _RETRY_SECONDS
-
-    async def _is_settled(self, watched: _Watched) -> bool:
-        with self._bulkhead.guard("trust", str(watched.target)):
-            return await self._settle(watched)
-        return False
-
-    async def _settle(self, watched: _Watched) -> bool:
-        try:
-            with suppress(ConflictError):  # The next check reads the new version.
-                await watched.target.publish(self._trusted())
-        except ApiError as error:
-            watched.fault.failed(str(error))
-            return False
-        watched.fault.recovered()
-        return True
+        settled = True
+        for target, fault in self._faults.items():
+            is_settled = False
+            with self._bulkhead.guard("trust", str(target)):
+                try:
+                    with suppress(ConflictError):  # The next check reads the new version.
+                        await target.publish(self._trusted())
+                except ApiError as error:
+                    fault.failed(str(error))
+                else:
+                    fault.recovered()
+                    is_settled = True
+            settled = settled and is_settled
+        return _CHECK_SECONDS if settled else _RETRY_SECONDS

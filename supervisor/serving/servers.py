@@ -1,9 +1,13 @@
-"""The servers: gRPC for agents, HTTP for launchers, training processes and viewers; both with TLS or both without."""
+"""Runs the servers, gRPC for agents, HTTP for launchers, training processes and viewers, and answers the probes.
+
+Both servers have TLS, or neither has.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +21,7 @@ from servicekit.address import Address
 from servicekit.failpoints import failpoint
 from servicekit.files import draft_beside
 from servicekit.http_server import Drop, GuardedSite, timed
+from servicekit.lifecycle import Health
 from servicekit.tls import ServerCertificate
 from supervisor.failpoints import At
 from supervisor.ingest.agents import ReclaimService
@@ -42,6 +47,29 @@ class Endpoints(Protocol):
 
     def routes(self) -> list[web.RouteDef]:
         """The paths and their handlers."""
+
+
+class ServingState(StrEnum):
+    """The progress of the start."""
+
+    STARTING = "starting"
+    STANDING_BY = "standing by"
+    SERVING = "serving"
+
+
+@dataclass(slots=True)
+class SupervisorHealth:
+    """Live: the event loop runs. Ready: it serves or can take over, so that replicas can be rolled one by one."""
+
+    standing: ServingState = ServingState.STARTING
+
+    def live(self) -> Health:
+        """Healthy while the process answers: nothing outside it can make this fail."""
+        return Health(ok=True, detail={"standing": self.standing})
+
+    def ready(self) -> Health:
+        """Healthy once the store has been read."""
+        return Health(ok=self.standing is not ServingState.STARTING, detail={"standing": self.standing})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +133,14 @@ class Servers:
         server.add_generic_rpc_handlers((self.agents,))
         address = self.settings.grpc
         try:
-            port = self._add_port(server, str(address))
+            if self.certificate is None:
+                port = server.add_insecure_port(str(address))
+            else:
+                port = server.add_secure_port(str(address), _credentials(self.certificate))
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address} for agents") from error
         await server.start()
         return server, Address(address.host, port)
-
-    def _add_port(self, server: grpc.aio.Server, address: str) -> int:
-        if self.certificate is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, _credentials(self.certificate))
 
 
 def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:

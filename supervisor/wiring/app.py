@@ -32,8 +32,7 @@ from supervisor.fanout.lines import Heartbeat, HeartbeatStreams
 from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates, Saves
-from supervisor.identity.authenticator import Authenticator
-from supervisor.identity.tokens import Tokens
+from supervisor.identity.tokens import Authenticator, Tokens
 from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry, UnconfirmedNotices
 from supervisor.ingest.agent_reports import AgentDependencies, PodReports
 from supervisor.ingest.agents import ReclaimService

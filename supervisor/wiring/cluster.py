@@ -24,9 +24,8 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import API_SOURCES, EVENT_REASON, ReclaimNotice, Subject, SubjectKind
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import Saves
-from supervisor.identity.jwks import JwksVerifier
 from supervisor.identity.pod_tokens import PodTokens
-from supervisor.identity.token_review import TokenReviewVerifier
+from supervisor.identity.verifiers import JwksVerifier, TokenReviewVerifier
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.ingest.cluster.reconciler import SignalReconciler
 from supervisor.ingest.cluster.signals import pod_subject

@@ -12,9 +12,8 @@ from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import Leadership
-from supervisor.pki.errors import KeysError
-from supervisor.pki.keys_secret import KeysSecret
-from supervisor.pki.renewal import CertificateOptions, CertificateRenewer
+from supervisor.pki.keys import KeysError
+from supervisor.pki.renewal import CertificateOptions, CertificateRenewer, KeysSecret
 from supervisor.pki.trust import CaConfigMap, TrustPublisher, TrustTarget, WebhookConfiguration
 from supervisor.settings import Settings
 

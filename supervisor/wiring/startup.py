@@ -22,7 +22,7 @@ from supervisor.leadership.interface import AlwaysLeader
 from supervisor.observability.hooks import MetricsHooks, NoMetrics
 from supervisor.observability.notifications.config import ConfigError, NotificationConfig, load
 from supervisor.refusals import Refusals
-from supervisor.serving.health import ServingState, SupervisorHealth
+from supervisor.serving.servers import ServingState, SupervisorHealth
 from supervisor.settings import PREFIX, Settings, StoreKind, create_data_dir
 from supervisor.store.sqlite import SqliteStore
 from supervisor.webhook.injection import CaFile

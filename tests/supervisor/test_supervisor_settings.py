@@ -12,7 +12,7 @@ import pytest
 from servicekit.settings import SettingsError, load
 from supervisor.__main__ import main
 from supervisor.domain.ids import Host
-from supervisor.identity.tokens import Agent, Launcher, Operator, Tokens, Viewer
+from supervisor.identity.tokens import AgentPrincipal, LauncherPrincipal, Operator, Tokens, Viewer
 from supervisor.settings import PREFIX, Settings
 
 SHARED = {"STORE": "kubernetes", "KEYS_SECRET": "keys"}
@@ -255,7 +255,7 @@ def test_a_token_is_written_for_its_owner_alone(tmp_path: Path) -> None:
     assert (outcome.returncode, outcome.stdout) == (0, "")
     assert file.stat().st_mode & 0o777 == 0o600
     token = file.read_text("utf-8").strip()
-    assert Tokens.load(tmp_path / "d").authenticate(f"Bearer {token}") == Agent(Host("gpu-1"))
+    assert Tokens.load(tmp_path / "d").authenticate(f"Bearer {token}") == AgentPrincipal(Host("gpu-1"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "gpu-1.token"]
 
 
@@ -279,8 +279,8 @@ def test_wrong_usage_ends_with_64(arguments: list[str], capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "principal"),
     [
-        (["agent", "--node", "n1"], Agent(Host("n1"))),
-        (["launcher", "--name", "me"], Launcher("me")),
+        (["agent", "--node", "n1"], AgentPrincipal(Host("n1"))),
+        (["launcher", "--name", "me"], LauncherPrincipal("me")),
         (["viewer"], Viewer()),
         (["operator", "--name", "ann"], Operator(name="ann")),
     ],

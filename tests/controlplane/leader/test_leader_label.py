@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.leadership.label import LABEL
+from supervisor.leadership.elected import LABEL
 from tests.controlplane.leader.leader_replicas import LeaderReplicas
 from tests.testkit.controlplane.installed import OWN_RULES, RULES, InstalledPlace
 from tests.testkit.controlplane.namespace import Namespace

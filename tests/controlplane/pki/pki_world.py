@@ -20,7 +20,7 @@ from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.identity.tokens import Tokens
 from supervisor.pki.keys import CA, TOKENS
-from supervisor.pki.keys_secret import KeysSecret
+from supervisor.pki.renewal import KeysSecret
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import PREFIX
 from tests.controlplane.leader.leader_replicas import LeaderReplica, LeaderReplicas

@@ -7,8 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from supervisor.pki.authority import DAY, Authority, pem
-from supervisor.pki.keys import CA, CA_KEY, TOKENS, Keys
+from supervisor.pki.keys import CA, CA_KEY, DAY, TOKENS, CertificateAuthority, Keys, pem
 from tests.controlplane.pki.pki_world import CONFIG_MAP_PATH, SECRET_PATH, Shared, leaf, ports, serves_another
 from tests.testkit.controlplane.outages import frozen
 from tests.testkit.serving import hello
@@ -17,7 +16,7 @@ from tests.testkit.waiting import until
 pytestmark = pytest.mark.long
 
 NODES = ["n1", "n2", "n3"]
-ENDED = Authority.make(time.time() - 2 * DAY, days=1)
+ENDED = CertificateAuthority.make(time.time() - 2 * DAY, days=1)
 SHORT = 0.006
 """Hours: some 22 s, of which a third is left after fourteen; looked at every two."""
 

@@ -21,21 +21,20 @@ from jwt.utils import base64url_encode
 from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
 from supervisor.domain.ids import Host, JobName
-from supervisor.identity import jwks as published
-from supervisor.identity.authenticator import Authenticator
-from supervisor.identity.jwks import JwksVerifier
+from supervisor.identity import verifiers as published
 from supervisor.identity.pod_tokens import PodTokens
-from supervisor.identity.token_review import TokenReviewVerifier
 from supervisor.identity.tokens import (
-    Agent,
+    AgentPrincipal,
     AuthenticationUnavailableError,
+    Authenticator,
     BadTokenError,
     ForeignPodError,
     Principal,
-    Process,
+    ProcessPrincipal,
     Tokens,
     Viewer,
 )
+from supervisor.identity.verifiers import JwksVerifier, TokenReviewVerifier
 from tests.testkit.waiting import until
 
 AUDIENCE = "us"
@@ -86,9 +85,9 @@ class FakePods:
     def pod(self, uid: str) -> FakePod | None:
         return self.known.get(uid)
 
-    def process(self, uid: str) -> Process | None:
+    def process(self, uid: str) -> ProcessPrincipal | None:
         pod = self.known[uid]
-        return None if pod.job is None else Process(pod.job, "uid-of-train", None, Host(pod.key[1]))
+        return None if pod.job is None else ProcessPrincipal(pod.job, "uid-of-train", None, Host(pod.key[1]))
 
 
 @dataclass
@@ -219,7 +218,7 @@ def bound(
     }
 
 
-WORKER = Process(JobName("space/trainingjob.train"), "uid-of-train", None, Host("worker-0"))
+WORKER = ProcessPrincipal(JobName("space/trainingjob.train"), "uid-of-train", None, Host("worker-0"))
 
 
 async def test_a_pods_token_names_job_and_host_and_an_agents_its_node(scene: Scene) -> None:
@@ -227,7 +226,7 @@ async def test_a_pods_token_names_job_and_host_and_an_agents_its_node(scene: Sce
     assert await scene.authenticate(signed()) == WORKER
     scene.pods.known["agent"] = FakePod(key=("system", "a"), account="agent", node="node2", job=None)
     agent = signed(to=bound("agent", "a", "system", "agent"))
-    assert await scene.authenticate(agent) == Agent(Host("node2"))
+    assert await scene.authenticate(agent) == AgentPrincipal(Host("node2"))
     assert scene.count(KEYS) == 1
 
 

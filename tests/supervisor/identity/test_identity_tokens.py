@@ -12,20 +12,24 @@ from typing import Any
 import grpc
 import jwt
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from supervisor.__main__ import main
 from supervisor.domain.ids import Host, JobName
 from supervisor.identity.tokens import (
     SECRET_FILE,
-    Agent,
+    AgentPrincipal,
     BadTokenError,
-    Launcher,
+    LauncherPrincipal,
     Operator,
-    Process,
+    Principal,
+    ProcessPrincipal,
     SecretError,
     Tokens,
     Viewer,
 )
+from supervisor.ingest.errors import ForeignTokenError
+from supervisor.ingest.http import require_principal
 from tests.testkit.serving import PeerRefusal, Served, launcher_hello
 
 SECRET = b"s" * 64
@@ -49,9 +53,9 @@ def unsigned() -> str:
 @pytest.mark.parametrize(
     ("token", "principal"),
     [
-        (TOKENS.agent("n1"), Agent(Host("n1"))),
-        (TOKENS.launcher("me"), Launcher("me")),
-        (TOKENS.process("job", "uid", 3), Process(JobName("job"), "uid", 3)),
+        (TOKENS.agent("n1"), AgentPrincipal(Host("n1"))),
+        (TOKENS.launcher("me"), LauncherPrincipal("me")),
+        (TOKENS.process("job", "uid", 3), ProcessPrincipal(JobName("job"), "uid", 3)),
         (TOKENS.viewer(), Viewer()),
         (TOKENS.operator("me"), Operator(name="me")),
     ],
@@ -174,9 +178,11 @@ def _claims(token: str) -> dict[str, Any]:
 
 
 def test_the_good_token_that_the_bad_ones_are_made_from_is_accepted() -> None:
-    assert TOKENS.authenticate(f"Bearer {signed(PROCESS)}") == Process(JobName("j"), "u", 1)
-    assert TOKENS.authenticate(f"Bearer {signed(CLAIMS)}") == Agent(Host("n1"))
-    assert TOKENS.authenticate(f"Bearer {signed({**CLAIMS, 'exp': int(time.time()) + 60})}") == Agent(Host("n1"))
+    assert TOKENS.authenticate(f"Bearer {signed(PROCESS)}") == ProcessPrincipal(JobName("j"), "u", 1)
+    assert TOKENS.authenticate(f"Bearer {signed(CLAIMS)}") == AgentPrincipal(Host("n1"))
+    assert TOKENS.authenticate(f"Bearer {signed({**CLAIMS, 'exp': int(time.time()) + 60})}") == AgentPrincipal(
+        Host("n1")
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +218,7 @@ def test_the_secret_is_for_its_owner_alone(tmp_path: Path) -> None:
     token = Tokens.load(tmp_path).agent("n1")
     path = tmp_path / SECRET_FILE
     assert path.stat().st_mode & 0o777 == 0o600
-    assert Tokens.load(tmp_path).authenticate(f"Bearer {token}") == Agent(Host("n1"))
+    assert Tokens.load(tmp_path).authenticate(f"Bearer {token}") == AgentPrincipal(Host("n1"))
     for mode in (0o640, 0o604, 0o660):
         path.chmod(mode)
         with pytest.raises(SecretError, match="owner alone"):
@@ -237,5 +243,22 @@ def test_first_starts_at_the_same_moment_agree_on_one_secret(tmp_path: Path) -> 
     with ThreadPoolExecutor(8) as pool:
         tokens = [each.result() for each in [pool.submit(start) for _ in range(8)]]
     token = tokens[0].agent("n1")
-    assert {each.authenticate(f"Bearer {token}") for each in tokens} == {Agent(Host("n1"))}
+    assert {each.authenticate(f"Bearer {token}") for each in tokens} == {AgentPrincipal(Host("n1"))}
     assert [path.name for path in tmp_path.iterdir()] == [SECRET_FILE]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (LauncherPrincipal, "a launcher"),
+        (ProcessPrincipal, "a process"),
+        (Operator, "an operator"),
+        (Viewer, "a viewer"),
+    ],
+)
+async def test_a_refusal_names_the_principal_that_is_needed(kind: type[Principal], words: str) -> None:
+    async def authenticate(_header: str | None) -> Principal:
+        return AgentPrincipal(Host("n1"))
+
+    with pytest.raises(ForeignTokenError, match=f"^this needs the token of {words}$"):
+        await require_principal(kind, make_mocked_request("POST", "/"), authenticate)

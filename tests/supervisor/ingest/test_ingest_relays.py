@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.identity.tokens import Process
+from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.ingest.processes import PostedProcessReport, ProcessEndpoints
 from tests.testkit.serving import AgentPeer, Lines, PeerRefusal, Served
 from tests.testkit.waiting import until
@@ -208,7 +208,7 @@ async def test_a_fault_in_one_message_of_a_batch_is_answered_to_its_process_alon
     """The relay must not repeat the messages of the others, which were handled."""
     accept = ProcessEndpoints.accept
 
-    async def raises(endpoints: ProcessEndpoints, principal: Process, sent: PostedProcessReport) -> None:
+    async def raises(endpoints: ProcessEndpoints, principal: ProcessPrincipal, sent: PostedProcessReport) -> None:
         if sent.process == "p0":
             raise RuntimeError("a fault of the supervisor")
         await accept(endpoints, principal, sent)

@@ -10,7 +10,7 @@ import pytest
 from servicekit.kubernetes.objects import Metadata, Owner
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host, JobName
-from supervisor.identity.tokens import Process
+from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.jobs import registry
 from supervisor.jobs.kind import AnyKind
 from supervisor.jobs.registry import KINDS, process_of
@@ -74,11 +74,13 @@ def test_no_two_kinds_have_one_name_or_one_resource() -> None:
 def test_a_pod_trains_for_the_job_that_owns_it() -> None:
     """The owner is compared by group and kind: a `Job` of another group is another job."""
     mine = Owner("MPIJob", "bert", "u", "kubeflow.org/v2beta1", controller=True)
-    assert process_of(pod(mine)) == Process(JobName("team/mpijob.bert"), "u", None, Host("bert-worker-0"))
+    assert process_of(pod(mine)) == ProcessPrincipal(JobName("team/mpijob.bert"), "u", None, Host("bert-worker-0"))
     for other in (None, msgspec.structs.replace(mine, api_version="example.com/v1"), Owner("ReplicaSet", "bert", "u")):
         assert process_of(pod(other)) is None
     assert process_of(None) is None
-    assert process_of(pod(mine, hostname="bert-0")) == Process(JobName("team/mpijob.bert"), "u", None, Host("bert-0"))
+    assert process_of(pod(mine, hostname="bert-0")) == ProcessPrincipal(
+        JobName("team/mpijob.bert"), "u", None, Host("bert-0")
+    )
 
 
 def pod(owner: Owner | None, hostname: str = "") -> Pod:

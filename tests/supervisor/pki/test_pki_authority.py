@@ -13,9 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from supervisor.pki.authority import DAY, Authority, Leaf, pem
-from supervisor.pki.errors import KeysError
-from supervisor.pki.keys import CA, CA_KEY, TOKENS, Keys
+from supervisor.pki.keys import CA, CA_KEY, DAY, TOKENS, CertificateAuthority, Keys, KeysError, Leaf, pem
 
 NAMES = ("supervisor.arena-system.svc", "10.1.2.3", "::1")
 NOW = time.time()
@@ -92,7 +90,7 @@ def test_the_authority_is_good_for_ten_years_and_signs_servers_only() -> None:
 
 def test_no_certificate_is_good_for_longer_than_its_authority() -> None:
     """Clients would refuse it all the same, and nothing would have warned."""
-    authority = Authority.make(NOW, days=10)
+    authority = CertificateAuthority.make(NOW, days=10)
     leaf = authority.issue(NAMES, NOW, MONTH)
     assert leaf.not_after == authority.not_after
     said = x509.load_pem_x509_certificate(leaf.certificate).not_valid_after_utc
@@ -101,20 +99,20 @@ def test_no_certificate_is_good_for_longer_than_its_authority() -> None:
 
 def test_a_certificate_is_renewed_when_a_third_is_left() -> None:
     """No sooner; at once under another authority; and not where a new one would end no later."""
-    authority = Authority.make(NOW)
+    authority = CertificateAuthority.make(NOW)
     leaf = authority.issue(NAMES, NOW, MONTH)
     assert not authority.needs_renewal(leaf, NOW)
     assert not authority.needs_renewal(leaf, NOW + 19.9 * DAY)
     assert authority.needs_renewal(leaf, NOW + 20.1 * DAY)
-    assert Authority.make(NOW).needs_renewal(leaf, NOW)
-    short = Authority.make(NOW, days=10)
+    assert CertificateAuthority.make(NOW).needs_renewal(leaf, NOW)
+    short = CertificateAuthority.make(NOW, days=10)
     last = short.issue(NAMES, NOW, MONTH)
     assert not short.needs_renewal(last, NOW + 9.9 * DAY)
 
 
 @pytest.mark.parametrize(("days", "quiet", "warns"), [(3650, 3284, 3286), (90, 59, 61)])
 def test_the_end_of_an_authority_is_near_long_before(days: float, quiet: float, warns: float) -> None:
-    authority = Authority.make(NOW, days)
+    authority = CertificateAuthority.make(NOW, days)
     assert not authority.expires_soon(NOW + quiet * DAY)
     assert authority.expires_soon(NOW + warns * DAY)
 
@@ -145,7 +143,7 @@ GOOD = Keys.make(NOW).content
 OTHER = Keys.make(NOW)
 LEAF = OTHER.authority.issue(NAMES, NOW, MONTH)
 EDWARDS = ed25519.Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-ENDED = Authority.make(NOW - 20 * DAY, days=10)
+ENDED = CertificateAuthority.make(NOW - 20 * DAY, days=10)
 
 
 @pytest.mark.parametrize(

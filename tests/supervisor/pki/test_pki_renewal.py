@@ -9,11 +9,8 @@ from structlog.testing import capture_logs
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiUnavailableError
-from supervisor.pki.authority import DAY, Authority, pem
-from supervisor.pki.errors import KeysError
-from supervisor.pki.keys import CA, CA_KEY, TOKENS, Keys
-from supervisor.pki.keys_secret import KeysSecret
-from supervisor.pki.renewal import CertificateOptions, CertificateRenewer
+from supervisor.pki.keys import CA, CA_KEY, DAY, TOKENS, CertificateAuthority, Keys, KeysError, pem
+from supervisor.pki.renewal import CertificateOptions, CertificateRenewer, KeysSecret
 
 MONTH = 30 * DAY
 
@@ -129,7 +126,7 @@ async def test_the_files_are_this_users_alone_and_may_fail(
 
 
 async def test_the_end_of_the_authority_is_said_each_day(time: Time, tmp_path: Path) -> None:
-    authority = Authority.make(time.now(), days=300)
+    authority = CertificateAuthority.make(time.now(), days=300)
     content = {CA: pem(authority.certificate), CA_KEY: authority.key_pem, TOKENS: b"x" * 32}
     chain = Chain(Keys.read(content, time.now()))
     with capture_logs() as logged:

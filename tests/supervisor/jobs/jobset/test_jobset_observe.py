@@ -8,7 +8,7 @@ import pytest
 from supervisor.cluster.objects import Pod, read_pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
-from supervisor.identity.tokens import Process
+from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.jobs.jobset.kind import JOBSET, JobSet
 from supervisor.jobs.kind import JobReference, JobState
 from supervisor.jobs.registry import pod_labels, process_of
@@ -185,6 +185,6 @@ def test_a_jobset_ends_as_its_controller_says(condition: str, result: Result) ->
 def test_a_pod_trains_for_the_jobset_that_made_its_job() -> None:
     """Not for that Job. A label alone makes no pod one of a JobSet's."""
     assert KIND.reference(_pod(0)) == JobReference(NAME, "jobset-uid")
-    assert process_of(_pod(0)) == Process(NAME, "jobset-uid", None, Host("bert-worker-0-0"))
+    assert process_of(_pod(0)) == ProcessPrincipal(NAME, "jobset-uid", None, Host("bert-worker-0-0"))
     for other in ({"name": "other-0"}, {"apiVersion": "apps/v1", "kind": "ReplicaSet"}, {"controller": False}):
         assert KIND.reference(_pod(0, owner=other)) is None

@@ -16,7 +16,7 @@ from supervisor.cluster.objects import Pod, read_pod
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
-from supervisor.identity.tokens import Process
+from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.jobs.cache import ClusterJobs, JobCache, connect
 from supervisor.jobs.jobset.kind import JOBSET
@@ -131,7 +131,7 @@ class Scene:
         assert state is not None
         return connected.cache.kind.observe(state, known, 1_700_001_000.0)
 
-    def process(self, pod: Pod) -> Process | None:
+    def process(self, pod: Pod) -> ProcessPrincipal | None:
         return process_of(pod, self.jobs.owner_of)
 
 
@@ -168,7 +168,7 @@ def test_its_jobset_is_no_job_of_its_own(scene: Scene) -> None:
     """Nor do its pods speak for that, but for the TrainJob, also where their template opts in."""
     scene.there_is(trainjob=_trainjob(), jobset=_jobset(template=_OPTED_IN), pods=(_pod(0),))
     assert scene.observed(JOBSET_NAME) is None
-    assert scene.process(_pod(0)) == Process(NAME, "trainjob-uid", None, Host("bert-node-0-0"))
+    assert scene.process(_pod(0)) == ProcessPrincipal(NAME, "trainjob-uid", None, Host("bert-node-0-0"))
 
 
 @pytest.mark.parametrize("owner", ["another TrainJob of that name, deleted meanwhile", ""])
@@ -176,7 +176,7 @@ def test_a_jobset_that_only_has_its_name_is_not_its_own(scene: Scene, owner: str
     """Whatever its pods say, they speak for no TrainJob, and the TrainJob has no run."""
     scene.there_is(trainjob=_trainjob(), jobset=_jobset(owner=owner), pods=(_pod(0), _pod(1)))
     assert scene.observed() is None
-    assert scene.process(_pod(0)) == Process(JOBSET_NAME, "jobset-uid", None, Host("bert-node-0-0"))
+    assert scene.process(_pod(0)) == ProcessPrincipal(JOBSET_NAME, "jobset-uid", None, Host("bert-node-0-0"))
 
 
 def test_pods_of_an_earlier_jobset_of_its_name_are_not_its_own(scene: Scene) -> None:
@@ -184,7 +184,7 @@ def test_pods_of_an_earlier_jobset_of_its_name_are_not_its_own(scene: Scene) -> 
     value = scene.observed()
     assert value is not None
     assert not value.observed.running
-    assert scene.process(_pod(0, jobset="old")) == Process(JOBSET_NAME, "old", None, Host("bert-node-0-0"))
+    assert scene.process(_pod(0, jobset="old")) == ProcessPrincipal(JOBSET_NAME, "old", None, Host("bert-node-0-0"))
 
 
 def test_a_change_of_its_jobset_or_of_a_pod_is_a_change_of_the_trainjob(scene: Scene) -> None:

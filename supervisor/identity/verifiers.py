@@ -1,7 +1,9 @@
-"""Verifies service account tokens with the keys that the API server publishes, without a request per token."""
+"""Verifies service account tokens by the keys that the API server publishes, or by TokenReviews where it does not."""
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jwt
@@ -15,8 +17,8 @@ from servicekit.kubernetes.server import ApiServer, Call
 from supervisor.identity.pod_tokens import KeysNotPublishedError, PodClaims
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError
 
-_DISCOVERY = "/.well-known/openid-configuration"
-_KEYS = "/openid/v1/jwks"
+_DISCOVERY_PATH = "/.well-known/openid-configuration"
+_KEYS_PATH = "/openid/v1/jwks"
 _KEYS_TYPE = "application/jwk-set+json"
 """The API server answers 406 to `application/json`."""
 
@@ -33,10 +35,18 @@ _RETRY_SECONDS = 10.0
 _REFRESH_SECONDS = 600.0
 """A key stays valid for this long after the API server stops publishing it."""
 
+_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCOUNT = "system:serviceaccount"
+_POD_NAME, _POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
+
+_KEEP_SECONDS = 60.0
+"""A token is reviewed once a minute: when 5,000 agents and as many pods reconnect together, each needs one review."""
+_MAX_KEPT = 20_000
+
 _log = structlog.get_logger()
 
 
-class _Configuration(msgspec.Struct, frozen=True):
+class _Discovery(msgspec.Struct, frozen=True):
     issuer: str
 
 
@@ -44,19 +54,19 @@ class _KeySet(msgspec.Struct, frozen=True):
     keys: list[dict[str, Any]]
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _BoundObject(msgspec.Struct, frozen=True):
     name: str
     uid: str
 
 
 class _Bound(msgspec.Struct, frozen=True):
     namespace: str
-    pod: _Named
-    serviceaccount: _Named
+    pod: _BoundObject
+    serviceaccount: _BoundObject
 
 
 class JwksVerifier:
-    """Implements `Verifier`; keeps the keys while the API server is unavailable.
+    """Implements `Verifier` by the published keys; keeps the keys while the API server is unavailable.
 
     Args:
         server: The API server.
@@ -78,7 +88,11 @@ class JwksVerifier:
         self._refused: str | None = None
 
     async def claims(self, token: str) -> PodClaims:
-        key = await self._key(_key_id(token))
+        try:
+            key_id = str(jwt.get_unverified_header(token).get("kid", ""))
+        except (jwt.InvalidTokenError, ValueError) as error:
+            raise BadTokenError("no token") from error
+        key = await self._key(key_id)
         try:
             claims = jwt.decode(
                 token,
@@ -137,7 +151,7 @@ class JwksVerifier:
     async def _fetch(self) -> None:
         try:
             issuer = self._given_issuer or await self._discover()
-            self._keys = _usable(await self._server.request(Call(method="GET", path=_KEYS, accept=_KEYS_TYPE)))
+            self._keys = _usable(await self._server.request(Call(method="GET", path=_KEYS_PATH, accept=_KEYS_TYPE)))
             self._issuer = issuer
             self._refused = None
             self._fault.recovered()
@@ -152,18 +166,11 @@ class JwksVerifier:
             self._not_before = self._clock.monotonic() + _RETRY_SECONDS
 
     async def _discover(self) -> str:
-        shown = await self._server.request(Call(method="GET", path=_DISCOVERY))
+        shown = await self._server.request(Call(method="GET", path=_DISCOVERY_PATH))
         try:
-            return msgspec.json.decode(shown, type=_Configuration).issuer
+            return msgspec.json.decode(shown, type=_Discovery).issuer
         except msgspec.MsgspecError as error:
             raise ApiUnavailableError("what it says of itself cannot be read") from error
-
-
-def _key_id(token: str) -> str:
-    try:
-        return str(jwt.get_unverified_header(token).get("kid", ""))
-    except (jwt.InvalidTokenError, ValueError) as error:
-        raise BadTokenError("no token") from error
 
 
 def _usable(shown: bytes) -> dict[str, jwt.PyJWK]:
@@ -174,3 +181,94 @@ def _usable(shown: bytes) -> dict[str, jwt.PyJWK]:
         return {str(each["kid"]): jwt.PyJWK(each) for each in known}
     except (msgspec.MsgspecError, jwt.PyJWTError, ValueError, TypeError) as error:
         raise ApiUnavailableError("what it publishes are no keys") from error
+
+
+class _ReviewedUser(msgspec.Struct, frozen=True):
+    username: str = ""
+    extra: dict[str, list[str]] = {}
+
+
+class _ReviewStatus(msgspec.Struct, frozen=True):
+    authenticated: bool = False
+    audiences: list[str] = []
+    user: _ReviewedUser = _ReviewedUser()
+
+
+class _TokenReview(msgspec.Struct, frozen=True):
+    status: _ReviewStatus = _ReviewStatus()
+
+
+@dataclass(frozen=True, slots=True)
+class _ReviewOutcome:
+    claims: PodClaims | None
+    until: float
+
+
+class TokenReviewVerifier:
+    """Implements `Verifier` by TokenReviews; remembers each result for a minute.
+
+    Args:
+        server: The API server.
+        audience: The audience that tokens must have.
+        clock: For monotonic instants.
+    """
+
+    def __init__(self, server: ApiServer, audience: str, clock: Clock) -> None:
+        self._server = server
+        self._audience = audience
+        self._clock = clock
+        self._fault = Fault("reviews of tokens", clock)
+        self._outcomes: dict[bytes, _ReviewOutcome] = {}
+
+    async def claims(self, token: str) -> PodClaims:
+        issued = self._issued(token)
+        key = hashlib.sha256(token.encode()).digest()
+        outcome = self._outcomes.get(key)
+        if outcome is None or outcome.until <= self._clock.monotonic():
+            status = await self._review(token)
+            self._outcomes.pop(key, None)
+            if len(self._outcomes) >= _MAX_KEPT:
+                del self._outcomes[next(iter(self._outcomes))]
+            is_valid = status.authenticated and self._audience in status.audiences
+            claims = _claims(status.user, issued) if is_valid else None
+            outcome = self._outcomes[key] = _ReviewOutcome(claims, self._clock.monotonic() + _KEEP_SECONDS)
+        if outcome.claims is None:
+            raise BadTokenError("the token is not a pod's, has expired, or is for another audience")
+        return outcome.claims
+
+    def _issued(self, token: str) -> float:
+        """Returns when the token was issued, by its own unverified claim. An expired token costs no review."""
+        try:
+            claims = jwt.decode(
+                token,
+                options={"verify_signature": False, "verify_exp": True, "verify_aud": True, "require": ["exp", "aud"]},
+                audience=self._audience,
+            )
+            return float(claims.get("iat", 0.0))
+        except (jwt.InvalidTokenError, LookupError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise BadTokenError("the token has expired, or is for another audience") from error
+
+    async def _review(self, token: str) -> _ReviewStatus:
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [self._audience]},
+        }
+        try:
+            shown = await self._server.request(Call(method="POST", path=_REVIEWS, body=msgspec.json.encode(body)))
+            status = msgspec.json.decode(shown, type=_TokenReview).status
+        except (ApiError, msgspec.MsgspecError) as error:
+            self._fault.failed(str(error))
+            raise AuthenticationUnavailableError(f"the API server cannot be asked about the token: {error}") from error
+        self._fault.recovered()
+        return status
+
+
+def _claims(user: _ReviewedUser, issued: float) -> PodClaims | None:
+    """None if the user is not a pod."""
+    rest, _, account = user.username.rpartition(":")
+    prefix, _, namespace = rest.rpartition(":")
+    pod, uid = user.extra.get(_POD_NAME, [""])[0], user.extra.get(_POD_UID, [""])[0]
+    if prefix != _ACCOUNT or not pod or not uid:
+        return None
+    return PodClaims(namespace=namespace, account=account, pod=pod, uid=uid, issued=issued)
