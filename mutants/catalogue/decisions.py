@@ -214,8 +214,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _SIZE,
-                "    return count - count % spec.worker_multiple\n",
-                "    return count if spec.worker_multiple else 0\n",
+                "    size = count - count % spec.worker_multiple\n",
+                "    size = count if spec.worker_multiple else 0\n",
             ),
         ),
         violates=(Failure.NOT_A_MULTIPLE,),

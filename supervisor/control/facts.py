@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from types import MappingProxyType
 from typing import Protocol
 
-from supervisor.control.pool import Pool
+from supervisor.control.pool import HostPool
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.explanation import Missing, Nodes, missing
 from supervisor.decide.grant import Grant, Ranking
@@ -91,8 +91,11 @@ class NoCluster:
         """Returns None: the node of a pod is unknown."""
 
 
-class _Noticed:
-    """The hosts that one set of notices excludes, computed once for each job; `ahead` has those not acted on yet."""
+class NoticedSubjects:
+    """The nodes and pods that one set of notices excludes, and the hosts of each job among them, computed once.
+
+    `ahead` has the notices that are not acted on yet.
+    """
 
     def __init__(self, notices: NoticesByUrgency, identities: NodeIdentities, policy: Policy) -> None:
         self.nodes = noticed_hosts(notices.acted_on, identities, policy)
@@ -102,46 +105,42 @@ class _Noticed:
         self._policy = policy
         self._jobs: dict[JobName, tuple[Mapping[Host, Placement], Mapping[Host, ReclaimNotice]]] = {}
 
-    def of(self, name: JobName, cluster_facts: ClusterFacts) -> Mapping[Host, ReclaimNotice]:
+    def of(self, name: JobName, placements: Mapping[Host, Placement] | None) -> Mapping[Host, ReclaimNotice]:
         """The noticed hosts of a job, each with its most urgent notice; if hosts are nodes, those of all jobs."""
-        if not self.nodes and not self.pods:
-            return self.nodes
-        placements = cluster_facts.placements(name)
-        if placements is None:
+        if placements is None or not (self.nodes or self.pods):
             return self.nodes
         known = self._jobs.get(name)
-        if known is None or known[0] is not placements:
-            known = self._jobs[name] = (placements, self._by_placement(placements))
-        return known[1]
+        if known is not None and known[0] is placements:
+            return known[1]
+        found: dict[Host, ReclaimNotice] = {}
+        for host, placement in placements.items():
+            by_pod, by_node = self.pods.get(placement.pod), self.nodes.get(placement.node)
+            notice = by_pod or by_node
+            if by_pod is not None and by_node is not None:  # Few of thousands of pods have a notice, hardly any two.
+                notice = most_urgent([by_pod, by_node], self._policy)
+            if notice is not None:
+                found[host] = notice
+        self._jobs[name] = (placements, found)
+        return found
 
     def ahead_of(self, job: SupervisedJob, placements: Mapping[Host, Placement] | None) -> Ahead:
         """The hosts of a job with notices that are not acted on yet."""
         if not self.ahead:
             return _NONE_AHEAD
-        found = {host: self._ahead_at(host, placements) for host in job.own_hosts}
-        return {host: notices for host, notices in found.items() if notices}
-
-    def _ahead_at(self, host: Host, placements: Mapping[Host, Placement] | None) -> Sequence[ReclaimNotice]:
-        if placements is None:
-            return self.ahead.get(host, ())
-        placement = placements.get(host)
-        if placement is None:
-            return ()
-        return (*self.ahead.get(placement.node, ()), *self.ahead.get(placement.pod, ()))
+        found: dict[Host, Sequence[ReclaimNotice]] = {}
+        for host in job.own_hosts:
+            notices = self.ahead.get(host, ())
+            if placements is not None:
+                placement = placements.get(host)
+                subjects = () if placement is None else (placement.node, placement.pod)
+                notices = tuple(notice for subject in subjects for notice in self.ahead.get(subject, ()))
+            if notices:
+                found[host] = notices
+        return found
 
     def forget_others(self, jobs: Container[JobName]) -> None:
         """Forgets all other jobs."""
         self._jobs = {name: known for name, known in self._jobs.items() if name in jobs}
-
-    def _by_placement(self, placements: Mapping[Host, Placement]) -> Mapping[Host, ReclaimNotice]:
-        found = {host: self._at(placement) for host, placement in placements.items()}
-        return {host: notice for host, notice in found.items() if notice is not None}
-
-    def _at(self, placement: Placement) -> ReclaimNotice | None:
-        by_pod, by_node = self.pods.get(placement.pod), self.nodes.get(placement.node)
-        if by_pod is None or by_node is None:  # Few of thousands of pods have a notice, hardly any has two.
-            return by_pod or by_node
-        return most_urgent([by_pod, by_node], self._policy)
 
 
 class _Machines(Mapping[Host, Machine]):
@@ -182,8 +181,8 @@ class Facts:
         self._policy = policy
         self._cluster_facts = cluster_facts
         self._now = now
-        self._pool = Pool()
-        self._noticed = self._shown = _Noticed(NoticesByUrgency(), NodeIdentities(), policy)
+        self._pool = HostPool()
+        self._noticed = self._shown = NoticedSubjects(NoticesByUrgency(), NodeIdentities(), policy)
         self._notices: Mapping[NoticeId, ReclaimNotice] = {}
         self._versions: tuple[int, ...] = ()
 
@@ -200,12 +199,12 @@ class Facts:
     def noticed(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
         """The hosts that a job must not use, at least all noticed ones of its own, each with its most urgent notice."""
         self._refresh()
-        return self._noticed.of(name, self._cluster_facts)
+        return self._noticed.of(name, self._cluster_facts.placements(name))
 
     def shown(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
         """Like `noticed`, but with notices that are not stored yet: what a job's processes are told."""
         self._refresh()
-        return self._shown.of(name, self._cluster_facts)
+        return self._shown.of(name, self._cluster_facts.placements(name))
 
     def ahead(self, job: SupervisedJob) -> Ahead:
         """The hosts of a job with notices that are not acted on yet: hints, and schedules that are not due."""
@@ -324,26 +323,22 @@ class Facts:
         return None if job is None or job.id != known else job.decision.agreement
 
     def _refresh(self) -> None:
-        snapshot = self._store.snapshot()
+        """Computes which hosts are noticed, if notices, agents or nodes have changed, or a notice has become due."""
+        snapshot, now = self._store.snapshot(), self._now()
         others = (self._agents.version, self._unconfirmed.version, self._cluster_facts.nodes_version)
-        versions = (snapshot.version, *others)
-        is_due = self._is_due()
+        versions, is_due = (snapshot.version, *others), now >= min(self._noticed.changes_at, self._shown.changes_at)
         if versions == self._versions and not is_due:
             return
         # Most changes concern jobs only.
         if is_due or others != self._versions[1:] or snapshot.notices != self._notices:
             self._notices = snapshot.notices
-            self._noticed = self._of(snapshot.notices)
-            waiting = {notice.id: notice for notice in self._unconfirmed.all()}
-            self._shown = self._of({**snapshot.notices, **waiting}) if waiting else self._noticed
+            uids, denying = self._agents.uids, self._agents.denying
+            identities = NodeIdentities(uids, self._cluster_facts.node_objects, denying)
+            stored = by_urgency(snapshot.notices.values(), now, self._policy)
+            self._noticed = self._shown = NoticedSubjects(stored, identities, self._policy)
+            if waiting := {notice.id: notice for notice in self._unconfirmed.all()}:
+                shown = by_urgency({**snapshot.notices, **waiting}.values(), now, self._policy)
+                self._shown = NoticedSubjects(shown, identities, self._policy)
         self._noticed.forget_others(snapshot.jobs)
         self._shown.forget_others(snapshot.jobs)
         self._versions = versions
-
-    def _is_due(self) -> bool:
-        at = min(self._noticed.changes_at, self._shown.changes_at)
-        return at != math.inf and self._now() >= at
-
-    def _of(self, notices: Mapping[NoticeId, ReclaimNotice]) -> _Noticed:
-        identities = NodeIdentities(self._agents.uids, self._cluster_facts.node_objects, self._agents.denying)
-        return _Noticed(by_urgency(notices.values(), self._now(), self._policy), identities, self._policy)

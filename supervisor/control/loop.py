@@ -4,7 +4,7 @@ The cost of a pass depends on what has changed: an unchanged job is not planned.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -68,10 +68,6 @@ class _VisibleState:
     run: int
     running: bool
     notices: Mapping[Host, ReclaimNotice]
-
-
-def _visible_state(job: SupervisedJob, shown: Mapping[Host, ReclaimNotice]) -> _VisibleState:
-    return _VisibleState(job.id, job.decision, job.observed.run, job.observed.running, _own(job, shown))
 
 
 def _own(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> Mapping[Host, ReclaimNotice]:
@@ -162,12 +158,17 @@ class Control:
         visible = dict[JobName, _VisibleState]()
         for job in [snapshot.jobs[name] for name in before if name in snapshot.jobs]:
             with self._bulkhead.guard("show", job.name):
-                visible[job.name] = _visible_state(job, self._deps.facts.shown(job.name))
+                notices = _own(job, self._deps.facts.shown(job.name))
+                run, is_running = job.observed.run, job.observed.running
+                visible[job.name] = _VisibleState(job.id, job.decision, run, is_running, notices)
         self._visible.update(visible)
         return [name for name, state in visible.items() if before[name] != state]
 
     def _planned(self, job: SupervisedJob, grant: Grant, now: float) -> Plan:
         noticed = _own(job, self._deps.facts.noticed(job.name))
+        present, run = job.decision.round, job.observed.run
+        # The processes of other hosts wait to join the round, or are about to end; without a round all train together.
+        training = frozenset(present.hosts) if present is not None and present.run == run else None
         facts = JobFacts(
             notices=noticed,
             ahead=self._deps.facts.ahead(job),
@@ -179,9 +180,9 @@ class Control:
             held_up=grant.held_up,
             more=grant.more,
             saved_step=self._deps.saves.step_of(job.id),
-            rank_zero=self._deps.processes.rank_zero(job.id, job.observed.run),
-            ranks=self._deps.ranks.of(job.id, job.observed.run, _training_hosts(job)),
-            members=self._deps.members.of(job.id, job.observed.run),
+            rank_zero=self._deps.processes.rank_zero(job.id, run),
+            ranks=self._deps.ranks.of(job.id, run, training),
+            members=self._deps.members.of(job.id, run),
             since=max(self._since, self._deps.facts.caught_up_at),
         )
         return plan(job, facts, now, self._deps.policy)
@@ -229,16 +230,12 @@ class Control:
         return True
 
 
-def _training_hosts(job: SupervisedJob) -> Collection[Host] | None:
-    """The hosts whose processes train together; None: all. Those of others wait to join, or are about to end."""
-    held = job.decision.round
-    return frozenset(held.hosts) if held is not None and held.run == job.observed.run else None
-
-
 def _record(before: Decision, job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> None:
     decision = job.decision
-    # With the ids of the notices, so that a search for one finds the decisions about it.
-    notices = sorted({noticed[host].id for host in _concerned(before, job) if host in noticed})
+    # The notices that led to a decision which excludes hosts or stops the job, so that a search for one finds it.
+    is_stop = decision.stop is not None and before.stop is None
+    concerned = (job.own_hosts if is_stop else decision.exclusions) - before.exclusions
+    notices = sorted({noticed[host].id for host in concerned if host in noticed})
     _log.info(
         "job.decided",
         job=job.name,
@@ -250,10 +247,3 @@ def _record(before: Decision, job: SupervisedJob, noticed: Mapping[Host, Reclaim
         notices=notices[:_MAX_NOTICES],
         reason=decision.reason,
     )
-
-
-def _concerned(before: Decision, job: SupervisedJob) -> frozenset[Host]:
-    """The hosts whose notices led to a decision that excludes some, or that stops the job."""
-    if job.decision.stop is not None and before.stop is None:
-        return job.own_hosts - before.exclusions
-    return job.decision.exclusions - before.exclusions

@@ -13,10 +13,6 @@ Placements = Mapping[Host, Placement] | None
 Keys = Callable[[SupervisedJob, Placements], frozenset[str]]
 
 
-def on_nodes(_name: JobName) -> None:
-    """The placements of jobs whose hosts are nodes."""
-
-
 class JobIndex:
     """Finds jobs by key.
 
@@ -35,18 +31,22 @@ class JobIndex:
         return self._names
 
     def follow(
-        self, jobs: Mapping[JobName, SupervisedJob], placements: Callable[[JobName], Placements] = on_nodes
+        self, jobs: Mapping[JobName, SupervisedJob], placements: Callable[[JobName], Placements] | None = None
     ) -> set[JobName]:
-        """Takes in what has changed since the last call; returns the jobs that are new, different or gone.
+        """Updates the index with the changes since the last call; returns the jobs that are new, different or gone.
 
-        A job is different when it is another object, or its `placements` are: nothing else is looked at.
+        A job is different when it is another object, or its `placements` are: nothing else is compared. Without
+        `placements` all hosts are nodes.
         """
         changed: set[JobName] = set()
         for name, job in jobs.items():
-            known, where = self._known.get(name), placements(name)
-            if known is None or known[0] is not job or known[1] is not where:
-                self._put(name, job, where)
-                changed.add(name)
+            known, where = self._known.get(name), None if placements is None else placements(name)
+            if known is not None and known[0] is job and known[1] is where:
+                continue
+            keys, before = self._keys(job, where), known[2] if known is not None else frozenset[str]()
+            self._known[name] = (job, where, keys)
+            self._move(name, before, keys)
+            changed.add(name)
         if len(self._known) > len(jobs):
             for name in self._known.keys() - jobs.keys():
                 self._move(name, self._known.pop(name)[2], frozenset())
@@ -57,14 +57,9 @@ class JobIndex:
         """The jobs that have at least one of these keys."""
         return {name for key in self._names.keys() & keys for name in self._names[key]}
 
-    def _put(self, name: JobName, job: SupervisedJob, where: Placements) -> None:
-        before = self._known[name][2] if name in self._known else frozenset()
-        keys = self._keys(job, where)
-        self._known[name] = (job, where, keys)
-        if keys is not before:
-            self._move(name, before, keys)
-
     def _move(self, name: JobName, before: frozenset[str], after: frozenset[str]) -> None:
+        if before is after:
+            return
         for key in before - after:
             names = self._names[key]
             names.discard(name)
@@ -74,20 +69,15 @@ class JobIndex:
             self._names.setdefault(key, set()).add(name)
 
 
-def _held(job: SupervisedJob, _places: Placements) -> frozenset[Host]:
-    return held(job) if kind_of(job.name) == STANDALONE else frozenset()
-
-
-def _usable(job: SupervisedJob, _places: Placements) -> frozenset[Host]:
-    return usable(job) if kind_of(job.name) == STANDALONE else frozenset()
-
-
-class Pool:
+class HostPool:
     """Grants free hosts to jobs; a job that lists no free host costs nothing."""
 
     def __init__(self) -> None:
-        self._held = JobIndex(_held)
-        self._usable = JobIndex(_usable)
+        def is_standalone(job: SupervisedJob) -> bool:
+            return kind_of(job.name) == STANDALONE
+
+        self._held = JobIndex(lambda job, _: held(job) if is_standalone(job) else frozenset())
+        self._usable = JobIndex(lambda job, _: usable(job) if is_standalone(job) else frozenset())
 
     @property
     def holders(self) -> Mapping[str, Collection[JobName]]:

@@ -133,7 +133,7 @@ def _packer(usable: Iterable[NodeCapacity], reservations: Iterable[Reservation])
     packer = BinPacker(usable)
     for reservation in sorted(reservations, key=lambda each: each.job.name):
         for pods in reservation.pods:
-            packer.hold(pods.demand, pods.count)
+            packer.give(pods.demand, pods.count)
     return packer
 
 

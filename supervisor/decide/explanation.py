@@ -1,6 +1,7 @@
-"""Sentences for people about what happens to a job next. Pure.
+"""Explains a job to people: what happens next, and which hosts it lacks and why. Pure.
 
-They predict what `plan` will do and decide nothing. Like reasons, they contain no number that changes with time alone.
+The sentences predict what `plan` and `grants` will do and decide nothing. Like reasons, they contain no number that
+changes with time alone.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from supervisor.decide.grant import least_to_start, least_workers, waits
 from supervisor.decide.stopping import answers, failure
 from supervisor.decide.waiting import run_is_possible
 from supervisor.domain.ids import STANDALONE, Host, JobName, Source, kind_of
-from supervisor.domain.job import Capability, Decision, Phase, RequestKind, SupervisedJob, UserRequest
+from supervisor.domain.job import Capability, Phase, RequestKind, SupervisedJob, UserRequest
 from supervisor.domain.notice import ReclaimNotice
 
 
@@ -26,25 +27,32 @@ class Prospect:
     at: float | None = None
 
 
+_ENDING = Prospect("its launcher ends the job, which is not started again")
+
+
 def prospects(job: SupervisedJob) -> tuple[Prospect, ...]:
     """The prospects of a job, the most important first; none if it has ended."""
     if job.over:
         return ()
-    return tuple(_BY_PHASE.get(job.decision.phase, _nothing)(job))
-
-
-def _nothing(_job: SupervisedJob) -> Iterator[Prospect]:
-    return iter(())
-
-
-def _queued(_job: SupervisedJob) -> Iterator[Prospect]:
-    yield Prospect("its queue starts it")
+    match job.decision.phase:
+        case Phase.QUEUED:
+            return (Prospect("its queue starts it"),)
+        case Phase.WAITING | Phase.SUSPENDED:
+            return tuple(_waiting(job))
+        case Phase.RUNNING | Phase.SHRINKING:
+            return tuple(_live(job))
+        case Phase.STOPPING:
+            return tuple(_stopping(job))
+        case Phase.RESUMING:
+            what = f"the resume is given up and tried again unless run {job.decision.run} has started by then"
+            return (Prospect(what, job.decision.resume_until),)
+    return ()
 
 
 def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
     decision, spec = job.decision, job.spec
     if job.observed.ending:
-        yield _ending()
+        yield _ENDING
         return
     if run_is_possible(decision, decision, job.observed):
         yield Prospect(f"run {max(job.observed.run, decision.run)} has to end first; its launcher was told")
@@ -84,10 +92,6 @@ def _live(job: SupervisedJob) -> Iterator[Prospect]:
         yield Prospect("excluded hosts return if their notices are withdrawn")
     if decision.below_min_since is not None:
         yield Prospect(f"it stops soon unless at least {least_workers(job.spec)} hosts are back")
-    yield from _growth(decision)
-
-
-def _growth(decision: Decision) -> Iterator[Prospect]:
     growth = decision.growth
     if growth is not None and growth.workers:
         yield Prospect(f"the growth to {growth.workers} workers is given up unless they have joined", growth.until)
@@ -108,37 +112,17 @@ def _stopping(job: SupervisedJob) -> Iterator[Prospect]:
     else:
         yield Prospect(f"{told} and to save a checkpoint; the job is suspended as soon as rank 0 has answered")
     if job.observed.ending:
-        yield _ending()
+        yield _ENDING
     elif job.observed.request is not None:
         yield _requested(job.observed.request)
     else:
         yield Prospect("it resumes from its checkpoint as a new run when there is capacity")
 
 
-def _ending() -> Prospect:
-    return Prospect("its launcher ends the job, which is not started again")
-
-
 def _requested(request: UserRequest) -> Prospect:
     if request.kind is RequestKind.STOP:
         return Prospect("it is ended for good and not started again")
     return Prospect("it stays suspended until somebody resumes it")
-
-
-def _resuming(job: SupervisedJob) -> Iterator[Prospect]:
-    run, until = job.decision.run, job.decision.resume_until
-    yield Prospect(f"the resume is given up and tried again unless run {run} has started by then", until)
-
-
-_BY_PHASE: Mapping[Phase, Callable[[SupervisedJob], Iterator[Prospect]]] = {
-    Phase.QUEUED: _queued,
-    Phase.WAITING: _waiting,
-    Phase.SUSPENDED: _waiting,
-    Phase.RUNNING: _live,
-    Phase.SHRINKING: _live,
-    Phase.STOPPING: _stopping,
-    Phase.RESUMING: _resuming,
-}
 
 
 _MAX_NAMES = 5

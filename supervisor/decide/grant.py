@@ -7,7 +7,7 @@ from functools import cached_property
 
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, PriceClass
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import OnLoss, Phase, Spec, SupervisedJob
+from supervisor.domain.job import WAITS, OnLoss, Phase, Spec, SupervisedJob
 from supervisor.domain.notice import OF_PEOPLE, NoticeClass, NoticeState, ReclaimNotice
 
 
@@ -24,7 +24,7 @@ def usable_workers(count: int, spec: Spec) -> int:
     """
     if spec.on_loss is OnLoss.HOLD:
         return spec.requested_workers if count >= spec.requested_workers else 0
-    size = _rounded_down(count, spec)
+    size = count - count % spec.worker_multiple
     return size if size >= spec.min_workers else 0
 
 
@@ -52,11 +52,8 @@ def least_to_start(spec: Spec) -> int:
 
 def most_workers(spec: Spec) -> int:
     """The most hosts that a run takes."""
-    return spec.requested_workers if spec.on_loss is OnLoss.HOLD else _rounded_down(spec.max_workers, spec)
-
-
-def _rounded_down(count: int, spec: Spec) -> int:
-    return count - count % spec.worker_multiple
+    most = spec.max_workers - spec.max_workers % spec.worker_multiple
+    return spec.requested_workers if spec.on_loss is OnLoss.HOLD else most
 
 
 def _rounded_up(count: int, spec: Spec) -> int:
@@ -107,7 +104,8 @@ class Ranking:
             machine.protected_until is None or machine.protected_until <= self.now,
             any(notice.notice_class is NoticeClass.HINT for notice in ahead),
             pool_of(machine) in self._reclaimed_pools,
-            -min((_time(notice) for notice in ahead), default=math.inf),
+            # When the subject of a scheduled notice goes; a hint names no time.
+            -min((notice.deadline for notice in ahead if notice.deadline is not None), default=math.inf),
             host,
         )
 
@@ -129,16 +127,8 @@ def reclaimed_pools(noticed: Mapping[Host, ReclaimNotice], machines: Mapping[Hos
     return frozenset(pool for pool in affected if pool is not None)
 
 
-def _time(notice: ReclaimNotice) -> float:
-    """When the subject of a scheduled notice goes; a hint names no time."""
-    return math.inf if notice.deadline is None else notice.deadline
-
-
 BY_NAME = Ranking()
 """Nothing is known of any host."""
-
-
-_WAITS = (Phase.WAITING, Phase.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +162,7 @@ def grants(
     `noticed` are the hosts that must not be used: a job whose launcher is on one of them cannot start, so nothing is
     reserved for it. `ranking` chooses among more hosts than a job wants.
     """
-    ordered = sorted(jobs, key=_queue_order)
+    ordered = sorted(jobs, key=lambda job: (not waits(job), job.decision.waiting_since or 0.0, job.name))
     free = available.difference(*(held(job) for job in ordered))
     granted: dict[JobName, frozenset[Host]] = {}
     unmet: frozenset[Host] = frozenset()
@@ -181,15 +171,17 @@ def grants(
             continue
         wanted = free & usable(job)
         if waits(job):
-            allocate = ranking.best(wanted, startable_workers(len(wanted), job.spec))
+            allocated = ranking.best(wanted, startable_workers(len(wanted), job.spec))
             # Only free hosts: a waiting job may list thousands of hosts that do not exist at present.
-            unmet |= frozenset() if allocate else wanted
+            unmet |= frozenset() if allocated else wanted
         else:
             wanted -= unmet
-            allocate = ranking.best(wanted, joining_workers(_own(job, noticed), len(wanted), job.spec))
-        if allocate:
-            granted[job.name] = allocate
-            free -= allocate
+            # Also those that it leaves out for its size can be used.
+            own = len(job.decision.hosts - job.decision.exclusions.intersection(noticed))
+            allocated = ranking.best(wanted, joining_workers(own, len(wanted), job.spec))
+        if allocated:
+            granted[job.name] = allocated
+            free -= allocated
     return granted
 
 
@@ -202,25 +194,15 @@ def held(job: SupervisedJob) -> frozenset[Host]:
 
 def usable(job: SupervisedJob) -> frozenset[Host]:
     """The hosts that a job could use if they were free; none if it needs no more."""
-    return job.observed.hosts if waits(job) or _room(job) else frozenset()
+    if waits(job):
+        return job.observed.hosts
+    if job.decision.phase is not Phase.RUNNING or job.held_back or job.over:
+        return frozenset()
+    # Excluded hosts do not count against its maximum.
+    has_room = len(job.decision.hosts - job.decision.exclusions) < most_workers(job.spec)
+    return job.observed.hosts if has_room else frozenset()
 
 
 def waits(job: SupervisedJob) -> bool:
     """Whether the job could start now: it is waiting, has no running processes and nobody holds it back."""
-    return job.decision.phase in _WAITS and not (job.observed.running or job.held_back or job.over)
-
-
-def _queue_order(job: SupervisedJob) -> tuple[bool, float, str]:
-    return (not waits(job), job.decision.waiting_since or 0.0, job.name)
-
-
-def _room(job: SupervisedJob) -> int:
-    """How many more hosts a running job may take; excluded hosts do not count against its maximum."""
-    if job.decision.phase is not Phase.RUNNING or job.held_back or job.over:
-        return 0
-    return max(0, most_workers(job.spec) - len(job.decision.hosts - job.decision.exclusions))
-
-
-def _own(job: SupervisedJob, noticed: Collection[Host]) -> int:
-    """How many hosts a job has that can be used, also those that it leaves out for its size."""
-    return len(job.decision.hosts - job.decision.exclusions.intersection(noticed))
+    return job.decision.phase in WAITS and not (job.observed.running or job.held_back or job.over)

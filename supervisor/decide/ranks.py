@@ -129,8 +129,7 @@ class Ranks:
     @property
     def unread_seconds(self) -> float | None:
         """The longest time for which a process has not asked whether to stop; None if no process knows."""
-        known = (each.unread_seconds for each in self.states)
-        return max((seconds for seconds in known if seconds is not None), default=None)
+        return max((each.unread_seconds for each in self.states if each.unread_seconds is not None), default=None)
 
     @property
     def slowest_checkpoint(self) -> float | None:
@@ -141,8 +140,7 @@ class Ranks:
     @property
     def slowest_step(self) -> float | None:
         """Seconds; None if no process knows."""
-        known = (each.step_seconds for each in self.states)
-        return max((seconds for seconds in known if seconds is not None), default=None)
+        return max((each.step_seconds for each in self.states if each.step_seconds is not None), default=None)
 
 
 NO_RANKS = Ranks()
@@ -159,13 +157,11 @@ class RankCounts:
 
 def names(states: Sequence[RankState], absent: Sequence[int] = ()) -> str:
     """The processes in words: their ranks, and for how long those have not asked whether to stop."""
-    named = [_name(each) for each in states[:_MAX_NAMES]]
+    named = []
+    for each in states[:_MAX_NAMES]:
+        name = f"process {each.process}" if each.rank is None else f"rank {each.rank}"
+        is_late = each.unread_seconds is not None and each.unread_seconds >= 1
+        named.append(f"{name} (flag not read for {each.unread_seconds:.0f} s)" if is_late else name)
     named += [f"rank {rank} (not connected)" for rank in absent[: _MAX_NAMES - len(named)]]
     others = len(states) + len(absent) - len(named)
     return ", ".join(named) + (f" and {others} others" if others else "")
-
-
-def _name(state: RankState) -> str:
-    name = f"process {state.process}" if state.rank is None else f"rank {state.rank}"
-    unread = state.unread_seconds
-    return name if unread is None or unread < 1 else f"{name} (flag not read for {unread:.0f} s)"

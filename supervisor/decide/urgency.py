@@ -36,7 +36,8 @@ def by_urgency(notices: Iterable[ReclaimNotice], now: float, policy: Policy) -> 
         if notice.notice_class is NoticeClass.SUDDEN:
             acted_on.append(notice)
         elif is_acted_on(notice, now, policy):
-            acted_on.append(as_sudden(notice, policy))
+            # As if it had been announced when it became due.
+            acted_on.append(replace(notice, first_seen=acted_on_at(notice, policy)))
         elif notice.state is NoticeState.ACTIVE:
             ahead.append(notice)
     moments = (at for notice in ahead if (at := next_change(notice, now, policy)) is not None)
@@ -83,11 +84,6 @@ def next_change(notice: ReclaimNotice, now: float, policy: Policy) -> float | No
     """The next instant at which time alone changes what is to be done about an active notice; None if there is none."""
     moments = (each(notice, policy) for each in (acted_on_at, avoided_at, checkpoint_at))
     return min((at for at in moments if now < at < math.inf), default=None)
-
-
-def as_sudden(notice: ReclaimNotice, policy: Policy) -> ReclaimNotice:
-    """A notice that is acted on, as if it had been announced when it became due."""
-    return replace(notice, first_seen=acted_on_at(notice, policy))
 
 
 _USUAL_LEADS = {Source("aws"): 120.0, Source("gcp"): 30.0, Source("azure"): 30.0, Source("tencent"): 120.0}

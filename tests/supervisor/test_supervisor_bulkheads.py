@@ -51,7 +51,7 @@ def _plan(defect: Defect) -> None:
 
 
 def _shown(defect: Defect) -> None:
-    defect.put(supervisor.control.loop, "_visible_state", lambda job, _shown: job.name == BAD)
+    defect.put(supervisor.control.loop, "_VisibleState", lambda job, *_: job.name == BAD)
 
 
 def _settle(defect: Defect) -> None:

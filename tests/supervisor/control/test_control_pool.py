@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.control.pool import JobIndex, Pool
+from supervisor.control.pool import HostPool, JobIndex
 from supervisor.decide.grant import grants
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import SupervisedJob
@@ -38,7 +38,7 @@ def _jobs(draw: st.DrawFn) -> Jobs:
 @given(steps=st.lists(st.tuples(_jobs(), _NUMBERS, _NUMBERS), min_size=1, max_size=6))
 def test_what_is_granted_does_not_depend_on_what_was(steps: list[tuple[Jobs, frozenset[int], frozenset[int]]]) -> None:
     """A pool that has followed every change grants what is worked out from all jobs at once."""
-    pool = Pool()
+    pool = HostPool()
     for jobs, available, noticed in steps:
         free, bad = hosts(*available), hosts(*noticed)
         granted = pool.granted(jobs, free, bad)
@@ -49,7 +49,7 @@ def test_hosts_of_pods_are_no_matter_of_nodes() -> None:
     """A cluster's job neither holds nor gets nodes, whatever its pods are called."""
     job = replace(running_job(workers=2), name=cluster_job("team", "trainingjob", "bert"))
     waiting = waiting_job(spec(2), name="waiting")
-    granted = Pool().granted({job.name: job, waiting.name: waiting}, first(2), ())
+    granted = HostPool().granted({job.name: job, waiting.name: waiting}, first(2), ())
     assert {name: grant.hosts for name, grant in granted.items()} == {waiting.name: first(2)}
 
 
