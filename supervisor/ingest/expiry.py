@@ -82,21 +82,19 @@ class Expiry:
             at = self._due(notice)
             if at > now:
                 return at - now
-            await self._settle(notice)
+
+            def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
+                now = self._clock.now()
+                if known is None or self._due(known) > now:
+                    return known
+                return end_if_due(known, self._presence(known)[0], now, self._policy)
+
+            failpoint(At.NOTICE_AGEING)
+            settled = await self._store.put_notice(notice.id, change)
+            failpoint(At.NOTICE_AGED)
+            if settled is not None and settled.state is not notice.state:
+                _log.info("notice.ended", notice=settled.id, subject=settled.subject.name, state=settled.state)
         return math.inf if attempt.retry_in is None else attempt.retry_in
-
-    async def _settle(self, notice: ReclaimNotice) -> None:
-        def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
-            now = self._clock.now()
-            if known is None or self._due(known) > now:
-                return known
-            return end_if_due(known, self._presence(known)[0], now, self._policy)
-
-        failpoint(At.NOTICE_AGEING)
-        settled = await self._store.put_notice(notice.id, change)
-        failpoint(At.NOTICE_AGED)
-        if settled is not None and settled.state is not notice.state:
-            _log.info("notice.ended", notice=settled.id, subject=settled.subject.name, state=settled.state)
 
     def _due(self, notice: ReclaimNotice) -> float:
         """The instant at which an active notice ends.

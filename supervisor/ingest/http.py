@@ -47,7 +47,7 @@ def refusing(refusals: Refusals, wire: Wire = Wire.HTTP) -> Middleware:
         except web.HTTPException as error:  # From the router: unknown path or method.
             return _refusal(refusals, wire, error.status, Code.UNKNOWN_CALL, error.reason)
         except (ConnectionError, ssl.SSLError) as error:
-            if not _is_gone(request):
+            if request.transport is not None and not request.transport.is_closing():
                 raise
             # aiohttp does so itself only once the connection is lost, and never where handlers are not to be cancelled.
             raise asyncio.CancelledError from error
@@ -58,10 +58,6 @@ def refusing(refusals: Refusals, wire: Wire = Wire.HTTP) -> Middleware:
             return _refusal(refusals, wire, _STATUS[code], code, str(error))
 
     return answer
-
-
-def _is_gone(request: web.Request) -> bool:
-    return request.transport is None or request.transport.is_closing()
 
 
 def _refusal(refusals: Refusals, wire: Wire, status: int, code: Code, why: str) -> web.Response:

@@ -27,8 +27,8 @@ from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.order import Worker
-from supervisor.ingest.cluster.drains import drain_signal
 from supervisor.ingest.cluster.signals import (
+    drain_signal,
     drill_signal,
     event_signal,
     maintenance_signal,

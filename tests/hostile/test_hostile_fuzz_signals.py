@@ -11,16 +11,16 @@ from supervisor.cluster.events import read_event
 from supervisor.cluster.objects import node_or_outline, pod_or_outline
 from supervisor.decide.notices import Signal, apply_signal
 from supervisor.decide.policy import Policy
-from supervisor.ingest.cluster.drains import drain_signal
 from supervisor.ingest.cluster.signals import (
+    drain_signal,
     drill_signal,
     event_signal,
     maintenance_signal,
     node_signal,
     pod_signal,
     pod_subject,
+    taint_signals,
 )
-from supervisor.ingest.cluster.taints import taint_signals
 from supervisor.store.codec import NoticeCodec
 from tests.supervisor.decide.decide_builders import T0
 

@@ -15,8 +15,8 @@ from supervisor.cluster.view import ClusterView
 from supervisor.decide.notices import Signal, apply_signal
 from supervisor.decide.policy import Policy
 from supervisor.domain.notice import ReclaimNotice, Subject, SubjectKind
-from supervisor.ingest.cluster.drains import drain_signal
 from supervisor.ingest.cluster.signals import (
+    drain_signal,
     drill_signal,
     event_signal,
     maintenance_signal,
@@ -24,8 +24,8 @@ from supervisor.ingest.cluster.signals import (
     node_subject,
     pod_signal,
     pod_subject,
+    taint_signals,
 )
-from supervisor.ingest.cluster.taints import taint_signals
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _MAX_AT_ONCE = 16
@@ -98,70 +98,65 @@ class SignalReconciler:
         return _RETRY_SECONDS if self._changed else None
 
     def _news(self, store: Store, subject: Subject) -> Sequence[Signal]:
-        """The signals about a subject that change a notice. A subject whose signals raise is tried again."""
+        """Returns the signals about a subject that change a notice. A subject whose signals raise is tried again."""
         if not self._bulkhead.pause("signals", subject.uid):
             with self._bulkhead.guard("signals", subject.uid):
-                return [signal for signal in self._signals(subject) if self._is_news(store, signal)]
+                notices = store.snapshot().notices
+                return [
+                    signal
+                    for signal in self._signals(subject)
+                    if self._applied(notices.get(signal.id), signal) is not notices.get(signal.id)
+                ]
         self._changed.setdefault(subject.uid, subject)
         return ()
 
+    def _applied(self, known: ReclaimNotice | None, signal: Signal) -> ReclaimNotice | None:
+        return apply_signal(known, signal, self._clock.now(), self._cluster_now(), self._policy)
+
     async def _take_in(self, store: Store, subject: Subject, signal: Signal) -> bool:
-        with self._bulkhead.guard("signals.store", subject.uid):
-            return await self._apply(store, signal)
-        return False
-
-    async def _apply(self, store: Store, signal: Signal) -> bool:
-        def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
-            return apply_signal(known, signal, self._clock.now(), self._cluster_now(), self._policy)
-
-        before = store.snapshot().notices.get(signal.id)
-        try:
-            async with self._write_slots:
-                notice = await store.put_notice(signal.id, change)
-        except StoreUnavailableError as error:
-            self._fault.failed(str(error))
-            return False
-        self._fault.recovered()
-        if notice is not None and notice != before:
-            _log.info(
-                "notice.received",
-                notice=notice.id,
-                episode=notice.episode,
-                subject=notice.subject.name,
-                state=notice.state,
-                message=signal.message,
-            )
-        return True
-
-    def _is_news(self, store: Store, signal: Signal) -> bool:
-        known = store.snapshot().notices.get(signal.id)
-        return apply_signal(known, signal, self._clock.now(), self._cluster_now(), self._policy) is not known
+        """Stores what a signal makes of its notice; returns False if that has to be tried again."""
+        before, notice = store.snapshot().notices.get(signal.id), None
+        with self._bulkhead.guard("signals.store", subject.uid) as attempt:
+            try:
+                async with self._write_slots:
+                    notice = await store.put_notice(signal.id, lambda known: self._applied(known, signal))
+            except StoreUnavailableError as error:
+                self._fault.failed(str(error))
+                return False
+            self._fault.recovered()
+            if notice is not None and notice != before:
+                _log.info(
+                    "notice.received",
+                    notice=notice.id,
+                    episode=notice.episode,
+                    subject=notice.subject.name,
+                    state=notice.state,
+                    message=signal.message,
+                )
+        return not attempt.failed
 
     def _signals(self, subject: Subject) -> Iterator[Signal]:
-        """All present signals about a subject; none if it does not exist any more."""
+        """Yields all present signals about a subject; none if it does not exist any more."""
         if subject.kind is SubjectKind.POD:
             pod = self._view.pod(subject.uid)
             if pod is None or not pod.opted_in:
                 return
-            asked = drill_signal((event for event, _ in self._drills.about_pod(pod)), subject)
             signals: tuple[Signal | None, ...] = (
                 pod_signal(pod),
                 event_signal(self._events.about_pod(pod), subject),
-                asked,
+                drill_signal((event for event, _ in self._drills.about_pod(pod)), subject),
             )
         else:
             node = self._view.node(subject.name)
             if node is None:
                 return
             subject, lead = node_subject(node), self._policy.default_lead_seconds
-            asked = drill_signal((event for event, _ in self._drills.about_node(node)), subject)
-            announced = event_signal(self._events.about_node(node), subject)
             signals = (
                 node_signal(node, lead),
                 maintenance_signal(node),
                 drain_signal(node),
-                announced,
-                asked,
+                event_signal(self._events.about_node(node), subject),
+                drill_signal((event for event, _ in self._drills.about_node(node)), subject),
                 *taint_signals(node, self._taint_leads, self._cluster_now()),
             )
         yield from (signal for signal in signals if signal is not None)

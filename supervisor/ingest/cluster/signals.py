@@ -1,16 +1,19 @@
-"""Derives signals from the state of pods and nodes, and from Events about them. Pure.
+"""Derives signals from pods and nodes, from taints and annotations of nodes, and from Events. Pure.
 
 Which end of a pod is a reclaim is `servicekit.spot`'s, as for the agents.
 """
 
+import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
 
 from servicekit.bounds import instant_of, one_line, unix_seconds
 from servicekit.spot import PodCondition, PodReclaim, PodState, classify
+from supervisor.cluster.annotations import DRAIN, DRAIN_AT
 from supervisor.cluster.events import ClusterEvent
-from supervisor.cluster.objects import Node, ObjectCondition, Pod, PodPhase
+from supervisor.cluster.objects import SCALE_IN_TAINTS, Node, ObjectCondition, Pod, PodPhase
 from supervisor.decide.notices import Signal
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import (
@@ -18,7 +21,10 @@ from supervisor.domain.notice import (
     LONGEST_SECONDS,
     NODE_CONDITION,
     NODE_MAINTENANCE,
+    NODE_TAINT,
+    OPERATOR,
     POD_CONDITION,
+    SCALE_IN,
     SHORTEST_SECONDS,
     SIMULATED,
     Announcement,
@@ -37,133 +43,20 @@ _UNIX_SECONDS = re.compile(r"[0-9]{1,11}", re.ASCII)
 
 
 def pod_subject(pod: Pod) -> Subject:
-    """The subject of notices about a pod."""
+    """Returns the subject of notices about a pod."""
     return Subject(SubjectKind.POD, f"{pod.metadata.namespace}/{pod.metadata.name}", pod.metadata.uid)
 
 
 def node_subject(node: Node) -> Subject:
-    """The subject of the API server's notices about a node."""
+    """Returns the subject of the API server's notices about a node."""
     return Subject(SubjectKind.NODE, node.name, node.metadata.uid)
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """An announced end; the fields are those of `Signal`."""
-
-    message: str
-    deadline: float | None
-    lead: float | None
-
-
 def pod_signal(pod: Pod) -> Signal | None:
-    """The signal of an opted-in pod's conditions; None if they neither announce nor deny a reclaim."""
-    classified = classify(_state(pod)) if pod.opted_in else None
-    if classified is None:
+    """Returns the signal of an opted-in pod's conditions; None if they neither announce nor deny a reclaim."""
+    if not pod.opted_in:
         return None
-    end = (
-        _End(one_line(classified.message), unix_seconds(classified.deadline), classified.lead)
-        if isinstance(classified, PodReclaim)
-        else None
-    )
-    return _condition_signal(POD_CONDITION, pod_subject(pod), pod.metadata.version, end)
-
-
-def node_signal(node: Node, lead: float) -> Signal | None:
-    """The signal of a node's condition; None if its status is unknown. `lead` is the default lead in seconds."""
-    condition = _condition(node.conditions, _NODE_EXPIRED)
-    if condition is None or condition.status not in ("True", "False"):
-        return None
-    end = _after(condition, lead) if condition.status == "True" else None
-    return _condition_signal(NODE_CONDITION, node_subject(node), node.metadata.version, end)
-
-
-def maintenance_signal(node: Node) -> Signal | None:
-    """The signal of a node's announced maintenance, by GKE's label or the condition `MaintenancePlanned`.
-
-    None if neither is there and the condition, or the node, cannot be read: that withdraws nothing.
-    """
-    subject, version = node_subject(node), node.metadata.version
-    at, condition = _scheduled_at(node), _condition(node.conditions, _MAINTENANCE_PLANNED)
-    planned = condition is not None and condition.status == "True"
-    if at is None and not planned:
-        if node.unread or (condition is not None and condition.status != "False"):
-            return None
-        return Signal(source=NODE_MAINTENANCE, subject=subject, announcement=Announcement.WITHDRAWN, revision=version)
-    return Signal(
-        source=NODE_MAINTENANCE,
-        subject=subject,
-        announcement=Announcement.ACTIVE,
-        revision=version,
-        deadline=at,
-        announced=_instant(at),
-        message=_MAINTENANCE_LABEL if condition is None or not planned else _condition_message(condition),
-        notice_class=NoticeClass.SCHEDULED,
-    )
-
-
-def _scheduled_at(node: Node) -> float | None:
-    """The Unix seconds in GKE's label; a value that is none counts as no label."""
-    text = node.labels.get(_MAINTENANCE_LABEL, "")
-    return float(text) if _UNIX_SECONDS.fullmatch(text) else None
-
-
-def event_signal(events: Iterable[tuple[ClusterEvent, float]], subject: Subject) -> Signal | None:
-    """The signal of the latest Event about a subject; each Event comes with its lead in seconds."""
-    signals = [_event_signal(event, lead, subject) for event, lead in events]
-    return max(signals, key=lambda signal: (signal.session, signal.revision), default=None)
-
-
-def drill_signal(events: Iterable[ClusterEvent], subject: Subject) -> Signal | None:
-    """The signal of the latest valid Event that requests a drill on a subject, or its end."""
-    signals = [signal for signal in (_drill_signal(event, subject) for event in events) if signal is not None]
-    return max(signals, key=lambda signal: (signal.session, signal.revision), default=None)
-
-
-def _drill_signal(event: ClusterEvent, subject: Subject) -> Signal | None:
-    # By the API server's clock: the clock of the requesting machine may be wrong.
-    at, lead = unix_seconds(event.metadata.creation_timestamp), _drill_lead(event.metadata.annotations.simulated_lead)
-    if at is None or lead is None:
-        return None
-    return Signal(
-        source=SIMULATED,
-        subject=subject,
-        announcement=Announcement.ACTIVE if lead else Announcement.WITHDRAWN,
-        session=int(at),
-        revision=event.metadata.version,
-        deadline=at + lead,
-        announced=_instant(at + lead),
-        lead=lead,
-        message=_sentence(event.message),
-    )
-
-
-def _drill_lead(text: str) -> float | None:
-    """The lead in seconds, 0 for the end of a drill; None if it is invalid."""
-    try:
-        lead = float(text)
-    except ValueError:
-        return None
-    return lead if lead == 0 or SHORTEST_SECONDS <= lead <= LONGEST_SECONDS else None
-
-
-def _event_signal(event: ClusterEvent, lead: float, subject: Subject) -> Signal:
-    at = unix_seconds(event.at)
-    return Signal(
-        source=EVENT,
-        subject=subject,
-        announcement=Announcement.ACTIVE,
-        # Events may have an etcd of their own, whose versions restart when it is lost.
-        session=int(at or 0),
-        revision=event.metadata.version,
-        deadline=_plus(at, lead),
-        announced=_instant(_plus(at, lead)),
-        lead=lead,
-        message=_sentence(event.reason, event.message),
-    )
-
-
-def _state(pod: Pod) -> PodState:
-    return PodState(
+    state = PodState(
         succeeded=pod.phase is PodPhase.SUCCEEDED,
         failed=pod.phase is PodPhase.FAILED,
         reason=pod.reason,
@@ -176,25 +69,150 @@ def _state(pod: Pod) -> PodState:
         deleted_at=pod.deleted_at,
         ended_at=pod.ended_at,
     )
+    classified = classify(state)
+    if classified is None:
+        return None
+    withdrawn = Signal(
+        source=POD_CONDITION,
+        subject=pod_subject(pod),
+        announcement=Announcement.WITHDRAWN,
+        revision=pod.metadata.version,
+    )
+    if not isinstance(classified, PodReclaim):
+        return withdrawn
+    at = unix_seconds(classified.deadline)
+    return _announced(withdrawn, at, one_line(classified.message), lead=classified.lead)
 
 
-def _after(condition: ObjectCondition, lead: float) -> _End:
-    return _End(_condition_message(condition), _plus(unix_seconds(condition.last_transition_time), lead), lead)
+def node_signal(node: Node, lead: float) -> Signal | None:
+    """Returns the signal of a node's condition; None if its status is unknown. `lead` is the default in seconds."""
+    condition = _condition(node.conditions, _NODE_EXPIRED)
+    if condition is None or condition.status not in ("True", "False"):
+        return None
+    withdrawn = _withdrawn(NODE_CONDITION, node)
+    if condition.status == "False":
+        return withdrawn
+    at = unix_seconds(condition.last_transition_time)
+    message = _sentence(condition.type, condition.reason, condition.message)
+    return _announced(withdrawn, None if at is None else at + lead, message, lead=lead)
 
 
-def _condition_signal(source: Source, subject: Subject, version: int, end: _End | None) -> Signal:
-    """The signal of a condition: an announcement, or without an end its withdrawal."""
-    if end is None:
-        return Signal(source=source, subject=subject, announcement=Announcement.WITHDRAWN, revision=version)
+def maintenance_signal(node: Node) -> Signal | None:
+    """Returns the signal of a node's announced maintenance, by GKE's label or the condition `MaintenancePlanned`.
+
+    None if neither is there and the condition, or the node, cannot be read: that withdraws nothing.
+    """
+    text = node.labels.get(_MAINTENANCE_LABEL, "")
+    at = float(text) if _UNIX_SECONDS.fullmatch(text) else None  # Another value counts as no label.
+    condition, message = _condition(node.conditions, _MAINTENANCE_PLANNED), _MAINTENANCE_LABEL
+    withdrawn = _withdrawn(NODE_MAINTENANCE, node)
+    if condition is not None and condition.status == "True":
+        message = _sentence(condition.type, condition.reason, condition.message)
+    elif at is None:
+        is_unknown = node.unread or (condition is not None and condition.status != "False")
+        return None if is_unknown else withdrawn
+    return replace(_announced(withdrawn, at, message), notice_class=NoticeClass.SCHEDULED)
+
+
+def drain_signal(node: Node) -> Signal:
+    """Returns the signal of a node that a person drains by an annotation; `false` counts as none."""
+    withdrawn = _withdrawn(OPERATOR, node)
+    text = node.annotations.get(DRAIN, "false")
+    if text == "false":
+        return withdrawn
+    try:
+        deadline = unix_seconds(datetime.fromisoformat(node.annotations.get(DRAIN_AT, "")))
+    except ValueError:  # A typing error must not keep a node in use.
+        deadline = None
+    announced = "" if deadline is None else instant_of(deadline).isoformat()
+    return replace(_announced(withdrawn, deadline, one_line(text)), announced=announced)
+
+
+def taint_signals(node: Node, leads: Mapping[str, float | None], now: float) -> Iterator[Signal]:
+    """Yields the signals of a node's taints: one of the taints of autoscalers, and one of all others.
+
+    Termination handlers, autoscalers and clouds put them on a node. There are no signals if the node cannot be read,
+    which withdraws nothing.
+
+    Args:
+        node: The node.
+        leads: By the key of each taint that announces a reclaim, the seconds from its first sight to the deadline.
+            None: the taint names no time, and is a hint.
+        now: Unix seconds of the cluster's clock. Most taints have no time of their own.
+    """
+    keys = {taint.key for taint in node.taints} & leads.keys()
+    for source, found in ((NODE_TAINT, keys - SCALE_IN_TAINTS), (SCALE_IN, keys & SCALE_IN_TAINTS)):
+        withdrawn = _withdrawn(source, node)
+        if not found:
+            if not node.unread:
+                yield withdrawn
+            continue
+        urgency = {key: math.inf if (lead := leads[key]) is None else lead for key in found}
+        key = min(found, key=lambda each: (urgency[each], each))
+        announced, lead = replace(withdrawn, announcement=Announcement.ACTIVE, message=key), leads[key]
+        if lead is None:
+            yield replace(announced, notice_class=NoticeClass.HINT)
+        else:
+            yield replace(announced, deadline=now + lead, lead=lead)
+
+
+def event_signal(events: Iterable[tuple[ClusterEvent, float]], subject: Subject) -> Signal | None:
+    """Returns the signal of the latest Event about a subject; each Event comes with its lead in seconds."""
+    signals = []
+    for event, lead in events:
+        at = unix_seconds(event.at)
+        signal = Signal(
+            source=EVENT,
+            subject=subject,
+            announcement=Announcement.ACTIVE,
+            # Events may have an etcd of their own, whose versions restart when it is lost.
+            session=int(at or 0),
+            revision=event.metadata.version,
+        )
+        message = _sentence(event.reason, event.message)
+        signals.append(_announced(signal, None if at is None else at + lead, message, lead=lead))
+    return max(signals, key=lambda signal: (signal.session, signal.revision), default=None)
+
+
+def drill_signal(events: Iterable[ClusterEvent], subject: Subject) -> Signal | None:
+    """Returns the signal of the latest valid Event that requests a drill on a subject, or with lead 0 its end."""
+    signals = []
+    for event in events:
+        # By the API server's clock: the clock of the requesting machine may be wrong.
+        at = unix_seconds(event.metadata.creation_timestamp)
+        try:
+            lead = float(event.metadata.annotations.simulated_lead)
+        except ValueError:
+            continue
+        if at is None or not (lead == 0 or SHORTEST_SECONDS <= lead <= LONGEST_SECONDS):
+            continue
+        withdrawn = Signal(
+            source=SIMULATED,
+            subject=subject,
+            announcement=Announcement.WITHDRAWN,
+            session=int(at),
+            revision=event.metadata.version,
+        )
+        signal = _announced(withdrawn, at + lead, _sentence(event.message), lead=lead)
+        signals.append(signal if lead else replace(signal, announcement=Announcement.WITHDRAWN))
+    return max(signals, key=lambda signal: (signal.session, signal.revision), default=None)
+
+
+def _withdrawn(source: Source, node: Node) -> Signal:
     return Signal(
-        source=source,
-        subject=subject,
+        source=source, subject=node_subject(node), announcement=Announcement.WITHDRAWN, revision=node.metadata.version
+    )
+
+
+def _announced(signal: Signal, at: float | None, message: str, *, lead: float | None = None) -> Signal:
+    """Returns the signal as an announcement that its subject is gone at an instant, if that is known."""
+    return replace(
+        signal,
         announcement=Announcement.ACTIVE,
-        revision=version,
-        deadline=end.deadline,
-        announced=_instant(end.deadline),
-        lead=end.lead,
-        message=end.message,
+        deadline=at,
+        announced="" if at is None else instant_of(at).isoformat().replace("+00:00", "Z"),
+        lead=lead,
+        message=message,
     )
 
 
@@ -202,17 +220,5 @@ def _condition(conditions: Iterable[ObjectCondition], kind: str) -> ObjectCondit
     return next((each for each in conditions if each.type == kind), None)
 
 
-def _condition_message(condition: ObjectCondition) -> str:
-    return _sentence(condition.type, condition.reason, condition.message)
-
-
-def _instant(at: float | None) -> str:
-    return "" if at is None else instant_of(at).isoformat().replace("+00:00", "Z")
-
-
 def _sentence(*parts: str) -> str:
     return one_line(": ".join(part for part in parts if part))
-
-
-def _plus(at: float | None, seconds: float) -> float | None:
-    return None if at is None else at + seconds

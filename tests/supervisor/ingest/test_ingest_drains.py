@@ -14,7 +14,7 @@ from supervisor.decide.policy import Policy
 from supervisor.decide.urgency import NodeIdentities, noticed_hosts
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import OPERATOR, Announcement, NoticeState, ReclaimNotice
-from supervisor.ingest.cluster.drains import drain_signal
+from supervisor.ingest.cluster.signals import drain_signal
 from tests.supervisor.decide.decide_builders import T0
 from tests.testkit.serving import PeerRefusal, Served, serving
 from tests.testkit.waiting import until

@@ -10,7 +10,7 @@ from supervisor.decide.notices import Signal, apply_signal
 from supervisor.decide.policy import Policy
 from supervisor.decide.urgency import deadline_of
 from supervisor.domain.notice import NODE_TAINT, SCALE_IN, Announcement, NoticeClass, NoticeState, ReclaimNotice
-from supervisor.ingest.cluster.taints import taint_signals
+from supervisor.ingest.cluster.signals import taint_signals
 
 LEADS = {"spot/soon": 120.0, "spot/now": 30.0, "drain": None}
 T0 = 1_000.0
