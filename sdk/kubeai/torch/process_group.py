@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
-from kubeai.torchrun.rounds import StoreAddress
+from kubeai.torchrun.member import RoundStoreAddress
 from kubeai.torchrun.stores import CannotReach, connect
 
 from .decisions import NotFormed
@@ -57,7 +57,7 @@ def form(  # noqa: PLR0913 - each is one fact about the group
     rank, size = entered.base_rank + local_rank, entered.world_size
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
     try:
-        store = dist.PrefixStore(f"kubeai/{entered.number}/", connect(StoreAddress(entered.address, entered.port)))
+        store = dist.PrefixStore(f"kubeai/{entered.number}/", connect(RoundStoreAddress(entered.address, entered.port)))
         store.set(f"step/{rank}", str(step))
         store.add("arrived", 1)
         _wait_for(lambda: store.add("arrived", 0) >= size, seconds, is_over)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import io
+import math
 import os
+import socket
 import sys
 import threading
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from torch.distributed.elastic.rendezvous import (  # type: ignore[import-not-found,unused-ignore]
     RendezvousHandler,
@@ -22,22 +27,60 @@ from kubeai.elastic.threads import StderrLog
 
 from . import member, stores
 from .guard import Guard
-from .link import Link
-from .member import Enter, Exit, MemberState, StartToJoin
-from .membership import Membership
-from .peer_link import Peers
-from .settings import address_of, away_seconds_of, processes_of
+from .link import MemberLink
+from .member import Enter, Exit, Membership, MemberState, StartToJoin
+from .peers import PeerLink
 from .workers import JOINS, Workers
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[import-not-found,unused-ignore]
 
-    from .rounds import Round, StoreAddress
+    from .member import RendezvousRound, RoundStoreAddress
 
 _SLICE_SECONDS = 0.25  # between two looks at the round a signal is handled
 _PROGRESS_SECONDS = 0.05
 _SETTLE_SECONDS = 0.5
 _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
+_AWAY_SECONDS = 10.0  # A supervisor that is restarted is back before
+
+
+class UnknownProcesses(ValueError):  # noqa: N818 - the name describes what is missing
+    """The number of workers for each host is not known."""
+
+
+def processes_of(parameters: Any) -> int:
+    """Return the number of workers of this agent: `processes` of --rdzv-conf, or what torchrun's options say.
+
+    Raises:
+        UnknownProcesses: The agent was not started by torchrun, and --rdzv-conf does not say it.
+    """
+    configured = parameters.get("processes")
+    if configured is not None:
+        text = str(configured)
+        if not text.isdecimal() or int(text) < 1:
+            raise UnknownProcesses(f"processes={text} in --rdzv-conf is no number of workers")
+        return int(text)
+    from torch.distributed import run  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415
+
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            options = run.parse_args(sys.argv[1:])
+    except SystemExit as error:
+        raise UnknownProcesses("add processes=N, the number of workers for each host, to --rdzv-conf") from error
+    return int(run.determine_local_world_size(options.nproc_per_node))
+
+
+def address_of(parameters: Any, supervisor: str | None) -> str:
+    """Return --local-addr, or the address of the interface towards the supervisor, or the name of this host."""
+    if parameters.local_addr:
+        return str(parameters.local_addr)
+    with contextlib.suppress(OSError, ValueError):
+        where = urlsplit(supervisor or "")
+        for family, _, _, _, target in socket.getaddrinfo(where.hostname, where.port or 443, type=socket.SOCK_DGRAM):
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(target)  # sends nothing
+                return str(probe.getsockname()[0])
+    return socket.getfqdn()
 
 
 class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
@@ -45,6 +88,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
 
     Raises:
         UnknownProcesses: See `processes_of`.
+        ValueError: `away_seconds` of --rdzv-conf is no number of seconds.
     """
 
     def __init__(self, parameters: Any) -> None:
@@ -54,19 +98,23 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._host = address_of(parameters, None if own is None else own.address)
         self._stderr = StderrLog()
         processes = processes_of(parameters)
+        # How long the supervisor is away before members form rounds without it.
+        away_seconds = float(parameters.get("away_seconds", _AWAY_SECONDS))
+        if not 0 < away_seconds < math.inf:
+            raise ValueError(f"away_seconds={away_seconds} in --rdzv-conf is no number of seconds")
         self._membership = Membership(MemberState(uuid.uuid4().hex, processes, self._host))
-        self._peers = Peers(
+        self._peers = PeerLink(
             self._host,
             self._membership,
             least=parameters.min_nodes,
-            away_seconds=away_seconds_of(parameters),
+            away_seconds=away_seconds,
             stderr=self._stderr,
         )
         self._membership.change(lambda state: replace(state, address=self._peers.address))
         self._workers = Workers(processes)
         self._guard = Guard(self._workers.directory)
-        self._stores = stores.Stores()
-        self._base: Round | None = None  # the last round entered with new workers
+        self._stores = stores.RoundStores()
+        self._base: RendezvousRound | None = None  # the last round entered with new workers
         self._published = 0
         self._has_ended = False
         self._is_ending = threading.Event()
@@ -74,7 +122,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._closing = threading.Lock()
         self._regrouping = threading.Lock()
         self._is_identical = os.environ.get(_IDENTICAL)
-        self._link = Link(directory, self._membership, self._regroup, self._stderr)
+        self._link = MemberLink(directory, self._membership, self._regroup, self._stderr)
         self._link.start()
         threads.start("rendezvous-workers", self._watch_workers, self._stderr, closed=self._closed)
 
@@ -150,7 +198,12 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         entered = step.round
         index = entered.index_of(self._membership.state.member) or 0
         try:
-            store, where = self._store_of(entered, index)
+            if index == 0:
+                store, where = stores.open_store(self._host)
+            elif entered.store is None:
+                raise stores.CannotReach("it is not open")  # noqa: TRY301 - as a store that does not answer
+            else:
+                store, where = stores.connect(entered.store), entered.store
         except stores.CannotReach as error:
             self._stderr.once(f"store {entered.number}", f"round {entered.number} has no store: {error}")
             self._membership.change(lambda state: replace(state, unreachable=entered.number))
@@ -171,19 +224,12 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         """Start workers on a store of their own; they join a later round in process."""
         line = self._membership.line
         store, where = stores.open_store(self._host)
-        self._stores.start_alone(store)
+        self._stores.alone = store
         self._base = None
         self._workers.forget()
         self._set_environment(line.wanted if line else 0, joins=True, identical=True)
         self._membership.change(member.start_to_join)
         return _info(store, where, 0, 1)
-
-    def _store_of(self, entered: Round, index: int) -> tuple[TCPStore, StoreAddress]:
-        if index == 0:
-            return stores.open_store(self._host)
-        if entered.store is None:
-            raise stores.CannotReach("it is not open")
-        return stores.connect(entered.store), entered.store
 
     def _regroup(self) -> None:
         """Tell the workers of a round that they enter in process.
@@ -191,33 +237,27 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         Runs after each line, in the link's thread, and after members have formed a round, in another one.
         """
         with self._regrouping:
-            self._publish_newest()
-
-    def _publish_newest(self) -> None:
-        known = self._membership.state.known
-        if known is None or not known.in_process or known.number <= self._published:
-            return
-        index = known.index_of(self._membership.state.member) or 0
-        if index == 0 and known.store is None:
-            store, where = stores.open_store(self._host)
-            self._stores.regroup(store)
-            known = replace(known, store=where)
-        if known.store is not None:
-            entered = known
+            known = self._membership.state.known
+            if known is None or not known.in_process or known.number <= self._published:
+                return
+            index = known.index_of(self._membership.state.member) or 0
+            if index == 0 and known.store is None:
+                store, where = stores.open_store(self._host)
+                self._stores.regrouped.append(store)
+                known = replace(known, store=where)
+            if known.store is None:
+                return
+            entered, base = known, self._base
             self._workers.publish(entered, index)
             self._published = entered.number
             self._membership.change(lambda state: _in_round(state, entered))
-            self._count_out(entered)
-
-    def _count_out(self, entered: Round) -> None:
-        """Let no agent wait at its end for members that have left in process."""
-        base = self._base
-        if base is None or base.store is None:
-            return
-        left = [index for index, one in enumerate(base.members) if entered.index_of(one.member) is None]
-        if left:
-            count_out = functools.partial(stores.count_out, base.store, left, len(base.members))
-            threads.start("rendezvous-left", count_out, self._stderr, closed=self._closed)
+            if base is None or base.store is None:
+                return
+            # Let no agent wait at its end for members that have left in process.
+            left = [index for index, one in enumerate(base.members) if entered.index_of(one.member) is None]
+            if left:
+                count_out = functools.partial(stores.count_out, base.store, left, len(base.members))
+                threads.start("rendezvous-left", count_out, self._stderr, closed=self._closed)
 
     def _set_environment(self, number: int, *, joins: bool, identical: bool) -> None:
         """Set what the workers inherit. With equal numbers of workers, agents need not exchange them."""
@@ -228,25 +268,27 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
 
     def _watch_workers(self) -> None:
         """Report what the workers say of themselves. Without a supervisor, look for a round that they wait for."""
+
+        def with_progress(state: MemberState) -> MemberState:
+            if state.waits:
+                return state
+            progress = self._workers.progress()
+            stranded = state.round > 0 and progress.lost == state.round
+            ready = max(progress.ready, state.ready)
+            return replace(state, started=progress.started, ready=ready, stranded=stranded)
+
         while not self._closed.wait(_PROGRESS_SECONDS):
-            self._membership.change(self._with_progress)
+            self._membership.change(with_progress)
             if self._membership.state.stranded:
                 self._peers.look()
                 self._regroup()
 
-    def _with_progress(self, state: MemberState) -> MemberState:
-        if state.waits:
-            return state
-        said = self._workers.progress()
-        stranded = state.round > 0 and said.lost == state.round
-        return replace(state, started=said.started, ready=max(said.ready, state.ready), stranded=stranded)
 
-
-def _info(store: TCPStore, where: StoreAddress, index: int, size: int) -> RendezvousInfo:
+def _info(store: TCPStore, where: RoundStoreAddress, index: int, size: int) -> RendezvousInfo:
     return RendezvousInfo(store, index, size, RendezvousStoreInfo(where.address, where.port))
 
 
-def _in_round(state: MemberState, entered: Round) -> MemberState:
+def _in_round(state: MemberState, entered: RendezvousRound) -> MemberState:
     holds = entered.index_of(state.member) == 0 and entered.store is not None
     store = (entered.number, entered.store) if holds and entered.store is not None else None
     return replace(member.enter(state, entered), store=store)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from kubeai.elastic import identity, threads, wire
 from kubeai.elastic.uplink import host_name
 
-from .rounds import MalformedLine, parse_line
+from .member import MalformedRendezvous, parse_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from kubeai.elastic.threads import StderrLog
 
-    from .membership import Membership
+    from .member import Membership, RendezvousLine
 
 _STREAM, _REPORT = "/v1/rendezvous/stream", "/v1/rendezvous/report"
 # The supervisor takes a member that is silent for 3 s for a frozen one.
@@ -27,7 +27,7 @@ _SILENCE_SECONDS = 15.0
 _SLOWEST_SECONDS = 2.0
 
 
-class Link:
+class MemberLink:
     """The connection of one member to its supervisor. The identity is read again for each call.
 
     Args:
@@ -102,16 +102,14 @@ class Link:
             self._membership.set_absent(absent=False)
             for message in stream:
                 if message.get("type") == "rendezvous":
-                    self._apply(message)
+                    try:
+                        self._apply(parse_line(message))
+                    except MalformedRendezvous as error:
+                        self._stderr.once("line", f"ignoring a malformed line: {error}")
                 if time.monotonic() > opened_at + _SLOWEST_SECONDS:
                     backoff.reset()
 
-    def _apply(self, message: Mapping[str, Any]) -> None:
-        try:
-            line = parse_line(message)
-        except MalformedLine as error:
-            self._stderr.once("line", f"ignoring a malformed line: {error}")
-            return
+    def _apply(self, line: RendezvousLine) -> None:
         if self._run is None:
             self._run = line.run
         self._membership.receive(line)

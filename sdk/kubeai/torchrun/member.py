@@ -1,12 +1,139 @@
-"""The state of a member, and pure functions from it and the last line to what it reports and does next."""
+"""The state of a member of a rendezvous: rounds, the supervisor's lines about them, and what a member does next.
+
+All but `Membership` is pure.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .rounds import Line, Round, StoreAddress
+    from collections.abc import Callable, Mapping
+
+_RUN_IS_OVER = 1  # A code of success would tell an operator that the whole job has succeeded.
+
+
+class MalformedRendezvous(ValueError):  # noqa: N818 - the name describes the line
+    """A line of type `rendezvous`, or a round in it, lacks a required field. It has no effect."""
+
+
+@dataclass(frozen=True)
+class RoundStoreAddress:
+    """Where the members of a round reach its TCPStore."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class RoundMember:
+    """One elastic agent of a round. `member` is its random id, `address` its `HOST:PORT` for the other members."""
+
+    member: str
+    host: str
+    address: str
+    processes: int
+
+
+@dataclass(frozen=True)
+class RendezvousRound:
+    """Who trains together. Rounds are numbered from 1 in ascending order; member 0 holds the store.
+
+    In an `in_process` round the processes of the round before go on without a restart. `store` is None until member 0
+    has opened it.
+    """
+
+    number: int
+    members: tuple[RoundMember, ...]
+    in_process: bool = False
+    store: RoundStoreAddress | None = None
+
+    @property
+    def world_size(self) -> int:
+        """The number of worker processes."""
+        return sum(member.processes for member in self.members)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all members have the same number of processes."""
+        return len({member.processes for member in self.members}) == 1
+
+    def index_of(self, member: str) -> int | None:
+        """Return the index of a member id, None if it is not part of the round."""
+        return next((index for index, one in enumerate(self.members) if one.member == member), None)
+
+    def base_rank(self, index: int) -> int:
+        """Return the rank of the first process of the member at `index`."""
+        return sum(member.processes for member in self.members[:index])
+
+    def fields(self) -> dict[str, Any]:
+        """Return the round as JSON, as it is in a line."""
+        return {
+            "number": self.number,
+            "in_process": self.in_process,
+            "members": [vars(member) for member in self.members],
+            "store": None if self.store is None else vars(self.store),
+        }
+
+
+@dataclass(frozen=True)
+class RendezvousLine:
+    """A validated line of type `rendezvous`.
+
+    `wanted` is the number of the newest round, `round` the newest one that this member is part of. `starts`: it is not
+    yet part of the newest round, but starts its workers, which join later. `release`: exit with this code.
+    """
+
+    run: int
+    wanted: int
+    round: RendezvousRound | None = None
+    starts: bool = False
+    release: int | None = None
+    reason: str = ""
+
+
+def parse_line(message: Mapping[str, Any]) -> RendezvousLine:
+    """Return a line of type `rendezvous`. Raises MalformedLine."""
+    try:
+        found, release = message.get("round"), message.get("release")
+        return RendezvousLine(
+            _int(message["run"], 0),
+            _int(message["wanted"], 0),
+            None if found is None else parse_round(found),
+            starts=bool(message.get("starts")),
+            release=None if release is None else _int(release, 0),
+            reason=str(message.get("reason", "")),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedRendezvous(f"{type(error).__name__}: {error}") from error
+
+
+def parse_round(fields: Mapping[str, Any]) -> RendezvousRound:
+    """Return a round from its JSON. Raises MalformedLine."""
+    try:
+        store = fields.get("store")
+        members = tuple(
+            RoundMember(str(one["member"]), str(one["host"]), str(one["address"]), _int(one["processes"], 1))
+            for one in fields["members"]
+        )
+        _int(len(members), 1)
+        return RendezvousRound(
+            _int(fields["number"], 1),
+            members,
+            bool(fields.get("in_process")),
+            None if store is None else RoundStoreAddress(str(store["address"]), _int(store["port"], 1)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedRendezvous(f"{type(error).__name__}: {error}") from error
+
+
+def _int(value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{value!r} is no integer from {least} on")
+    return value
 
 
 @dataclass(frozen=True)
@@ -37,18 +164,22 @@ class MemberState:
     round: int = 0
     waits: bool = False
     failed: bool = False
-    store: tuple[int, StoreAddress] | None = None
+    store: tuple[int, RoundStoreAddress] | None = None
     unreachable: int = 0
     ready: int = 0
     started: bool = False
     ended: bool = False
-    known: Round | None = None
+    known: RendezvousRound | None = None
     joins: bool = False
     stranded: bool = False
 
     def fields(self) -> dict[str, Any]:
         """Return the state as JSON."""
         store = None if self.store is None else {"round": self.store[0], **vars(self.store[1])}
+        known = None
+        if self.known is not None:
+            hosts = [member.host for member in self.known.members]
+            known = {"number": self.known.number, "hosts": hosts, "in_process": self.known.in_process}
         return {
             "processes": self.processes,
             "address": self.address,
@@ -60,7 +191,7 @@ class MemberState:
             "ready": self.ready,
             "started": self.started,
             "ended": self.ended,
-            "known": _known(self.known),
+            "known": known,
         }
 
 
@@ -68,7 +199,7 @@ class MemberState:
 class Enter:
     """Enter this round and start the workers."""
 
-    round: Round
+    round: RendezvousRound
 
 
 @dataclass(frozen=True)
@@ -83,17 +214,16 @@ class Exit:
     code: int
 
 
-def wait(state: MemberState, line: Line | None) -> MemberState:
+def wait(state: MemberState, line: RendezvousLine | None) -> MemberState:
     """Return the state of a member whose agent has called `next_rendezvous`.
 
     The agent calls it for a newer round, or because its workers have failed.
     """
-    has_failed = (state.round > 0 or state.joins) and not must_rejoin(state, line)
-    has_failed = state.failed or has_failed
+    has_failed = state.failed or ((state.round > 0 or state.joins) and not must_rejoin(state, line))
     return replace(state, waits=True, failed=has_failed, started=False, joins=False, stranded=False)
 
 
-def next_step(state: MemberState, line: Line | None) -> Enter | StartToJoin | Exit | None:
+def next_step(state: MemberState, line: RendezvousLine | None) -> Enter | StartToJoin | Exit | None:
     """Return what a waiting member does now; None: it goes on waiting."""
     if line is None:
         return None
@@ -108,7 +238,7 @@ def next_step(state: MemberState, line: Line | None) -> Enter | StartToJoin | Ex
     return StartToJoin() if line.starts else None
 
 
-def enter(state: MemberState, entered: Round) -> MemberState:
+def enter(state: MemberState, entered: RendezvousRound) -> MemberState:
     """Return the state of a member that has entered a round, with new workers or in process."""
     return replace(
         state,
@@ -127,21 +257,21 @@ def start_to_join(state: MemberState) -> MemberState:
     return replace(state, waits=False, failed=False, started=False, joins=True)
 
 
-def must_rejoin(state: MemberState, line: Line | None) -> bool:
+def must_rejoin(state: MemberState, line: RendezvousLine | None) -> bool:
     """Return whether the agent has to stop its workers and call `next_rendezvous`."""
     if line is None or line.wanted <= state.round or regroups(state, line) is not None:
         return False
     return not (state.joins and line.starts)
 
 
-def regroups(state: MemberState, line: Line) -> Round | None:
+def regroups(state: MemberState, line: RendezvousLine) -> RendezvousRound | None:
     """Return the newer round that this member's running workers enter in process, None if there is none."""
     newest = line.round
     is_entered = newest is not None and newest.number == line.wanted > state.round and newest.in_process
     return newest if is_entered and not state.waits and (state.round > 0 or state.joins) else None
 
 
-def adopt(state: MemberState, line: Line) -> MemberState:
+def adopt(state: MemberState, line: RendezvousLine) -> MemberState:
     """Return the state after a line: in a newer round that the running workers enter in process, or with its store."""
     newer = regroups(state, line)
     if newer is not None:
@@ -153,8 +283,108 @@ def adopt(state: MemberState, line: Line) -> MemberState:
     return replace(state, known=told) if has_store and known is not None and known.store is None else state
 
 
-def _known(known: Round | None) -> dict[str, Any] | None:
-    if known is None:
-        return None
-    hosts = [member.host for member in known.members]
-    return {"number": known.number, "hosts": hosts, "in_process": known.in_process}
+class Membership:
+    """Shared state. Its parts are immutable and replaced as a whole, so they are read without the lock.
+
+    Attributes:
+        state: This member's state.
+        line: The last line, of the supervisor or of other members.
+        told: The supervisor's last line.
+        version: Grows with each change of the state.
+    """
+
+    def __init__(self, state: MemberState) -> None:
+        self.state = state
+        self.line: RendezvousLine | None = None
+        self.told: RendezvousLine | None = None
+        self.version = 0
+        self._changed = threading.Condition()
+        self._absent_since: float | None = time.monotonic()
+
+    @property
+    def must_rejoin(self) -> bool:
+        """Whether the agent has to stop its workers and call `next_rendezvous`. Read from memory only."""
+        return must_rejoin(self.state, self.line)
+
+    @property
+    def newest(self) -> RendezvousRound | None:
+        """The newest round that this member is or was to be part of."""
+        told = None if self.line is None else self.line.round
+        return max((one for one in (self.state.known, told) if one), key=lambda one: one.number, default=None)
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether the supervisor has formed a newer round without this member."""
+        newest = self.newest
+        return newest is None or (self.told is not None and self.told.wanted > newest.number)
+
+    @property
+    def absent_seconds(self) -> float:
+        """For how long there has been no stream to the supervisor; 0 while there is one."""
+        since = self._absent_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def change(self, change: Callable[[MemberState], MemberState]) -> None:
+        """Replace the state by `change(state)`. It is reported if it differs."""
+        with self._changed:
+            state = change(self.state)
+            if state != self.state:
+                self.state = state
+                self.version += 1
+                self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Record that the agent has called `next_rendezvous`."""
+        self.change(lambda state: wait(state, self.line))
+
+    def next_step(self, seconds: float) -> Enter | StartToJoin | Exit | None:
+        """Return what a waiting member does; None if there was nothing to do for `seconds`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: next_step(self.state, self.line), seconds)
+
+    def receive(self, line: RendezvousLine) -> None:
+        """Apply a line. A round that the running workers enter in process is entered at once."""
+        with self._changed:
+            self.told = line
+            self._apply(line)
+
+    def receive_from_peers(self, wanted: int, formed: RendezvousRound | None = None) -> None:
+        """Apply what other members say while the supervisor is away: the newest round, and its members if formed."""
+        with self._changed:
+            line = self.line or RendezvousLine(run=0, wanted=0)
+            if wanted > line.wanted:
+                self._apply(replace(line, wanted=wanted, round=formed or line.round, starts=False))
+            elif formed is not None and wanted == line.wanted:
+                self._apply(replace(line, round=formed, starts=False))
+
+    def end_run(self) -> None:
+        """Record that a later run has begun: a waiting member has nothing more to wait for."""
+        with self._changed:
+            self.line = replace(self.line or RendezvousLine(run=0, wanted=0), release=_RUN_IS_OVER)
+            self._changed.notify_all()
+
+    def set_absent(self, *, absent: bool) -> None:
+        """Record whether there is no stream to the supervisor."""
+        with self._changed:
+            if not absent:
+                self._absent_since = None
+            elif self._absent_since is None:
+                self._absent_since = time.monotonic()
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let a caller of `wait_beyond` return."""
+        with self._changed:
+            self.version += 1
+            self._changed.notify_all()
+
+    def wait_beyond(self, version: int, seconds: float) -> None:
+        """Wait until the version of the state differs from `version`, at most `seconds`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.version != version, seconds)
+
+    def _apply(self, line: RendezvousLine) -> None:
+        """Adopt a line. The caller has the lock."""
+        self.line = line
+        self.change(lambda state: adopt(state, line))
+        self._changed.notify_all()

@@ -9,7 +9,7 @@ from typing import Sequence
 
 from torch.distributed import TCPStore  # type: ignore[import-not-found,unused-ignore]
 
-from .rounds import StoreAddress
+from .member import RoundStoreAddress
 
 # Private keys of torch's agents: they wait for each other at a normal end. A test for each version of torch reads them.
 _EXIT_BARRIER = "torchelastic/agent/terminal_state"
@@ -21,13 +21,13 @@ class CannotReach(Exception):  # noqa: N818 - the name describes the store
     """The store of a round cannot be reached."""
 
 
-def open_store(address: str) -> tuple[TCPStore, StoreAddress]:
+def open_store(address: str) -> tuple[TCPStore, RoundStoreAddress]:
     """Open a store on a free port of this host, whose address is `address`. Each round has a store of its own."""
     store = TCPStore(address, 0, None, True, _WAIT, wait_for_workers=False)  # noqa: FBT003 - the name differs by version
-    return store, StoreAddress(address, store.port)
+    return store, RoundStoreAddress(address, store.port)
 
 
-def connect(where: StoreAddress) -> TCPStore:
+def connect(where: RoundStoreAddress) -> TCPStore:
     """Return a client of a store. Raises CannotReach after 6 s at the latest.
 
     TCPStore's constructor repeats its attempts for its whole timeout, in which no signal is handled. So the store's
@@ -44,7 +44,7 @@ def connect(where: StoreAddress) -> TCPStore:
     return store
 
 
-class Stores:
+class RoundStores:
     """The stores that this agent holds open.
 
     Workers use the store of the round they are in. Agents wait for each other in that of the last round which they
@@ -53,24 +53,18 @@ class Stores:
 
     def __init__(self) -> None:
         self._base: TCPStore | None = None
-        self._alone: TCPStore | None = None
-        self._regrouped: deque[TCPStore] = deque(maxlen=2)  # some workers may still be in the one before
+        self.alone: TCPStore | None = None
+        """The store of workers that join later, beside those which other members use."""
+        self.regrouped: deque[TCPStore] = deque(maxlen=2)
+        """The stores of rounds in process; some workers may still be in the one before."""
 
     def restart(self, store: TCPStore) -> None:
         """Keep the store of a round that all members enter with new workers, and no other."""
-        self._base, self._alone = store, None
-        self._regrouped.clear()
-
-    def start_alone(self, store: TCPStore) -> None:
-        """Keep the store of workers that join later, beside those which other members use."""
-        self._alone = store
-
-    def regroup(self, store: TCPStore) -> None:
-        """Keep the store of a round in process."""
-        self._regrouped.append(store)
+        self._base, self.alone = store, None
+        self.regrouped.clear()
 
 
-def count_out(where: StoreAddress, members: Sequence[int], size: int) -> None:
+def count_out(where: RoundStoreAddress, members: Sequence[int], size: int) -> None:
     """Let the agents of a round of `size` members not wait for these at their end, who have left in process.
 
     Every remaining agent may call it: each member is counted once. If the store is gone, nobody waits.

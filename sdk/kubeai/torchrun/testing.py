@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kubeai.elastic.testing import FakeStream, FakeSupervisor, Message
 
-from .rounds import Round, RoundMember, StoreAddress
+from .member import RendezvousRound, RoundMember, RoundStoreAddress
 
 if TYPE_CHECKING:
     from kubeai.elastic.testing import FakeCall, Line, Reply
@@ -32,7 +32,7 @@ class FakeCoordinator(FakeSupervisor):
 
     def __init__(self, heartbeat: float = 1.0) -> None:
         super().__init__(heartbeat)
-        self._rounds: list[Round] = []
+        self._rounds: list[RendezvousRound] = []
         self._states: dict[str, Line] = {}
         self._starting: set[str] = set()
         self._released: int | None = None
@@ -45,22 +45,35 @@ class FakeCoordinator(FakeSupervisor):
     def members(self) -> dict[str, Line]:
         """The last state of each connected elastic agent, by host."""
         with self._changed:
-            return {stream.hello["host"]: self._state(stream) for stream in self._members()}
+            return {stream.hello["host"]: self._states[stream.hello["member"]] for stream in self._members()}
 
-    def form(self, *hosts: str, in_process: bool = False, seconds: float = 120.0) -> Round:
+    def form(self, *hosts: str, in_process: bool = False, seconds: float = 120.0) -> RendezvousRound:
         """Form the next round of these hosts, in this order, and return it. It has no store yet.
 
         Before, wait until all of them wait for a round or, in process, train or have started to join. Raises
         TimeoutError.
         """
-        self.wait_for(lambda: all(self._can_enter(host, in_process) for host in hosts), seconds)
+
+        def can_enter(host: str) -> bool:
+            state = self.members.get(host)
+            if state is None:
+                return False
+            trains = state["round"] == len(self._rounds) and not state["failed"]
+            return (state["started"] or trains) if in_process else state["waits"] or trains
+
+        self.wait_for(lambda: all(map(can_enter, hosts)), seconds)
         return self.decide(*hosts, in_process=in_process)
 
-    def decide(self, *hosts: str, in_process: bool = False) -> Round:
+    def decide(self, *hosts: str, in_process: bool = False) -> RendezvousRound:
         """Form the next round of these connected hosts without waiting for them: running ones restart for it."""
         with self._changed:
             number = len(self._rounds) + 1
-            self._rounds.append(Round(number, tuple(self._round_member(host) for host in hosts), in_process))
+            members = []
+            for host in hosts:
+                hello = next(one.hello for one in reversed(self._members()) if one.hello["host"] == host)
+                state = self._states[hello["member"]]
+                members.append(RoundMember(hello["member"], host, state["address"], state["processes"]))
+            self._rounds.append(RendezvousRound(number, tuple(members), in_process))
             self._starting.difference_update(hosts)
             self._tell()
             return self._rounds[-1]
@@ -86,7 +99,12 @@ class FakeCoordinator(FakeSupervisor):
         if call.path not in (_STREAM, _REPORT):
             return super()._granted(call)
         self._states[call.body["member"]] = call.body["state"]
-        self._learn_store(call.body)
+        store, newest = call.body["state"]["store"], self._rounds[-1] if self._rounds else None
+        if store is not None and newest is not None and newest.store is None:
+            holder = (newest.number, newest.members[0].member)
+            if holder == (store["round"], call.body["member"]):
+                self._rounds[-1] = replace(newest, store=RoundStoreAddress(store["address"], store["port"]))
+                self._tell()
         if call.path == _REPORT:
             self.reports.append(Message(call.path, call.token, call.body))
             return {}
@@ -98,30 +116,6 @@ class FakeCoordinator(FakeSupervisor):
 
     def _members(self) -> list[FakeStream]:
         return [stream for stream in self._streams if "member" in stream.hello]
-
-    def _state(self, stream: FakeStream) -> Line:
-        return self._states[stream.hello["member"]]
-
-    def _can_enter(self, host: str, in_process: bool) -> bool:  # noqa: FBT001
-        state = self.members.get(host)
-        if state is None:
-            return False
-        trains = state["round"] == len(self._rounds) and not state["failed"]
-        return (state["started"] or trains) if in_process else state["waits"] or trains
-
-    def _round_member(self, host: str) -> RoundMember:
-        stream = next(one for one in reversed(self._members()) if one.hello["host"] == host)
-        state = self._state(stream)
-        return RoundMember(stream.hello["member"], host, state["address"], state["processes"])
-
-    def _learn_store(self, said: Line) -> None:
-        store = said["state"]["store"]
-        if store is None or not self._rounds:
-            return
-        newest = self._rounds[-1]
-        if newest.store is None and (newest.number, newest.members[0].member) == (store["round"], said["member"]):
-            self._rounds[-1] = replace(newest, store=StoreAddress(store["address"], store["port"]))
-            self._tell()
 
     def _tell(self) -> None:
         for stream in self._members():

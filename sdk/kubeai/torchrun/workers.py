@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kubeai.elastic.identity import write_atomically
 
 if TYPE_CHECKING:
-    from .rounds import Round
+    from .member import RendezvousRound
 
 _COARSE_NANOSECONDS = 1_000_000_000
 
@@ -27,7 +27,7 @@ JOINS = "KUBEAI_RENDEZVOUS_JOINS"
 
 
 @dataclass(frozen=True)
-class Progress:
+class WorkersProgress:
     """What all workers of this agent have said.
 
     Attributes:
@@ -46,10 +46,10 @@ class Workers:
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
-        self._seen: tuple[int, Progress] | None = None
+        self._seen: tuple[int, WorkersProgress] | None = None
         self.directory = Path(tempfile.mkdtemp(prefix="kubeai-rendezvous-"))
 
-    def publish(self, entered: Round, index: int) -> None:
+    def publish(self, entered: RendezvousRound, index: int) -> None:
         """Replace `round.json` by a round that has a store and whose member `index` is this one. Raises OSError."""
         members = [{"host": one.host, "address": one.address, "processes": one.processes} for one in entered.members]
         content = {
@@ -73,7 +73,7 @@ class Workers:
         """Return the variables of workers that start in round `number`."""
         return {DIRECTORY: str(self.directory), ROUND: str(number), **({JOINS: "1"} if joins else {})}
 
-    def progress(self) -> Progress:
+    def progress(self) -> WorkersProgress:
         """Return what all workers have said; nothing while one has not written its file.
 
         The agent asks 20 times a second. Files are replaced, so nothing is new while the directory is as it was. Its
@@ -82,18 +82,18 @@ class Workers:
         try:
             changed_at = self.directory.stat().st_mtime_ns
         except OSError:
-            return Progress()
+            return WorkersProgress()
         if self._seen is None or self._seen[0] != changed_at or time.time_ns() < changed_at + _COARSE_NANOSECONDS:
             self._seen = changed_at, self._read()
         return self._seen[1]
 
-    def _read(self) -> Progress:
+    def _read(self) -> WorkersProgress:
         try:
             said = [
                 json.loads((self.directory / f"worker-{rank}.json").read_text(encoding="utf-8"))
                 for rank in range(self._processes)
             ]
             lost = min(int(one["round"]) if one.get("lost") else 0 for one in said)
-            return Progress(all(one["started"] for one in said), min(int(one["round"]) for one in said), lost)
+            return WorkersProgress(all(one["started"] for one in said), min(int(one["round"]) for one in said), lost)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return Progress()
+            return WorkersProgress()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from kubeai.torch.round_file import Round, RoundFile
-from kubeai.torchrun.rounds import Round as AgentsRound
-from kubeai.torchrun.rounds import RoundMember, StoreAddress
-from kubeai.torchrun.workers import Progress, Workers
+from kubeai.torchrun.member import RendezvousRound as AgentsRound
+from kubeai.torchrun.member import RoundMember, RoundStoreAddress
+from kubeai.torchrun.workers import Workers, WorkersProgress
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def file(workers: Workers) -> RoundFile:
 
 def _publish(workers: Workers, number: int) -> None:
     members = tuple(RoundMember(f"id{each}", f"node{each}", f"node{each}:1", 1) for each in range(2))
-    workers.publish(AgentsRound(number, members, in_process=True, store=StoreAddress("node0", 29500)), 1)
+    workers.publish(AgentsRound(number, members, in_process=True, store=RoundStoreAddress("node0", 29500)), 1)
 
 
 def test_a_process_reads_the_round_that_its_agent_has_written(workers: Workers, file: RoundFile) -> None:
@@ -49,9 +49,9 @@ def test_a_malformed_file_leaves_the_last_round(workers: Workers, file: RoundFil
 
 def test_an_agent_reads_what_its_process_says(workers: Workers, file: RoundFile) -> None:
     file.say(0, started=True)
-    assert workers.progress() == Progress(started=True, ready=0)
+    assert workers.progress() == WorkersProgress(started=True, ready=0)
     file.say(5, started=True)
-    assert workers.progress() == Progress(started=True, ready=5)
+    assert workers.progress() == WorkersProgress(started=True, ready=5)
     assert json.loads((workers.directory / "worker-0.json").read_text(encoding="utf-8"))["pid"] == os.getpid()
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from kubeai.elastic.threads import StderrLog
 from kubeai.torchrun import member
-from kubeai.torchrun.link import Link
-from kubeai.torchrun.member import Enter, Exit, MemberState
-from kubeai.torchrun.membership import Membership
+from kubeai.torchrun.link import MemberLink
+from kubeai.torchrun.member import Enter, Exit, Membership, MemberState
 from kubeai.torchrun.testing import FakeCoordinator
 
 from tests.testkit.waiting import wait_until
@@ -33,9 +32,11 @@ def lines() -> list[int]:
 
 
 @pytest.fixture
-def link(tmp_path: Path, membership: Membership, lines: list[int], monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
+def link(
+    tmp_path: Path, membership: Membership, lines: list[int], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MemberLink]:
     monkeypatch.setenv("KUBEAI_HOST", "n1")
-    link = Link(tmp_path, membership, lambda: lines.append(1), StderrLog())
+    link = MemberLink(tmp_path, membership, lambda: lines.append(1), StderrLog())
     link.start()
     yield link
     link.close()
@@ -43,7 +44,7 @@ def link(tmp_path: Path, membership: Membership, lines: list[int], monkeypatch: 
 
 
 def test_a_member_waits_and_is_told_its_round(
-    coordinator: FakeCoordinator, membership: Membership, link: Link, lines: list[int]
+    coordinator: FakeCoordinator, membership: Membership, link: MemberLink, lines: list[int]
 ) -> None:
     membership.wait()
     formed = coordinator.form("n1")
@@ -54,7 +55,7 @@ def test_a_member_waits_and_is_told_its_round(
 
 
 def test_it_reports_each_change_and_its_last_state(
-    coordinator: FakeCoordinator, membership: Membership, link: Link
+    coordinator: FakeCoordinator, membership: Membership, link: MemberLink
 ) -> None:
     membership.wait()
     coordinator.wait_for(lambda: coordinator.reports and coordinator.members["n1"]["waits"])
@@ -67,14 +68,14 @@ def test_it_reports_each_change_and_its_last_state(
 
 
 def test_it_reports_without_a_change_so_that_it_is_not_taken_for_frozen(
-    coordinator: FakeCoordinator, link: Link
+    coordinator: FakeCoordinator, link: MemberLink
 ) -> None:
     coordinator.wait_for(lambda: len(coordinator.reports) >= 3)
     assert not link.has_ended
 
 
 def test_it_says_all_of_it_again_to_a_supervisor_that_was_away(
-    coordinator: FakeCoordinator, membership: Membership, link: Link
+    coordinator: FakeCoordinator, membership: Membership, link: MemberLink
 ) -> None:
     membership.wait()
     formed = coordinator.form("n1")
@@ -90,7 +91,9 @@ def test_it_says_all_of_it_again_to_a_supervisor_that_was_away(
     assert not link.has_ended
 
 
-def test_garbage_on_the_stream_is_survived(coordinator: FakeCoordinator, membership: Membership, link: Link) -> None:
+def test_garbage_on_the_stream_is_survived(
+    coordinator: FakeCoordinator, membership: Membership, link: MemberLink
+) -> None:
     membership.wait()
     coordinator.wait_for(lambda: coordinator.members)
     coordinator.send_raw(b'{"type": "rendezvous", "wanted": -3}\n{"type": "news"}\n')
@@ -101,7 +104,7 @@ def test_garbage_on_the_stream_is_survived(coordinator: FakeCoordinator, members
 
 
 def test_a_waiting_member_of_a_run_that_is_over_exits(
-    coordinator: FakeCoordinator, membership: Membership, link: Link
+    coordinator: FakeCoordinator, membership: Membership, link: MemberLink
 ) -> None:
     membership.wait()
     coordinator.wait_for(lambda: coordinator.members)

@@ -4,19 +4,33 @@ from dataclasses import replace
 
 import pytest
 from kubeai.torchrun import member
-from kubeai.torchrun.member import Enter, Exit, MemberState, StartToJoin
-from kubeai.torchrun.rounds import Line, Round, RoundMember, StoreAddress
+from kubeai.torchrun.member import (
+    Enter,
+    Exit,
+    MemberState,
+    RendezvousLine,
+    RendezvousRound,
+    RoundMember,
+    RoundStoreAddress,
+    StartToJoin,
+)
 
-STORE = StoreAddress("10.0.0.1", 4000)
+STORE = RoundStoreAddress("10.0.0.1", 4000)
 FRESH = MemberState("b", 2, "10.0.0.2")
 
 
-def formed(number: int, *members: str, store: StoreAddress | None = STORE, in_process: bool = False) -> Round:
-    return Round(number, tuple(RoundMember(one, f"host-{one}", "address", 2) for one in members), in_process, store)
+def formed(
+    number: int, *members: str, store: RoundStoreAddress | None = STORE, in_process: bool = False
+) -> RendezvousRound:
+    return RendezvousRound(
+        number, tuple(RoundMember(one, f"host-{one}", "address", 2) for one in members), in_process, store
+    )
 
 
-def line(wanted: int, newest: Round | None = None, *, starts: bool = False, release: int | None = None) -> Line:
-    return Line(1, wanted, newest, starts, release)
+def line(
+    wanted: int, newest: RendezvousRound | None = None, *, starts: bool = False, release: int | None = None
+) -> RendezvousLine:
+    return RendezvousLine(1, wanted, newest, starts, release)
 
 
 def test_it_enters_the_newest_round_once_its_store_is_open() -> None:
@@ -71,7 +85,7 @@ def test_a_joiner_starts_and_enters_in_process() -> None:
 
 
 @pytest.mark.parametrize("now", [line(1), line(2, formed(2, "a", "b"))])
-def test_a_joiner_stops_its_workers_if_it_is_taken_back_or_is_to_restart(now: Line) -> None:
+def test_a_joiner_stops_its_workers_if_it_is_taken_back_or_is_to_restart(now: RendezvousLine) -> None:
     joiner = member.start_to_join(member.wait(FRESH, None))
     assert member.must_rejoin(joiner, now)
     assert not member.wait(joiner, now).failed

@@ -10,30 +10,37 @@ import pytest
 from kubeai.elastic import wire
 from kubeai.elastic.threads import StderrLog
 from kubeai.torchrun import member
-from kubeai.torchrun.member import Enter, MemberState
-from kubeai.torchrun.membership import Membership
-from kubeai.torchrun.peer_link import Peers
-from kubeai.torchrun.peers import Answer, next_round
-from kubeai.torchrun.rounds import Line, Round, RoundMember, StoreAddress
+from kubeai.torchrun.member import (
+    Enter,
+    Membership,
+    MemberState,
+    RendezvousLine,
+    RendezvousRound,
+    RoundMember,
+    RoundStoreAddress,
+)
+from kubeai.torchrun.peers import PeerAnswer, PeerLink, next_round
 
 from tests.testkit.waiting import wait_until
 
-STORE = StoreAddress("127.0.0.1", 4000)
+STORE = RoundStoreAddress("127.0.0.1", 4000)
 NAMES = "abcd"
 
 
-def formed(number: int, names: str = NAMES, store: StoreAddress | None = STORE) -> Round:
-    return Round(number, tuple(RoundMember(name, f"host-{name}", f"address-{name}", 2) for name in names), store=store)
+def formed(number: int, names: str = NAMES, store: RoundStoreAddress | None = STORE) -> RendezvousRound:
+    return RendezvousRound(
+        number, tuple(RoundMember(name, f"host-{name}", f"address-{name}", 2) for name in names), store=store
+    )
 
 
 LAST = formed(7)
-WAITS = Answer(reached=True, waits=True, wanted=7, known=LAST)
+WAITS = PeerAnswer(reached=True, waits=True, wanted=7, known=LAST)
 TRAINS = replace(WAITS, waits=False)
-GONE = Answer(gone=True)
-SILENT = Answer()
+GONE = PeerAnswer(gone=True)
+SILENT = PeerAnswer()
 
 
-def names(found: Round | None) -> str:
+def names(found: RendezvousRound | None) -> str:
     return "" if found is None else f"{found.number}:" + "".join(one.member for one in found.members)
 
 
@@ -55,7 +62,7 @@ def names(found: Round | None) -> str:
     ],
 )
 def test_the_lowest_reachable_member_forms_a_round_of_a_majority(
-    answers: list[Answer], own: int, expected: str
+    answers: list[PeerAnswer], own: int, expected: str
 ) -> None:
     assert names(next_round(LAST, own, answers, least=1)) == expected
 
@@ -96,7 +103,7 @@ STRANDED = replace(TRAINS, stranded=True)
     ],
 )
 def test_members_whose_workers_have_lost_a_rank_go_on_in_process(
-    answers: list[Answer], own: int, expected: str
+    answers: list[PeerAnswer], own: int, expected: str
 ) -> None:
     """Those that have to start new workers are not part of their round."""
     found = next_round(LAST, own, answers, least=1)
@@ -109,7 +116,7 @@ class Agent:
 
     def __init__(self, name: str) -> None:
         self.membership = Membership(MemberState(name, 2, ""))
-        self.peers = Peers("127.0.0.1", self.membership, least=1, away_seconds=0.01, stderr=StderrLog())
+        self.peers = PeerLink("127.0.0.1", self.membership, least=1, away_seconds=0.01, stderr=StderrLog())
         self.membership.change(lambda state: replace(state, address=self.peers.address))
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -122,7 +129,7 @@ class Agent:
     def known(self) -> str:
         return names(self.membership.state.known)
 
-    def enter(self, one: Round) -> None:
+    def enter(self, one: RendezvousRound) -> None:
         self.membership.change(lambda state: member.enter(state, one))
 
     def strand(self) -> None:
@@ -161,7 +168,7 @@ class Agent:
 @pytest.fixture
 def agents() -> Iterator[list[Agent]]:
     made = [Agent(name) for name in "abc"]
-    one = Round(1, tuple(agent.member for agent in made), store=STORE)
+    one = RendezvousRound(1, tuple(agent.member for agent in made), store=STORE)
     for agent in made:
         agent.enter(one)
     yield made
@@ -209,7 +216,7 @@ def test_nothing_is_formed_while_one_of_them_has_the_supervisor(agents: list[Age
 
 def test_a_member_that_was_taken_off_keeps_parked(agents: list[Agent]) -> None:
     one = agents[0].membership.state.known
-    agents[0].membership.receive(Line(1, 2, one))
+    agents[0].membership.receive(RendezvousLine(1, 2, one))
     agents[0].rejoin()
     agents[1].rejoin()
     agents[2].rejoin()

@@ -4,19 +4,26 @@ import json
 from typing import Any
 
 import pytest
-from kubeai.torchrun.rounds import Line, MalformedLine, Round, RoundMember, StoreAddress, parse_line
+from kubeai.torchrun.member import (
+    MalformedRendezvous,
+    RendezvousLine,
+    RendezvousRound,
+    RoundMember,
+    RoundStoreAddress,
+    parse_line,
+)
 
-TWO = Round(
+TWO = RendezvousRound(
     7,
     (RoundMember("m1", "n1", "10.0.0.1", 2), RoundMember("m2", "n2", "10.0.0.2", 3)),
-    store=StoreAddress("10.0.0.1", 4000),
+    store=RoundStoreAddress("10.0.0.1", 4000),
 )
 
 
 def test_a_round_survives_the_wire() -> None:
     about: dict[str, Any] = {"run": 1, "wanted": 7, "starts": True, "release": 143, "reason": "b"}
     message = json.loads(json.dumps({**about, "round": TWO.fields()}))
-    assert parse_line(message) == Line(1, 7, TWO, starts=True, release=143, reason="b")
+    assert parse_line(message) == RendezvousLine(1, 7, TWO, starts=True, release=143, reason="b")
 
 
 def test_ranks_are_counted_through_the_members() -> None:
@@ -43,5 +50,5 @@ def test_ranks_are_counted_through_the_members() -> None:
     ],
 )
 def test_a_malformed_line_is_told_from_a_good_one(fault: dict[str, Any]) -> None:
-    with pytest.raises(MalformedLine):
+    with pytest.raises(MalformedRendezvous):
         parse_line({"run": 1, "wanted": 7, "round": TWO.fields(), **fault})

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from kubeai.torchrun.standalone import refusal
+from kubeai.torchrun.rendezvous import refusal
 
 from tests.sdk.sdk_scripts import SDK
 

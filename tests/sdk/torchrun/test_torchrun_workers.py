@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubeai.torchrun.rounds import Round, RoundMember, StoreAddress
-from kubeai.torchrun.workers import DIRECTORY, JOINS, ROUND, Progress, Workers
+from kubeai.torchrun.member import RendezvousRound, RoundMember, RoundStoreAddress
+from kubeai.torchrun.workers import DIRECTORY, JOINS, ROUND, Workers, WorkersProgress
 
 from tests.sdk.sdk_scripts import SDK
 from tests.testkit.waiting import wait_until
@@ -40,7 +40,7 @@ def workers() -> Iterator[Workers]:
 
 def test_workers_learn_their_place(workers: Workers) -> None:
     members = (RoundMember("m1", "n1", "10.0.0.1", 3), RoundMember("m2", "n2", "10.0.0.2", 2))
-    workers.publish(Round(4, members, in_process=True, store=StoreAddress("10.0.0.1", 4000)), 1)
+    workers.publish(RendezvousRound(4, members, in_process=True, store=RoundStoreAddress("10.0.0.1", 4000)), 1)
     content = json.loads((workers.directory / "round.json").read_text())
     assert content == {
         "number": 4,
@@ -66,16 +66,16 @@ def test_their_progress_is_that_of_the_slowest(workers: Workers) -> None:
     def says(rank: int, content: str) -> None:
         (workers.directory / f"worker-{rank}.json").write_text(content)
 
-    assert workers.progress() == Progress()
+    assert workers.progress() == WorkersProgress()
     says(0, '{"pid": 1, "started": true, "round": 5}')
-    assert workers.progress() == Progress()
+    assert workers.progress() == WorkersProgress()
     says(1, '{"pid": 2, "started": false, "round": 4}')
-    assert workers.progress() == Progress(started=False, ready=4)
+    assert workers.progress() == WorkersProgress(started=False, ready=4)
     says(1, '{"pid": 2, "started": true, "round": 5}')
-    assert workers.progress() == Progress(started=True, ready=5)
+    assert workers.progress() == WorkersProgress(started=True, ready=5)
     for garbage in ("", "[]", '{"round": null, "started": 1}', "\x00"):
         says(1, garbage)
-        assert workers.progress() == Progress()
+        assert workers.progress() == WorkersProgress()
     workers.forget()
     assert not list(workers.directory.iterdir())
 
