@@ -13,8 +13,8 @@ from tests.sdk.sdk_scripts import SDK
 
 SOURCES = sorted((SDK / "kubeai").rglob("*.py"))
 IN_TORCHS_PROCESSES = {
-    *(SDK / "kubeai" / "torchrun" / name for name in ("handler.py", "settings.py", "stores.py")),
-    *(SDK / "kubeai" / "torch" / name for name in ("process_group.py", "states.py", "training.py")),
+    *(SDK / "kubeai" / "torchrun" / name for name in ("handler.py", "stores.py")),
+    *(SDK / "kubeai" / "torch" / name for name in ("states.py", "training.py")),
 }
 
 

@@ -1,16 +1,106 @@
-"""Decides what a training process does between two rounds, and whose state all ranks take. Pure."""
+"""What a training process decides between two rounds, the files that tell it of them, and its samples in each step.
+
+Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Sequence, Tuple
 
 from kubeai.elastic.elastic_agent import is_of_collective
+from kubeai.elastic.identity import write_atomically
+from kubeai.torchrun.workers import DIRECTORY, JOINS, ROUND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping
 
-    from .round_file import Round
+
+@dataclass(frozen=True)
+class WorkerRound:
+    """A round from the point of view of one of its members.
+
+    Attributes:
+        number: Grows with each round.
+        in_process: Whether running processes enter it without a restart.
+        base_rank: The rank of this member's first process.
+        world_size: The number of processes of all members.
+        address: Where its store is.
+        port: The store's port.
+    """
+
+    number: int
+    in_process: bool
+    base_rank: int
+    world_size: int
+    address: str
+    port: int
+
+
+class RoundFile:
+    """The files that a training process shares with its elastic agent.
+
+    `kubeai.torchrun.workers` is the agent's side, and says what is in them.
+
+    Args:
+        directory: That of the agent's workers.
+        local_rank: The number of this process among the agent's workers.
+        started_in: The round that the process was started in.
+        joins: Whether the process was started outside that round, to join a later one.
+    """
+
+    def __init__(self, directory: Path, local_rank: int, started_in: int, *, joins: bool) -> None:
+        self.local_rank = local_rank
+        self.started_in = started_in
+        self.joins = joins
+        self._path = directory / "round.json"
+        self._own = directory / f"worker-{local_rank}.json"
+        self._seen: tuple[int, int] | None = None
+        self._newest: WorkerRound | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> RoundFile | None:
+        """Return the files that the elastic agent has named, None under another rendezvous backend."""
+        directory = environ.get(DIRECTORY)
+        if not directory:
+            return None
+        local_rank, started_in = (int(environ.get(name, "0")) for name in ("LOCAL_RANK", ROUND))
+        return cls(Path(directory), local_rank, started_in, joins=environ.get(JOINS) == "1")
+
+    def newest(self) -> WorkerRound | None:
+        """Return the newest round of this member; the last known one while the file is missing or malformed.
+
+        It costs one system call while the file is the same.
+        """
+        try:
+            found = self._path.stat()
+            version = (found.st_ino, found.st_mtime_ns)
+            if version != self._seen:
+                fields = json.loads(self._path.read_text(encoding="utf-8"))
+                self._newest = WorkerRound(
+                    int(fields["number"]),
+                    bool(fields["in_process"]),
+                    int(fields["base_rank"]),
+                    int(fields["world_size"]),
+                    str(fields["store"]["address"]),
+                    int(fields["store"]["port"]),
+                )
+                self._seen = version
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+        return self._newest
+
+    def say(self, number: int, *, started: bool, lost: bool = False) -> None:
+        """Tell the agent in which round this process trains, and whether it is ready to join one. Raises OSError.
+
+        `lost`: it has lost another rank of that round, and waits for the next one.
+        """
+        said = {"pid": os.getpid(), "started": started, "round": number, "lost": lost}
+        write_atomically(self._own, json.dumps(said))
 
 
 class NotFormed(RuntimeError):  # noqa: N818 - the name describes the group
@@ -40,12 +130,12 @@ def is_lost_rank(error: BaseException) -> bool:
     return any(isinstance(each, NotFormed) or (each is not None and is_of_collective(each)) for each in causes)
 
 
-def is_newer(newest: Round | None, own: int) -> bool:
+def is_newer(newest: WorkerRound | None, own: int) -> bool:
     """Return whether there is a round after `own` that processes enter without a restart."""
     return newest is not None and newest.number > own and newest.in_process
 
 
-def next_move(newest: Round | None, own: int, *, expired: bool, is_whole: bool) -> Move:
+def next_move(newest: WorkerRound | None, own: int, *, expired: bool, is_whole: bool) -> Move:
     """Return what a process does that has stopped training in round `own`.
 
     Args:
@@ -72,3 +162,64 @@ def source_of(steps: Sequence[int]) -> int | None:
     """
     most = max(steps)
     return None if min(steps) == most else list(steps).index(most)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The samples of one rank in one step.
+
+    Attributes:
+        step: The number of steps finished before.
+        indices: The samples of this rank, as indices of the data set; at least one.
+        weight: The factor of their mean loss. It is 1 if all ranks have equally many samples. With it, the mean over
+            ranks, which DDP and FSDP compute, is the mean over the global batch.
+    """
+
+    step: int
+    indices: Tuple[int, ...]  # noqa: UP006 - Python 3.8
+    weight: float
+
+
+class DataOrder:
+    """The order of samples. Each epoch is a permutation of all samples, and epochs follow one another without a gap.
+
+    A global batch may therefore end one epoch and begin the next one. The step alone gives the global batch, and ranks
+    divide it. So the number of ranks may change between any two steps, and every sample is still used once in each
+    epoch.
+
+    Args:
+        samples: The size of the data set.
+        global_batch: The number of samples in each step, over all ranks.
+        permutation: Returns the order of an epoch, which is numbered from 0: each of `range(samples)` once. It gives
+            the same order in every process.
+
+    Raises:
+        ValueError: There is no sample, or a step has none.
+    """
+
+    def __init__(self, samples: int, global_batch: int, permutation: Callable[[int], Sequence[int]]) -> None:
+        if samples < 1 or global_batch < 1:
+            raise ValueError(f"{samples} samples in steps of {global_batch}: both are at least 1")
+        self._samples = samples
+        self._global_batch = global_batch
+        self._permutation = permutation
+        self._epoch = -1
+        self._order: Sequence[int] = ()
+
+    def batch(self, step: int, rank: int, world_size: int) -> Batch:
+        """Return what a rank trains on in a step. The numbers of samples of two ranks differ by at most 1.
+
+        Raises:
+            ValueError: There are more ranks than samples in a step.
+        """
+        if world_size > self._global_batch:
+            raise ValueError(f"a global batch of {self._global_batch} is too small for {world_size} ranks")
+        first, end = (self._global_batch * each // world_size for each in (rank, rank + 1))
+        offset = step * self._global_batch
+        indices = []
+        for position in range(offset + first, offset + end):
+            epoch, index = divmod(position, self._samples)
+            if epoch != self._epoch:
+                self._epoch, self._order = epoch, self._permutation(epoch)
+            indices.append(int(self._order[index]))
+        return Batch(step, tuple(indices), len(indices) * world_size / self._global_batch)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Build = Callable[[DeviceMesh], Tuple[torch.nn.Module, torch.optim.Optimizer]]
 
 
-class State(Protocol):
+class TrainedState(Protocol):
     """Model and optimizer, as `train` uses them.
 
     Attributes:
@@ -166,7 +166,13 @@ class Sharded:
 
     def enter(self, steps: Sequence[int]) -> int:  # noqa: ARG002 - the checkpoint says it
         """Build both and load the newest checkpoint."""
-        self.module, self.optimizer = self._build(self._mesh())
+        # A mesh of all ranks, with a name that no earlier one has. Torch takes meshes of one name and size for the
+        # same, and caches what they mean for this process, which may have had another rank in the earlier one.
+        made = torch.tensor(self._meshes, device=device_type())
+        dist.all_reduce(made, dist.ReduceOp.MAX)
+        self._meshes = int(made) + 1
+        mesh = init_device_mesh(device_type(), (dist.get_world_size(),), mesh_dim_names=(f"ranks_{self._meshes}",))
+        self.module, self.optimizer = self._build(mesh)
         self._checkpoints = ShardedCheckpoints(self._directory, self.module, self.optimizer, keep=self._keep)
         return self._checkpoints.load()
 
@@ -193,17 +199,6 @@ class Sharded:
             self._checkpoints.save(step)
         except CheckpointException as error:  # no Exception
             raise RuntimeError(f"the checkpoint of step {step}: {error}") from error
-
-    def _mesh(self) -> DeviceMesh:
-        """Make a mesh of all ranks, with a name that no earlier one has.
-
-        torch takes meshes of one name and size for the same, and caches what they mean for this process, which may
-        have had another rank in the earlier one.
-        """
-        made = torch.tensor(self._meshes, device=device_type())
-        dist.all_reduce(made, dist.ReduceOp.MAX)
-        self._meshes = int(made) + 1
-        return init_device_mesh(device_type(), (dist.get_world_size(),), mesh_dim_names=(f"ranks_{self._meshes}",))
 
 
 def _on_cpu(state: Any) -> Any:

@@ -21,6 +21,7 @@ import sys
 import time
 from array import array
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch  # type: ignore[import-not-found,unused-ignore]
@@ -28,21 +29,34 @@ import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic import regroup
 from kubeai.elastic.api import resumed
 from kubeai.elastic.loop import finish_step
+from kubeai.torchrun.member import RoundStoreAddress
+from kubeai.torchrun.stores import CannotReach, connect
 
-from . import process_group
-from .data_order import Batch, DataOrder
-from .decisions import NO_STATE, Move, is_lost_rank, is_newer, next_move
-from .round_file import RoundFile
-from .states import Replicated, Sharded, State
+from .decisions import (
+    NO_STATE,
+    Batch,
+    DataOrder,
+    Move,
+    NotFormed,
+    RoundFile,
+    is_lost_rank,
+    is_newer,
+    next_move,
+)
+from .states import Replicated, Sharded, TrainedState
 
 if TYPE_CHECKING:
-    from .round_file import Round
+    from .decisions import WorkerRound
 
 __all__ = ["Batch", "Limits", "Replicated", "Sharded", "train"]
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
 _LOOK_SECONDS = 0.005
 _UNEXPLAINED_SECONDS = 1.0
 """How long an error that names no collective waits for a newer round. A lost process is known after 0.3 to 1 s."""
+
+_hooks: tuple[object, object] | None = None
+"""`sys.excepthook` before torch has wrapped it with the prefix of a rank, and since."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +77,7 @@ class Limits:
 
 
 def train(  # noqa: PLR0913 - what a training consists of
-    state: State,
+    state: TrainedState,
     backward: Callable[[Any, Batch], object],
     *,
     samples: int,
@@ -105,7 +119,7 @@ def train(  # noqa: PLR0913 - what a training consists of
 class _Training:
     def __init__(  # noqa: PLR0913 - what a training consists of
         self,
-        state: State,
+        state: TrainedState,
         backward: Callable[[Any, Batch], object],
         order: DataOrder,
         rounds: RoundFile | None,
@@ -127,7 +141,7 @@ class _Training:
         self._begin()
         while True:
             if self._is_overtaken():
-                self._change_round(process_group.NotFormed("a newer round has come"))
+                self._change_round(NotFormed("a newer round has come"))
                 continue
             is_last = self._step >= steps
             failure = self._attempt(dist.barrier if is_last else lambda: self._train_step(every))
@@ -138,7 +152,8 @@ class _Training:
 
     def _begin(self) -> None:
         if self._rounds is None:
-            process_group.form_from_environment(self._backend, self._limits.collective)
+            # From the variables which any launcher sets.
+            dist.init_process_group(self._backend, timeout=timedelta(seconds=self._limits.collective))
             self._step = self._state.enter([NO_STATE] * dist.get_world_size())
         elif self._rounds.joins:
             import torch._dynamo  # noqa: F401, PLC0415  # The first step would import it while all others wait.
@@ -148,7 +163,7 @@ class _Training:
             self._enter_next(self._rounds, None)
         else:
             newest = self._rounds.newest()  # the agent writes it before it starts a process
-            failure = self._enter(newest, self._rounds) if newest else process_group.NotFormed("there is no round")
+            failure = self._enter(newest, self._rounds) if newest else NotFormed("there is no round")
             if failure is not None:
                 self._enter_next(self._rounds, failure)
         resumed(self._step)
@@ -169,7 +184,7 @@ class _Training:
             self._hold(self._rounds)
 
     def _attempt(self, action: Callable[[], object]) -> RuntimeError | None:
-        """Carry out an action; returns why a collective has failed, without what the traceback refers to.
+        """Carry out an action, and return the error of a failed collective, without the frames that it keeps alive.
 
         Any other error is the script's, such as a wrong shape or a full disk, and is raised: the others then lose this
         rank. A collective of which nobody knows the words may have failed, too, but then another round comes soon.
@@ -191,12 +206,13 @@ class _Training:
         self._state.hold(self._step)
         regroup.report_holding()
         if self._wait(rounds, self._limits.holding, is_whole=True) is Move.GIVE_UP:
-            raise process_group.NotFormed(f"this process is not part of the round after {self._round}")
+            raise NotFormed(f"this process is not part of the round after {self._round}")
 
     def _is_overtaken(self) -> bool:
         return self._rounds is not None and is_newer(self._rounds.newest(), self._round)
 
     def _is_overtaken_soon(self) -> bool:
+        """Return whether a newer round comes within a second."""
         end = time.monotonic() + _UNEXPLAINED_SECONDS
         while not self._is_overtaken():
             if time.monotonic() > end:
@@ -206,7 +222,7 @@ class _Training:
 
     def _change_round(self, failure: RuntimeError) -> None:
         """Leave the process group at once, so that no rank waits for this one, and enter the next round."""
-        if not isinstance(failure, process_group.NotFormed):
+        if not isinstance(failure, NotFormed):
             sys.stderr.write(f"kubeai: step {self._step + 1} has failed, waiting for the next round: {failure}\n")
         self._leave()
         if self._rounds is not None:
@@ -235,8 +251,8 @@ class _Training:
                 return move
             time.sleep(_LOOK_SECONDS)
 
-    def _enter(self, entered: Round, rounds: RoundFile) -> RuntimeError | None:
-        """Enter a round; returns why its process group was not formed, or ranks were lost before they were equal."""
+    def _enter(self, entered: WorkerRound, rounds: RoundFile) -> RuntimeError | None:
+        """Enter a round. Return the error if its group was not formed, or if ranks were lost before they were equal."""
         self._round = entered.number
         failure = self._attempt(lambda: self._form(entered, rounds))
         if failure is None:
@@ -246,8 +262,8 @@ class _Training:
             self._leave()
         return failure
 
-    def _form(self, entered: Round, rounds: RoundFile) -> None:
-        steps = process_group.form(
+    def _form(self, entered: WorkerRound, rounds: RoundFile) -> None:
+        steps = form_group(
             entered,
             rounds.local_rank,
             self._step,
@@ -262,10 +278,71 @@ class _Training:
 
     def _leave(self) -> None:
         self._state.leave()
-        process_group.leave()
+        leave_group()
 
 
 def _permutation(samples: int, seed: int, epoch: int) -> array[int]:
     """Return the order of one epoch. The same seed gives the same order in every process."""
     generator = torch.Generator().manual_seed(seed + (epoch << 32))
     return array("q", torch.randperm(samples, generator=generator).tolist())
+
+
+def form_group(  # noqa: PLR0913 - each is one fact about the group
+    entered: WorkerRound,
+    local_rank: int,
+    step: int,
+    *,
+    backend: str,
+    timeout: float,
+    seconds: float,
+    is_over: Callable[[], bool],
+) -> list[int]:
+    """Make the default process group that of a round, and return the finished steps of each rank.
+
+    Torch waits for the other ranks where nothing can interrupt it. So all of them say in the store that they are there
+    before any begins.
+
+    Args:
+        entered: The round.
+        local_rank: Added to the round's base rank.
+        step: This process's number of finished steps.
+        backend: As for `init_process_group`.
+        timeout: Of collectives, in seconds.
+        seconds: How long to wait for the other ranks.
+        is_over: Returns whether a newer round has come.
+
+    Raises:
+        NotFormed: The round is not complete after this time, or over.
+    """
+    global _hooks  # noqa: PLW0603 - see `leave_group`
+    rank, size = entered.base_rank + local_rank, entered.world_size
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+    try:
+        store = dist.PrefixStore(f"kubeai/{entered.number}/", connect(RoundStoreAddress(entered.address, entered.port)))
+        store.set(f"step/{rank}", str(step))
+        store.add("arrived", 1)
+        end, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        while store.add("arrived", 0) < size:
+            if is_over():
+                raise NotFormed("a newer round has come")
+            if time.monotonic() > end:
+                raise NotFormed(f"not all ranks have come within {seconds:g} s")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        # Torch wraps `sys.excepthook` each time; `leave_group` takes that back.
+        before, limit = sys.excepthook, timedelta(seconds=timeout)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        _hooks = before, sys.excepthook
+        return [int(store.get(f"step/{each}")) for each in range(size)]
+    except (CannotReach, RuntimeError) as error:
+        raise NotFormed(f"round {entered.number}: {error}") from error
+
+
+def leave_group() -> None:
+    """Destroy the default process group, if there is one. Ranks that wait for this one then fail, too."""
+    global _hooks  # noqa: PLW0603 - sys.excepthook is one for the process, too
+    if _hooks is not None and sys.excepthook is _hooks[1]:
+        sys.excepthook = _hooks[0]  # type: ignore[assignment]
+    _hooks = None
+    if dist.is_initialized():
+        dist.destroy_process_group()

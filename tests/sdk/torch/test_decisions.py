@@ -1,12 +1,11 @@
 """What a training process does between two rounds."""
 
 import pytest
-from kubeai.torch.decisions import NO_STATE, Move, NotFormed, is_lost_rank, is_newer, next_move, source_of
-from kubeai.torch.round_file import Round
+from kubeai.torch.decisions import NO_STATE, Move, NotFormed, WorkerRound, is_lost_rank, is_newer, next_move, source_of
 
 
-def _round(number: int, *, in_process: bool = True) -> Round:
-    return Round(number, in_process, base_rank=0, world_size=2, address="node1", port=1)
+def _round(number: int, *, in_process: bool = True) -> WorkerRound:
+    return WorkerRound(number, in_process, base_rank=0, world_size=2, address="node1", port=1)
 
 
 @pytest.mark.parametrize(("expired", "is_whole"), [(False, False), (False, True), (True, False), (True, True)])
@@ -15,7 +14,7 @@ def test_a_newer_round_in_process_is_entered_at_any_time(expired: bool, is_whole
 
 
 @pytest.mark.parametrize("newest", [None, _round(2), _round(3, in_process=False)])
-def test_it_waits_for_a_round_until_its_time_is_up(newest: Round | None) -> None:
+def test_it_waits_for_a_round_until_its_time_is_up(newest: WorkerRound | None) -> None:
     assert next_move(newest, 2, expired=False, is_whole=True) is Move.WAIT
     assert next_move(newest, 2, expired=True, is_whole=False) is Move.GIVE_UP
 
