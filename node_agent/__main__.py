@@ -7,7 +7,7 @@ import sys
 from node_agent.notices import AgentFailpoint
 from node_agent.settings import PREFIX, AgentSettings, load
 from servicekit import failpoints
-from servicekit.commands import CommandParser, SysExit
+from servicekit.commands import SuggestingParser, SysExit
 from servicekit.logs import configure
 from servicekit.settings import SettingsError, describe
 
@@ -22,7 +22,7 @@ exit codes:
 
 
 def main() -> None:
-    parser = CommandParser(
+    parser = SuggestingParser(
         prog="elastic-node-agent",
         description="Watches one node for reclaims and reports them to a supervisor.",
         epilog=f"{_EXIT_CODES}\nSettings, from the environment:\n\n{describe(AgentSettings, PREFIX)}",

@@ -15,7 +15,7 @@ from node_agent.channel import SupervisorEndpoint
 from node_agent.discovery import CloudDiscovery, SourceFactory
 from node_agent.node import ALWAYS_SPOT, NodeObject, NodeWatch, ThisNode
 from node_agent.notices import NoticeSource
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.pods import KUBERNETES, PodWatch
 from node_agent.poller import Poller
 from node_agent.settings import AgentSettings, PodsMode, SourceKind
@@ -71,7 +71,7 @@ async def _serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         from node_agent.metrics import AgentMetrics  # noqa: PLC0415
 
         metrics = AgentMetrics(version(DISTRIBUTION), clock, bulkhead)
-    outbox = ReportOutbox(settings.outbox_limit, metrics)
+    outbox = NoticeOutbox(settings.outbox_limit, metrics)
     node = ThisNode(settings.node_name, settings.node_uid, on_described=outbox.changed.set)
     uplink = SupervisorUplink(
         endpoint=SupervisorEndpoint(address.parse(settings.supervisor), settings.token_file, settings.ca_file),
@@ -196,7 +196,7 @@ class AgentHealth:
     sources: Mapping[str, Watchdog]
     uplink: SupervisorUplink
     node: ThisNode
-    outbox: ReportOutbox
+    outbox: NoticeOutbox
     clock: Clock
 
     def live(self) -> Health:

@@ -14,7 +14,7 @@ import structlog
 
 from node_agent import notices
 from node_agent.node import NodeObject, ThisNode, cloud_of
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.settings import AgentSettings, SourceKind
 from node_agent.sources.aws import AwsSource
 from node_agent.sources.azure import AzureSource
@@ -122,7 +122,7 @@ class CloudDiscovery:
         node: ThisNode,
         spot: NodeObject,
         clouds: Sequence[notices.CloudSource],
-        outbox: ReportOutbox,
+        outbox: NoticeOutbox,
         clock: Clock,
         bulkhead: Bulkhead,
     ) -> None:

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from node_agent.notices import NoticeId, NoticeReport, PollResult, SourceName
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.stream import SupervisorUplink
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
@@ -50,7 +50,7 @@ class AgentMetrics:
             buckets=_ACKNOWLEDGING,
         )
 
-    def observe(self, outbox: ReportOutbox, uplink: SupervisorUplink) -> None:
+    def observe(self, outbox: NoticeOutbox, uplink: SupervisorUplink) -> None:
         """Adds the present state of the outbox and the uplink to each scrape; to be called once."""
         self.registry.register(_AgentStateCollector(outbox, uplink, self._clock, self.bulkhead))
 
@@ -81,7 +81,7 @@ class AgentMetrics:
 class _AgentStateCollector(Collector):
     """Reads the present state of the outbox and the uplink at each scrape."""
 
-    outbox: ReportOutbox
+    outbox: NoticeOutbox
     uplink: SupervisorUplink
     clock: Clock
     bulkhead: Bulkhead

@@ -25,7 +25,7 @@ class OutboxObserver(Protocol):
         """The supervisor has made the latest report on this notice durable."""
 
 
-class ReportOutbox:
+class NoticeOutbox:
     """Holds reports until they are acknowledged and their notices have ended.
 
     Args:

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from node_agent import notices
-from node_agent.outbox import OutboxFull, ReportOutbox
+from node_agent.outbox import NoticeOutbox, OutboxFull
 from node_agent.watchdog import Watchdog
 from servicekit import spot
 from servicekit.bulkhead import Bulkhead
@@ -79,16 +79,16 @@ class _WatchedCondition(_PodPart, frozen=True):
     last_transition_time: datetime | None = None
 
 
-class _ContainerEnd(_PodPart, frozen=True):
+class _WatchedContainerEnd(_PodPart, frozen=True):
     finished_at: datetime | None = None
 
 
-class _ContainerState(_PodPart, frozen=True):
-    terminated: _ContainerEnd | None = None
+class _WatchedContainerState(_PodPart, frozen=True):
+    terminated: _WatchedContainerEnd | None = None
 
 
 class _WatchedContainer(_PodPart, frozen=True):
-    state: _ContainerState = _ContainerState()
+    state: _WatchedContainerState = _WatchedContainerState()
 
 
 class _WatchedStatus(_PodPart, frozen=True):
@@ -183,7 +183,7 @@ class PodWatch:
         reflector: Its `run` is a root task, which keeps the cache of pods in step.
     """
 
-    def __init__(self, server: ApiServer, node: str, outbox: ReportOutbox, clock: Clock, bulkhead: Bulkhead) -> None:
+    def __init__(self, server: ApiServer, node: str, outbox: NoticeOutbox, clock: Clock, bulkhead: Bulkhead) -> None:
         self._outbox = outbox
         self._clock = clock
         # This machine's clock may be minutes off, and a pod has seconds.

@@ -13,7 +13,7 @@ import structlog
 
 from node_agent import notices
 from node_agent.node import ALWAYS_SPOT, NodeObject, ThisNode
-from node_agent.outbox import OutboxFull, ReportOutbox
+from node_agent.outbox import NoticeOutbox, OutboxFull
 from node_agent.watchdog import Watchdog
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
@@ -183,7 +183,7 @@ class Poller:
         self,
         source: notices.NoticeSource,
         node: ThisNode,
-        outbox: ReportOutbox,
+        outbox: NoticeOutbox,
         clock: Clock,
         period: float,
         *,

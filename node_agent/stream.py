@@ -19,12 +19,12 @@ from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 from node_agent import notices
 from node_agent.channel import SupervisorEndpoint, SupervisorUnusable
 from node_agent.node import ThisNode
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.watchdog import Watchdog
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from servicekit.faults import Fault, ReconnectBackoff
+from servicekit.faults import Fault, ReconnectDelays
 
 AgentCall = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.SupervisorMessage]
 
@@ -118,7 +118,7 @@ class SupervisorUplink:
         *,
         endpoint: SupervisorEndpoint,
         node: ThisNode,
-        outbox: ReportOutbox,
+        outbox: NoticeOutbox,
         clock: Clock,
         heartbeat: float,
         version: str,
@@ -133,7 +133,7 @@ class SupervisorUplink:
         self._version = version
         self._session = int(clock.now() * 1000)
         self._streams = 0
-        self._backoff = ReconnectBackoff(_FIRST_DELAY, _MAX_DELAY, clock)
+        self._backoff = ReconnectDelays(_FIRST_DELAY, _MAX_DELAY, clock)
         self.fault = Fault("supervisor", clock)
         self.watchdog = Watchdog(clock)
         self.started_at = clock.monotonic()
@@ -221,7 +221,7 @@ class AgentStream:
     def __init__(  # noqa: PLR0913, PLR0917 - the uplink passes what it has itself
         self,
         call: AgentCall,
-        outbox: ReportOutbox,
+        outbox: NoticeOutbox,
         clock: Clock,
         heartbeat: float,
         watchdog: Watchdog,

@@ -33,7 +33,7 @@ class SysExit(IntEnum):
     """A setting in the environment is wrong."""
 
 
-class CommandParser(argparse.ArgumentParser):
+class SuggestingParser(argparse.ArgumentParser):
     """Suggests what a misspelt word may mean, and exits with 64 on a wrong command line."""
 
     def error(self, message: str) -> NoReturn:  # noqa: D102 - the library's

@@ -85,7 +85,7 @@ class Backoff:
         self._bound = self._first
 
 
-class ReconnectBackoff:
+class ReconnectDelays:
     """Draws the delays of a client that has lost its server, and asks a server that has just gone more often.
 
     Args:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from servicekit import failpoints
 from servicekit.clock import Clock
-from servicekit.commands import CommandParser, SysExit, add_completion, print_completion
+from servicekit.commands import SuggestingParser, SysExit, add_completion, print_completion
 from servicekit.files import write_private
 from servicekit.lifecycle import RootTaskEnded, run
 from servicekit.logs import configure
@@ -89,8 +89,8 @@ def _message(error: Exception) -> str:
     return str(error)
 
 
-def _parser(added: Sequence[AddedCommand]) -> CommandParser:
-    parser = CommandParser(
+def _parser(added: Sequence[AddedCommand]) -> SuggestingParser:
+    parser = SuggestingParser(
         prog="elastic-job-supervisor",
         epilog=f"{_EXIT_CODES}\nSettings, from the environment:\n\n{describe(Settings, PREFIX)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

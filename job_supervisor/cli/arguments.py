@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from job_supervisor.cli.output import Output
-from servicekit.commands import CommandParser, add_completion
+from servicekit.commands import SuggestingParser, add_completion
 from supervisor.domain.notice import LONGEST_DRAIN_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS
 
 DATA_DIR = Path("./job-supervisor-data")
@@ -81,8 +81,8 @@ Shows what happened, in the order of time: notices and their ends, decisions wit
 suspensions. It tells what is still known, and says how far back that goes; it is no archive."""
 
 
-def parser(prog: str = "job-supervisor") -> CommandParser:
-    root = CommandParser(
+def parser(prog: str = "job-supervisor") -> SuggestingParser:
+    root = SuggestingParser(
         prog=prog,
         description="Shows what is happening to supervised jobs and why, suspends and stops them, and holds drills.",
         epilog=_EPILOG,
@@ -119,8 +119,8 @@ def command_first(words: Sequence[str]) -> list[str]:
     return [*rest[:1], *moved, *rest[1:]]
 
 
-def _common() -> CommandParser:
-    common = CommandParser(add_help=False)
+def _common() -> SuggestingParser:
+    common = SuggestingParser(add_help=False)
     connection = common.add_argument_group("connection (see job-supervisor --help)")
     connection.add_argument("--address", metavar="URL", help="http://HOST:PORT or https://HOST:PORT of a supervisor")
     connection.add_argument(
@@ -144,7 +144,7 @@ def _common() -> CommandParser:
     return common
 
 
-def _add_status(commands: Any, common: CommandParser) -> None:
+def _add_status(commands: Any, common: SuggestingParser) -> None:
     status = commands.add_parser("status", parents=[common], help="show all jobs, active notices and agents")
     status.add_argument(
         "--selector", "-l", default="", metavar="LABELS", help="only jobs with these labels, on a cluster: a=b,c!=d"
@@ -161,7 +161,7 @@ def _add_status(commands: Any, common: CommandParser) -> None:
     )
 
 
-def _add_steering(commands: Any, common: CommandParser) -> None:
+def _add_steering(commands: Any, common: SuggestingParser) -> None:
     for name, (summary, description) in _STEERING.items():
         verb = commands.add_parser(name, parents=[common], help=summary, description=description, formatter_class=_FORM)
         verb.add_argument("job", metavar="JOB", help="name of the job; on a cluster also NAMESPACE/NAME")
@@ -178,7 +178,7 @@ def _add_steering(commands: Any, common: CommandParser) -> None:
             verb.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
 
 
-def _add_drains(commands: Any, common: CommandParser) -> None:
+def _add_drains(commands: Any, common: SuggestingParser) -> None:
     drain = commands.add_parser(
         "drain",
         parents=[common],
@@ -198,7 +198,7 @@ def _add_drains(commands: Any, common: CommandParser) -> None:
     undrain.add_argument("node", metavar="NODE", help="the node")
 
 
-def _add_simulate(commands: Any, common: CommandParser) -> None:
+def _add_simulate(commands: Any, common: SuggestingParser) -> None:
     drill = commands.add_parser(
         "simulate", parents=[common], help="run a fire drill", description=_SIMULATE, formatter_class=_FORM
     )
@@ -209,7 +209,7 @@ def _add_simulate(commands: Any, common: CommandParser) -> None:
     drill.add_argument("--end", action="store_true", help="end the drill on NODE|POD early; without NODE|POD, end all")
 
 
-def _add_check(commands: Any, common: CommandParser) -> None:
+def _add_check(commands: Any, common: SuggestingParser) -> None:
     check = commands.add_parser(
         "check",
         parents=[common],

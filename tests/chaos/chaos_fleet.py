@@ -45,7 +45,7 @@ from node_agent.notices import (
     ReportedSource,
     SourceName,
 )
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.stream import SupervisorUplink
 from servicekit.address import Address, parse
 from servicekit.bulkhead import Bulkhead
@@ -104,7 +104,7 @@ class NoticedNode:
 
     def __init__(self, node: str, token_file: Path, route: Route) -> None:
         self.node = node
-        self.outbox = ReportOutbox(8)
+        self.outbox = NoticeOutbox(8)
         self._revision = 0
         self._subject = NoticeSubject(NoticeSubjectKind.NODE, node, f"uid-{node}")
         this = ThisNode(node, self._subject.uid)

@@ -11,7 +11,7 @@ from tests.chaos.chaos_crowd import STREAMS, come_and_die
 from tests.chaos.chaos_service import life
 from tests.chaos.chaos_witness import WITNESS_FILE, WitnessedHold, held
 from tests.node_agent.agent_process import agent
-from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.node_agent.fake_supervisor import FakeAgentService, fake_supervisor
 from tests.testkit.waiting import until
 
 _WITNESS = "tests.chaos.chaos_witness"
@@ -85,7 +85,7 @@ async def test_an_agent_keeps_nothing_of_streams_that_were_cut(tmp_path: Path) -
     _nothing_was_kept(before, after, _CUTS)
 
 
-async def _cut(supervisor: FakeSupervisor, times: int) -> None:
+async def _cut(supervisor: FakeAgentService, times: int) -> None:
     """Cut so many streams, and wait for the next one each time."""
     ends = (None, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INTERNAL)
     for number in range(times):
@@ -98,5 +98,5 @@ async def _cut(supervisor: FakeSupervisor, times: int) -> None:
             await supervisor.start()
 
 
-def _has_said_all(supervisor: FakeSupervisor) -> bool:
+def _has_said_all(supervisor: FakeAgentService) -> bool:
     return bool(supervisor.streams and supervisor.streams[-1].messages and not supervisor.streams[-1].over)

@@ -14,7 +14,7 @@ from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud, termination_
 from simulator.cloud.metadata import MetadataServer
 from simulator.cloud.trace import Node
 from tests.node_agent.agent_process import agent
-from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.node_agent.fake_supervisor import FakeAgentService, fake_supervisor
 from tests.testkit.faketime import SteppedClock
 from tests.testkit.waiting import until
 
@@ -28,7 +28,7 @@ BOTH = [SimulatedCloud.ALIYUN, SimulatedCloud.AWS]
 class ClockScene:
     """An agent that has said hello, and all that it asks."""
 
-    supervisor: FakeSupervisor
+    supervisor: FakeAgentService
     clouds: dict[SimulatedCloud, MetadataServer]
     file: Path
     clock: SteppedClock

@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 from node_agent.channel import SupervisorEndpoint
 from node_agent.metrics import AgentMetrics
 from node_agent.node import ThisNode
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.stream import SupervisorUplink
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
@@ -34,7 +34,7 @@ def supervisors() -> CollectorRegistry:
 
 
 def agents(directory: Path) -> CollectorRegistry:
-    clock, outbox = Clock(), ReportOutbox(1)
+    clock, outbox = Clock(), NoticeOutbox(1)
     uplink = SupervisorUplink(
         endpoint=SupervisorEndpoint(Address("127.0.0.1", 1), directory / "token", None),
         node=ThisNode("n1", ""),

@@ -24,7 +24,7 @@ from node_agent.notices import (
     PollResult,
     SourceName,
 )
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.poller import Poller
 from node_agent.sources.aws import AwsSource
 from node_agent.sources.azure import AzureSource
@@ -85,7 +85,7 @@ async def service() -> AsyncIterator[FakeMetadata]:
 
 async def one_poll(source: NoticeSource) -> None:
     """Polls once as the agent does, and looks at what it would tell the supervisor."""
-    outbox = ReportOutbox(10)
+    outbox = NoticeOutbox(10)
     poller = Poller(source, ThisNode(NODE.name, NODE.uid), outbox, Clock(), 1.0, bulkhead=Bulkhead(Clock()))
     try:
         await poller.once()
@@ -294,7 +294,7 @@ KNOWN = [
 @given(st.lists(said, max_size=6))
 async def test_no_supervisor_ends_an_agent_or_makes_it_forget(messages: list[pb.SupervisorMessage]) -> None:
     """The stream ends in one of two ways, and only what was acknowledged at its revision is settled."""
-    outbox = ReportOutbox(10)
+    outbox = NoticeOutbox(10)
     for each in KNOWN:
         outbox.put(each)
     call: Any = FuzzedCall(messages)

@@ -20,7 +20,7 @@ MEBIBYTE = 1024 * 1024
 
 
 @dataclass
-class Process:
+class AgentProcess:
     process: asyncio.subprocess.Process
     lines: list[dict[str, Any]]
     raw: list[str]
@@ -61,7 +61,7 @@ async def agent(
     *,
     program: Sequence[str] = (),
     wrapper: Sequence[str] = (sys.executable,),
-) -> AsyncIterator[Process]:
+) -> AsyncIterator[AgentProcess]:
     """An agent; `program` are Python's arguments in place of a module, `wrapper` is what starts Python."""
     # Where the tests themselves run in a pod, that one's cluster is none of theirs.
     foreign = ("NODE_AGENT_", "KUBERNETES_SERVICE_")
@@ -69,7 +69,7 @@ async def agent(
     process = await asyncio.create_subprocess_exec(
         *wrapper, *(program or ("-m", *module)), env={**inherited, **environ}, stderr=asyncio.subprocess.PIPE
     )
-    running = Process(process, [], [])
+    running = AgentProcess(process, [], [])
     reader = asyncio.create_task(_read(running))
     try:
         yield running
@@ -80,7 +80,7 @@ async def agent(
         await reader
 
 
-async def _read(running: Process) -> None:
+async def _read(running: AgentProcess) -> None:
     assert running.process.stderr is not None
     async for line in running.process.stderr:
         running.raw.append(line.decode())
@@ -88,7 +88,7 @@ async def _read(running: Process) -> None:
             running.lines.append(json.loads(line))
 
 
-async def probe(running: Process, path: str) -> tuple[int, Any]:
+async def probe(running: AgentProcess, path: str) -> tuple[int, Any]:
     await until(lambda: running.event("probes.listening"))
     line = running.event("probes.listening")
     assert line is not None

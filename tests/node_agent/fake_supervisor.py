@@ -11,7 +11,7 @@ from reclaim.v1 import reclaim_pb2 as pb
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceServicer, add_ReclaimServiceServicer_to_server
 
 
-class Stream:
+class HeardStream:
     def __init__(self, authorization: str) -> None:
         self.authorization = authorization
         self.messages: list[pb.AgentMessage] = []
@@ -35,11 +35,11 @@ class Stream:
         self.outgoing.put_nowait(message)
 
 
-class FakeSupervisor(ReclaimServiceServicer):
+class FakeAgentService(ReclaimServiceServicer):
     """Welcomes, acknowledges and answers heartbeats unless told otherwise."""
 
     def __init__(self) -> None:
-        self.streams: list[Stream] = []
+        self.streams: list[HeardStream] = []
         # Three of them are silence, which no test that does not mean it may make by being late.
         self.heartbeat = 2.0
         # 0: as an older supervisor, which does not say it.
@@ -72,7 +72,7 @@ class FakeSupervisor(ReclaimServiceServicer):
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[pb.SupervisorMessage]:
         authorization = dict(context.invocation_metadata()).get("authorization", "")
-        stream = Stream(authorization)
+        stream = HeardStream(authorization)
         self.streams.append(stream)
         if self.refusal is not None:
             await context.abort(self.refusal, "refused by the test")
@@ -88,13 +88,13 @@ class FakeSupervisor(ReclaimServiceServicer):
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 
-    async def _read(self, stream: Stream, requests: AsyncIterator[pb.AgentMessage]) -> None:
+    async def _read(self, stream: HeardStream, requests: AsyncIterator[pb.AgentMessage]) -> None:
         async for message in requests:
             stream.messages.append(message)
             self._react(stream, message)
         stream.say(None)
 
-    def _react(self, stream: Stream, message: pb.AgentMessage) -> None:
+    def _react(self, stream: HeardStream, message: pb.AgentMessage) -> None:
         match message.WhichOneof("message"):
             case "hello" if message.hello.session < self.least_session:
                 stream.say(pb.SupervisorMessage(superseded=pb.Superseded(session=self.least_session)))
@@ -116,7 +116,7 @@ class FakeSupervisor(ReclaimServiceServicer):
             machine_updates=self.machine_updates,
         )
 
-    def _acknowledge(self, stream: Stream, *reports: pb.NoticeReport) -> None:
+    def _acknowledge(self, stream: HeardStream, *reports: pb.NoticeReport) -> None:
         if self.acknowledges and reports:
             stream.say(acknowledgement(*reports))
 
@@ -130,8 +130,8 @@ def acknowledgement(*reports: pb.NoticeReport) -> pb.SupervisorMessage:
 
 
 @asynccontextmanager
-async def fake_supervisor() -> AsyncIterator[FakeSupervisor]:
-    fake = FakeSupervisor()
+async def fake_supervisor() -> AsyncIterator[FakeAgentService]:
+    fake = FakeAgentService()
     await fake.start()
     try:
         yield fake

@@ -16,21 +16,13 @@ from node_agent.notices import Answer, Clear, MetadataMode, Noticed, NoticeSourc
 from node_agent.sources import termination_time
 from node_agent.sources.aws import AwsSource
 from node_agent.sources.termination_time import TerminationTimeSource
-from servicekit.clock import Clock
+from tests.testkit.clocks import HandClock
 
 TIME = "2026-01-05T18:02:00Z"
 NOW = datetime(2026, 1, 5, 17, 57, tzinfo=UTC).timestamp()
 BASE = "http://metadata.test"
 TOKEN_URL = f"{BASE}/latest/api/token"
 REBALANCE_URL = f"{BASE}/latest/meta-data/events/recommendations/rebalance"
-
-
-class StoppedClock(Clock):
-    def wall(self) -> float:
-        return NOW
-
-    def monotonic(self) -> float:
-        return 1000.0
 
 
 @dataclass(frozen=True)
@@ -41,17 +33,17 @@ class Cloud:
 
 
 ALIYUN = Cloud(
-    lambda: TerminationTimeSource(termination_time.ALIYUN, BASE, StoppedClock(), MetadataMode.HARDENED),
+    lambda: TerminationTimeSource(termination_time.ALIYUN, BASE, HandClock(NOW), MetadataMode.HARDENED),
     f"{BASE}/latest/meta-data/instance/spot/termination-time",
     str.encode,
 )
 AWS = Cloud(
-    lambda: AwsSource(BASE, StoppedClock()),
+    lambda: AwsSource(BASE, HandClock(NOW)),
     f"{BASE}/latest/meta-data/spot/instance-action",
     lambda time: json.dumps({"action": "terminate", "time": time}).encode(),
 )
 VOLCENGINE = Cloud(
-    lambda: TerminationTimeSource(termination_time.VOLCENGINE, BASE, StoppedClock(), MetadataMode.HARDENED),
+    lambda: TerminationTimeSource(termination_time.VOLCENGINE, BASE, HandClock(NOW), MetadataMode.HARDENED),
     f"{BASE}/latest/spot_instance_termination_time",
     str.encode,
 )
@@ -70,7 +62,7 @@ def in_china(text: str) -> bytes:
 
 
 TENCENT = Cloud(
-    lambda: TerminationTimeSource(termination_time.TENCENT, BASE, StoppedClock()),
+    lambda: TerminationTimeSource(termination_time.TENCENT, BASE, HandClock(NOW)),
     f"{BASE}/latest/meta-data/spot/termination-time",
     in_china,
 )
@@ -78,7 +70,7 @@ CLOUDS = {"aliyun": ALIYUN, "aws": AWS, "volcengine": VOLCENGINE, "tencent": TEN
 
 
 @dataclass(frozen=True)
-class Said:
+class SourceAnswer:
     """An answer of the service: a time in the cloud's own form, or a body as it is, or a failure instead of either."""
 
     status: int = 200
@@ -94,33 +86,33 @@ class Said:
         )
 
 
-def at(time: str, **headers: str) -> Said:
-    return Said(time=time, headers=headers)
+def at(time: str, **headers: str) -> SourceAnswer:
+    return SourceAnswer(time=time, headers=headers)
 
 
-def dated(date: str) -> Said:
+def dated(date: str) -> SourceAnswer:
     return at(TIME, Date=date)
 
 
-def status(number: int, **headers: str) -> Said:
+def status(number: int, **headers: str) -> SourceAnswer:
     """A status other than 200, with an announcement in its body that must not be believed."""
-    return Said(number, time=TIME, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    return SourceAnswer(number, time=TIME, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
 
-def body(text: bytes, **headers: str) -> Said:
-    return Said(body=text, headers={name.replace("_", "-"): value for name, value in headers.items()})
+def body(text: bytes, **headers: str) -> SourceAnswer:
+    return SourceAnswer(body=text, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
 
 CLEAR, UNKNOWN, MALFORMED = "clear", "unknown: ", "unknown: malformed"
 
 # What is said · what it means with aliyun · what it means with aws, where that is something else. A notice is written
 # as the seconds that are left.
-TABLE: list[tuple[str, Said, str | float, str | float | None]] = [
+TABLE: list[tuple[str, SourceAnswer, str | float, str | float | None]] = [
     ("nothing planned", status(404), CLEAR, None),
     ("announced", at(TIME), 300.0, None),
     ("empty", body(b""), CLEAR, MALFORMED),
     ("blanks", body(b" \r\n\t"), CLEAR, MALFORMED),
-    ("204", Said(204), "unknown: HTTP 204", None),
+    ("204", SourceAnswer(204), "unknown: HTTP 204", None),
     ("a redirect", status(302, Location=f"{BASE}/elsewhere"), "unknown: HTTP 302", None),
     ("a permanent redirect", status(308, Location=f"{BASE}/elsewhere"), "unknown: HTTP 308", None),
     ("bad request", status(400), "unknown: HTTP 400", None),
@@ -166,10 +158,10 @@ TABLE: list[tuple[str, Said, str | float, str | float | None]] = [
     ("a Date of another day", dated("Thu, 01 Jan 1970 00:00:00 GMT"), 300.0, None),
     ("a Date that is none", dated("yesterday"), 300.0, None),
     ("a Date of year 99999", dated("Mon, 05 Jan 99999 17:57:00 GMT"), 300.0, None),
-    ("no answer in time", Said(failure=TimeoutError()), UNKNOWN, None),
-    ("refused", Said(failure=ConnectionRefusedError()), "unknown: no answer", None),
-    ("reset", Said(failure=aiohttp.ServerDisconnectedError()), "unknown: no answer", None),
-    ("no HTTP", Said(failure=aiohttp.ClientPayloadError("garbage")), "unknown: no answer", None),
+    ("no answer in time", SourceAnswer(failure=TimeoutError()), UNKNOWN, None),
+    ("refused", SourceAnswer(failure=ConnectionRefusedError()), "unknown: no answer", None),
+    ("reset", SourceAnswer(failure=aiohttp.ServerDisconnectedError()), "unknown: no answer", None),
+    ("no HTTP", SourceAnswer(failure=aiohttp.ClientPayloadError("garbage")), "unknown: no answer", None),
 ]
 # What the others take the same answer for, where that is not what it means with aliyun.
 OTHERS: dict[str, dict[str, str | float]] = {
@@ -181,7 +173,7 @@ OTHERS: dict[str, dict[str, str | float]] = {
     },
 }
 # The same for one cloud alone: what is said, and what it means.
-TENCENT_TABLE: list[tuple[str, Said, str | float]] = [
+TENCENT_TABLE: list[tuple[str, SourceAnswer, str | float]] = [
     ("the day first", body(b"06/01/2026 02:02:00"), 300.0),
     ("the year first, with slashes", body(b"2026/1/6 02:02:00"), 300.0),
     ("no such month", body(b"01/13/2026 02:02:00"), MALFORMED),
@@ -192,14 +184,14 @@ TENCENT_TABLE: list[tuple[str, Said, str | float]] = [
     ("before the first instant of UTC", body(b"0001-01-01 01:00:00"), MALFORMED),
     ("a word", body(b"none"), MALFORMED),
 ]
-VOLCENGINE_TABLE: list[tuple[str, Said, str | float]] = [
+VOLCENGINE_TABLE: list[tuple[str, SourceAnswer, str | float]] = [
     ("China's zone", body(b"2026-01-06T02:02:00+08:00"), 300.0),
     ("a blank for the T", body(b"2026-01-06 02:02:00+08:00"), 300.0),
     ("a zone of 99 hours", body(b"2026-01-06T02:02:00+99:00"), MALFORMED),
     ("before the first instant of UTC", body(b"0001-01-01T00:00:00+08:00"), MALFORMED),
     ("a blank and no zone", body(b"2026-01-06 02:02:00"), MALFORMED),
 ]
-AWS_TABLE: list[tuple[str, Said, str | float]] = [
+AWS_TABLE: list[tuple[str, SourceAnswer, str | float]] = [
     ("stop", body(b'{"action":"stop","time":"2026-01-05T18:02:00Z"}'), 300.0),
     ("hibernate", body(b'{"action":"hibernate","time":"2026-01-05T18:02:00Z"}'), 300.0),
     ("more fields", body(b'{"action":"stop","time":"2026-01-05T18:02:00Z","why":["price"]}'), 300.0),
@@ -215,20 +207,20 @@ AWS_TABLE: list[tuple[str, Said, str | float]] = [
     ("two objects", body(b'{"action":"stop","time":"2026-01-05T18:02:00Z"}' * 2), MALFORMED),
 ]
 # What the token endpoint says · what that makes of a service that would announce.
-TOKEN_TABLE: list[tuple[str, Said, str]] = [
-    ("bad request", Said(400), "unknown: no session token: HTTP 400"),
-    ("forbidden", Said(403), "unknown: no session token: HTTP 403"),
-    ("not found", Said(404), "unknown: no session token: HTTP 404"),
-    ("too many requests", Said(429, headers={"Retry-After": "2"}), "unknown: no session token: HTTP 429"),
-    ("broken", Said(500), "unknown: no session token: HTTP 500"),
-    ("a redirect", Said(307, headers={"Location": f"{BASE}/t"}), "unknown: no session token: HTTP 307"),
-    ("empty", Said(), "unknown: no session token: HTTP 200"),
+TOKEN_TABLE: list[tuple[str, SourceAnswer, str]] = [
+    ("bad request", SourceAnswer(400), "unknown: no session token: HTTP 400"),
+    ("forbidden", SourceAnswer(403), "unknown: no session token: HTTP 403"),
+    ("not found", SourceAnswer(404), "unknown: no session token: HTTP 404"),
+    ("too many requests", SourceAnswer(429, headers={"Retry-After": "2"}), "unknown: no session token: HTTP 429"),
+    ("broken", SourceAnswer(500), "unknown: no session token: HTTP 500"),
+    ("a redirect", SourceAnswer(307, headers={"Location": f"{BASE}/t"}), "unknown: no session token: HTTP 307"),
+    ("empty", SourceAnswer(), "unknown: no session token: HTTP 200"),
     ("several words", body(b"a b"), "unknown: no session token: HTTP 200"),
     ("a header of its own", body(b"a\r\nX-Forwarded-For: me"), "unknown: no session token: HTTP 200"),
     ("no ASCII", body("schl\u00fcssel".encode()), "unknown: no session token: HTTP 200"),
     ("a page", body(b"<html>" * 500), "unknown: no session token: HTTP 200"),
     ("huge", body(b"x" * 5_000_000), "unknown: answer larger"),
-    ("refused", Said(failure=ConnectionRefusedError()), "unknown: no answer"),
+    ("refused", SourceAnswer(failure=ConnectionRefusedError()), "unknown: no answer"),
 ]
 
 
@@ -282,17 +274,19 @@ def check(found: Answer | str, means: str | float) -> None:
 
 
 @pytest.mark.parametrize(("cloud", "said", "means"), rows())
-async def test_what_an_answer_means(mocked: aioresponses, cloud: Cloud, said: Said, means: str | float) -> None:
+async def test_what_an_answer_means(mocked: aioresponses, cloud: Cloud, said: SourceAnswer, means: str | float) -> None:
     """A documented answer is clear or a notice; everything else is unknown, with a reason."""
-    Said(body=b"token").register(mocked, "put", TOKEN_URL, cloud.write)
-    Said(404).register(mocked, "get", REBALANCE_URL, cloud.write)
+    SourceAnswer(body=b"token").register(mocked, "put", TOKEN_URL, cloud.write)
+    SourceAnswer(404).register(mocked, "get", REBALANCE_URL, cloud.write)
     said.register(mocked, "get", cloud.url, cloud.write)
     check(await outcome(cloud), means)
 
 
 @pytest.mark.parametrize("cloud", [ALIYUN, AWS, VOLCENGINE], ids=["aliyun", "aws", "volcengine"])
 @pytest.mark.parametrize(("said", "means"), [pytest.param(*row[1:], id=row[0]) for row in TOKEN_TABLE])
-async def test_without_a_token_nothing_is_known(mocked: aioresponses, cloud: Cloud, said: Said, means: str) -> None:
+async def test_without_a_token_nothing_is_known(
+    mocked: aioresponses, cloud: Cloud, said: SourceAnswer, means: str
+) -> None:
     """What is asked without a token, or with one that is none, is not asked at all."""
     said.register(mocked, "put", TOKEN_URL, cloud.write)
     check(await outcome(cloud), means)

@@ -12,7 +12,7 @@ from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud
 from simulator.cloud.metadata import AnswerMode, MetadataServer
 from simulator.cloud.trace import Node
 from tests.node_agent.agent_process import agent, probe
-from tests.node_agent.fake_supervisor import FakeSupervisor, Stream, fake_supervisor
+from tests.node_agent.fake_supervisor import FakeAgentService, HeardStream, fake_supervisor
 from tests.testkit.waiting import until
 
 NODE = Node("n1")
@@ -31,7 +31,7 @@ def urls(cloud: SimulatedCloud, url: str) -> Mapping[str, str]:
 @asynccontextmanager
 async def scene(
     directory: Path, addresses: Mapping[str, str]
-) -> AsyncIterator[tuple[FakeSupervisor, Mapping[str, str]]]:
+) -> AsyncIterator[tuple[FakeAgentService, Mapping[str, str]]]:
     (directory / "token").write_text("secret")
     async with fake_supervisor() as supervisor:
         yield (
@@ -47,7 +47,7 @@ async def scene(
         )
 
 
-def said(stream: Stream) -> list[pb.NoticeReport]:
+def said(stream: HeardStream) -> list[pb.NoticeReport]:
     return [*stream.hello.notices, *stream.notices]
 
 

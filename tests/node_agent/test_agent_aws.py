@@ -19,12 +19,13 @@ from node_agent.notices import (
     PollResult,
     SourceUnavailable,
 )
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.poller import Poller
 from node_agent.sources.aws import AwsSource
 from node_agent.sources.termination_time import ALIYUN, TerminationTimeSource
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from tests.testkit.clocks import HandClock
 
 BASE = "http://metadata.test"
 ITEMS = f"{BASE}/latest/meta-data"
@@ -33,23 +34,13 @@ REBALANCE = f"{ITEMS}/events/recommendations/rebalance"
 HINT = Noticed(None, None, "rebalance recommended since 2026-01-05T17:00:00Z", NoticeUrgency.HINT, cancellable=True)
 
 
-class SetClock(Clock):
-    steady = 1000.0
-
-    def now(self) -> float:
-        return 1767635820.0
-
-    def monotonic(self) -> float:
-        return self.steady
-
-
 @pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
+def clock() -> HandClock:
+    return HandClock(1767635820.0)
 
 
 @pytest_asyncio.fixture
-async def aws(clock: SetClock) -> AsyncIterator[AwsSource]:
+async def aws(clock: HandClock) -> AsyncIterator[AwsSource]:
     source = AwsSource(BASE, clock)
     yield source
     await source.close()
@@ -117,11 +108,11 @@ async def test_every_request_carries_a_token(aws: AwsSource, mocked: aioresponse
     assert asked(mocked, f"{BASE}/latest/api/token") == 1
 
 
-async def test_a_recommendation_is_a_hint(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:
+async def test_a_recommendation_is_a_hint(aws: AwsSource, clock: HandClock, mocked: aioresponses) -> None:
     """One report, without a time to act by; it never looks like an interruption, and three clear answers end it."""
     mocked.get(REBALANCE, body=b'{"noticeTime": "2026-01-05T17:00:00Z"}')
     mocked.get(REBALANCE, status=404, repeat=True)
-    outbox = ReportOutbox(10)
+    outbox = NoticeOutbox(10)
     poller = Poller(aws, ThisNode("n1", "i-1"), outbox, clock, 1.0, bulkhead=Bulkhead(Clock()))
     mocked.get(f"{ITEMS}/instance-id", body=b"i-1")
     await poller.once()
@@ -134,9 +125,9 @@ async def test_a_recommendation_is_a_hint(aws: AwsSource, clock: SetClock, mocke
     assert [each.announcement for each in outbox.reports()] == [AnnouncementState.WITHDRAWN]
 
 
-async def test_an_interruption_outranks_a_recommendation(aws: AwsSource, clock: SetClock) -> None:
+async def test_an_interruption_outranks_a_recommendation(aws: AwsSource, clock: HandClock) -> None:
     """The same notice becomes a sudden one at once."""
-    outbox = ReportOutbox(10)
+    outbox = NoticeOutbox(10)
     poller = Poller(aws, ThisNode("n1", "i-1"), outbox, clock, 1.0, bulkhead=Bulkhead(Clock()))
     with aioresponses() as service:
         service.put(f"{BASE}/latest/api/token", body=b"t")
@@ -151,7 +142,7 @@ async def test_an_interruption_outranks_a_recommendation(aws: AwsSource, clock: 
     assert (sudden.id, sudden.notice_class, sudden.revision) == (hint.id, NoticeUrgency.SUDDEN, hint.revision + 1)
 
 
-async def test_a_hint_is_looked_for_every_few_seconds(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:
+async def test_a_hint_is_looked_for_every_few_seconds(aws: AwsSource, clock: HandClock, mocked: aioresponses) -> None:
     mocked.get(REBALANCE, status=404, repeat=True)
     for _ in range(11):
         assert await aws.poll() == Clear()
@@ -159,7 +150,9 @@ async def test_a_hint_is_looked_for_every_few_seconds(aws: AwsSource, clock: Set
     assert (asked(mocked, ACTION), asked(mocked, REBALANCE)) == (11, 3)
 
 
-async def test_a_hint_that_cannot_be_had_changes_nothing(aws: AwsSource, clock: SetClock, mocked: aioresponses) -> None:
+async def test_a_hint_that_cannot_be_had_changes_nothing(
+    aws: AwsSource, clock: HandClock, mocked: aioresponses
+) -> None:
     """What was recommended before still is, until the service says otherwise."""
     mocked.get(REBALANCE, body=b'{"noticeTime": "2026-01-05T17:00:00Z"}')
     mocked.get(REBALANCE, status=500)
@@ -175,7 +168,7 @@ async def test_a_hint_that_cannot_be_had_changes_nothing(aws: AwsSource, clock: 
 
 async def test_two_clouds_on_one_node_do_not_know_each_other() -> None:
     """One is unknown for ever, and the other's notice is there all the same, with the other's state."""
-    clock, outbox, node = Clock(), ReportOutbox(10), ThisNode("n1", "")
+    clock, outbox, node = Clock(), NoticeOutbox(10), ThisNode("n1", "")
     sources: list[NoticeSource] = [
         TerminationTimeSource(ALIYUN, "http://elsewhere.test", clock, MetadataMode.AUTO),
         AwsSource(BASE, clock),

@@ -11,7 +11,7 @@ from aioresponses import aioresponses
 
 from node_agent.notices import Answer, Clear, MachinePrice, NodeIdentity, Noticed, NoticeUrgency, SourceUnavailable
 from node_agent.sources.azure import AzureSource
-from servicekit.clock import Clock
+from tests.testkit.clocks import HandClock
 
 BASE = "http://metadata.test/metadata"
 EVENTS = f"{BASE}/scheduledevents?api-version=2020-07-01"
@@ -22,14 +22,6 @@ VM = "pool_7"
 
 CLEAR = Clear()
 SUDDEN, SCHEDULED, HINT = NoticeUrgency.SUDDEN, NoticeUrgency.SCHEDULED, NoticeUrgency.HINT
-
-
-class StoppedClock(Clock):
-    def wall(self) -> float:
-        return NOW
-
-    def monotonic(self) -> float:
-        return 1000.0
 
 
 def item(name: str) -> str:
@@ -59,7 +51,7 @@ def idle() -> list[bool]:
 
 @pytest_asyncio.fixture
 async def azure(idle: list[bool]) -> AsyncIterator[AzureSource]:
-    source = AzureSource("http://metadata.test", StoppedClock(), lambda: idle[0])
+    source = AzureSource("http://metadata.test", HandClock(NOW), lambda: idle[0])
     with aioresponses() as mocked:
         serve_identity(mocked)
         await source.identify()
@@ -193,7 +185,7 @@ async def test_another_status_is_unknown(azure: AzureSource, status: int) -> Non
 
 async def test_the_vm_is_identified_once() -> None:
     """Its name is part of that: without it nobody could tell whose an event is."""
-    source = AzureSource("http://metadata.test", StoppedClock())
+    source = AzureSource("http://metadata.test", HandClock(NOW))
     with aioresponses() as mocked:
         mocked.get(item("name"), status=404)
         with pytest.raises(SourceUnavailable, match="name"):

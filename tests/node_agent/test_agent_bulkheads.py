@@ -22,7 +22,7 @@ from node_agent.notices import (
     ReportedSource,
     SourceName,
 )
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.pods import PodWatch, WatchedPod
 from node_agent.poller import Poller
 from servicekit.address import Address
@@ -30,11 +30,11 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.spot import PodReclaim, Withdrawn
 from tests.node_agent.fake_api_server import fake_api_server
-from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.node_agent.fake_supervisor import FakeAgentService, fake_supervisor
 from tests.node_agent.test_agent_discovery import DiscoveryScene
 from tests.node_agent.test_agent_pods import EVICTED, reports, running, shown
-from tests.node_agent.test_agent_poller import NOTICE, Script
-from tests.node_agent.test_agent_uplink import NODE, Agent
+from tests.node_agent.test_agent_poller import NOTICE, ScriptedSource
+from tests.node_agent.test_agent_uplink import NODE, UplinkAgent
 from tests.testkit.waiting import until
 
 UNFORESEEN = ZeroDivisionError("nobody foresaw this")
@@ -46,27 +46,27 @@ async def bulkhead() -> Bulkhead:
 
 
 @pytest_asyncio.fixture
-async def supervisor() -> AsyncIterator[FakeSupervisor]:
+async def supervisor() -> AsyncIterator[FakeAgentService]:
     async with fake_supervisor() as one:
         yield one
 
 
 @pytest_asyncio.fixture
-async def agent(supervisor: FakeSupervisor, tmp_path: Path) -> AsyncIterator[Agent]:
+async def agent(supervisor: FakeAgentService, tmp_path: Path) -> AsyncIterator[UplinkAgent]:
     (tmp_path / "token").write_text("secret")
-    one = Agent(Address("127.0.0.1", supervisor.port), tmp_path / "token")
+    one = UplinkAgent(Address("127.0.0.1", supervisor.port), tmp_path / "token")
     yield one
     await one.stop()
 
 
-def states(outbox: ReportOutbox) -> dict[str, PollResult]:
+def states(outbox: NoticeOutbox) -> dict[str, PollResult]:
     return {status.source: status.state for status in outbox.statuses()}
 
 
 async def test_a_source_that_raises_is_unknown_and_the_others_are_polled(bulkhead: Bulkhead) -> None:
     """Also one that was clear before; and the next answer that can be handled counts."""
-    outbox = ReportOutbox(10)
-    broken, other = Script(Clear()), Script(NOTICE)
+    outbox = NoticeOutbox(10)
+    broken, other = ScriptedSource(Clear()), ScriptedSource(NOTICE)
     other.name = SourceName("other")
     pollers = [_poller(source, outbox, bulkhead) for source in (broken, other)]
     async with running(*(each.run for each in pollers)):
@@ -81,7 +81,7 @@ async def test_a_source_that_raises_is_unknown_and_the_others_are_polled(bulkhea
     assert set(+bulkhead.counts) == {"source"}
 
 
-def _poller(source: Script, outbox: ReportOutbox, bulkhead: Bulkhead) -> Poller:
+def _poller(source: ScriptedSource, outbox: NoticeOutbox, bulkhead: Bulkhead) -> Poller:
     node = ThisNode(NODE.name, NODE.uid)
     return Poller(source, node, outbox, Clock(), 0.02, bulkhead=bulkhead)
 
@@ -114,7 +114,7 @@ async def test_a_pod_that_raises_is_tried_again_and_the_others_are_reported(
     classified = pods_module.classify
     monkeypatch.setattr(pods_module, "classify", classify)
     async with fake_api_server() as (api, server):
-        outbox = ReportOutbox(10)
+        outbox = NoticeOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), bulkhead)
         for name in ("bad", "good"):
             api.put("pods", shown(EVICTED, name=name, uid=name))
@@ -136,7 +136,7 @@ async def test_a_pod_that_raised_and_is_gone_leaves_nothing_behind(
 
     monkeypatch.setattr(pods_module, "classify", classify)
     async with fake_api_server() as (api, server):
-        outbox = ReportOutbox(10)
+        outbox = NoticeOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), bulkhead)
         api.put("pods", shown(EVICTED, name="bad", uid="bad"))
         async with running(pods.reflector.run, pods.run):
@@ -149,7 +149,9 @@ _UNWRITABLE = "\udcff"
 """Half of a character: text of the operating system may have it, and no message can."""
 
 
-async def test_a_report_that_cannot_be_sent_holds_up_no_other_one(supervisor: FakeSupervisor, agent: Agent) -> None:
+async def test_a_report_that_cannot_be_sent_holds_up_no_other_one(
+    supervisor: FakeAgentService, agent: UplinkAgent
+) -> None:
     """Neither in the hello nor after it; its source is noticed all the same."""
     bad, good = _report("bad", _UNWRITABLE), _report("good")
     agent.outbox.put(bad)
@@ -168,7 +170,7 @@ async def test_a_report_that_cannot_be_sent_holds_up_no_other_one(supervisor: Fa
     assert len(supervisor.streams) == 1
 
 
-async def test_a_state_that_cannot_be_sent_is_sent_as_unknown(supervisor: FakeSupervisor, agent: Agent) -> None:
+async def test_a_state_that_cannot_be_sent_is_sent_as_unknown(supervisor: FakeAgentService, agent: UplinkAgent) -> None:
     """Left out, it would leave the node clear by its other sources."""
     agent.outbox.set_status(ReportedSource(SourceName("s"), PollResult.CLEAR, detail=_UNWRITABLE))
     agent.outbox.set_status(ReportedSource(SourceName("t"), PollResult.CLEAR))
@@ -183,7 +185,7 @@ def _report(uid: str, message: str = "") -> NoticeReport:
     return NoticeReport(SourceName("s"), about, 1, AnnouncementState.ACTIVE, message=message)
 
 
-class _FailingOutbox(ReportOutbox):
+class _FailingOutbox(NoticeOutbox):
     """An outbox that cannot be read twice."""
 
     failures = 2
@@ -195,7 +197,7 @@ class _FailingOutbox(ReportOutbox):
         return super().statuses()
 
 
-async def test_a_stream_that_raises_is_opened_again(agent: Agent) -> None:
+async def test_a_stream_that_raises_is_opened_again(agent: UplinkAgent) -> None:
     """With a pause that grows, and the reason is shown."""
     agent.uplink._outbox = _FailingOutbox(10)
     agent.start()
@@ -205,7 +207,7 @@ async def test_a_stream_that_raises_is_opened_again(agent: Agent) -> None:
     assert agent.uplink.fault.reason is None
 
 
-async def test_each_part_that_failed_is_counted(agent: Agent) -> None:
+async def test_each_part_that_failed_is_counted(agent: UplinkAgent) -> None:
     """From 0, as the first increase would not be seen otherwise."""
     metrics = AgentMetrics("0", agent.clock, agent.bulkhead)
     metrics.observe(agent.outbox, agent.uplink)

@@ -25,7 +25,7 @@ TOKENLESS = {SimulatedCloud.AZURE, SimulatedCloud.GCP, SimulatedCloud.TENCENT}
 
 
 @dataclass
-class Scene:
+class CloudScene:
     """A source and the service that it asks."""
 
     server: MetadataServer
@@ -43,7 +43,7 @@ class Scene:
 @asynccontextmanager
 async def scene(
     cloud: SimulatedCloud, mode: AnswerMode = AnswerMode.HARDENED, *, idle: bool = False
-) -> AsyncIterator[Scene]:
+) -> AsyncIterator[CloudScene]:
     server = MetadataServer(mode, cloud=cloud)
     await server.start()
     server.add(NODE)
@@ -54,7 +54,7 @@ async def scene(
     try:
         async with SourceFactory(settings, Clock(), lambda: True).source(SourceKind(cloud)) as source:
             await source.identify()
-            yield Scene(server, source)
+            yield CloudScene(server, source)
     finally:
         await server.stop()
 

@@ -22,7 +22,7 @@ from node_agent.notices import (
     SourceName,
     SourceUnavailable,
 )
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.settings import AgentSettings, load
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
@@ -71,7 +71,7 @@ class DiscoveryScene:
     here: NodeObject = field(default_factory=partial(NodeObject, known=True))
     aws: ScriptedCloud = field(default_factory=lambda: ScriptedCloud(SourceName("aws")))
     gcp: ScriptedCloud = field(default_factory=lambda: ScriptedCloud(SourceName("gcp")))
-    outbox: ReportOutbox = field(default_factory=lambda: ReportOutbox(10))
+    outbox: NoticeOutbox = field(default_factory=lambda: NoticeOutbox(10))
     node: ThisNode = field(default_factory=lambda: ThisNode(NODE, ""))
 
     def __post_init__(self) -> None:
@@ -208,11 +208,11 @@ def at_one_address(url: str) -> AgentSettings:
     return load(LEAST | dict.fromkeys(METADATA_URLS.values(), url))
 
 
-async def found_at(url: str) -> tuple[str | None, ReportOutbox]:
+async def found_at(url: str) -> tuple[str | None, NoticeOutbox]:
     """What an agent finds that asks for every cloud at this one address."""
     async with AsyncExitStack() as stack:
         clouds = await stack.enter_async_context(SourceFactory(at_one_address(url), Clock(), lambda: False).clouds())
-        outbox = ReportOutbox(10)
+        outbox = NoticeOutbox(10)
         discovery = CloudDiscovery(
             ThisNode(NODE, ""), NodeObject(known=True), clouds, outbox, Clock(), Bulkhead(Clock())
         )
@@ -236,7 +236,7 @@ async def test_a_service_with_its_own_address_is_recognized_there(cloud: Simulat
         urls = dict.fromkeys(METADATA_URLS.values(), other.url) | {METADATA_URLS[cloud]: server.url}
         async with SourceFactory(load(LEAST | urls), Clock(), lambda: False).clouds() as clouds:
             discovery = CloudDiscovery(
-                ThisNode(NODE, ""), NodeObject(known=True), clouds, ReportOutbox(10), Clock(), Bulkhead(Clock())
+                ThisNode(NODE, ""), NodeObject(known=True), clouds, NoticeOutbox(10), Clock(), Bulkhead(Clock())
             )
             found = await discovery.once()
             assert found is not None

@@ -17,8 +17,8 @@ from simulator.cloud.dialects import METADATA_URLS, SimulatedCloud, termination_
 from simulator.cloud.faults import FaultPeriod, MetadataFault, fault_periods
 from simulator.cloud.metadata import AnswerMode, MetadataServer
 from simulator.cloud.trace import Node
-from tests.node_agent.agent_process import MEBIBYTE, Process, agent, probe
-from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.node_agent.agent_process import MEBIBYTE, AgentProcess, agent, probe
+from tests.node_agent.fake_supervisor import FakeAgentService, fake_supervisor
 from tests.testkit.waiting import until
 
 # `make metadata-faults` sets these: 3 rounds of up to 2 s a fault take 80 s a cloud.
@@ -35,14 +35,14 @@ _UNHEARD = {MetadataFault.REFUSED, MetadataFault.THROTTLED}
 
 
 @dataclass
-class Scene:
+class FaultScene:
     """One agent that asks two clouds; `faulty` misbehaves, and the other one announces something all the time."""
 
     faulty: MetadataServer
     source: str
     other: str
-    supervisor: FakeSupervisor
-    agent: Process
+    supervisor: FakeAgentService
+    agent: AgentProcess
 
     def reports(self, source: str) -> list[pb.NoticeReport]:
         """What the supervisor was told by that source, in order; the agent has one stream throughout."""
@@ -127,7 +127,7 @@ async def serving(cloud: SimulatedCloud) -> AsyncIterator[MetadataServer]:
 
 
 @asynccontextmanager
-async def scene(faulty: SimulatedCloud, directory: Path) -> AsyncIterator[Scene]:
+async def scene(faulty: SimulatedCloud, directory: Path) -> AsyncIterator[FaultScene]:
     """An agent that knows two clouds: nothing announced by the one that will misbehave."""
     (directory / "token").write_text("secret")
     other = SimulatedCloud.ALIYUN if faulty is SimulatedCloud.AWS else SimulatedCloud.AWS
@@ -148,7 +148,7 @@ async def scene(faulty: SimulatedCloud, directory: Path) -> AsyncIterator[Scene]
         }
         async with agent(environ) as process:
             await until(lambda: process.event("supervisor.welcomed"))
-            one = Scene(misbehaving, faulty.value, other.value, supervisor, process)
+            one = FaultScene(misbehaving, faulty.value, other.value, supervisor, process)
             await until(lambda: one.reports(other.value))
             # Three clear answers withdraw whatever an earlier agent announced: that is not to fall into a fault.
             await until(lambda: one.reports(faulty.value))
@@ -187,7 +187,7 @@ async def test_faults_neither_announce_nor_withdraw_nor_hide_anything(cloud: Sim
         assert one.agent.process.returncode == 0
 
 
-def _check_log(one: Scene, episodes: int) -> None:
+def _check_log(one: FaultScene, episodes: int) -> None:
     dependency = f"source {one.source}"
     assert one.agent.count("dependency.failing", dependency) == episodes
     assert one.agent.count("dependency.recovered", dependency) == episodes
@@ -195,12 +195,12 @@ def _check_log(one: Scene, episodes: int) -> None:
     assert not any("Traceback" in line for line in one.agent.raw)
 
 
-def _check_footprint(one: Scene, before: tuple[int, int]) -> None:
+def _check_footprint(one: FaultScene, before: tuple[int, int]) -> None:
     assert one.agent.resident <= before[0] + 4 * MEBIBYTE
     assert one.agent.descriptors <= before[1] + 3
 
 
-def _check_notices(one: Scene) -> None:
+def _check_notices(one: FaultScene) -> None:
     """One notice, each of its reports newer than the one before, and nothing withdrawn since it was announced."""
     reports = one.reports(one.source)
     first = next(number for number, each in enumerate(reports) if each.announcement == pb.ANNOUNCEMENT_ACTIVE)

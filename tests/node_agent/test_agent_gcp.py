@@ -11,7 +11,7 @@ from aioresponses import aioresponses
 
 from node_agent.notices import Answer, Clear, MachinePrice, NodeIdentity, Noticed, NoticeUrgency, SourceUnavailable
 from node_agent.sources.gcp import GcpSource
-from servicekit.clock import Clock
+from tests.testkit.clocks import HandClock
 
 BASE = "http://metadata.test"
 INSTANCE = f"{BASE}/computeMetadata/v1/instance"
@@ -26,23 +26,13 @@ CLEAR, UNKNOWN = Clear(), "unknown: "
 SUDDEN, SCHEDULED, HINT = NoticeUrgency.SUDDEN, NoticeUrgency.SCHEDULED, NoticeUrgency.HINT
 
 
-class SetClock(Clock):
-    steady = 1000.0
-
-    def wall(self) -> float:
-        return NOW
-
-    def monotonic(self) -> float:
-        return self.steady
-
-
 @pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
+def clock() -> HandClock:
+    return HandClock(NOW)
 
 
 @pytest_asyncio.fixture
-async def gcp(clock: SetClock) -> AsyncIterator[GcpSource]:
+async def gcp(clock: HandClock) -> AsyncIterator[GcpSource]:
     source = GcpSource(BASE, clock)
     yield source
     await source.close()
@@ -190,7 +180,7 @@ async def test_every_request_carries_the_header(gcp: GcpSource) -> None:
     assert gcp._http.session.headers["Metadata-Flavor"] == "Google"
 
 
-async def test_while_nothing_is_planned_it_is_asked_seldom(gcp: GcpSource, clock: SetClock) -> None:
+async def test_while_nothing_is_planned_it_is_asked_seldom(gcp: GcpSource, clock: HandClock) -> None:
     """And at each poll once something is: it may be moved or called off."""
     with aioresponses() as mocked:
         service(mocked, upcoming=json.dumps(SNAKE))

@@ -10,11 +10,11 @@ from reclaim.v1 import reclaim_pb2 as pb
 
 from node_agent.metrics import AgentMetrics
 from node_agent.notices import AnnouncementState, NoticeReport, NoticeSubject, NoticeSubjectKind, SourceName
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from simulator.cloud.dialects import termination_time
-from tests.node_agent.agent_process import Process, agent
+from tests.node_agent.agent_process import AgentProcess, agent
 from tests.node_agent.fake_metadata import TERMINATION, Reply, metadata
 from tests.node_agent.fake_supervisor import fake_supervisor
 from tests.testkit.waiting import until
@@ -22,7 +22,7 @@ from tests.testkit.waiting import until
 Value = Callable[..., float | None]
 
 
-async def scrape(running: Process) -> Value:
+async def scrape(running: AgentProcess) -> Value:
     await until(lambda: running.event("metrics.listening"))
     line = running.event("metrics.listening")
     assert line is not None
@@ -80,7 +80,7 @@ def report(number: int, revision: int = 1) -> NoticeReport:
 def test_a_report_is_measured_until_it_is_acknowledged() -> None:
     """Once, by its latest revision; nothing is kept of what is settled, and repeated acknowledgements are none."""
     metrics = AgentMetrics("0", Clock(), Bulkhead(Clock()))
-    outbox = ReportOutbox(2000, metrics)
+    outbox = NoticeOutbox(2000, metrics)
     for number in range(1000):
         outbox.put(report(number))
         outbox.put(report(number, 2))

@@ -14,7 +14,7 @@ from node_agent.notices import (
     ReportedSource,
     SourceName,
 )
-from node_agent.outbox import OutboxFull, ReportOutbox
+from node_agent.outbox import NoticeOutbox, OutboxFull
 
 S = SourceName("s")
 
@@ -26,7 +26,7 @@ def report(
 
 
 def test_latest_wins_per_notice() -> None:
-    outbox = ReportOutbox(10)
+    outbox = NoticeOutbox(10)
     outbox.put(report(revision=1))
     outbox.put(report("other"))
     outbox.put(report(revision=2))
@@ -36,7 +36,7 @@ def test_latest_wins_per_notice() -> None:
 @pytest.mark.parametrize(("acknowledged", "waits"), [(1, True), (2, False), (3, False)])
 def test_only_its_own_revision_or_a_higher_one_settles_a_report(acknowledged: int, waits: bool) -> None:  # noqa: FBT001 - a table's column
     """An acknowledgement that was on its way while the notice changed settles nothing."""
-    outbox = ReportOutbox(10)
+    outbox = NoticeOutbox(10)
     outbox.put(report(revision=2))
     outbox.acknowledge(NoticeId("s/u"), acknowledged)
     assert bool(outbox.unacknowledged()) is waits
@@ -44,7 +44,7 @@ def test_only_its_own_revision_or_a_higher_one_settles_a_report(acknowledged: in
 
 def test_a_hello_repeats_active_notices_and_forgets_settled_withdrawals() -> None:
     """Everything that is so is said again after a reconnection, acknowledged or not."""
-    outbox = ReportOutbox(10)
+    outbox = NoticeOutbox(10)
     outbox.put(report("active"))
     outbox.put(report("withdrawn", announcement=AnnouncementState.WITHDRAWN))
     outbox.put(report("waiting", announcement=AnnouncementState.WITHDRAWN))
@@ -58,7 +58,7 @@ def test_a_hello_repeats_active_notices_and_forgets_settled_withdrawals() -> Non
 @pytest.mark.parametrize("acknowledged_first", [True, False])
 def test_what_is_finished_leaves_once_it_is_durable(*, acknowledged_first: bool) -> None:
     """A subject that is gone: said until it is acknowledged, and not in the hellos after."""
-    outbox = ReportOutbox(1)
+    outbox = NoticeOutbox(1)
     gone = report(revision=2)
     outbox.put(gone)
     if acknowledged_first:
@@ -78,7 +78,7 @@ def test_what_is_finished_leaves_once_it_is_durable(*, acknowledged_first: bool)
 
 def test_it_is_bounded() -> None:
     """A notice too many is refused, one that is known is always updated, and settled ones make room."""
-    outbox = ReportOutbox(2)
+    outbox = NoticeOutbox(2)
     outbox.put(report("a"))
     outbox.put(report("b"))
     with pytest.raises(OutboxFull):
@@ -91,7 +91,7 @@ def test_it_is_bounded() -> None:
 
 def test_changes_wake_whoever_waits() -> None:
     """A report or another state of a source wakes; one more poll with the same answer does not."""
-    outbox = ReportOutbox(10)
+    outbox = NoticeOutbox(10)
     status = ReportedSource(S, PollResult.CLEAR, last_good=1.0)
 
     def woken() -> bool:

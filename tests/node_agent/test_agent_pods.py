@@ -10,7 +10,7 @@ import pytest
 
 from node_agent.node import NodeWatch, ThisNode
 from node_agent.notices import AnnouncementState, NoticeId, NoticeReport, NoticeSubjectKind, PollResult, ReportedSource
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.pods import PodWatch
 from node_agent.poller import Poller
 from servicekit.bulkhead import Bulkhead
@@ -18,7 +18,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.server import ApiServer
 from tests.node_agent.fake_api_server import fake_api_server
 from tests.node_agent.pod_manifests import disruption, manifest
-from tests.node_agent.test_agent_poller import NOTICE, Script
+from tests.node_agent.test_agent_poller import NOTICE, ScriptedSource
 from tests.testkit.waiting import until
 
 EVICTED = disruption("EvictionByEvictionAPI")
@@ -42,19 +42,19 @@ def shown(*conditions: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return value
 
 
-def status(outbox: ReportOutbox) -> ReportedSource:
+def status(outbox: NoticeOutbox) -> ReportedSource:
     (only,) = outbox.statuses()
     return only
 
 
-def reports(outbox: ReportOutbox) -> dict[str, NoticeReport]:
+def reports(outbox: NoticeOutbox) -> dict[str, NoticeReport]:
     return {report.subject.name: report for report in outbox.reports()}
 
 
 async def test_a_pod_is_reported_until_it_is_gone_and_that_is_durable() -> None:
     """What is gone needs not be said again, but what nobody has acknowledged does."""
     async with fake_api_server() as (fake, server):
-        outbox = ReportOutbox(10)
+        outbox = NoticeOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
         fake.put("pods", shown())
         async with running(pods.reflector.run, pods.run):
@@ -81,7 +81,7 @@ async def test_a_pod_is_reported_until_it_is_gone_and_that_is_durable() -> None:
 async def test_a_pod_under_an_old_name_is_another() -> None:
     """Also where the change is seen in one: the list after an outage shows only the new one."""
     async with fake_api_server() as (fake, server):
-        outbox = ReportOutbox(10)
+        outbox = NoticeOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
         fake.put("pods", shown(EVICTED, uid="old"))
         async with running(pods.reflector.run):
@@ -97,7 +97,7 @@ async def test_a_pod_under_an_old_name_is_another() -> None:
 async def test_while_the_watch_is_down_the_pods_are_unknown() -> None:
     """With the reason; what was known of them stays, and what happened meanwhile is found out."""
     async with fake_api_server() as (fake, server):
-        outbox = ReportOutbox(10)
+        outbox = NoticeOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
         assert (status(outbox).state, status(outbox).detail) == (PollResult.UNKNOWN, "not listed yet")
         for name in ("known", "later"):
@@ -121,7 +121,7 @@ async def test_while_the_watch_is_down_the_pods_are_unknown() -> None:
 
 async def test_a_node_is_idle_only_while_it_is_known_that_no_opted_in_pod_runs() -> None:
     async with fake_api_server() as (fake, server):
-        pods = PodWatch(server, "n1", ReportOutbox(10), Clock(), Bulkhead(Clock()))
+        pods = PodWatch(server, "n1", NoticeOutbox(10), Clock(), Bulkhead(Clock()))
         fake.put("pods", shown(name="other", uid="other", annotations={}))
         assert not pods.is_idle()
         async with running(pods.reflector.run):
@@ -137,7 +137,7 @@ async def test_a_node_is_idle_only_while_it_is_known_that_no_opted_in_pod_runs()
 async def test_what_finds_no_room_is_offered_again() -> None:
     """A full outbox loses nothing, and a pod that is gone meanwhile needs none."""
     async with fake_api_server() as (fake, server):
-        outbox = ReportOutbox(1)
+        outbox = NoticeOutbox(1)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
         async with running(pods.reflector.run, pods.run):
             for name in ("first", "second", "third"):
@@ -157,7 +157,7 @@ async def test_the_seconds_left_are_the_api_servers() -> None:
     async with fake_api_server() as (fake, server):
         fake.date = "Sat, 21 Nov 2026 12:00:20 GMT"
         fake.put("pods", shown(EVICTED, deleted=0))
-        outbox = ReportOutbox(10)
+        outbox = NoticeOutbox(10)
         clock = Clock()
         async with running(PodWatch(server, "n1", outbox, clock, Bulkhead(Clock())).reflector.run):
             await until(outbox.unacknowledged)
@@ -168,7 +168,7 @@ async def test_the_seconds_left_are_the_api_servers() -> None:
 
 async def test_a_withdrawal_is_said_until_it_is_durable() -> None:
     async with fake_api_server() as (fake, server):
-        outbox = ReportOutbox(10)
+        outbox = NoticeOutbox(10)
         pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
         async with running(pods.reflector.run):
             fake.put("pods", shown(disruption("PreemptionByScheduler")))
@@ -187,9 +187,11 @@ def node(**labels: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def polling(server: ApiServer, source: Script, uid: str = "") -> AsyncIterator[tuple[ReportOutbox, ThisNode]]:
+async def polling(
+    server: ApiServer, source: ScriptedSource, uid: str = ""
+) -> AsyncIterator[tuple[NoticeOutbox, ThisNode]]:
     """A poller on a node whose label says whether it is spot."""
-    outbox, this = ReportOutbox(10), ThisNode("n1", uid)
+    outbox, this = NoticeOutbox(10), ThisNode("n1", uid)
     watch = NodeWatch(server, this, (f"{LABEL}=NoSpot", "other=never"), Clock(), Bulkhead(Clock()))
     poller = Poller(source, this, outbox, Clock(), 0.05, bulkhead=Bulkhead(Clock()), spot=watch.object)
     async with running(watch.reflector.run, poller.run):
@@ -202,7 +204,7 @@ async def test_a_node_that_is_not_spot_is_not_asked_about(label: dict[str, str],
     """Not once; it is known by its uid in the cluster where nobody tells another."""
     async with fake_api_server() as (fake, server):
         fake.put("nodes", node(**label))
-        source = Script(NOTICE)
+        source = ScriptedSource(NOTICE)
         async with polling(server, source, uid) as (outbox, this):
             await until(lambda: status(outbox).state is PollResult.NOT_SPOT)
             name, value = next(iter(label.items()))
@@ -219,7 +221,7 @@ async def test_any_other_node_is(label: dict[str, str]) -> None:
     """Also one without the label; and when the label comes or goes, polling ends or begins."""
     async with fake_api_server() as (fake, server):
         fake.put("nodes", node(**label))
-        source = Script(NOTICE)
+        source = ScriptedSource(NOTICE)
         async with polling(server, source, uid="machine-1") as (outbox, this):
             await until(lambda: status(outbox).state is PollResult.NOTICED)
             fake.put("nodes", node(**{LABEL: "NoSpot"}))
@@ -237,6 +239,6 @@ async def test_where_nobody_tells_the_label_the_source_is_asked() -> None:
     """A poll too many costs less than a missed notice; it waits two seconds at most."""
     async with fake_api_server() as (fake, server):
         fake.leave()
-        source = Script(NOTICE)
+        source = ScriptedSource(NOTICE)
         async with polling(server, source, uid="machine-1") as (outbox, _):
             await until(lambda: status(outbox).state is PollResult.NOTICED)

@@ -25,7 +25,7 @@ from node_agent.notices import (
     SourceName,
     SourceUnavailable,
 )
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.poller import Poller
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
@@ -36,7 +36,7 @@ NOTICE = Noticed(None, 100.0, "m")
 During = Callable[[], Awaitable[object]]
 
 
-class Script:
+class ScriptedSource:
     name = SourceName("script")
 
     def __init__(self, *answers: Answer | Exception) -> None:
@@ -70,21 +70,21 @@ class Script:
         """Nothing to close."""
 
 
-def poller(source: Script, outbox: ReportOutbox, uid: str = "uid-1", period: float = 1.0) -> Poller:
+def poller(source: ScriptedSource, outbox: NoticeOutbox, uid: str = "uid-1", period: float = 1.0) -> Poller:
     """A poller of a node whose uid is known, unless it is empty."""
     return Poller(source, ThisNode("n1", uid), outbox, Clock(), period, bulkhead=Bulkhead(Clock()))
 
 
 async def test_a_notice_is_in_the_outbox_after_its_poll() -> None:
-    outbox = ReportOutbox(10)
-    await poller(Script(NOTICE), outbox).once()
+    outbox = NoticeOutbox(10)
+    await poller(ScriptedSource(NOTICE), outbox).once()
     assert [report.id for report in outbox.unacknowledged()] == ["script/uid-1"]
     assert [status.state for status in outbox.statuses()] == [PollResult.NOTICED]
 
 
 async def test_a_source_is_unknown_before_its_first_poll() -> None:
-    outbox = ReportOutbox(10)
-    poller(Script(Clear()), outbox)
+    outbox = NoticeOutbox(10)
+    poller(ScriptedSource(Clear()), outbox)
     assert [status.state for status in outbox.statuses()] == [PollResult.UNKNOWN]
 
 
@@ -93,9 +93,11 @@ async def test_failures_are_unknown_and_logged_once() -> None:
 
     So is the notice itself, by the id that the supervisor's lines have.
     """
-    outbox = ReportOutbox(10)
+    outbox = NoticeOutbox(10)
     with capture_logs() as lines:
-        subject = poller(Script(NOTICE, SourceUnavailable("HTTP 500"), SourceUnavailable("HTTP 500"), Clear()), outbox)
+        subject = poller(
+            ScriptedSource(NOTICE, SourceUnavailable("HTTP 500"), SourceUnavailable("HTTP 500"), Clear()), outbox
+        )
         await subject.once()
         await subject.once()
         await subject.once()
@@ -109,8 +111,8 @@ async def test_failures_are_unknown_and_logged_once() -> None:
 async def test_an_announcement_for_the_far_future_is_unknown_until_it_is_nearer() -> None:
     """Nobody announces a reclaim so early: neither a notice nor none, said once in the log and in the state."""
     far = Noticed(datetime(9999, 12, 31, tzinfo=UTC), 2.5e11, "m")
-    outbox = ReportOutbox(10)
-    script = Script(far, far, Noticed(datetime(9999, 12, 31, tzinfo=UTC), 3600.0, "m"))
+    outbox = NoticeOutbox(10)
+    script = ScriptedSource(far, far, Noticed(datetime(9999, 12, 31, tzinfo=UTC), 3600.0, "m"))
     with capture_logs() as lines:
         subject = Poller(
             script, ThisNode("n1", "uid-1"), outbox, Clock(), 1.0, bulkhead=Bulkhead(Clock()), max_lead=3600.0
@@ -127,7 +129,7 @@ async def test_an_announcement_for_the_far_future_is_unknown_until_it_is_nearer(
 
 
 async def test_a_poll_that_hangs_is_given_up() -> None:
-    source, outbox = Script(Clear()), ReportOutbox(10)
+    source, outbox = ScriptedSource(Clear()), NoticeOutbox(10)
     source.during = asyncio.Event().wait
     before = time.monotonic()
     await poller(source, outbox).once()
@@ -138,14 +140,14 @@ async def test_a_poll_that_hangs_is_given_up() -> None:
 async def test_an_unexpected_failure_is_not_hidden() -> None:
     """A defect ends the loop, and with it the process, instead of being polled over."""
     with pytest.raises(ZeroDivisionError):
-        await poller(Script(ZeroDivisionError()), ReportOutbox(10)).once()
+        await poller(ScriptedSource(ZeroDivisionError()), NoticeOutbox(10)).once()
 
 
 async def test_polls_never_overlap_and_keep_their_period() -> None:
     """The first comes at once; slow answers make later polls, never two at a time."""
-    source = Script(Clear())
+    source = ScriptedSource(Clear())
     source.during = lambda: asyncio.sleep(0.06)
-    task = asyncio.create_task(poller(source, ReportOutbox(10), period=0.03).run())
+    task = asyncio.create_task(poller(source, NoticeOutbox(10), period=0.03).run())
     started = time.monotonic()
     await asyncio.sleep(0)
     assert source.polls == 1
@@ -158,13 +160,13 @@ async def test_polls_never_overlap_and_keep_their_period() -> None:
 
 async def test_the_period_is_at_most_what_was_set_and_varies() -> None:
     """Jitter shortens the wait for a poll, it never lengthens it, and takes a tenth at most."""
-    source, at = Script(Clear()), list[float]()
+    source, at = ScriptedSource(Clear()), list[float]()
 
     async def note() -> None:
         at.append(time.monotonic())
 
     source.during = note
-    task = asyncio.create_task(poller(source, ReportOutbox(10), period=0.3).run())
+    task = asyncio.create_task(poller(source, NoticeOutbox(10), period=0.3).run())
     await until(lambda: len(at) >= 13)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -177,16 +179,22 @@ async def test_the_period_is_at_most_what_was_set_and_varies() -> None:
 async def test_a_scheduled_reclaim_may_be_days_ahead() -> None:
     """The longest lead is about sudden ones: maintenance is announced days ahead."""
     planned = Noticed(datetime(2030, 1, 1, tzinfo=UTC), 5e5, "m", NoticeUrgency.SCHEDULED)
-    outbox = ReportOutbox(10)
+    outbox = NoticeOutbox(10)
     await Poller(
-        Script(planned), ThisNode("n1", "uid-1"), outbox, Clock(), 1.0, bulkhead=Bulkhead(Clock()), max_lead=3600.0
+        ScriptedSource(planned),
+        ThisNode("n1", "uid-1"),
+        outbox,
+        Clock(),
+        1.0,
+        bulkhead=Bulkhead(Clock()),
+        max_lead=3600.0,
     ).once()
     assert [report.notice_class for report in outbox.reports()] == [NoticeUrgency.SCHEDULED]
 
 
 async def test_the_node_is_identified_before_its_first_poll() -> None:
     """A source that cannot tell the machine yet says nothing about it, not even that all is clear."""
-    source, outbox = Script(NOTICE), ReportOutbox(10)
+    source, outbox = ScriptedSource(NOTICE), NoticeOutbox(10)
     source.identity = SourceUnavailable("no usable instance-id")
     subject = poller(source, outbox, uid="")
     await subject.once()
@@ -198,7 +206,7 @@ async def test_the_node_is_identified_before_its_first_poll() -> None:
 
 async def test_a_source_that_knows_no_machine_waits_for_one_that_does() -> None:
     """Its polls begin when another source or the settings have told the uid."""
-    outbox, node, source = ReportOutbox(10), ThisNode("n1", ""), Script(NOTICE)
+    outbox, node, source = NoticeOutbox(10), ThisNode("n1", ""), ScriptedSource(NOTICE)
     subject = Poller(source, node, outbox, Clock(), 1.0, bulkhead=Bulkhead(Clock()))
     await subject.once()
     assert (source.polls, outbox.statuses()[0].state) == (0, PollResult.UNKNOWN)
@@ -209,19 +217,19 @@ async def test_a_source_that_knows_no_machine_waits_for_one_that_does() -> None:
 
 async def test_the_settings_uid_wins() -> None:
     """A uid that was set is not replaced by what a source says."""
-    source, outbox = Script(NOTICE), ReportOutbox(10)
+    source, outbox = ScriptedSource(NOTICE), NoticeOutbox(10)
     source.identity = NodeIdentity("i-7")
     await poller(source, outbox, uid="set").once()
     assert outbox.reports()[0].subject == NoticeSubject(NoticeSubjectKind.NODE, "n1", "set")
 
 
 async def test_a_full_outbox_delays_a_report_and_loses_none() -> None:
-    outbox = ReportOutbox(1)
+    outbox = NoticeOutbox(1)
     other = NoticeReport(
         SourceName("other"), NoticeSubject(NoticeSubjectKind.POD, "a/b", "p"), 1, AnnouncementState.WITHDRAWN
     )
     outbox.put(other)
-    subject = poller(Script(NOTICE), outbox)
+    subject = poller(ScriptedSource(NOTICE), outbox)
     await subject.once()
     assert list(outbox.reports()) == [other]
     outbox.acknowledge(other.id, 1)

@@ -15,12 +15,12 @@ from reclaim.v1 import reclaim_pb2 as pb
 from node_agent.app import AgentExitCode
 from tests.node_agent.agent_process import MEBIBYTE, agent, probe
 from tests.node_agent.fake_metadata import TERMINATION, FakeMetadata, Reply, metadata
-from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.node_agent.fake_supervisor import FakeAgentService, fake_supervisor
 from tests.testkit.waiting import until
 
 
 @pytest_asyncio.fixture
-async def supervisor() -> AsyncIterator[FakeSupervisor]:
+async def supervisor() -> AsyncIterator[FakeAgentService]:
     async with fake_supervisor() as fake:
         yield fake
 
@@ -32,7 +32,7 @@ async def cloud() -> AsyncIterator[FakeMetadata]:
 
 
 @pytest.fixture
-def environ(supervisor: FakeSupervisor, cloud: FakeMetadata, tmp_path: Path) -> dict[str, str]:
+def environ(supervisor: FakeAgentService, cloud: FakeMetadata, tmp_path: Path) -> dict[str, str]:
     token_file = tmp_path / "token"
     token_file.write_text("secret")
     return {
@@ -47,7 +47,7 @@ def environ(supervisor: FakeSupervisor, cloud: FakeMetadata, tmp_path: Path) -> 
 
 
 async def test_from_the_metadata_to_the_supervisor_and_back(
-    supervisor: FakeSupervisor, cloud: FakeMetadata, environ: dict[str, str]
+    supervisor: FakeAgentService, cloud: FakeMetadata, environ: dict[str, str]
 ) -> None:
     """A notice arrives and is withdrawn, the probes follow, SIGTERM says goodbye fast, memory stays small."""
     async with agent(environ) as running:
@@ -81,7 +81,7 @@ async def test_from_the_metadata_to_the_supervisor_and_back(
 
 
 async def test_not_ready_without_a_supervisor_and_live_all_the_same(
-    supervisor: FakeSupervisor, environ: dict[str, str]
+    supervisor: FakeAgentService, environ: dict[str, str]
 ) -> None:
     """Nobody at the other end is a reason to be unready, not to be restarted; SIGINT ends it too."""
     await supervisor.stop()
@@ -95,7 +95,7 @@ async def test_not_ready_without_a_supervisor_and_live_all_the_same(
 
 
 async def test_not_ready_without_an_identity(
-    supervisor: FakeSupervisor, cloud: FakeMetadata, environ: dict[str, str]
+    supervisor: FakeAgentService, cloud: FakeMetadata, environ: dict[str, str]
 ) -> None:
     """Where no source tells the machine's id, the agent says so, says nothing else, and goes on asking."""
     cloud.replies["/latest/meta-data/instance-id"] = Reply(500)
@@ -110,7 +110,7 @@ async def test_not_ready_without_an_identity(
         assert supervisor.streams[0].hello.node_uid == "i-9"
 
 
-async def test_a_replaced_agent_ends_with_its_own_code(supervisor: FakeSupervisor, environ: dict[str, str]) -> None:
+async def test_a_replaced_agent_ends_with_its_own_code(supervisor: FakeAgentService, environ: dict[str, str]) -> None:
     async with agent(environ) as running:
         await until(lambda: supervisor.streams and supervisor.streams[0].messages)
         supervisor.streams[0].say(pb.SupervisorMessage(superseded=pb.Superseded(session=2**60)))
@@ -131,7 +131,7 @@ async def test_pods_that_must_be_watched_and_cannot_be_end_it_at_once(environ: d
 
 
 async def test_a_pod_without_an_account_polls_all_the_same(
-    supervisor: FakeSupervisor, environ: dict[str, str], tmp_path: Path
+    supervisor: FakeAgentService, environ: dict[str, str], tmp_path: Path
 ) -> None:
     """Whoever mounted none does not want the pods watched; it is said once."""
     pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}

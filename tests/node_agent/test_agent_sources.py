@@ -18,6 +18,7 @@ from node_agent.sources.file import FileSource
 from node_agent.sources.termination_time import ALIYUN, TerminationTimeSource
 from servicekit.clock import Clock
 from tests.node_agent.fake_metadata import IDENTITY, TERMINATION, FakeMetadata, Reply, metadata
+from tests.testkit.clocks import HandClock
 
 STAMP = b"2026-01-05T18:02:00Z"
 DEADLINE = datetime(2026, 1, 5, 18, 2, tzinfo=UTC)
@@ -41,21 +42,6 @@ MALFORMED = [
 ]
 
 
-class SetClock(Clock):
-    """A clock whose wall time and monotonic time the test sets."""
-
-    def __init__(self, system: float, steady: float = 1000.0) -> None:
-        self.system = system
-        self.steady = steady
-        super().__init__()
-
-    def wall(self) -> float:
-        return self.system
-
-    def monotonic(self) -> float:
-        return self.steady
-
-
 NOW = DEADLINE.timestamp() - 300
 
 
@@ -72,7 +58,7 @@ async def aliyun(fake: FakeMetadata) -> AsyncIterator[Callable[..., TerminationT
     def make(
         mode: MetadataMode = MetadataMode.AUTO, clock: Clock | None = None, url: str = ""
     ) -> TerminationTimeSource:
-        sources.append(TerminationTimeSource(ALIYUN, url or fake.url, clock or SetClock(NOW), mode))
+        sources.append(TerminationTimeSource(ALIYUN, url or fake.url, clock or HandClock(NOW), mode))
         return sources[-1]
 
     yield make
@@ -185,7 +171,7 @@ async def test_seconds_left_are_counted_by_the_clock_that_named_the_deadline(
 ) -> None:
     stamp = "not a date" if date is None else format_datetime(datetime.fromtimestamp(date, UTC), usegmt=True)
     fake.replies[TERMINATION] = Reply(200, STAMP, date=stamp)
-    answer = await aliyun(clock=SetClock(node_clock)).poll()
+    answer = await aliyun(clock=HandClock(node_clock)).poll()
     assert isinstance(answer, Noticed)
     assert answer.seconds_left == pytest.approx(left, abs=0.001)
 
@@ -199,7 +185,7 @@ async def test_a_date_is_never_local_time(
     time.tzset()
     try:
         fake.replies[TERMINATION] = Reply(200, STAMP, date=f"Mon, 05 Jan 2026 17:57:00 {zone}".strip())
-        answer = await aliyun(clock=SetClock(NOW + 77)).poll()
+        answer = await aliyun(clock=HandClock(NOW + 77)).poll()
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -268,7 +254,7 @@ async def test_no_token_is_unknown(fake: FakeMetadata, aliyun: Aliyun, reply: Re
 
 
 async def test_a_token_is_renewed_before_it_expires(fake: FakeMetadata, aliyun: Aliyun) -> None:
-    clock = SetClock(NOW)
+    clock = HandClock(NOW)
     source = aliyun(MetadataMode.HARDENED, clock)
     await source.poll()
     clock.steady += 21600 - 301
@@ -281,7 +267,7 @@ async def test_a_token_is_renewed_before_it_expires(fake: FakeMetadata, aliyun: 
 
 async def test_an_old_token_serves_while_no_new_one_can_be_had(fake: FakeMetadata, aliyun: Aliyun) -> None:
     """A renewal that fails makes nothing unknown before the old token has expired."""
-    clock = SetClock(NOW)
+    clock = HandClock(NOW)
     source = aliyun(MetadataMode.HARDENED, clock)
     await source.poll()
     fake.token_reply = Reply(500)
@@ -300,7 +286,7 @@ async def test_a_wait_that_is_asked_for_is_kept_within_bounds(
     fake: FakeMetadata, aliyun: Aliyun, retry_after: str, seconds: float, status: int
 ) -> None:
     """No request is sent before that, but five seconds are the most: a notice may be waiting behind them."""
-    clock = SetClock(NOW)
+    clock = HandClock(NOW)
     source = aliyun(clock=clock)
     fake.replies[TERMINATION] = Reply(status, headers={"Retry-After": retry_after})
     with pytest.raises(SourceUnavailable, match=str(status)):
@@ -345,13 +331,13 @@ async def test_no_file_or_an_empty_one_announces_nothing(tmp_path: Path, content
     path = tmp_path / "notice"
     if content is not None:
         path.write_bytes(content)
-    assert await FileSource(path, SetClock(NOW)).poll() == Clear()
+    assert await FileSource(path, HandClock(NOW)).poll() == Clear()
 
 
 async def test_a_file_with_a_timestamp_announces(tmp_path: Path) -> None:
     path = tmp_path / "notice"
     path.write_bytes(STAMP + b"\n")
-    source = FileSource(path, SetClock(NOW))
+    source = FileSource(path, HandClock(NOW))
     assert await source.poll() == Noticed(DEADLINE, 300.0, "announced in a file")
     assert await source.identify() is None
 
@@ -362,7 +348,7 @@ async def test_a_file_with_anything_else_is_unknown(tmp_path: Path, body: bytes)
     path = tmp_path / "notice"
     path.write_bytes(body)
     with pytest.raises(SourceUnavailable, match=r"malformed|larger"):
-        await FileSource(path, SetClock(NOW)).poll()
+        await FileSource(path, HandClock(NOW)).poll()
 
 
 async def test_what_is_no_file_is_unknown_at_once(tmp_path: Path) -> None:
@@ -372,5 +358,5 @@ async def test_what_is_no_file_is_unknown_at_once(tmp_path: Path) -> None:
     before = time.monotonic()
     for path in (tmp_path, tmp_path / "pipe", tmp_path / "file" / "below"):
         with pytest.raises(SourceUnavailable, match="file"):
-            await FileSource(path, SetClock(NOW)).poll()
+            await FileSource(path, HandClock(NOW)).poll()
     assert time.monotonic() - before < 15.0

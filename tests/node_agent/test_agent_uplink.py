@@ -31,19 +31,19 @@ from node_agent.notices import (
     ReportedSource,
     SourceName,
 )
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.stream import AgentReplaced, SupervisorUplink, encode_report
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from tests.node_agent.fake_supervisor import FakeSupervisor, acknowledgement, fake_supervisor
+from tests.node_agent.fake_supervisor import FakeAgentService, acknowledgement, fake_supervisor
 from tests.testkit.waiting import until
 
 S = SourceName("s")
 NODE = NoticeSubject(NoticeSubjectKind.NODE, "n1", "uid-1")
 
 
-class Agent:
+class UplinkAgent:
     """An uplink with all that it needs, run by the test."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Agent:
     ) -> None:
         self.clock = Clock()
         self.bulkhead = Bulkhead(self.clock)
-        self.outbox = ReportOutbox(10)
+        self.outbox = NoticeOutbox(10)
         self.node = ThisNode(NODE.name, uid, on_described=self.outbox.changed.set)
         self.node.describe(NodeIdentity(""))  # As a source does that knows nothing of the machine.
         self.token_file = token_file
@@ -89,21 +89,21 @@ class Agent:
 
 
 @pytest_asyncio.fixture
-async def fake() -> AsyncIterator[FakeSupervisor]:
+async def fake() -> AsyncIterator[FakeAgentService]:
     async with fake_supervisor() as supervisor:
         yield supervisor
 
 
 @pytest_asyncio.fixture
-async def agent(fake: FakeSupervisor, tmp_path: Path) -> AsyncIterator[Agent]:
+async def agent(fake: FakeAgentService, tmp_path: Path) -> AsyncIterator[UplinkAgent]:
     token_file = tmp_path / "token"
     token_file.write_text("secret\n")
-    subject = Agent(Address("127.0.0.1", fake.port), token_file)
+    subject = UplinkAgent(Address("127.0.0.1", fake.port), token_file)
     yield subject
     await subject.stop()
 
 
-async def test_the_hello_says_everything(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_the_hello_says_everything(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """Node, session, token, sources and notices, with durations counted when it is said."""
     before = time.time()
     agent.outbox.set_status(ReportedSource(S, PollResult.NOTICED, agent.clock.monotonic() - 2.0))
@@ -132,7 +132,7 @@ async def test_the_hello_says_everything(fake: FakeSupervisor, agent: Agent) -> 
     assert not withdrawn.HasField("seconds_left")
 
 
-async def test_the_hello_describes_the_machine(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_the_hello_describes_the_machine(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """As far as it is known: no field is guessed."""
     agent.node.describe(NodeIdentity("", "r", "z", "t", "aliyun", MachinePrice.SPOT, "SpotAsPriceGo"))
     agent.start()
@@ -149,7 +149,7 @@ async def test_the_hello_describes_the_machine(fake: FakeSupervisor, agent: Agen
     assert not machine.HasField("protected_seconds")
 
 
-async def test_what_is_learned_later_is_an_update_on_the_stream(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_what_is_learned_later_is_an_update_on_the_stream(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """Once; a fact that was known stays."""
     fake.machine_updates = True
     agent.start()
@@ -165,7 +165,7 @@ async def test_what_is_learned_later_is_an_update_on_the_stream(fake: FakeSuperv
     assert len(fake.streams) == 1
 
 
-async def test_what_is_learned_before_the_welcome_is_said_after_it(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_what_is_learned_before_the_welcome_is_said_after_it(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """Until the welcome, nobody knows what the supervisor understands."""
     fake.welcomes, fake.machine_updates = False, True
     agent.start()
@@ -178,7 +178,7 @@ async def test_what_is_learned_before_the_welcome_is_said_after_it(fake: FakeSup
     await until(lambda: "machine" in fake.streams[0].kinds)
 
 
-async def test_an_older_supervisor_hears_of_it_in_another_hello(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_an_older_supervisor_hears_of_it_in_another_hello(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """With everything else, on a stream of its own; a fact that was known stays."""
     agent.start()
     await until(lambda: agent.uplink.welcomed)
@@ -208,7 +208,7 @@ def test_a_report_says_its_class(notice_class: NoticeUrgency, said: int) -> None
     assert not notice.HasField("seconds_left")
 
 
-async def test_changes_follow_at_once(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_changes_follow_at_once(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """A notice and a changed source are sent when they appear, each once."""
     fake.heartbeat = 60.0
     agent.start()
@@ -225,7 +225,7 @@ async def test_changes_follow_at_once(fake: FakeSupervisor, agent: Agent) -> Non
 
 
 async def test_an_acknowledged_notice_is_settled_and_still_told_to_the_next_stream(
-    fake: FakeSupervisor, agent: Agent
+    fake: FakeAgentService, agent: UplinkAgent
 ) -> None:
     """A hello repeats active notices, with the seconds that are left by then."""
     agent.outbox.put(agent.report(seconds_left=100.0))
@@ -238,7 +238,7 @@ async def test_an_acknowledged_notice_is_settled_and_still_told_to_the_next_stre
     assert second.seconds_left < first.seconds_left
 
 
-async def test_what_was_not_acknowledged_is_repeated(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_what_was_not_acknowledged_is_repeated(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """A withdrawal leaves the outbox only when the supervisor has made it durable at its revision."""
     fake.acknowledges = False
     agent.start()
@@ -258,7 +258,7 @@ async def test_what_was_not_acknowledged_is_repeated(fake: FakeSupervisor, agent
 
 
 async def test_a_supervisor_that_is_away_is_found_when_it_is_back(
-    fake: FakeSupervisor, agent: Agent, tmp_path: Path
+    fake: FakeAgentService, agent: UplinkAgent, tmp_path: Path
 ) -> None:
     """Connecting goes on for ever, and the token is read again each time."""
     agent.start()
@@ -275,10 +275,10 @@ async def test_a_supervisor_that_is_away_is_found_when_it_is_back(
     assert agent.uplink.fault.reason is None
 
 
-async def test_heartbeats_keep_an_idle_stream(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_heartbeats_keep_an_idle_stream(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """The supervisor's interval is followed at once, not after the agent's own has passed."""
     fake.heartbeat = 0.4
-    own = Agent(Address("127.0.0.1", fake.port), agent.token_file, heartbeat=60.0)
+    own = UplinkAgent(Address("127.0.0.1", fake.port), agent.token_file, heartbeat=60.0)
     own.start()
     try:
         await until(lambda: fake.streams and fake.streams[0].kinds.count("heartbeat") >= 5)
@@ -287,8 +287,8 @@ async def test_heartbeats_keep_an_idle_stream(fake: FakeSupervisor, agent: Agent
         await own.stop()
 
 
-async def test_a_hello_says_how_far_apart_heartbeats_may_be(fake: FakeSupervisor, agent: Agent) -> None:
-    own = Agent(Address("127.0.0.1", fake.port), agent.token_file, heartbeat=300.0)
+async def test_a_hello_says_how_far_apart_heartbeats_may_be(fake: FakeAgentService, agent: UplinkAgent) -> None:
+    own = UplinkAgent(Address("127.0.0.1", fake.port), agent.token_file, heartbeat=300.0)
     own.start()
     try:
         await until(lambda: own.uplink.welcomed)
@@ -297,7 +297,7 @@ async def test_a_hello_says_how_far_apart_heartbeats_may_be(fake: FakeSupervisor
         await own.stop()
 
 
-async def test_a_silent_supervisor_is_left(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_a_silent_supervisor_is_left(fake: FakeAgentService, agent: UplinkAgent) -> None:
     fake.answers_heartbeats, fake.heartbeat = False, 0.05
     agent.start()
     await until(lambda: len(fake.streams) >= 2)
@@ -307,7 +307,7 @@ async def test_a_silent_supervisor_is_left(fake: FakeSupervisor, agent: Agent) -
 
 @pytest.mark.parametrize("is_early", [True, False], ids=["in the hello", "while the agent reads"])
 async def test_a_supervisor_that_hangs_is_left_while_a_report_waits(
-    fake: FakeSupervisor, agent: Agent, *, is_early: bool
+    fake: FakeAgentService, agent: UplinkAgent, *, is_early: bool
 ) -> None:
     """However far apart heartbeats are; the report is repeated at once."""
     fake.acknowledges, fake.heartbeat, fake.report_heartbeat = False, 60.0, 0.3
@@ -326,7 +326,7 @@ async def test_a_supervisor_that_hangs_is_left_while_a_report_waits(
     assert "heartbeat" not in fake.streams[0].kinds
 
 
-async def test_a_supervisor_that_stores_a_report_slowly_is_not_left(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_a_supervisor_that_stores_a_report_slowly_is_not_left(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """Its heartbeats are enough, for longer than its silence may last."""
     fake.acknowledges, fake.heartbeat, fake.report_heartbeat = False, 0.5, 0.5
     agent.outbox.put(agent.report())
@@ -337,7 +337,7 @@ async def test_a_supervisor_that_stores_a_report_slowly_is_not_left(fake: FakeSu
 
 
 async def test_once_its_report_is_acknowledged_an_agent_is_as_patient_as_before(
-    fake: FakeSupervisor, agent: Agent
+    fake: FakeAgentService, agent: UplinkAgent
 ) -> None:
     """The second heartbeat is later than the silence that would end the stream while a report waits."""
     fake.heartbeat, fake.report_heartbeat, fake.answers_heartbeats = 1.0, 0.3, False
@@ -350,7 +350,7 @@ async def test_once_its_report_is_acknowledged_an_agent_is_as_patient_as_before(
 
 @pytest.mark.parametrize("heartbeat", [0.0, 0.001, -1.0, float("inf"), float("nan")])
 async def test_an_older_supervisor_may_be_silent_while_a_report_waits(
-    fake: FakeSupervisor, agent: Agent, heartbeat: float
+    fake: FakeAgentService, agent: UplinkAgent, heartbeat: float
 ) -> None:
     """For three usual heartbeats, as before; also one that says something impossible."""
     fake.acknowledges, fake.answers_heartbeats = False, False
@@ -362,9 +362,11 @@ async def test_an_older_supervisor_may_be_silent_while_a_report_waits(
 
 
 @pytest.mark.parametrize("heartbeat", [0.0, 0.001, -1.0, 1e9, float("inf"), float("nan")])
-async def test_an_impossible_heartbeat_is_not_followed(fake: FakeSupervisor, agent: Agent, heartbeat: float) -> None:
+async def test_an_impossible_heartbeat_is_not_followed(
+    fake: FakeAgentService, agent: UplinkAgent, heartbeat: float
+) -> None:
     fake.heartbeat = heartbeat
-    own = Agent(Address("127.0.0.1", fake.port), agent.token_file, heartbeat=0.5)
+    own = UplinkAgent(Address("127.0.0.1", fake.port), agent.token_file, heartbeat=0.5)
     own.start()
     try:
         await until(lambda: own.uplink.welcomed)
@@ -375,7 +377,7 @@ async def test_an_impossible_heartbeat_is_not_followed(fake: FakeSupervisor, age
         await own.stop()
 
 
-async def test_what_waits_for_acknowledgement_is_said_once_a_stream(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_what_waits_for_acknowledgement_is_said_once_a_stream(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """Other changes do not repeat a notice that was sent and is not acknowledged yet."""
     fake.heartbeat, fake.acknowledges = 30.0, False
     agent.outbox.put(agent.report())
@@ -391,7 +393,9 @@ async def test_what_waits_for_acknowledgement_is_said_once_a_stream(fake: FakeSu
     assert [notice.source for notice in stream.notices] == ["t"]
 
 
-async def test_a_supervisor_that_never_welcomes_leaves_the_agent_unready(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_a_supervisor_that_never_welcomes_leaves_the_agent_unready(
+    fake: FakeAgentService, agent: UplinkAgent
+) -> None:
     fake.welcomes = False
     agent.start()
     await until(lambda: fake.streams and fake.streams[0].messages)
@@ -407,7 +411,9 @@ async def test_a_supervisor_that_never_welcomes_leaves_the_agent_unready(fake: F
         grpc.StatusCode.CANCELLED,
     ],
 )
-async def test_refusals_are_reported_and_tried_again(fake: FakeSupervisor, agent: Agent, code: grpc.StatusCode) -> None:
+async def test_refusals_are_reported_and_tried_again(
+    fake: FakeAgentService, agent: UplinkAgent, code: grpc.StatusCode
+) -> None:
     """Whatever the status, the agent says why it is unready and goes on."""
     fake.refusal = code
     agent.start()
@@ -418,7 +424,9 @@ async def test_refusals_are_reported_and_tried_again(fake: FakeSupervisor, agent
     await until(lambda: agent.uplink.welcomed)
 
 
-async def test_a_goodbye_of_the_supervisor_is_followed_by_a_new_stream(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_a_goodbye_of_the_supervisor_is_followed_by_a_new_stream(
+    fake: FakeAgentService, agent: UplinkAgent
+) -> None:
     """A supervisor that stops on purpose is met again when it is back."""
     agent.start()
     await until(lambda: agent.uplink.welcomed)
@@ -426,7 +434,7 @@ async def test_a_goodbye_of_the_supervisor_is_followed_by_a_new_stream(fake: Fak
     await until(lambda: len(fake.streams) == 2)
 
 
-async def test_each_stream_of_a_session_has_a_higher_number(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_each_stream_of_a_session_has_a_higher_number(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """By it the supervisor knows a hello that arrives after the one of a later stream."""
     agent.start()
     for number in (1, 2, 3):
@@ -435,11 +443,11 @@ async def test_each_stream_of_a_session_has_a_higher_number(fake: FakeSupervisor
         fake.streams[-1].say(grpc.StatusCode.UNAVAILABLE)
 
 
-def _has_said_hello(fake: FakeSupervisor, streams: int) -> bool:
+def _has_said_hello(fake: FakeAgentService, streams: int) -> bool:
     return len(fake.streams) == streams and bool(fake.streams[-1].messages)
 
 
-async def test_an_agent_that_was_replaced_ends(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_an_agent_that_was_replaced_ends(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """Superseded after a welcome means that a newer agent speaks for this node."""
     task = agent.start()
     await until(lambda: agent.uplink.welcomed)
@@ -451,7 +459,7 @@ async def test_an_agent_that_was_replaced_ends(fake: FakeSupervisor, agent: Agen
     assert len(fake.streams) == 1
 
 
-async def test_an_agent_that_was_replaced_while_away_ends(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_an_agent_that_was_replaced_while_away_ends(fake: FakeAgentService, agent: UplinkAgent) -> None:
     task = agent.start()
     await until(lambda: agent.uplink.welcomed)
     fake.least_session = 2**60
@@ -461,7 +469,7 @@ async def test_an_agent_that_was_replaced_while_away_ends(fake: FakeSupervisor, 
             await task
 
 
-async def test_a_clock_that_went_back_raises_the_session(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_a_clock_that_went_back_raises_the_session(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """Superseded before any welcome: hello again, one above the session that is known."""
     fake.least_session = 2**60
     agent.start()
@@ -470,7 +478,7 @@ async def test_a_clock_that_went_back_raises_the_session(fake: FakeSupervisor, a
     assert [stream.hello.session for stream in fake.streams[1:]] == [2**60 + 1]
 
 
-async def test_stopping_says_what_is_left_and_goodbye(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_stopping_says_what_is_left_and_goodbye(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """A notice that came last goes out before the goodbye, and the stream ends cleanly and fast."""
     agent.start()
     await until(lambda: agent.uplink.welcomed)
@@ -487,7 +495,7 @@ async def test_stopping_does_not_wait_for_a_server_that_hangs(tmp_path: Path) ->
     with socket.create_server(("127.0.0.1", 0)) as hung:
         token_file = tmp_path / "token"
         token_file.write_text("secret")
-        agent = Agent(Address("127.0.0.1", hung.getsockname()[1]), token_file)
+        agent = UplinkAgent(Address("127.0.0.1", hung.getsockname()[1]), token_file)
         agent.start()
         await asyncio.sleep(0.1)
         before = time.monotonic()
@@ -495,9 +503,9 @@ async def test_stopping_does_not_wait_for_a_server_that_hangs(tmp_path: Path) ->
         assert time.monotonic() - before < 15.0
 
 
-async def test_nothing_is_said_before_the_node_is_known(fake: FakeSupervisor, agent: Agent) -> None:
+async def test_nothing_is_said_before_the_node_is_known(fake: FakeAgentService, agent: UplinkAgent) -> None:
     """The hello waits for the machine's id and goes out as soon as it is there."""
-    anonymous = Agent(Address("127.0.0.1", fake.port), agent.token_file, uid="")
+    anonymous = UplinkAgent(Address("127.0.0.1", fake.port), agent.token_file, uid="")
     anonymous.start()
     try:
         # Another agent's whole welcome passes meanwhile.
@@ -512,7 +520,9 @@ async def test_nothing_is_said_before_the_node_is_known(fake: FakeSupervisor, ag
 
 
 @pytest.mark.parametrize("content", [None, "", "two words", "n\xfcll", "a\x00b"])
-async def test_a_missing_or_bad_token_is_waited_for(fake: FakeSupervisor, agent: Agent, content: str | None) -> None:
+async def test_a_missing_or_bad_token_is_waited_for(
+    fake: FakeAgentService, agent: UplinkAgent, content: str | None
+) -> None:
     """A token that is not there yet is read again at the next attempt; what is none is never sent."""
     agent.token_file.unlink()
     if content is not None:
@@ -526,7 +536,7 @@ async def test_a_missing_or_bad_token_is_waited_for(fake: FakeSupervisor, agent:
 
 
 async def test_a_proxy_of_the_environment_is_not_used(
-    fake: FakeSupervisor, agent: Agent, monkeypatch: pytest.MonkeyPatch
+    fake: FakeAgentService, agent: UplinkAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The token does not travel through a proxy that is meant for downloads."""
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
@@ -537,7 +547,7 @@ async def test_a_proxy_of_the_environment_is_not_used(
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-async def test_tls_trusts_the_ca_file_alone(fake: FakeSupervisor, agent: Agent, tmp_path: Path) -> None:
+async def test_tls_trusts_the_ca_file_alone(fake: FakeAgentService, agent: UplinkAgent, tmp_path: Path) -> None:
     """A stranger's certificate gets no token; the file is read again, so a new CA needs no restart."""
     key, certificate = _certificate(tmp_path, "own")
     _, stranger = _certificate(tmp_path, "stranger")
@@ -545,7 +555,7 @@ async def test_tls_trusts_the_ca_file_alone(fake: FakeSupervisor, agent: Agent, 
     await fake.start(grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())]))
     ca_file = tmp_path / "ca.crt"
     ca_file.write_bytes(stranger.read_bytes())
-    secured = Agent(Address("localhost", fake.port), agent.token_file, ca_file=ca_file)
+    secured = UplinkAgent(Address("localhost", fake.port), agent.token_file, ca_file=ca_file)
     secured.start()
     try:
         await until(lambda: secured.uplink.fault.reason)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.node_agent.agent_process import Process, agent
+from tests.node_agent.agent_process import AgentProcess, agent
 from tests.testkit.serving import Served, serving
 from tests.testkit.waiting import until
 
@@ -42,7 +42,7 @@ def environ(served: Served, tmp_path: Path) -> dict[str, str]:
     }
 
 
-async def _killed(running: Process) -> None:
+async def _killed(running: AgentProcess) -> None:
     async with asyncio.timeout(60):
         assert await running.process.wait() == -signal.SIGKILL
 
@@ -113,7 +113,7 @@ async def test_the_timer_of_an_agent_runs_on_a_clock_that_stands_still_in_suspen
         assert _timers(running) == ["1"]  # CLOCK_MONOTONIC
 
 
-def _timers(running: Process) -> list[str]:
+def _timers(running: AgentProcess) -> list[str]:
     """The clocks of the process's timers."""
     lines = Path(f"/proc/{running.process.pid}/timers").read_text().splitlines()
     return [line.split()[1] for line in lines if line.startswith("ClockID:")]

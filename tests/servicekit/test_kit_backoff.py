@@ -3,8 +3,8 @@
 import random
 from collections import Counter
 
-from servicekit.clock import Clock
-from servicekit.faults import Backoff, ReconnectBackoff
+from servicekit.faults import Backoff, ReconnectDelays
+from tests.testkit.clocks import HandClock
 
 
 def test_delays_are_drawn_from_a_range_that_doubles_up_to_its_bound() -> None:
@@ -21,13 +21,6 @@ def test_delays_are_drawn_from_a_range_that_doubles_up_to_its_bound() -> None:
         assert bound * 0.9 < max(delays) <= bound
 
 
-class _SetClock(Clock):
-    at = 0.0
-
-    def monotonic(self) -> float:
-        return self.at
-
-
 class _Longest(random.Random):
     """Draws the longest delay each time."""
 
@@ -38,12 +31,12 @@ class _Longest(random.Random):
 
 def test_a_client_asks_a_server_that_has_just_gone_more_often_than_one_that_stays_away() -> None:
     """The bound doubles to a second, and is a quarter of the absence later; a server that is there begins anew."""
-    clock = _SetClock()
-    backoff = ReconnectBackoff(0.1, 5.0, clock, _Longest())
+    clock = HandClock(steady=0.0)
+    backoff = ReconnectDelays(0.1, 5.0, clock, _Longest())
     assert [backoff.next() for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     bounds = dict[float, float]()
-    for clock.at in (3.0, 4.0, 8.0, 20.0, 3600.0):
-        bounds[clock.at] = backoff.next()
+    for clock.steady in (3.0, 4.0, 8.0, 20.0, 3600.0):
+        bounds[clock.steady] = backoff.next()
     assert bounds == {3.0: 1.0, 4.0: 1.0, 8.0: 2.0, 20.0: 5.0, 3600.0: 5.0}
     backoff.reset()
     assert [backoff.next() for _ in range(5)] == [0.1, 0.2, 0.4, 0.8, 1.0]
@@ -60,8 +53,8 @@ def test_clients_that_lose_a_server_at_once_call_its_successor_within_a_second_a
 
 def _back(seed: int, after: float) -> float:
     """Return when a client calls first after its server is back, in seconds since then."""
-    clock = _SetClock()
-    backoff = ReconnectBackoff(0.1, 5.0, clock, random.Random(seed))  # noqa: S311 - a test's source
-    while clock.at < after:
-        clock.at += backoff.next()
-    return clock.at - after
+    clock = HandClock(steady=0.0)
+    backoff = ReconnectDelays(0.1, 5.0, clock, random.Random(seed))  # noqa: S311 - a test's source
+    while clock.steady < after:
+        clock.steady += backoff.next()
+    return clock.steady - after

@@ -7,17 +7,7 @@ from structlog.testing import capture_logs
 
 from servicekit.bulkhead import Bulkhead, ProcessFault
 from servicekit.clock import Clock
-
-
-class Time(Clock):
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds = 0.0
-
-    def monotonic(self) -> float:
-        return self.seconds
+from tests.testkit.clocks import HandClock
 
 
 def test_a_fault_is_counted_logged_with_its_traceback_and_shown_until_the_work_succeeds() -> None:
@@ -41,7 +31,7 @@ def test_a_fault_is_counted_logged_with_its_traceback_and_shown_until_the_work_s
 
 def test_pauses_grow_and_belong_to_one_key() -> None:
     """The bound of the pause doubles to ten seconds; another key need not wait."""
-    time = Time()
+    time = HandClock(steady=0.0)
     bulkhead = Bulkhead(time)
     for _ in range(20):
         with bulkhead.guard("plan", "job-1") as attempt:
@@ -50,12 +40,12 @@ def test_pauses_grow_and_belong_to_one_key() -> None:
         assert 0 <= attempt.retry_in <= 10
         assert bulkhead.pause("plan", "job-1") == pytest.approx(attempt.retry_in)
     assert bulkhead.pause("plan", "job-2") == bulkhead.pause("observe", "job-1") == 0
-    time.seconds += 10
+    time.steady += 10
     assert bulkhead.pause("plan", "job-1") == 0
 
 
 def test_the_same_fault_of_one_key_is_logged_once_a_minute() -> None:
-    time = Time()
+    time = HandClock(steady=0.0)
     bulkhead = Bulkhead(time)
     with capture_logs() as logs:
         for _ in range(5):
@@ -63,7 +53,7 @@ def test_the_same_fault_of_one_key_is_logged_once_a_minute() -> None:
                 raise LookupError("no")
             with bulkhead.guard("journal", "events", retried=False):
                 raise LookupError("no")
-        time.seconds = 60
+        time.steady = 60
         with bulkhead.guard("journal", "metrics", retried=False):
             raise LookupError("no")
     assert [line["key"] for line in logs] == ["metrics", "events", "metrics"]

@@ -12,7 +12,7 @@ from supervisor.ingest.cluster.signals import pod_signal
 from tests.node_agent.pod_manifests import MANAGED, NOON, disruption, manifest
 
 
-class Said(NamedTuple):
+class PodVerdict(NamedTuple):
     """What is said of a reclaim; `ends` is counted from noon."""
 
     announcement: Announcement
@@ -21,14 +21,14 @@ class Said(NamedTuple):
     message: str = ""
 
 
-WITHDRAWN = Said(Announcement.WITHDRAWN)
+WITHDRAWN = PodVerdict(Announcement.WITHDRAWN)
 
 
-def gone(ends: float | None, lead: float, message: str) -> Said:
-    return Said(Announcement.ACTIVE, ends, lead, message)
+def gone(ends: float | None, lead: float, message: str) -> PodVerdict:
+    return PodVerdict(Announcement.ACTIVE, ends, lead, message)
 
 
-def by_agent(data: bytes) -> Said | None:
+def by_agent(data: bytes) -> PodVerdict | None:
     match agents.classify(agents.read_pod(data)):
         case PodReclaim(message, ends, lead):
             return gone(None if ends is None else ends.timestamp() - NOON, lead, message)
@@ -37,11 +37,13 @@ def by_agent(data: bytes) -> Said | None:
     return None
 
 
-def by_supervisor(data: bytes) -> Said | None:
+def by_supervisor(data: bytes) -> PodVerdict | None:
     word = pod_signal(read_pod(data, frozenset()))
     if word is None:
         return None
-    return Said(word.announcement, None if word.deadline is None else word.deadline - NOON, word.lead, word.message)
+    return PodVerdict(
+        word.announcement, None if word.deadline is None else word.deadline - NOON, word.lead, word.message
+    )
 
 
 EVICTED = disruption("EvictionByEvictionAPI")
@@ -76,7 +78,7 @@ BY_EVICTION = "DisruptionTarget: EvictionByEvictionAPI"
         ({"conditions": [], "deleted": 0}, None),
     ],
 )
-def test_both_say_the_same_about_a_pod(says: Any, state: dict[str, Any], said: Said | None) -> None:
+def test_both_say_the_same_about_a_pod(says: Any, state: dict[str, Any], said: PodVerdict | None) -> None:
     """Whether it is reclaimed, when it is gone at the latest, and in whose words."""
     conditions = state["conditions"]
     others = {name: value for name, value in state.items() if name != "conditions"}

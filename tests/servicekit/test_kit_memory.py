@@ -30,7 +30,7 @@ print(before, resident_bytes())
 
 
 @dataclass(slots=True)
-class Process:
+class MeasuredProcess:
     used: int
     free: int = 0
     given_back: list[int] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Process:
 
 async def test_it_is_given_back_once_it_is_worthwhile() -> None:
     """A little is left alone, and what is really in use is not looked for again and again."""
-    process = Process(used=80 * MIB)
+    process = MeasuredProcess(used=80 * MIB)
     trimmer = Trimmer(process.resident, process.give_back)
     process.free = 20 * MIB
     await trimmer.once()
@@ -60,7 +60,7 @@ async def test_it_is_given_back_once_it_is_worthwhile() -> None:
 
 
 async def test_what_comes_back_by_itself_counts_as_the_least() -> None:
-    process = Process(used=300 * MIB)
+    process = MeasuredProcess(used=300 * MIB)
     trimmer = Trimmer(process.resident, process.give_back)
     process.used = 100 * MIB
     await trimmer.once()

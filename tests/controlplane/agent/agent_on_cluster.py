@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from reclaim.v1 import reclaim_pb2 as wire
 
-from tests.node_agent.agent_process import Process, agent
-from tests.node_agent.fake_supervisor import FakeSupervisor, fake_supervisor
+from tests.node_agent.agent_process import AgentProcess, agent
+from tests.node_agent.fake_supervisor import FakeAgentService, fake_supervisor
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import RunningCluster
@@ -28,8 +28,8 @@ RULES: tuple[Mapping[str, Any], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    process: Process
-    supervisor: FakeSupervisor
+    process: AgentProcess
+    supervisor: FakeAgentService
 
     def reports(self, pod: str) -> list[wire.NoticeReport]:
         """Its reports about a pod, by the pod's name, in order; each revision once."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.chart.chart_rendering import NAMESPACE, RELEASE, environment
 from tests.controlplane.chart.chart_cluster import Installation
-from tests.node_agent.agent_process import Process, agent
+from tests.node_agent.agent_process import AgentProcess, agent
 from tests.testkit.controlplane.credentials import write_kubeconfig
 from tests.testkit.waiting import until
 
@@ -81,7 +81,7 @@ async def supervisor(present: Installation, directory: Path) -> AsyncIterator[Ch
 
 
 @asynccontextmanager
-async def node_agent(present: Installation, of: ChartSupervisor, directory: Path) -> AsyncIterator[Process]:
+async def node_agent(present: Installation, of: ChartSupervisor, directory: Path) -> AsyncIterator[AgentProcess]:
     """One of the agents, with its pod's token and what its ConfigMap says."""
     [pod, *_] = await pods(present, "agent")
     bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}

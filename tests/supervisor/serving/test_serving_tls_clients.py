@@ -11,7 +11,7 @@ from kubeai.elastic import wire
 
 from node_agent.channel import SupervisorEndpoint
 from node_agent.node import ThisNode
-from node_agent.outbox import ReportOutbox
+from node_agent.outbox import NoticeOutbox
 from node_agent.stream import SupervisorUplink
 from servicekit.address import parse
 from servicekit.bulkhead import Bulkhead
@@ -35,7 +35,7 @@ async def agent(
     uplink = SupervisorUplink(
         endpoint=SupervisorEndpoint(address, token_file, trusted),
         node=ThisNode("n1", "uid-n1"),
-        outbox=ReportOutbox(5),
+        outbox=NoticeOutbox(5),
         clock=Clock(),
         heartbeat=5.0,  # A stream is given up after three of them without a word, and a handshake takes a while.
         version="0",
