@@ -12,8 +12,11 @@ DEMO := $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(VENV)/.demo)
 LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	--python-version 3.11
 
+# Some machines switch the cache of compiled modules off, and each of the thousand processes that tests start would compile ours anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -42,8 +45,11 @@ replay: $(DEMO) ## Replay the whole trace and synthetic ones, and judge each (op
 mutants: $(INSTALLED) ## Insert one defect after another; demo and replay must fail for each (options: ARGS="--part ci --jobs 6")
 	@$(BIN)/python -m mutants $(ARGS)
 
-test: $(INSTALLED) ## Run all tests, several at a time because most of them wait (options: ARGS="-k plan" WORKERS=0)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+test: $(INSTALLED) ## Run the tests, several at a time because most of them wait, but for the long ones (options: ARGS="-k plan" WORKERS=0)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "brief or not long" $(ARGS)
+
+test-long: $(INSTALLED) ## Run what `make test` leaves out because other tests prove most of it
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "long and not brief" $(ARGS)
 
 metadata-faults: $(INSTALLED) ## Run a node agent for three minutes against misbehaving metadata (options: SEED=2)
 	METADATA_FAULTS_SEED=$(or $(SEED),1) METADATA_FAULTS_ROUNDS=3 METADATA_FAULTS_LONGEST_SECONDS=2 \

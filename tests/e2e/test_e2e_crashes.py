@@ -52,6 +52,7 @@ async def test_a_supervisor_without_streams_stops_nobody(open_world: OpenWorld) 
     assert verdict.figures.suspensions == 0
 
 
+@pytest.mark.long
 async def test_services_stop_quickly_and_everything_is_back_when_they_are(open_world: OpenWorld) -> None:
     """SIGTERM ends supervisor and agents with open streams, without waiting for anybody; the job never notices."""
     world = await open_world(3)

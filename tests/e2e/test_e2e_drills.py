@@ -40,6 +40,7 @@ async def test_a_drill_of_one_host_costs_no_step_and_gives_it_back(open_world: O
     assert world.verdict(job).figures.steps_lost == 0
 
 
+@pytest.mark.long
 async def test_a_drill_below_the_minimum_suspends_and_resumes(open_world: OpenWorld) -> None:
     """Rank 0 alone stops and saves; the job resumes from there as soon as the drill is over, and loses nothing."""
     world = await open_world(3)
@@ -60,6 +61,7 @@ async def test_a_drill_below_the_minimum_suspends_and_resumes(open_world: OpenWo
     assert (figures.suspensions, figures.resumes, figures.steps_lost) == (1, 1, 0)
 
 
+@pytest.mark.long
 async def test_a_drill_survives_its_supervisor(open_world: OpenWorld) -> None:
     """Killed in the middle of it: the host stays left out, and is given back at the end all the same."""
     world = await open_world(3)

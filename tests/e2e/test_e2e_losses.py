@@ -1,5 +1,7 @@
 """What a job wants on a loss, with real processes for every part: a fixed size, or multiples of a number."""
 
+import pytest
+
 from simulator.cloud.schedule import AddNode, KillNode, ScheduledNotice, Withdraw
 from simulator.cloud.trace import Node
 from simulator.events import JobEventKind
@@ -12,6 +14,7 @@ def _parameters(job: JobProcess) -> set[str]:
     return {event.text("digest") for event in job.events() if event.kind is JobEventKind.JOB_FINISHED}
 
 
+@pytest.mark.long
 async def test_a_job_of_pairs_leaves_a_healthy_host_out_and_takes_it_back(open_world: OpenWorld) -> None:
     """One of four hosts is announced: two train on in the same run, and all four once the notice is withdrawn."""
     world = await open_world(4)

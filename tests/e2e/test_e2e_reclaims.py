@@ -87,6 +87,7 @@ async def test_a_stop_comes_with_the_first_notice_that_makes_it_certain(open_wor
     assert verdict.figures.changes_per_group == (1,)
 
 
+@pytest.mark.long
 async def test_a_withdrawn_notice_brings_the_host_back(open_world: OpenWorld) -> None:
     """An excluded host whose notice is taken back trains again, in the same run."""
     world = await open_world(3)

@@ -20,6 +20,7 @@ def replay(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run([*command, *arguments], env=env, capture_output=True, text=True, timeout=90, check=False)
 
 
+@pytest.mark.long
 def test_a_tiny_replay_passes_and_says_so_to_machines(tmp_path: Path) -> None:
     """One of three nodes goes: nothing lost, one change, equal parameters, exit code 0, and nothing is left behind."""
     ended = replay(tmp_path)
