@@ -1,19 +1,118 @@
-"""The interface to a supervisor or a cluster, whichever the command connects to."""
+"""What the command knows of a supervisor or a cluster, whichever it connects to, and what it asks of it."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from job_supervisor.cli.history import Past
-from job_supervisor.cli.status import Status
 from servicekit.kubernetes.client import Resource
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import STANDALONE, JobName, kind_of
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import SubjectKind
+from supervisor.observability.views import AgentView, GroupView, HostView, JobView, LeaderView, NoticeView
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything at one moment; `now` is Unix seconds. `unseen` lists in sentences what this backend cannot see.
+
+    `unconfirmed` notices are announced but not stored yet, for example because the supervisor cannot write.
+    """
+
+    now: float
+    jobs: list[JobView]
+    notices: list[NoticeView]
+    unconfirmed: list[NoticeView] = []
+    agents: list[AgentView] | None = None
+    groups: list[GroupView] = []
+    leader: LeaderView | None = None
+    unseen: list[str] = []
+
+    def find(self, name: str) -> Iterator[JobView]:
+        """Finds jobs by the full name, by `namespace/name`, or by the name alone; each may begin with `job/`."""
+        for wanted in (name, name.removeprefix("job/")):
+            exact = [job for job in self.jobs if job.job == wanted]
+            found = exact or [job for job in self.jobs if wanted in _short_names(job.job)]
+            if found:
+                yield from found
+                return
+
+    @property
+    def active(self) -> list[NoticeView]:
+        """The active notices, also those that are not stored yet."""
+        return [notice for notice in self.by_id.values() if notice.active]
+
+    @property
+    def limits(self) -> list[str]:
+        """Sentences about what cannot be seen."""
+        return [f"Not visible: {limit}" for limit in self.unseen]
+
+    @property
+    def by_id(self) -> Mapping[str, NoticeView]:
+        """The notices; an unconfirmed one is newer than a stored one of the same id."""
+        return {notice.id: notice for notice in (*self.notices, *self.unconfirmed)}
+
+    def hosts_of(self, job: JobView) -> list[HostView]:
+        """The hosts that a job holds; if it holds none, the nodes in its launcher's list."""
+        if job.host_states or job.over or kind_of(job.job) != STANDALONE:
+            return job.host_states
+        noticed = {notice.subject: notice for notice in self.by_id.values() if notice.active and notice.acted_on}
+        agents = None if self.agents is None else {agent.node for agent in self.agents if agent.connected}
+        found = []
+        for host in job.hosts:
+            notice = noticed.get(host)
+            found.append(
+                HostView(
+                    host=host,
+                    node=host,
+                    notice=None if notice is None else notice.id,
+                    seconds_left=None if notice is None else notice.seconds_left,
+                    agent=None if agents is None else host in agents,
+                )
+            )
+        return found
+
+    def concerned(self, kind: SubjectKind, subject: str) -> list[JobView]:
+        """The jobs that have a host on that node, or whose host is that pod."""
+        return [job for job in self.jobs if self.hosts_on(job, kind, subject)]
+
+    def hosts_on(self, job: JobView, kind: SubjectKind, subject: str) -> list[HostView]:
+        """The hosts of a job on that node, or the one that is that pod."""
+        if kind is SubjectKind.POD:
+            space = job.job.partition("/")[0]
+            return [host for host in job.host_states if subject == f"{space}/{host.host}"]
+        return [host for host in job.host_states if subject == (host.node or host.host)]
+
+
+def _short_names(name: JobName) -> tuple[str, ...]:
+    """`namespace/kind.name` is also known as `namespace/name`, `name` and `kind.name`."""
+    namespace, slash, resource = name.partition("/")
+    bare = resource.partition(".")[2]
+    return (f"{namespace}/{bare}", bare, resource) if slash else ()
+
+
+class PastEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened; `at` is Unix seconds, `jobs` are the jobs that it concerned."""
+
+    at: float
+    subject: str
+    what: str
+    text: str
+    jobs: list[JobName] = []
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend knows of the past beside its status.
+
+    `since`: the instant (Unix seconds) since which a supervisor has kept `entries` as its timeline, in the order of
+    time; None if they are single decisions, such as those that Events tell. `is_cut`: its earliest are left out.
+    """
+
+    entries: Sequence[PastEntry] = ()
+    since: float | None = None
+    is_cut: bool = False
+
+
+class DrillSubject(msgspec.Struct, frozen=True, kw_only=True):
     """The subject of a drill; `name` of a pod is `namespace/name`."""
 
     kind: SubjectKind
@@ -23,7 +122,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 class Backend(Protocol):
     """A supervisor or a cluster. Every method raises a `CliError` if it fails."""
 
-    async def status(self) -> Status:
+    async def status(self) -> SeenStatus:
         """Reads the present status."""
 
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
@@ -32,23 +131,23 @@ class Backend(Protocol):
     async def labelled(self, selector: str) -> Container[JobName]:
         """The names of the jobs whose objects have labels that match."""
 
-    async def past(self, status: Status, job: JobName | None) -> Past:
+    async def past(self, status: SeenStatus, job: JobName | None) -> Past:
         """What is known of the past beside the status; adds to its `unseen` what cannot be read."""
 
-    async def subject(self, text: str) -> Subject:
+    async def subject(self, text: str) -> DrillSubject:
         """Resolves `node/NAME`, `pod/NAME` or `NAME`."""
 
-    async def begin(self, subject: Subject, lead: float, by: str) -> None:
+    async def begin(self, subject: DrillSubject, lead: float, by: str) -> None:
         """Starts a drill or moves the deadline of an existing one; returns once a supervisor has accepted it."""
 
     async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:
         """Asks something of a job, or with None takes it back; returns once a supervisor knows of it."""
 
-    async def drain(self, node: Subject, lead: float, by: str, reason: str) -> None:
+    async def drain(self, node: DrillSubject, lead: float, by: str, reason: str) -> None:
         """Drains a node, or changes by when and why; returns once a supervisor has accepted it."""
 
-    async def undrain(self, node: Subject) -> None:
+    async def undrain(self, node: DrillSubject) -> None:
         """Ends the drain of a node; that there is none is not an error."""
 
-    async def end(self, subject: Subject | None) -> list[Subject]:
+    async def end(self, subject: DrillSubject | None) -> list[DrillSubject]:
         """Ends the drill on a subject early, or all drills; returns the subjects whose drill ended."""

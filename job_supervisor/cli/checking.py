@@ -11,12 +11,10 @@ import msgspec
 import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
 from job_supervisor.cli.backend import Backend
-from job_supervisor.cli.errors import ExitCode, UnknownError, UsageError
-from job_supervisor.cli.output import Output, complain, show
+from job_supervisor.cli.errors import CliExitCode, CliUsageError, UnknownError
+from job_supervisor.cli.explain import rank_fault
+from job_supervisor.cli.output import Block, Output, Table, complain, listed, show
 from job_supervisor.cli.showing import only
-from job_supervisor.cli.status import rank_fault
-from job_supervisor.cli.table import Block, Table
-from job_supervisor.cli.text import listed
 from supervisor.check.checking import check
 from supervisor.check.command import LAUNCHERS
 from supervisor.check.job import CheckedFacts, CheckedJob, CheckedKind, FindingSeverity, JobFinding
@@ -48,7 +46,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     findings: Sequence[JobFinding]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `-o json` prints."""
 
     jobs: Sequence[Checked]
@@ -61,15 +59,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return sum(finding.severity is severity for finding in self.findings)
 
 
-async def check_all(given: argparse.Namespace, connect: Connect) -> ExitCode:
+async def check_all(given: argparse.Namespace, connect: Connect) -> CliExitCode:
     """Checks all targets; a backend is opened only if one of them is not a file.
 
     Raises:
-        UsageError: A file has no manifests, or nothing was named.
+        CliUsageError: A file has no manifests, or nothing was named.
         UnknownError: There is no such file or job.
     """
     if not given.targets and given.line is None:
-        raise UsageError("Name a file, a job or - for standard input; or a command line with --command.")
+        raise CliUsageError("Name a file, a job or - for standard input; or a command line with --command.")
     stated = CheckedFacts(checkpoint_seconds=given.checkpoint)
     local = [each for each in given.targets if _is_file(each)]
     documents = {file: _documents(file) for file in local}
@@ -80,10 +78,10 @@ async def check_all(given: argparse.Namespace, connect: Connect) -> ExitCode:
         async with connect() as backend:
             live = [each for each in given.targets if each not in local]
             checked += [each async for each in _live(backend, live, given, stated)]
-    report = Report(jobs=checked)
+    report = CheckReport(jobs=checked)
     _show(report, given.output)
     failed = bool(report.findings) if given.strict else report.count(FindingSeverity.ERROR) > 0
-    return ExitCode.FOUND if failed else ExitCode.DONE
+    return CliExitCode.FOUND if failed else CliExitCode.DONE
 
 
 def _checked(job: CheckedJob, source: str, facts: CheckedFacts) -> Checked:
@@ -104,7 +102,7 @@ def _command(line: str) -> CheckedJob:
     try:
         job = job_of_command(line)
     except ValueError as error:
-        raise UsageError(f"--command: {error}.") from error
+        raise CliUsageError(f"--command: {error}.") from error
     if not any(launch.program in LAUNCHERS for role in job.roles for launch in role.launches):
         complain(f"--command: no launcher is recognized, so few rules apply. Known are {listed(sorted(LAUNCHERS))}.")
     return job
@@ -121,7 +119,7 @@ def _understood(file: str) -> Iterator[None]:
         yield
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or "it is nested too deeply"
-        raise UsageError(f"{_source(file)} has no manifests that can be read: {reason}.") from error
+        raise CliUsageError(f"{_source(file)} has no manifests that can be read: {reason}.") from error
 
 
 def _jobs_of(file: str, documents: Mapping[str, Sequence[object]]) -> list[CheckedJob]:
@@ -144,7 +142,7 @@ def _text(file: str) -> str:
     except OSError as error:
         raise UnknownError(f"{_source(file)} cannot be read: {error.strerror}.") from error
     if len(data) > _MAX_BYTES:
-        raise UsageError(f"{_source(file)} is larger than {_MAX_BYTES // 2**20} MiB.")
+        raise CliUsageError(f"{_source(file)} is larger than {_MAX_BYTES // 2**20} MiB.")
     return data.decode()
 
 
@@ -171,7 +169,7 @@ async def _live(
 async def _manifest(backend: Backend, kind: CheckedKind, where: str, name: str) -> CheckedJob:
     document = await backend.manifest(SHAPES[kind].resource, where, name)
     if document is None:
-        raise UsageError(f"{kind} {name}: a supervisor's address shows no manifests. Use --kubeconfig or --context.")
+        raise CliUsageError(f"{kind} {name}: a supervisor's address shows no manifests. Use --kubeconfig or --context.")
     return await _job(backend, document)
 
 
@@ -228,14 +226,14 @@ def _names_of_kinds() -> Iterator[tuple[str, CheckedKind]]:
 _KINDS = dict(_names_of_kinds())
 
 
-def _show(report: Report, output: Output) -> None:
+def _show(report: CheckReport, output: Output) -> None:
     if output.for_people:
         show(*(_table(report) if output.wide else _sentences(report)), _summary(report))
     else:
         output.value(report, dict.fromkeys(finding.rule for finding in report.findings))
 
 
-def _sentences(report: Report) -> Iterator[Block]:
+def _sentences(report: CheckReport) -> Iterator[Block]:
     for checked in report.jobs:
         for finding in checked.findings:
             yield f"{checked.job} ({checked.source}): {finding.severity} {finding.rule}, at {finding.where}"
@@ -244,7 +242,7 @@ def _sentences(report: Report) -> Iterator[Block]:
             yield ""
 
 
-def _table(report: Report) -> Iterator[Block]:
+def _table(report: CheckReport) -> Iterator[Block]:
     heads = ("SEVERITY", "RULE", "JOB", "SOURCE", "WHERE", "PROBLEM", "FIX")
     rows = [
         (finding.severity, finding.rule, checked.job, checked.source, finding.where, finding.problem, finding.fix)
@@ -256,7 +254,7 @@ def _table(report: Report) -> Iterator[Block]:
         yield ""
 
 
-def _summary(report: Report) -> str:
+def _summary(report: CheckReport) -> str:
     jobs = f"{len(report.jobs)} job{'' if len(report.jobs) == 1 else 's'}"
     found = [
         f"{number} {severity}{'' if number == 1 else 's'}"

@@ -1,9 +1,9 @@
-"""The backend for a cluster: reads its custom resources and requests drills by Events, with the user's permissions."""
+"""The backend for a cluster: reads its custom resources, and writes Events and annotations as the user."""
 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,22 +11,27 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from job_supervisor.cli import cluster_history
-from job_supervisor.cli.backend import Subject
-from job_supervisor.cli.cluster_requests import ask_job, drain_node, undrain_node
+from job_supervisor.cli.backend import DrillSubject, Past, SeenStatus
+from job_supervisor.cli.cluster_status import (
+    CORE_EVENTS,
+    EVENTS,
+    Placements,
+    labelled,
+    named_object,
+    past_events,
+    placements_by_job,
+    status_of,
+)
 from job_supervisor.cli.errors import (
+    AnswerNotUnderstoodError,
     CliError,
+    CliSettingError,
+    CliUsageError,
     DeniedError,
     NotNowError,
-    NotUnderstoodError,
-    SettingError,
     UnknownError,
     UnreachableError,
-    UsageError,
 )
-from job_supervisor.cli.history import Past
-from job_supervisor.cli.resource_status import Placements, status_of
-from job_supervisor.cli.status import Status
 from servicekit.bounds import one_line
 from servicekit.clock import Clock
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
@@ -42,16 +47,15 @@ from servicekit.kubernetes.errors import (
 )
 from servicekit.kubernetes.objects import Metadata, Object, ObjectKey, UnreadObject
 from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.annotations import DRAIN, DRAIN_AT, DRAIN_CORDONED, STOP, SUSPEND
 from supervisor.cluster.objects import NODES, PODS, pod_or_outline
-from supervisor.domain.ids import JobName, kind_of, namespace
+from supervisor.domain.ids import JobName, bare_name, kind_of, namespace
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import EVENT_REASON, LEAD_ANNOTATION, NoticeState, ReclaimNotice, SubjectKind, explained
 from supervisor.store.codec import JOBS, NOTICES, StoredRecord, read_job, read_notice
 
-_EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
-_CORE_EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)
 _CORE_NAMES = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
-"""Both APIs store the same objects. Supervisors may create the new ones, users of a namespace often the core ones."""
+"""The names of fields in the core API of Events."""
 
 _NODE_EVENTS_NAMESPACE = "default"
 """The API server accepts Events about nodes only there."""
@@ -72,8 +76,20 @@ _STREAMS = (
 T = TypeVar("T", bound=Object)
 
 
-class _Object(msgspec.Struct, frozen=True):
-    metadata: Metadata
+_ANNOTATIONS = {RequestKind.SUSPEND: SUSPEND, RequestKind.STOP: STOP}
+
+
+class _DrainableMetadata(Metadata, frozen=True, rename="camel"):
+    annotations: Mapping[str, str] | None = None
+
+
+class _DrainableSpec(msgspec.Struct, frozen=True):
+    unschedulable: bool = False
+
+
+class _DrainableNode(msgspec.Struct, frozen=True):
+    metadata: _DrainableMetadata
+    spec: _DrainableSpec = _DrainableSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +98,6 @@ class _Manifest:
 
     metadata: Metadata
     document: object
-
-
-def _whole(data: bytes | msgspec.Raw) -> _Manifest:
-    return _Manifest(msgspec.json.decode(data, type=_Object).metadata, msgspec.json.decode(data))
 
 
 class ClusterBackend:
@@ -100,11 +112,8 @@ class ClusterBackend:
         # By the version that the CRDs of earlier supervisors have as well.
         self._notices = ResourceClient(server, NOTICES.of_status, read_notice)
         self._pods = ResourceClient(server, PODS, lambda data: pod_or_outline(data, frozenset()), chosen)
-        self._nodes = ResourceClient(server, NODES, lambda data: msgspec.json.decode(data, type=_Object))
-        self._events, self._core_events = (
-            ResourceClient(server, kind, lambda data: msgspec.json.decode(data, type=_Object))
-            for kind in (_EVENTS, _CORE_EVENTS)
-        )
+        self._nodes = ResourceClient(server, NODES, named_object)
+        self._events, self._core_events = (ResourceClient(server, kind, named_object) for kind in (EVENTS, CORE_EVENTS))
 
     @classmethod
     @asynccontextmanager
@@ -112,35 +121,50 @@ class ClusterBackend:
         """Connects by that kubeconfig and context, as this pod, or by `~/.kube/config`.
 
         Raises:
-            UsageError: None of them exists.
-            SettingError: The kubeconfig is not usable.
+            CliUsageError: None of them exists.
+            CliSettingError: The kubeconfig is not usable.
         """
         clock = ClusterClock(Clock())
         try:
             server = await ApiServer.connect(kubeconfig, _CALL_SECONDS, context, on_date=clock.observe)
         except MissingConfigurationError as error:
-            raise UsageError(f"There is {error}. {_HINT}") from error
+            raise CliUsageError(f"There is {error}. {_HINT}") from error
         except ConfigurationError as error:
-            raise SettingError(f"There is {error}. {_HINT}") from error
+            raise CliSettingError(f"There is {error}. {_HINT}") from error
         try:
             yield cls(server, clock, namespace)
         finally:
             await server.close()
 
-    async def status(self) -> Status:
+    async def status(self) -> SeenStatus:
         """See `Backend`."""
         try:
             jobs = await self._jobs.list()
         except ApiError as error:
             raise self._cli_error(error, "SupervisedJobs") from error
         unseen = [_STREAMS, *_unread("SupervisedJob", jobs.unread)]
-        noticed, placements = await self._noticed(unseen), await self._placements(unseen)
+        noticed: list[StoredRecord[ReclaimNotice]] = []
+        try:
+            notices = await self._notices.list()
+            unseen.extend(_unread("ReclaimNotice", notices.unread))
+            noticed = notices.objects
+        except RefusedError:  # Notices are cluster-scoped, and the user's permissions may be those of a namespace.
+            unseen.append("notices: you may not list ReclaimNotices.")
+        except ApiError as error:
+            raise self._cli_error(error, "ReclaimNotices") from error
+        placements: Placements = {}
+        try:
+            placements = await placements_by_job(self._server, self._chosen)
+        except ApiError:
+            unseen.append("which nodes the pods of jobs are on: you may not list pods.")
         return status_of(jobs.objects, noticed, placements, self._clock.now(), unseen)
 
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
         """See `Backend`."""
         where = ObjectKey(namespace or self._namespace or self._server.namespace, name)
-        client = ResourceClient(self._server, resource, _whole)
+        client = ResourceClient(
+            self._server, resource, lambda data: _Manifest(named_object(data).metadata, msgspec.json.decode(data))
+        )
         try:
             return (await client.get(where)).document
         except NotFoundError as error:
@@ -151,110 +175,136 @@ class ClusterBackend:
     async def labelled(self, selector: str) -> Container[JobName]:
         """See `Backend`."""
         try:
-            return await cluster_history.labelled(self._server, self._namespace, selector)
+            return await labelled(self._server, self._namespace, selector)
         except ApiError as error:
             raise self._cli_error(error, f"jobs by the labels {selector!r}") from error
 
-    async def past(self, status: Status, job: JobName | None) -> Past:  # noqa: ARG002 - the API server filters no jobs
+    async def past(self, status: SeenStatus, job: JobName | None) -> Past:  # noqa: ARG002 - the API server filters no jobs
         """See `Backend`."""
         try:
-            return Past(entries=await cluster_history.events(self._server, self._namespace))
+            return Past(entries=await past_events(self._server, self._namespace))
         except RefusedError:
             status.unseen.append("decisions before the present ones: you may not list Events.")
             return Past()
         except ApiError as error:
             raise self._cli_error(error, "Events") from error
 
-    async def subject(self, text: str) -> Subject:
+    async def subject(self, text: str) -> DrillSubject:
         """See `Backend`; a bare name means a node if there is one of that name, else a pod."""
         kind, slash, name = text.partition("/")
         if slash and kind not in set(SubjectKind):
-            raise UsageError(f"{text!r} is neither node/NAME nor pod/NAME.")
-        if kind == SubjectKind.POD:
-            return self._pod_subject(name)
-        if slash or await self._has_node(text):
-            return Subject(kind=SubjectKind.NODE, name=name if slash else text)
-        return self._pod_subject(text)
+            raise CliUsageError(f"{text!r} is neither node/NAME nor pod/NAME.")
+        if kind != SubjectKind.POD and (slash or await self._has_node(text)):
+            return DrillSubject(kind=SubjectKind.NODE, name=name if slash else text)
+        pod = name if kind == SubjectKind.POD else text
+        qualified = pod if "/" in pod else f"{self._namespace or self._server.namespace}/{pod}"
+        return DrillSubject(kind=SubjectKind.POD, name=qualified)
 
-    async def begin(self, subject: Subject, lead: float, by: str) -> None:
+    async def begin(self, subject: DrillSubject, lead: float, by: str) -> None:
         """See `Backend`."""
-        uid = await self._ask(subject, lead, by)
-        until = time.monotonic() + _ACCEPT_SECONDS
-        while time.monotonic() < until:
-            if uid in {each.subject.uid for each in await self._drills()}:
-                return
-            await asyncio.sleep(_POLL_SECONDS)
-        raise NotNowError(
+        uid = await self._write_event(subject, lead, by)
+
+        async def has_begun() -> bool:
+            return uid in {each.subject.uid for each in await self._active() if each.simulated}
+
+        await self._until(
+            has_begun,
             f"The drill was requested, but no supervisor started it within {_ACCEPT_SECONDS:g} s. Does one lead? "
-            "The drill may still start; `simulate --end` cancels it."
+            "The drill may still start; `simulate --end` cancels it.",
         )
 
-    async def end(self, subject: Subject | None) -> list[Subject]:
+    async def end(self, subject: DrillSubject | None) -> list[DrillSubject]:
         """See `Backend`."""
-        drills = await self._drills()
-        found = [Subject(kind=each.subject.kind, name=each.subject.name) for each in drills]
+        drills = [each.subject for each in await self._active() if each.simulated]
+        found = [DrillSubject(kind=each.kind, name=each.name) for each in drills]
         ended = [each for each in found if subject in (None, each)]
         for one in ended:
-            await self._ask(one, 0.0, "")
+            await self._write_event(one, 0.0, "")
         return ended
 
     async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:
-        """See `Backend`."""
-        what = kind_of(job)
+        """See `Backend`; annotates the object of the job, and None removes every request."""
+        # Imported here: the kinds' code is not needed for anything else.
+        from supervisor.jobs.registry import resources  # noqa: PLC0415
+
+        resource = resources().get(kind_of(job))
+        if resource is None:
+            raise CliUsageError(
+                f"{job} was started by kubeai-run: ask the supervisor itself, with --address and --token-file."
+            )
+        annotations: dict[str, str | None] = dict.fromkeys(_ANNOTATIONS.values())
+        if kind is not None:
+            annotations = {_ANNOTATIONS[kind]: f"{by}: {reason}"}
+        client = ResourceClient(self._server, resource, named_object)
         try:
-            await ask_job(self._server, job, kind, by, reason)
+            found = await client.get(ObjectKey(namespace(job), bare_name(job)))
+            await client.merge(found, {}, metadata={"annotations": annotations})
         except ApiError as error:
-            raise self._cli_error(error, f"{what}s in the namespace {namespace(job)}", "get and patch") from error
-        until = time.monotonic() + _ACCEPT_SECONDS
-        while time.monotonic() < until:
+            what = f"{kind_of(job)}s in the namespace {namespace(job)}"
+            raise self._cli_error(error, what, "get and patch") from error
+
+        async def is_known() -> bool:
             known = next((each.request for each in (await self.status()).jobs if each.job == job), None)
-            if kind is (None if known is None else known.kind):
-                return
-            await asyncio.sleep(_POLL_SECONDS)
-        raise NotNowError(
+            return kind is (None if known is None else known.kind)
+
+        await self._until(
+            is_known,
             f"{job} is annotated, but no supervisor has acted on it within {_ACCEPT_SECONDS:g} s. Does one lead? "
-            "The next one does."
+            "The next one does.",
         )
 
-    async def drain(self, node: Subject, lead: float, by: str, reason: str) -> None:
-        """See `Backend`."""
+    async def drain(self, node: DrillSubject, lead: float, by: str, reason: str) -> None:
+        """See `Backend`; annotates and cordons the node."""
         text = f"{by}: {reason}" if reason else by
-        at = datetime.fromtimestamp(self._clock.now() + lead, UTC)
-        with self._changing_node(node):
-            await drain_node(self._server, node.name, at, text)
+        until = datetime.fromtimestamp(self._clock.now() + lead, UTC)
+        with self._changing_node(node) as nodes:
+            found = await nodes.get(ObjectKey("", node.name))
+            annotations = {DRAIN: text, DRAIN_AT: until.isoformat(timespec="seconds")}
+            if not found.spec.unschedulable:
+                annotations[DRAIN_CORDONED] = "true"
+            await nodes.merge(found, {"spec": {"unschedulable": True}}, metadata={"annotations": annotations})
         await self._until_drained(node, text)
 
-    async def undrain(self, node: Subject) -> None:
-        """See `Backend`."""
-        with self._changing_node(node):
-            await undrain_node(self._server, node.name)
+    async def undrain(self, node: DrillSubject) -> None:
+        """See `Backend`; removes the annotations of the drain, and the cordon if it came with the drain."""
+        with self._changing_node(node) as nodes:
+            found = await nodes.get(ObjectKey("", node.name))
+            cordoned_here = DRAIN_CORDONED in (found.metadata.annotations or {})
+            spec = {"spec": {"unschedulable": None}} if cordoned_here else {}
+            annotations = dict.fromkeys((DRAIN, DRAIN_AT, DRAIN_CORDONED))
+            await nodes.merge(found, spec, metadata={"annotations": annotations})
         await self._until_drained(node, None)
 
-    async def _until_drained(self, node: Subject, message: str | None) -> None:
-        """Waits until a supervisor has stored the drain with that message, or its end."""
-        until = time.monotonic() + _ACCEPT_SECONDS
-        while time.monotonic() < until:
-            noticed = await self._active()
-            found = [each.message for each in noticed if each.drains and each.subject.name == node.name]
-            if found == ([] if message is None else [message]):
-                return
-            await asyncio.sleep(_POLL_SECONDS)
-        raise NotNowError(
-            f"Node {node.name} is annotated, but no supervisor has acted on it within {_ACCEPT_SECONDS:g} s. Does one "
-            "lead? The next one does."
-        )
-
     @contextmanager
-    def _changing_node(self, node: Subject) -> Iterator[None]:
+    def _changing_node(self, node: DrillSubject) -> Iterator[ResourceClient[_DrainableNode]]:
         try:
-            yield
+            yield ResourceClient(self._server, NODES, lambda data: msgspec.json.decode(data, type=_DrainableNode))
         except NotFoundError as error:
             raise UnknownError(f"There is no node {node.name}.") from error
         except ApiError as error:
             raise self._cli_error(error, "nodes", "get and patch") from error
 
-    async def _drills(self) -> list[ReclaimNotice]:
-        return [each for each in await self._active() if each.simulated]
+    async def _until_drained(self, node: DrillSubject, message: str | None) -> None:
+        """Waits until a supervisor has stored the drain with that message, or its end."""
+
+        async def is_stored() -> bool:
+            noticed = await self._active()
+            found = [each.message for each in noticed if each.drains and each.subject.name == node.name]
+            return found == ([] if message is None else [message])
+
+        await self._until(
+            is_stored,
+            f"Node {node.name} is annotated, but no supervisor has acted on it within {_ACCEPT_SECONDS:g} s. Does one "
+            "lead? The next one does.",
+        )
+
+    async def _until(self, accepted: Callable[[], Awaitable[bool]], complaint: str) -> None:
+        until = time.monotonic() + _ACCEPT_SECONDS
+        while time.monotonic() < until:
+            if await accepted():
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+        raise NotNowError(complaint)
 
     async def _active(self) -> list[ReclaimNotice]:
         try:
@@ -264,10 +314,24 @@ class ClusterBackend:
         notices = [each.value for each in records if each.value is not None]
         return [each for each in notices if each.state is NoticeState.ACTIVE]
 
-    async def _ask(self, subject: Subject, lead: float, by: str) -> str:
-        """Writes the Event; returns the uid of the object that it regards."""
-        regarding, namespace = await self._regarding(subject)
-        key = ObjectKey(namespace, f"{regarding['name']}.drill-{secrets.token_hex(5)}")
+    async def _write_event(self, subject: DrillSubject, lead: float, by: str) -> str:
+        """Writes the Event that starts a drill, or with a lead of 0 ends it; returns the uid of its object."""
+        if subject.kind is SubjectKind.NODE:
+            node = await self._one(self._nodes, ObjectKey("", subject.name), "node")
+            uid: str = node.metadata.uid
+            regarding = {"apiVersion": "v1", "kind": "Node", "name": subject.name, "uid": uid}
+            space = _NODE_EVENTS_NAMESPACE
+        else:
+            space, _, name = subject.name.partition("/")
+            pod = await self._one(self._pods, ObjectKey(space, name), "pod")
+            if not pod.opted_in:
+                raise CliUsageError(f"The pod {subject.name} is not opted in: the supervisor would ignore the drill.")
+            if pod.deleted_at is not None:
+                raise CliUsageError(f"The pod {subject.name} is being deleted.")
+            uid = pod.metadata.uid
+            regarding = {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": space, "uid": uid}
+        key = ObjectKey(space, f"{regarding['name']}.drill-{secrets.token_hex(5)}")
+        annotations = {LEAD_ANNOTATION: f"{lead:g}"}
         content = {
             "regarding": regarding,
             "reason": EVENT_REASON,
@@ -279,32 +343,14 @@ class ClusterBackend:
             "reportingInstance": "job-supervisor",
         }
         try:
-            await self._write(key, content, {LEAD_ANNOTATION: f"{lead:g}"})
+            try:
+                await self._events.create(key, content, annotations=annotations)
+            except RefusedError:
+                renamed = {_CORE_NAMES.get(name, name): value for name, value in content.items()}
+                await self._core_events.create(key, renamed, annotations=annotations)
         except ApiError as error:
-            raise self._cli_error(error, f"Events in the namespace {namespace}", "create") from error
-        return regarding["uid"]
-
-    async def _write(self, key: ObjectKey, content: Mapping[str, object], annotations: Mapping[str, str]) -> None:
-        try:
-            await self._events.create(key, content, annotations=annotations)
-        except RefusedError:
-            renamed = {_CORE_NAMES.get(name, name): value for name, value in content.items()}
-            await self._core_events.create(key, renamed, annotations=annotations)
-
-    async def _regarding(self, subject: Subject) -> tuple[dict[str, str], str]:
-        """The object that the Event regards, and the namespace of the Event."""
-        if subject.kind is SubjectKind.NODE:
-            node = await self._one(self._nodes, ObjectKey("", subject.name), "node")
-            regarding = {"apiVersion": "v1", "kind": "Node", "name": subject.name, "uid": node.metadata.uid}
-            return regarding, _NODE_EVENTS_NAMESPACE
-        namespace, _, name = subject.name.partition("/")
-        pod = await self._one(self._pods, ObjectKey(namespace, name), "pod")
-        if not pod.opted_in:
-            raise UsageError(f"The pod {subject.name} is not opted in: the supervisor would ignore the drill.")
-        if pod.deleted_at is not None:
-            raise UsageError(f"The pod {subject.name} is being deleted.")
-        uid = pod.metadata.uid
-        return {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace, "uid": uid}, namespace
+            raise self._cli_error(error, f"Events in the namespace {space}", "create") from error
+        return uid
 
     async def _one(self, collection: ResourceClient[Any], key: ObjectKey, what: str) -> Any:
         try:
@@ -324,34 +370,6 @@ class ClusterBackend:
         except ApiError as error:
             raise self._cli_error(error, "nodes", "get") from error
 
-    def _pod_subject(self, name: str) -> Subject:
-        namespace, slash, bare = name.partition("/")
-        if slash:
-            return Subject(kind=SubjectKind.POD, name=f"{namespace}/{bare}")
-        return Subject(kind=SubjectKind.POD, name=f"{self._namespace or self._server.namespace}/{name}")
-
-    async def _noticed(self, unseen: list[str]) -> list[StoredRecord[ReclaimNotice]]:
-        """Empty for a user whose permissions are limited to a namespace: notices are cluster-scoped."""
-        try:
-            listed = await self._notices.list()
-        except RefusedError:
-            unseen.append("notices: you may not list ReclaimNotices.")
-            return []
-        except ApiError as error:
-            raise self._cli_error(error, "ReclaimNotices") from error
-        unseen.extend(_unread("ReclaimNotice", listed.unread))
-        return listed.objects
-
-    async def _placements(self, unseen: list[str]) -> Placements:
-        # Imported here: the kinds' code is not needed for anything else, and takes half a second to load.
-        from job_supervisor.cli.cluster_placements import placements_by_job  # noqa: PLC0415
-
-        try:
-            return await placements_by_job(self._server, self._chosen)
-        except ApiError:
-            unseen.append("which nodes the pods of jobs are on: you may not list pods.")
-            return {}
-
     def _cli_error(self, error: ApiError, what: str, verb: str = "list") -> CliError:
         match error:
             case NotFoundError():
@@ -362,7 +380,7 @@ class ClusterBackend:
                 elsewhere = "" if self._namespace or verb != "list" else " Or use --namespace to ask for one namespace."
                 return DeniedError(f"You may not {verb} {what}: {error}.{elsewhere}")
             case UnreadableError():
-                return NotUnderstoodError(f"{error}: its version may differ from this command's.")
+                return AnswerNotUnderstoodError(f"{error}: its version may differ from this command's.")
             case ApiUnavailableError():
                 return UnreachableError(f"The API server does not answer: {error}.")
             case _:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from job_supervisor.cli.errors import DeniedError, UnreachableError, UsageError
+from job_supervisor.cli.errors import CliUsageError, DeniedError, UnreachableError
 from supervisor.identity.tokens import SECRET_FILE, SecretError, Tokens
 
 ENDPOINTS_FILE = "endpoints.json"
@@ -36,7 +36,7 @@ def endpoints(directory: Path) -> ServedEndpoints:
     Raises:
         UnreachableError: No supervisor has served from it.
         DeniedError: The file with the address may not be read.
-        UsageError: That file is damaged.
+        CliUsageError: That file is damaged.
     """
     try:
         return msgspec.json.decode((directory / ENDPOINTS_FILE).read_bytes(), type=ServedEndpoints)
@@ -45,7 +45,7 @@ def endpoints(directory: Path) -> ServedEndpoints:
     except PermissionError as error:
         raise DeniedError(_not_yours(directory)) from error
     except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"{directory / ENDPOINTS_FILE} cannot be read: {error}") from error
+        raise CliUsageError(f"{directory / ENDPOINTS_FILE} cannot be read: {error}") from error
 
 
 def token_maker(directory: Path) -> Callable[[], str]:
@@ -73,9 +73,9 @@ def token_file(file: Path) -> Callable[[], str]:
         try:
             token = file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"The token cannot be read: {error}") from error
+            raise CliUsageError(f"The token cannot be read: {error}") from error
         if not token:
-            raise UsageError(f"{file} is empty: it should contain a token.")
+            raise CliUsageError(f"{file} is empty: it should contain a token.")
         return token
 
     return read

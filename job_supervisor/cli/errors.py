@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 
-class ExitCode(IntEnum):
+class CliExitCode(IntEnum):
     """Codes above 63 are those of sysexits.h."""
 
     DONE = 0
@@ -21,46 +21,46 @@ class ExitCode(IntEnum):
 class CliError(Exception):
     """The message is complete, and printed as it is."""
 
-    code = ExitCode.NOT_UNDERSTOOD
+    code = CliExitCode.NOT_UNDERSTOOD
 
 
-class UsageError(CliError):
+class CliUsageError(CliError):
     """The arguments are wrong."""
 
-    code = ExitCode.USAGE
+    code = CliExitCode.USAGE
 
 
-class SettingError(CliError):
+class CliSettingError(CliError):
     """A variable of the environment, or a file that it names, is wrong."""
 
-    code = ExitCode.SETTING
+    code = CliExitCode.SETTING
 
 
 class UnknownError(CliError):
     """There is no such job, node or pod."""
 
-    code = ExitCode.UNKNOWN
+    code = CliExitCode.UNKNOWN
 
 
 class UnreachableError(CliError):
     """The supervisor or API server does not answer."""
 
-    code = ExitCode.UNREACHABLE
+    code = CliExitCode.UNREACHABLE
 
 
 class NotNowError(CliError):
     """Try again later."""
 
-    code = ExitCode.NOT_NOW
+    code = CliExitCode.NOT_NOW
 
 
-class NotUnderstoodError(CliError):
+class AnswerNotUnderstoodError(CliError):
     """The server is not trusted, or its answer is not understood."""
 
-    code = ExitCode.NOT_UNDERSTOOD
+    code = CliExitCode.NOT_UNDERSTOOD
 
 
 class DeniedError(CliError):
     """A token is wrong, or permissions are missing."""
 
-    code = ExitCode.DENIED
+    code = CliExitCode.DENIED

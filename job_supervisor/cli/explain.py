@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from job_supervisor.cli.status import Status, going, rank_fault
-from job_supervisor.cli.text import duration, listed
+from job_supervisor.cli.backend import SeenStatus
+from job_supervisor.cli.output import duration, listed
+from supervisor.decide.ranks import RankCounts
 from supervisor.decide.reasons import outcome, remains
 from supervisor.domain.job import AcknowledgementKind
 from supervisor.domain.notice import NoticeClass
@@ -22,7 +23,46 @@ _ACTS = {
 """What ranks do at an agreed step, unless they stop."""
 
 
-def explain(job: JobView, status: Status) -> list[str]:
+def is_drained(notice: NoticeView) -> bool:
+    """Whether a drain's time is over: the node stands empty until somebody ends the drain."""
+    return notice.drains and notice.active and notice.seconds_left == 0
+
+
+def going(notice: NoticeView) -> str:
+    """Says what becomes of the subject, according to whom, as a sentence without its subject and full stop."""
+    when = "at an unknown time" if notice.seconds_left is None else f"in {duration(notice.seconds_left)}"
+    if notice.drains:
+        by = f"drained by {notice.message or 'an operator'}"
+        return f"is {by}" if is_drained(notice) else f"is being {by}, and has to be empty {when}"
+    return f"will be gone {when}, says {notice.source}{' (a drill: the machine stays)' if notice.simulated else ''}"
+
+
+def has_ended(notice: NoticeView) -> str:
+    """Says that the notice has ended."""
+    return "The drain has ended." if notice.drains else f"The notice of {notice.source} has ended."
+
+
+def source_label(notice: NoticeView) -> str:
+    """The source, and that it holds a drill or announces something that is not sudden."""
+    if notice.simulated:
+        return f"{notice.source} (drill)"
+    if notice.drains:
+        return f"{notice.source} (drain)"
+    return notice.source if notice.notice_class is NoticeClass.SUDDEN else f"{notice.source} ({notice.notice_class})"
+
+
+def rank_fault(ranks: RankCounts) -> str:
+    """Why nobody can answer a STOP for the job, as a sentence; empty if rank 0 can, or if nothing is known."""
+    if ranks.processes and not ranks.ranked:
+        return f"No process is rank 0: none of the {ranks.processes} that are connected knows its rank."
+    if ranks.processes and not ranks.zeros:
+        return f"No process is rank 0: {ranks.processes} are connected, and none of them is it."
+    if ranks.zeros > 1:
+        return f"{ranks.zeros} processes say that they are rank 0: the first one to answer ends the run of all."
+    return ""
+
+
+def explain(job: JobView, status: SeenStatus) -> list[str]:
     return [
         *_phase(job),
         *_missing_hosts(job),
@@ -107,7 +147,7 @@ def _missing_hosts(job: JobView) -> Iterator[str]:
         yield f"  and {len(job.missing_hosts) - len(shown)} more hosts, listed with -o json"
 
 
-def _noticed_hosts(job: JobView, status: Status) -> Iterator[str]:
+def _noticed_hosts(job: JobView, status: SeenStatus) -> Iterator[str]:
     known = status.by_id
     found = [(host, known.get(host.notice)) for host in status.hosts_of(job) if host.notice is not None]
     if not found:
@@ -129,7 +169,7 @@ def _noticed_host(host: HostView, notice: NoticeView | None) -> str:
     return f"{host.host}{place} {going(msgspec.structs.replace(notice, seconds_left=host.seconds_left))}."
 
 
-def _ahead(job: JobView, status: Status) -> Iterator[str]:
+def _ahead(job: JobView, status: SeenStatus) -> Iterator[str]:
     """The notices on the job's hosts that change nothing yet."""
     for notice in status.by_id.values():
         if not notice.active or notice.acted_on or job.job not in notice.jobs:
@@ -180,7 +220,7 @@ def _coverage(job: JobView) -> Iterator[str]:
         yield f"  {fault} Pass rank= to init() or set RANK."
 
 
-def _limits(job: JobView, status: Status) -> Sequence[str]:
+def _limits(job: JobView, status: SeenStatus) -> Sequence[str]:
     return [] if job.over else [f"Not visible: {limit}" for limit in status.unseen]
 
 

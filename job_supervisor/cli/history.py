@@ -4,9 +4,9 @@ from collections.abc import Container, Iterator, Sequence
 
 import msgspec
 
-from job_supervisor.cli.explain import acknowledgement_sentence
-from job_supervisor.cli.status import Status, has_ended
-from job_supervisor.cli.text import duration
+from job_supervisor.cli.backend import Past, PastEntry, SeenStatus
+from job_supervisor.cli.explain import acknowledgement_sentence, has_ended
+from job_supervisor.cli.output import duration
 from supervisor.decide.reasons import outcome
 from supervisor.domain.ids import JobName
 from supervisor.observability.views import GroupView, JobView, NoticeView
@@ -15,29 +15,7 @@ _SAME_SECONDS = 2.0
 _DECISIONS = ("Stopping", "Shrinking")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened; `at` is Unix seconds, `jobs` are the jobs that it concerned."""
-
-    at: float
-    subject: str
-    what: str
-    text: str
-    jobs: list[JobName] = []
-
-
-class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend knows of the past beside its status.
-
-    `since`: the instant (Unix seconds) since which a supervisor has kept `entries` as its timeline, in the order of
-    time; None if they are single decisions, such as those that Events tell. `is_cut`: its earliest are left out.
-    """
-
-    entries: Sequence[Entry] = ()
-    since: float | None = None
-    is_cut: bool = False
-
-
-def history_of(status: Status, past: Past, job: JobView | None) -> list[Entry]:
+def history_of(status: SeenStatus, past: Past, job: JobView | None) -> list[PastEntry]:
     """What is known of one job or of all, the oldest first."""
     if past.since is None:
         entries = [*past.entries, *_groups(status), *_phases(status), *_notices(status)]
@@ -56,7 +34,7 @@ def history_of(status: Status, past: Past, job: JobView | None) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.at)
 
 
-def horizon(status: Status, past: Past) -> list[str]:
+def horizon(status: SeenStatus, past: Past) -> list[str]:
     """Sentences that tell how far back the history goes."""
     kept = (
         "Ended notices and jobs are listed for as long as the supervisor keeps them (24 h by default); of several "
@@ -83,7 +61,7 @@ def horizon(status: Status, past: Past) -> list[str]:
     return [decisions, kept]
 
 
-def _completed(entry: Entry, status: Status) -> Entry:
+def _completed(entry: PastEntry, status: SeenStatus) -> PastEntry:
     """An entry of a timeline with the jobs that it concerns, and with what came of the decision that it tells."""
     kind, _, name = entry.subject.partition("/")
     if kind != "job":
@@ -102,14 +80,14 @@ def _completed(entry: Entry, status: Status) -> Entry:
     return msgspec.structs.replace(entry, text=text, jobs=[JobName(name)])
 
 
-def _groups(status: Status) -> Iterator[Entry]:
+def _groups(status: SeenStatus) -> Iterator[PastEntry]:
     for group in status.groups:
         at = status.now - group.age_seconds
         what = "Stopping" if group.outcome == "stopped" else "Shrinking"
-        yield Entry(at=at, subject=f"job/{group.job}", what=what, text=_outcome(group), jobs=[group.job])
+        yield PastEntry(at=at, subject=f"job/{group.job}", what=what, text=_outcome(group), jobs=[group.job])
         if group.suspended and group.suspended_seconds is not None:
             at = status.now - group.suspended_seconds
-            yield Entry(
+            yield PastEntry(
                 at=at, subject=f"job/{group.job}", what="Suspended", text="Its hosts are free.", jobs=[group.job]
             )
 
@@ -131,7 +109,7 @@ def _consequences(group: GroupView) -> Iterator[str]:
         yield f"It was suspended for {duration(group.suspended_seconds)}."
 
 
-def _phases(status: Status) -> Iterator[Entry]:
+def _phases(status: SeenStatus) -> Iterator[PastEntry]:
     """The registration, the present phase and the last acknowledgement of each job.
 
     Only the latest reason of a phase is known, which may be later than the phase's beginning.
@@ -140,26 +118,26 @@ def _phases(status: Status) -> Iterator[Entry]:
         subject, jobs = f"job/{job.job}", [job.job]
         if job.age_seconds is not None:
             at = status.now - job.age_seconds
-            yield Entry(at=at, subject=subject, what="Registered", text="The supervisor knows the job.", jobs=jobs)
+            yield PastEntry(at=at, subject=subject, what="Registered", text="The supervisor knows the job.", jobs=jobs)
         answer = job.acknowledgement
         if answer is not None and answer.age_seconds is not None:
             text = acknowledgement_sentence(msgspec.structs.replace(answer, age_seconds=None))
-            yield Entry(at=status.now - answer.age_seconds, subject=subject, what="Answer", text=text, jobs=jobs)
+            yield PastEntry(at=status.now - answer.age_seconds, subject=subject, what="Answer", text=text, jobs=jobs)
         if job.since_seconds is not None:
             at, text = status.now - job.since_seconds, f"The latest reason: {job.reason}"
-            yield Entry(at=at, subject=subject, what=job.phase, text=text, jobs=jobs)
+            yield PastEntry(at=at, subject=subject, what=job.phase, text=text, jobs=jobs)
 
 
-def _notices(status: Status) -> Iterator[Entry]:
+def _notices(status: SeenStatus) -> Iterator[PastEntry]:
     for notice in status.by_id.values():
         subject = f"{notice.kind}/{notice.subject}"
         jobs = [job.job for job in status.jobs if _concerns(notice.subject, notice.jobs, job)]
         if notice.age_seconds is not None:
             at, text = status.now - notice.age_seconds, _announced(notice)
-            yield Entry(at=at, subject=subject, what="noticed", text=text, jobs=jobs)
+            yield PastEntry(at=at, subject=subject, what="noticed", text=text, jobs=jobs)
         if notice.ended_seconds is not None:
             at = status.now - notice.ended_seconds
-            yield Entry(at=at, subject=subject, what=notice.state.value, text=has_ended(notice), jobs=jobs)
+            yield PastEntry(at=at, subject=subject, what=notice.state.value, text=has_ended(notice), jobs=jobs)
 
 
 def _announced(notice: NoticeView) -> str:
@@ -178,9 +156,9 @@ def _concerns(subject: str, noted: Container[JobName], job: JobView) -> bool:
     return subject.rpartition("/")[2] in hosts
 
 
-def _without_repetition(entries: Sequence[Entry]) -> Iterator[Entry]:
+def _without_repetition(entries: Sequence[PastEntry]) -> Iterator[PastEntry]:
     """A group and the present phase of its job tell of the same decision: the first one counts."""
-    told: dict[tuple[str, str], Entry] = {}
+    told: dict[tuple[str, str], PastEntry] = {}
     for entry in entries:
         last = told.get((entry.subject, entry.what))
         if last is None or entry.at - last.at > _SAME_SECONDS:

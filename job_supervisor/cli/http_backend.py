@@ -12,18 +12,16 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from job_supervisor.cli.backend import Subject
+from job_supervisor.cli.backend import DrillSubject, Past, PastEntry, SeenStatus
 from job_supervisor.cli.errors import (
+    AnswerNotUnderstoodError,
     CliError,
+    CliUsageError,
     DeniedError,
     NotNowError,
-    NotUnderstoodError,
     UnknownError,
     UnreachableError,
-    UsageError,
 )
-from job_supervisor.cli.history import Entry, Past
-from job_supervisor.cli.status import Status
 from servicekit.address import is_loopback
 from servicekit.faults import connect_error_reason
 from servicekit.kubernetes.client import Resource
@@ -38,11 +36,11 @@ _NODE, _POD = "node/", "pod/"
 T = TypeVar("T")
 
 _BY_STATUS: Mapping[int, type[CliError]] = {
-    400: UsageError,
+    400: CliUsageError,
     401: DeniedError,
     403: DeniedError,
     404: UnknownError,
-    405: NotUnderstoodError,
+    405: AnswerNotUnderstoodError,
     409: UnknownError,
     429: NotNowError,
     503: NotNowError,
@@ -56,7 +54,7 @@ _HINTS = {
 }
 
 
-class UnknownCallError(NotUnderstoodError):
+class UnknownCallError(AnswerNotUnderstoodError):
     """The supervisor does not know the call: it is older or newer than this command."""
 
 
@@ -82,18 +80,18 @@ class _Ended(msgspec.Struct, frozen=True):
     ended: list[str]
 
 
-class _Page(Status, frozen=True, kw_only=True):
+class _StatusPage(SeenStatus, frozen=True, kw_only=True):
     """A page of the status; `next` is the position of the following page, None on the last one."""
 
     next: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class SupervisorAddress:
     """A supervisor's URL, and the file with the CAs to trust (PEM); None for the CAs of this machine.
 
     Raises:
-        UsageError: The URL is wrong, or plain HTTP to another machine.
+        CliUsageError: The URL is wrong, or plain HTTP to another machine.
     """
 
     url: str
@@ -101,47 +99,49 @@ class Address:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise UsageError(f"{self.url!r} is not an address: it must begin with http:// or https://.")
+            raise CliUsageError(f"{self.url!r} is not an address: it must begin with http:// or https://.")
         try:
             url = URL(self.url)  # aiohttp connects to this; another parser might find another host.
         except ValueError as error:
-            raise UsageError(f"{self.url!r} is not an address: {error}.") from error
+            raise CliUsageError(f"{self.url!r} is not an address: {error}.") from error
         if url.scheme == "http" and not is_loopback(url.host or ""):
-            raise UsageError("Only https:// is allowed beyond this machine, as every call carries the token.")
+            raise CliUsageError("Only https:// is allowed beyond this machine, as every call carries the token.")
 
     def ssl_context(self) -> ssl.SSLContext:
         """The TLS context for a connection.
 
         Raises:
-            UsageError: The CA file cannot be used.
+            CliUsageError: The CA file cannot be used.
         """
         try:
             return ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
         except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"{self.ca_file} contains no usable CA certificate: {error}") from error
+            raise CliUsageError(f"{self.ca_file} contains no usable CA certificate: {error}") from error
 
 
 class HttpBackend:
     """Create it with `open`. `token` is called before each request: short-lived tokens do not outlast a `--watch`."""
 
-    def __init__(self, address: Address, token: Callable[[], str], session: aiohttp.ClientSession) -> None:
+    def __init__(self, address: SupervisorAddress, token: Callable[[], str], session: aiohttp.ClientSession) -> None:
         self._address = address
         self._token = token
         self._session = session
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, address: Address, trusted: ssl.SSLContext, token: Callable[[], str]) -> AsyncIterator[Self]:
+    async def open(
+        cls, address: SupervisorAddress, trusted: ssl.SSLContext, token: Callable[[], str]
+    ) -> AsyncIterator[Self]:
         connector = aiohttp.TCPConnector(ssl=trusted)
         limits = aiohttp.ClientTimeout(total=_PATIENCE_SECONDS)
         async with aiohttp.ClientSession(connector=connector, timeout=limits) as session:
             yield cls(address, token, session)
 
-    async def status(self) -> Status:
+    async def status(self) -> SeenStatus:
         """See `Backend`."""
-        pages = [await self._call("GET", "/v1/status", None, _Page)]
+        pages = [await self._call("GET", "/v1/status", None, _StatusPage)]
         while (after := pages[-1].next) is not None:
-            pages.append(await self._call("GET", f"/v1/status?after={quote(after)}", None, _Page))
+            pages.append(await self._call("GET", f"/v1/status?after={quote(after)}", None, _StatusPage))
         return _joined(pages)
 
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:  # noqa: ARG002 - it shows none
@@ -150,12 +150,12 @@ class HttpBackend:
 
     async def labelled(self, selector: str) -> Container[JobName]:
         """See `Backend`; a supervisor's status has no labels."""
-        raise UsageError(
+        raise CliUsageError(
             f"-l {selector}: labels are those of a cluster's objects, and a supervisor's address does not show them. "
             "Use --kubeconfig or --context."
         )
 
-    async def past(self, status: Status, job: JobName | None) -> Past:
+    async def past(self, status: SeenStatus, job: JobName | None) -> Past:
         """See `Backend`."""
         query = "" if job is None else f"?job={quote(job, safe='')}"
         try:
@@ -163,31 +163,31 @@ class HttpBackend:
         except UnknownCallError:
             status.unseen.append("most of the past: this supervisor is older than the command, and keeps no timeline.")
             return Past()
-        known = [Entry(at=one.at, subject=one.subject, what=one.what, text=one.text) for one in found.entries]
+        known = [PastEntry(at=one.at, subject=one.subject, what=one.what, text=one.text) for one in found.entries]
         return Past(entries=known, since=found.since, is_cut=found.cut)
 
-    async def subject(self, text: str) -> Subject:
+    async def subject(self, text: str) -> DrillSubject:
         """See `Backend`; the supervisor checks later whether it knows an agent of that name."""
         if text.startswith(_POD):
-            raise UsageError("This supervisor knows nodes, by the name of their agent; pods need --kubeconfig.")
-        return Subject(kind=SubjectKind.NODE, name=text.removeprefix(_NODE))
+            raise CliUsageError("This supervisor knows nodes, by the name of their agent; pods need --kubeconfig.")
+        return DrillSubject(kind=SubjectKind.NODE, name=text.removeprefix(_NODE))
 
-    async def begin(self, subject: Subject, lead: float, by: str) -> None:  # noqa: ARG002 - the token says by whom
+    async def begin(self, subject: DrillSubject, lead: float, by: str) -> None:  # noqa: ARG002 - the token says by whom
         """See `Backend`."""
         await self._call("POST", "/v1/drills", {"node": subject.name, "lead_seconds": lead}, dict[str, Any])
 
-    async def end(self, subject: Subject | None) -> list[Subject]:
+    async def end(self, subject: DrillSubject | None) -> list[DrillSubject]:
         """See `Backend`."""
         requested = {"node": None if subject is None else subject.name}
         ended = (await self._call("POST", "/v1/drills/end", requested, _Ended)).ended
-        return [Subject(kind=SubjectKind.NODE, name=name) for name in ended]
+        return [DrillSubject(kind=SubjectKind.NODE, name=name) for name in ended]
 
-    async def drain(self, node: Subject, lead: float, by: str, reason: str) -> None:  # noqa: ARG002 - as above
+    async def drain(self, node: DrillSubject, lead: float, by: str, reason: str) -> None:  # noqa: ARG002 - as above
         """See `Backend`."""
         asked = {"node": node.name, "lead_seconds": lead, "reason": reason}
         await self._call("POST", "/v1/drains", asked, dict[str, Any])
 
-    async def undrain(self, node: Subject) -> None:
+    async def undrain(self, node: DrillSubject) -> None:
         """See `Backend`."""
         await self._call("POST", "/v1/drains/end", {"node": node.name}, _Ended)
 
@@ -215,12 +215,12 @@ class HttpBackend:
         url = self._address.url
         match error:
             case aiohttp.ClientConnectorCertificateError():
-                return NotUnderstoodError(
+                return AnswerNotUnderstoodError(
                     f"The certificate of {url} is not trusted: {error.certificate_error}. Pass its CA with --ca-file, "
                     "and use an --address whose host is in the certificate."
                 )
             case aiohttp.ClientSSLError():
-                return NotUnderstoodError(f"{url} does not speak TLS. Is it http://?")
+                return AnswerNotUnderstoodError(f"{url} does not speak TLS. Is it http://?")
             case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError() | aiohttp.ClientResponseError() if (
                 not isinstance(error, aiohttp.ClientConnectorError)
             ):
@@ -228,7 +228,7 @@ class HttpBackend:
             case TimeoutError():
                 return UnreachableError(f"No answer from {url} within {_PATIENCE_SECONDS:g} s.")
             case aiohttp.InvalidURL():
-                return UsageError(f"{url!r} is not an address.")
+                return CliUsageError(f"{url!r} is not an address.")
             case _:
                 return UnreachableError(f"No supervisor answers at {url}: {connect_error_reason(error)}.")
 
@@ -239,13 +239,13 @@ def _unlike_http(url: str, error: Exception) -> str:
     return f"{url} closed the connection without an answer. Is it https://?"
 
 
-def _joined(pages: Sequence[_Page]) -> Status:
+def _joined(pages: Sequence[_StatusPage]) -> SeenStatus:
     """Joins the pages into one status, as of the first page; a large job may span several."""
     jobs: dict[str, list[JobView]] = {}
     for job in (job for page in pages for job in page.jobs):
         jobs.setdefault(job.job, []).append(job)
     agents = [page.agents for page in pages if page.agents is not None]
-    return Status(
+    return SeenStatus(
         now=pages[0].now,
         jobs=[_one(parts) for parts in jobs.values()],
         notices=[notice for page in pages for notice in page.notices],
@@ -272,8 +272,10 @@ def _refused(status: int, data: bytes) -> CliError:
     except msgspec.MsgspecError:
         refusal = _Refusal()
     if not refusal.error:
-        return NotUnderstoodError(f"The server at that address is not a supervisor: it answered with status {status}.")
-    kind = UnknownCallError if refusal.error == "unknown_call" else _BY_STATUS.get(status, NotUnderstoodError)
+        return AnswerNotUnderstoodError(
+            f"The server at that address is not a supervisor: it answered with status {status}."
+        )
+    kind = UnknownCallError if refusal.error == "unknown_call" else _BY_STATUS.get(status, AnswerNotUnderstoodError)
     hint = _HINTS.get(refusal.error, "")
     return kind(f"The supervisor refused the request: {refusal.message}. {hint}".rstrip())
 
@@ -282,6 +284,6 @@ def _decoded(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        raise NotUnderstoodError(
+        raise AnswerNotUnderstoodError(
             f"The answer of the supervisor is not understood: {error}. {_HINTS['unknown_call']}"
         ) from error

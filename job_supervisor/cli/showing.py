@@ -9,16 +9,12 @@ from datetime import datetime
 
 import msgspec
 
-from job_supervisor.cli.backend import Backend
-from job_supervisor.cli.changes import Event, changes
-from job_supervisor.cli.errors import ExitCode, NotNowError, UnknownError, UnreachableError, UsageError
+from job_supervisor.cli.backend import Backend, PastEntry, SeenStatus
+from job_supervisor.cli.errors import CliExitCode, CliUsageError, NotNowError, UnknownError, UnreachableError
 from job_supervisor.cli.explain import explain
-from job_supervisor.cli.history import Entry, history_of, horizon
-from job_supervisor.cli.nodes import nodes_of, nodes_table
-from job_supervisor.cli.output import Output, complain, job_names, show
-from job_supervisor.cli.overview import overview
-from job_supervisor.cli.status import Status
-from job_supervisor.cli.table import Block, Table
+from job_supervisor.cli.history import history_of, horizon
+from job_supervisor.cli.output import Block, Output, Table, complain, job_names, show
+from job_supervisor.cli.overview import StatusChange, changes, nodes_of, nodes_table, overview
 from supervisor.domain.ids import namespace
 from supervisor.observability.views import JobView
 
@@ -26,7 +22,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 _AWAY = (NotNowError, UnreachableError)
 
 
-async def status(backend: Backend, given: argparse.Namespace) -> ExitCode:
+async def status(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     if given.watch:
         return await _watch(backend, given)
     _show_status(await read_status(backend, given), given)
@@ -37,10 +33,10 @@ async def status(backend: Backend, given: argparse.Namespace) -> ExitCode:
                 _show_status(await read_status(backend, given), given)
             except _AWAY as error:
                 complain(str(error))
-    return ExitCode.DONE
+    return CliExitCode.DONE
 
 
-async def read_status(backend: Backend, given: argparse.Namespace) -> Status:
+async def read_status(backend: Backend, given: argparse.Namespace) -> SeenStatus:
     """The status, limited to the namespace and the labels of the arguments."""
     found = await backend.status()
     jobs = found.jobs
@@ -52,7 +48,7 @@ async def read_status(backend: Backend, given: argparse.Namespace) -> Status:
     return msgspec.structs.replace(found, jobs=jobs)
 
 
-def _show_status(found: Status, given: argparse.Namespace) -> None:
+def _show_status(found: SeenStatus, given: argparse.Namespace) -> None:
     output: Output = given.output
     if not output.for_people:
         output.value(found, job_names([job.job for job in found.jobs]))
@@ -62,7 +58,7 @@ def _show_status(found: Status, given: argparse.Namespace) -> None:
     show(*overview(found, wide=output.wide, namespace=given.namespace), *([""] if given.live else []))
 
 
-async def _watch(backend: Backend, given: argparse.Namespace) -> ExitCode:
+async def _watch(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     before, away = None, ""
     with suppress(asyncio.CancelledError):  # Ctrl-C is how this ends.
         while True:
@@ -79,10 +75,10 @@ async def _watch(backend: Backend, given: argparse.Namespace) -> ExitCode:
                 _show_changes(before, now, given.output)
                 before = now
             await asyncio.sleep(given.interval)
-    return ExitCode.DONE
+    return CliExitCode.DONE
 
 
-def _show_changes(before: Status | None, now: Status, output: Output) -> None:
+def _show_changes(before: SeenStatus | None, now: SeenStatus, output: Output) -> None:
     found = list(changes(before, now))
     if before is None and not found and output.for_people:
         complain("No jobs and no reclaim notices yet. Each change will be a line here.")
@@ -93,7 +89,7 @@ def _show_changes(before: Status | None, now: Status, output: Output) -> None:
             output.value(event, [event.subject])
 
 
-def _event_line(event: Event) -> str:
+def _event_line(event: StatusChange) -> str:
     return f"{_clock(event.at)}  {event.subject}  {event.what}: {event.text}"
 
 
@@ -105,19 +101,19 @@ def _date(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-async def explained(backend: Backend, given: argparse.Namespace) -> ExitCode:
+async def explained(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     found = await read_status(backend, given)
     job = only(found, given.job)
     if given.output.for_people:
         show(*explain(job, found))
-        return ExitCode.DONE
+        return CliExitCode.DONE
     ids = {host.notice for host in found.hosts_of(job)}
     notices = [notice for key, notice in found.by_id.items() if key in ids]
     given.output.value({"job": job, "notices": notices, "unseen": found.unseen}, job_names([job.job]))
-    return ExitCode.DONE
+    return CliExitCode.DONE
 
 
-async def history(backend: Backend, given: argparse.Namespace) -> ExitCode:
+async def history(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     found = await read_status(backend, given)
     job = None if given.job is None else only(found, given.job)
     past = await backend.past(found, None if job is None else job.job)
@@ -127,36 +123,36 @@ async def history(backend: Backend, given: argparse.Namespace) -> ExitCode:
     else:
         value = {"entries": entries, "horizon": known, "unseen": found.unseen}
         given.output.value(value, [entry.subject for entry in entries])
-    return ExitCode.DONE
+    return CliExitCode.DONE
 
 
-def _history_table(entries: Sequence[Entry], *, whole: bool) -> list[Block]:
+def _history_table(entries: Sequence[PastEntry], *, whole: bool) -> list[Block]:
     if not entries:
         return ["Nothing is known to have happened."]
     rows = [(_date(entry.at), entry.subject, entry.what, entry.text) for entry in entries]
     return [Table(("TIME", "SUBJECT", "WHAT", "WHY"), rows, whole=whole), ""]
 
 
-async def nodes(backend: Backend, given: argparse.Namespace) -> ExitCode:
+async def nodes(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     found = await read_status(backend, given)
     known = nodes_of(found)
     if given.output.for_people:
         show(*nodes_table(known, wide=given.output.wide), *found.limits)
     else:
         given.output.value({"nodes": known, "unseen": found.unseen}, [f"node/{node.node}" for node in known])
-    return ExitCode.DONE
+    return CliExitCode.DONE
 
 
-def only(found: Status, name: str) -> JobView:
+def only(found: SeenStatus, name: str) -> JobView:
     """The job of that name.
 
     Raises:
         UnknownError: There is none.
-        UsageError: There are several.
+        CliUsageError: There are several.
     """
     jobs = list(found.find(name))
     if not jobs:
         raise UnknownError(f"There is no supervised job {name}. `job-supervisor status` lists all jobs.")
     if len(jobs) > 1:
-        raise UsageError(f"{name} is ambiguous: {' or '.join(job.job for job in jobs)}. Use the full name.")
+        raise CliUsageError(f"{name} is ambiguous: {' or '.join(job.job for job in jobs)}. Use the full name.")
     return jobs[0]

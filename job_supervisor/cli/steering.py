@@ -1,4 +1,4 @@
-"""`suspend`, `resume` and `stop`: asks something of a job, and with `--wait` follows the job until it is done."""
+"""`suspend`, `resume`, `stop`, `drain` and `undrain`: asks for it, and with `--wait` follows what happens."""
 
 import argparse
 import asyncio
@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from job_supervisor.cli.backend import Backend
-from job_supervisor.cli.confirmation import confirm
+from job_supervisor.cli.backend import Backend, DrillSubject, SeenStatus
 from job_supervisor.cli.data_dir import whoami
-from job_supervisor.cli.errors import ExitCode, NotNowError, UnknownError, UnreachableError
-from job_supervisor.cli.output import complain, job_names, show
+from job_supervisor.cli.drill import check_known, consequences
+from job_supervisor.cli.errors import CliExitCode, CliUsageError, NotNowError, UnknownError, UnreachableError
+from job_supervisor.cli.output import complain, confirm, duration, job_names, show
 from job_supervisor.cli.showing import only, read_status
 from supervisor.decide.reasons import outcome, remains
-from supervisor.domain.ids import JobName
 from supervisor.domain.job import AcknowledgementKind, RequestKind
+from supervisor.domain.notice import SubjectKind
 from supervisor.observability.views import JobView
 
 _POLL_SECONDS = 0.5
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Goal:
+class SteeringGoal:
     """What a verb asks for; None is nothing any more."""
 
     verb: str
@@ -43,39 +43,51 @@ class _Goal:
             case None:
                 return job.phase == "Running" and job.running
 
+    def consequence(self, job: JobView) -> str:
+        saves = "saves a checkpoint, and " if job.running else ""
+        match self.request:
+            case RequestKind.SUSPEND:
+                return f"{job.job} {saves}stays suspended until `job-supervisor resume {job.job}`."
+            case RequestKind.STOP:
+                return f"{job.job} {saves}ends for good."
+            case None:
+                return f"{job.job} may run again, and resumes as soon as there are enough hosts."
+
 
 _GOALS = {
-    "suspend": _Goal("suspend", RequestKind.SUSPEND),
-    "resume": _Goal("resume", None),
-    "stop": _Goal("stop", RequestKind.STOP),
+    "suspend": SteeringGoal("suspend", RequestKind.SUSPEND),
+    "resume": SteeringGoal("resume", None),
+    "stop": SteeringGoal("stop", RequestKind.STOP),
 }
 
 
-async def steer(backend: Backend, given: argparse.Namespace) -> ExitCode:
+async def steer(backend: Backend, given: argparse.Namespace) -> CliExitCode:
+    """Runs `suspend`, `resume` and `stop`."""
     goal, say = _GOALS[given.command], show if given.output.for_people else complain
     before = only(await read_status(backend, given), given.job)
     if before.over:
         raise UnknownError(f"{before.job} has ended: {before.reason}")
-    is_asked = goal.is_asked(before)
-    for sentence in _already(goal, before) if is_asked else _consequences(goal, before):
-        say(sentence)
-    if not is_asked:
+    if goal.is_asked(before):
+        for sentence in _already(goal, before):
+            say(sentence)
+    else:
+        say(goal.consequence(before))
         if goal.request is not None and not given.yes:
             confirm(f"{goal.verb.capitalize()} {before.job}?", f"{before.job} was left alone.")
-        await backend.ask(before.job, goal.request, whoami(), reason_of(given))
-    phases = await _follow(backend, goal, before, given.timeout, say) if given.wait else []
+        await backend.ask(before.job, goal.request, whoami(), _reason_of(given))
+    phases = await _follow_job(backend, goal, before, given.timeout, say) if given.wait else []
     if not given.output.for_people:
         value = {"job": before.job, "asked": goal.verb, "phases": phases}
         given.output.value(value, job_names([before.job]))
-    return ExitCode.DONE
+    return CliExitCode.DONE
 
 
-def reason_of(given: argparse.Namespace) -> str:
+def _reason_of(given: argparse.Namespace) -> str:
     """The reason that a person has given, on one line and cut to what a supervisor takes; empty for none."""
     return " ".join(getattr(given, "reason", "").split())[:_LONGEST_REASON]
 
 
-def _already(goal: _Goal, job: JobView) -> Iterator[str]:
+def _already(goal: SteeringGoal, job: JobView) -> Iterator[str]:
     """Tells why nothing is asked of a job."""
     if goal.request is not None:
         yield f"{job.job} is {job.phase}: {job.reason}"
@@ -87,66 +99,49 @@ def _already(goal: _Goal, job: JobView) -> Iterator[str]:
         yield from (f"Next: {prospect.what}." for prospect in job.prospects[:1])
 
 
-def _consequences(goal: _Goal, job: JobView) -> Iterator[str]:
-    saves = "saves a checkpoint, and " if job.running else ""
-    match goal.request:
-        case RequestKind.SUSPEND:
-            yield f"{job.job} {saves}stays suspended until `job-supervisor resume {job.job}`."
-        case RequestKind.STOP:
-            yield f"{job.job} {saves}ends for good."
-        case None:
-            yield f"{job.job} may run again, and resumes as soon as there are enough hosts."
-
-
-async def _follow(backend: Backend, goal: _Goal, before: JobView, seconds: float, say: Say) -> list[str]:
+async def _follow_job(backend: Backend, goal: SteeringGoal, before: JobView, seconds: float, say: Say) -> list[str]:
     """Prints what happens to the job until the goal is reached; returns the phases that it went through.
 
     Raises:
         NotNowError: That takes longer, or a run was stopped without a checkpoint.
         UnknownError: The job has ended, or is not known any more.
     """
-    started, said, phases = time.monotonic(), "", list[str]()
+    started, last, phases = time.monotonic(), "", list[str]()
     while True:
-        job = await _look(backend, before.job)
+        status = await _answered(backend)
+        job = None if status is None else next((each for each in status.jobs if each.job == before.job), None)
+        if status is not None and job is None:
+            raise UnknownError(f"The supervisor does not know {before.job} any more.")
         if job is not None:
             if not phases or phases[-1] != job.phase:
                 phases.append(job.phase)
             line = f"{job.job} is {job.phase}: {job.reason}"
-            if line != said:
+            if line != last:
                 say(f"{time.monotonic() - started:6.1f} s  {line}")
-                said = line
+                last = line
             if goal.is_reached(job):
-                _check_saved(goal, before, job)
+                why = _unsaved(before, job) if goal.request is not None else None
+                if why is not None:
+                    raise NotNowError(f"{job.job} is {job.phase}, but {why}")
                 return phases
             if job.over:
                 raise UnknownError(f"{job.job} has ended: {job.reason}")
         if time.monotonic() > started + seconds:
             raise NotNowError(
-                f"After {seconds:g} s, {said or f'no supervisor has answered about {before.job}'}. The request stands."
+                f"After {seconds:g} s, {last or f'no supervisor has answered about {before.job}'}. The request stands."
             )
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _look(backend: Backend, name: JobName) -> JobView | None:
-    """The job; None while there is no answer, as during a restart of the supervisor."""
+async def _answered(backend: Backend) -> SeenStatus | None:
+    """The status; None while there is no answer, as during a restart of the supervisor."""
     try:
-        found = await backend.status()
+        return await backend.status()
     except (NotNowError, UnreachableError):
         return None
-    job = next((each for each in found.jobs if each.job == name), None)
-    if job is None:
-        raise UnknownError(f"The supervisor does not know {name} any more.")
-    return job
 
 
-def _check_saved(goal: _Goal, before: JobView, job: JobView) -> None:
-    """Raises if the run was stopped and nothing was saved."""
-    why = unsaved(before, job) if goal.request is not None else None
-    if why is not None:
-        raise NotNowError(f"{job.job} is {job.phase}, but {why}")
-
-
-def unsaved(before: JobView, job: JobView) -> str | None:
+def _unsaved(before: JobView, job: JobView) -> str | None:
     """Why a run that was stopped has saved nothing, as a sentence; None if it may have saved, or was not running."""
     answer = job.acknowledgement
     if not before.running:
@@ -156,3 +151,78 @@ def unsaved(before: JobView, job: JobView) -> str | None:
     if answer.run > before.run or answer.kind != AcknowledgementKind.FAILED:
         return None
     return f"rank {answer.rank} {outcome(answer.kind, answer.step, answer.error)}. {remains(answer.resumes_from)}"
+
+
+async def drain(backend: Backend, given: argparse.Namespace) -> CliExitCode:
+    """Runs `drain`: has the jobs leave a node, saved first, until somebody ends that."""
+    node, say = await _node(backend, given.node), show if given.output.for_people else complain
+    status = await backend.status()
+    check_known(node, status)
+    for sentence in consequences(node, status, "the drain is ended"):
+        say(sentence)
+    if not given.yes:
+        confirm(f"Drain node {node.name}?", f"Node {node.name} was left alone.")
+    await backend.drain(node, given.lead, whoami(), _reason_of(given))
+    say(
+        f"Node {node.name} is drained within {duration(given.lead)}, and not used again until "
+        f"`job-supervisor undrain {node.name}`."
+    )
+    if given.wait:
+        await _follow_node(backend, node, given.timeout, say)
+    if not given.output.for_people:
+        given.output.value({"node": node.name, "lead_seconds": given.lead}, [f"node/{node.name}"])
+    return CliExitCode.DONE
+
+
+async def undrain(backend: Backend, given: argparse.Namespace) -> CliExitCode:
+    node = await _node(backend, given.node)
+    await backend.undrain(node)
+    if given.output.for_people:
+        show(f"Node {node.name} is not drained any more.")
+    else:
+        given.output.value({"node": node.name}, [f"node/{node.name}"])
+    return CliExitCode.DONE
+
+
+async def _node(backend: Backend, text: str) -> DrillSubject:
+    subject = await backend.subject(text)
+    if subject.kind is not SubjectKind.NODE:
+        raise CliUsageError(f"{text} is no node: only nodes can be drained.")
+    return subject
+
+
+async def _follow_node(backend: Backend, node: DrillSubject, seconds: float, say: Say) -> None:
+    """Prints what happens to the jobs on the node until none of them uses it.
+
+    Raises:
+        NotNowError: That takes longer, or a job was stopped without a checkpoint.
+    """
+    started, lines, began = time.monotonic(), dict[str, str](), dict[str, JobView]()
+    while True:
+        status = await _answered(backend)
+        waits_for = [f"no supervisor has answered about {node.name}"] if status is None else []
+        for job in () if status is None else status.jobs:
+            hosts = [] if status is None else status.hosts_on(job, node.kind, node.name)
+            line = f"{job.job} is {job.phase}: {job.reason}"
+            is_changing = job.phase in ("Shrinking", "Stopping")
+            is_used = is_changing or not all(host.excluded for host in hosts)
+            if hosts and job.running and not job.over and is_used:
+                waits_for.append(line)
+            if job.job in lines or hosts:
+                began.setdefault(job.job, job)
+                if lines.get(job.job) != line:
+                    lines[job.job] = line
+                    say(f"{time.monotonic() - started:6.1f} s  {line}")
+        if not waits_for:
+            say(f"{time.monotonic() - started:6.1f} s  No supervised job uses node {node.name}.")
+            break
+        if time.monotonic() > started + seconds:
+            raise NotNowError(f"After {seconds:g} s, {'; '.join(waits_for)}. The drain stands.")
+        await asyncio.sleep(_POLL_SECONDS)
+    for job in () if status is None else status.jobs:
+        before = began.get(job.job)
+        if before is None or (job.running and job.run <= before.run):
+            continue
+        why = _unsaved(before, job)
+        if why is not None:
+            raise NotNowError(f"{job.job} is {job.phase}, but {why} The drain stands.")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from job_supervisor.cli.text import listed
+from job_supervisor.cli.output import listed
 from job_supervisor.dev.options import ChildEnded, DevError, DevOptions, DevUsageError, instructions, options
 from job_supervisor.dev.processes import say
 from job_supervisor.dev.scene import LOOK_SECONDS, DevScene, DevWorkspace, SimulatedHost, claimed, opened

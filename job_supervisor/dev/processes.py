@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from job_supervisor.cli.text import printable
+from job_supervisor.cli.output import printable
 from job_supervisor.dev.options import ChildEnded, DevUsageError
 
 # A script of the SDK, which the kernel makes end with its parent. It is started by name: nothing here imports the SDK.

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from job_supervisor.cli.backend import SeenStatus
 from job_supervisor.cli.data_dir import LOCK_FILE, ServedEndpoints, endpoints, serves, token_maker
 from job_supervisor.cli.errors import CliError
-from job_supervisor.cli.http_backend import Address, HttpBackend
-from job_supervisor.cli.status import Status
+from job_supervisor.cli.http_backend import HttpBackend, SupervisorAddress
 from job_supervisor.dev.options import JOB, ChildEnded, DevError, DevOptions, DevUsageError
 from job_supervisor.dev.processes import DevProcess, command, say, start, stop_all
 from servicekit.files import write_private
@@ -197,7 +197,7 @@ class DevScene:
             if not (child is self.job and self.is_job_done):
                 child.check()
 
-    async def status(self) -> Status:
+    async def status(self) -> SeenStatus:
         """Returns the present status, and checks the processes.
 
         Raises:
@@ -260,7 +260,7 @@ async def opened(options: DevOptions, workspace: DevWorkspace) -> AsyncIterator[
     workspace.prepare(options.hosts)
     supervisor, served = await _serving(workspace)
     try:
-        address = Address(served.http)
+        address = SupervisorAddress(served.http)
         async with HttpBackend.open(address, address.ssl_context(), token_maker(workspace.directory)) as backend:
             hosts = [SimulatedHost(name, served.grpc, workspace) for name in options.hosts]
             scene = DevScene(

@@ -48,7 +48,7 @@ class VolumeMount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodRole:
+class CheckedRole:
     """The pods of one role.
 
     Attributes:
@@ -93,7 +93,7 @@ class ElasticAgent:
         max_restarts: How many restarts each agent has; None if nobody can know.
     """
 
-    role: PodRole
+    role: CheckedRole
     launch: Launch
     place: str
     backend: str
@@ -120,7 +120,7 @@ class CheckedJob:
     labels: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, object] = field(default_factory=dict)
     spec_path: str = "spec"
-    roles: tuple[PodRole, ...] = ()
+    roles: tuple[CheckedRole, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
@@ -145,7 +145,7 @@ class CheckedJob:
         options = (launch.option("--on-loss") for _, launch in self.launches(KUBEAI_RUN))
         return OnLoss.HOLD in (annotation, *options)
 
-    def launches(self, *programs: str) -> Iterator[tuple[PodRole, Launch]]:
+    def launches(self, *programs: str) -> Iterator[tuple[CheckedRole, Launch]]:
         """The places where one of these programs is started."""
         for role in self.roles:
             for launch in role.launches:
@@ -165,7 +165,7 @@ class CheckedJob:
                 yield _elastic_agent(role, launch)
 
 
-def _elastic_agent(role: PodRole, launch: Launch) -> ElasticAgent:
+def _elastic_agent(role: CheckedRole, launch: Launch) -> ElasticAgent:
     variables = {**role.environment, **launch.environment}
 
     def setting(option: str, default: str) -> str:

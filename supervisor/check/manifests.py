@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from servicekit.kubernetes.client import Resource
 from supervisor.check.command import KUBEAI_RUN, Launch, launches_in
-from supervisor.check.job import HUGE, CheckedJob, CheckedKind, PodRole, VolumeMount
+from supervisor.check.job import HUGE, CheckedJob, CheckedKind, CheckedRole, VolumeMount
 from supervisor.jobs.registry import KINDS
 
 
@@ -255,7 +255,7 @@ def job_of_command(line: str) -> CheckedJob:
     name = next(
         (found for each in launches if (found := each.option("--job"))), launches[0].program if launches else ""
     )
-    role = PodRole(name="command", path="", texts=(line,), launches=launches)
+    role = CheckedRole(name="command", path="", texts=(line,), launches=launches)
     return CheckedJob(kind=CheckedKind.COMMAND, name=name, roles=(role,))
 
 
@@ -263,11 +263,11 @@ def job_of_bounds(name: str, least: int, most: int) -> CheckedJob:
     """A job of kubeai-run of which only its numbers of workers are known."""
     launch = Launch(KUBEAI_RUN, ("--min-workers", str(least), "--max-workers", str(most)))
     return CheckedJob(
-        kind=CheckedKind.COMMAND, name=name, roles=(PodRole(name="command", path="", launches=(launch,)),)
+        kind=CheckedKind.COMMAND, name=name, roles=(CheckedRole(name="command", path="", launches=(launch,)),)
     )
 
 
-def _roles(kind: CheckedKind, document: object) -> Iterator[PodRole]:
+def _roles(kind: CheckedKind, document: object) -> Iterator[CheckedRole]:
     spec, shape = at(document, "spec"), SHAPES[kind]
     if kind is CheckedKind.JOB:
         yield _role("pod", "spec", spec)
@@ -280,14 +280,14 @@ def _roles(kind: CheckedKind, document: object) -> Iterator[PodRole]:
         yield _role(name, f"spec.{shape.replica_specs}.{name}", replicas, shape, added)
 
 
-def _replicated_jobs(spec: object, place: str) -> Iterator[PodRole]:
+def _replicated_jobs(spec: object, place: str) -> Iterator[CheckedRole]:
     for path, job in training_jobs(spec):
         yield _role(text(job, "name") or path, f"{place}.{path}", at(job, "template", "spec"))
 
 
 def _role(
     name: str, path: str, replicas: object, shape: ManifestShape | None = None, added: Mapping[str, str] | None = None
-) -> PodRole:
+) -> CheckedRole:
     template, pod = at(replicas, "template"), mapping(replicas, "template", "spec")
     size = number(replicas, "replicas")
     containers = items(pod, "containers")
@@ -303,7 +303,7 @@ def _role(
         text(each, "name"): next((name for name in mapping(each) if name != "name"), "emptyDir")
         for each in items(pod, "volumes")
     }
-    return PodRole(
+    return CheckedRole(
         name=name,
         path=path,
         leads=shape is not None and name.lower() in shape.leaders,

@@ -10,9 +10,9 @@ from supervisor.check.job import (
     CheckedFacts,
     CheckedJob,
     CheckedKind,
+    CheckedRole,
     FindingSeverity,
     JobProblem,
-    PodRole,
     rule,
 )
 from supervisor.check.manifests import SHAPES, at, items, mapping, number, text
@@ -222,7 +222,7 @@ def preemption_ends_processes(job: CheckedJob, _facts: CheckedFacts) -> Iterator
             )
 
 
-def _passes_sigterm_on(job: CheckedJob, role: PodRole) -> str:
+def _passes_sigterm_on(job: CheckedJob, role: CheckedRole) -> str:
     """The name of what passes SIGTERM on to the training processes of a role; empty if nothing is known to."""
     if any(agent.role is role for agent in job.elastic_agents()):
         return TORCHRUN

@@ -12,9 +12,9 @@ from supervisor.check.job import (
     CheckedFacts,
     CheckedJob,
     CheckedKind,
+    CheckedRole,
     FindingSeverity,
     JobProblem,
-    PodRole,
     VolumeMount,
     rule,
 )
@@ -161,7 +161,7 @@ def rank_unknown(job: CheckedJob, facts: CheckedFacts) -> Iterator[JobProblem]:
             )
 
 
-def _gives_ranks(job: CheckedJob, role: PodRole) -> bool:
+def _gives_ranks(job: CheckedJob, role: CheckedRole) -> bool:
     """Whether one process is all, or the controller gives each a place."""
     if job.kind is CheckedKind.COMMAND:
         return not any(launch.program == _EACH_HOST for launch in role.launches)
@@ -197,7 +197,7 @@ def checkpoint_on_node(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobPro
                 )
 
 
-def _paths(role: PodRole) -> Iterable[str]:
+def _paths(role: CheckedRole) -> Iterable[str]:
     """The absolute paths that options and variables name as the place of checkpoints."""
     found: list[str] = []
     for written in role.texts:

@@ -10,10 +10,10 @@ from supervisor.check.job import (
     CheckedFacts,
     CheckedJob,
     CheckedKind,
+    CheckedRole,
     ElasticAgent,
     FindingSeverity,
     JobProblem,
-    PodRole,
     rule,
 )
 from supervisor.check.manifests import items, mapping, number, text
@@ -170,7 +170,7 @@ def _has_one_size(job: CheckedJob) -> bool:
     return job.holds or job.kind in JOB_SETS
 
 
-def _place(role: PodRole, launch: Launch) -> str:
+def _place(role: CheckedRole, launch: Launch) -> str:
     return f"{role.path}: {launch.program}" if role.path else launch.program
 
 
@@ -202,7 +202,7 @@ def launcher_on_spot(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProbl
             )
 
 
-def _chosen(role: PodRole) -> Iterator[tuple[str, str]]:
+def _chosen(role: CheckedRole) -> Iterator[tuple[str, str]]:
     """The labels that nodes must have, and those of the pod itself."""
     for name, value in {**role.labels, **mapping(role.pod, "nodeSelector")}.items():
         yield name, str(value)

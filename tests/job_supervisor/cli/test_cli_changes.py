@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from job_supervisor.cli.changes import changes
-from job_supervisor.cli.status import Status
+from job_supervisor.cli.backend import SeenStatus
+from job_supervisor.cli.overview import changes
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.notice import NoticeState
 from supervisor.observability.views import AgentView, JobView, NoticeView
@@ -20,11 +20,11 @@ def _notice(state: NoticeState = NoticeState.ACTIVE, **more: Any) -> NoticeView:
     return NoticeView(**{"id": "a", "source": "aliyun", "subject": "n1", "state": state, "seconds_left": 90.0, **more})
 
 
-def _status(*jobs: JobView, **more: Any) -> Status:
-    return Status(**{"now": 100.0, "jobs": list(jobs), "notices": [], "agents": [], **more})
+def _status(*jobs: JobView, **more: Any) -> SeenStatus:
+    return SeenStatus(**{"now": 100.0, "jobs": list(jobs), "notices": [], "agents": [], **more})
 
 
-def _told(before: Status | None, after: Status) -> list[tuple[str, str, str]]:
+def _told(before: SeenStatus | None, after: SeenStatus) -> list[tuple[str, str, str]]:
     return [(event.subject, event.what, event.text) for event in changes(before, after)]
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from job_supervisor.cli.data_dir import default_directory
-from job_supervisor.cli.errors import ExitCode
+from job_supervisor.cli.errors import CliExitCode
 from job_supervisor.dev.scene import claimed
 from tests.job_supervisor.cli.cli_running import RunHere
 
@@ -22,7 +22,7 @@ def test_a_running_dev_is_found_and_named(run_here: RunHere, tmp_path: Path) -> 
         workspace.prepare(("host-1",))
         _serve_nowhere(workspace.directory)
         said = run_here("status", cwd=tmp_path, HOME=str(tmp_path))
-        assert said.code is ExitCode.UNREACHABLE
+        assert said.code is CliExitCode.UNREACHABLE
         assert "http://127.0.0.1:1" in said.err
         assert ASKING not in said.err  # Nothing else could be meant.
         beside = run_here("status", cwd=tmp_path, HOME=str(tmp_path), KUBECONFIG="config")
@@ -56,6 +56,6 @@ def test_whatever_is_named_wins(
     with claimed(default_directory({"HOME": str(tmp_path)})) as workspace:
         workspace.prepare(("host-1",))
         said = run_here("status", *arguments, cwd=tmp_path, **{"HOME": str(tmp_path), **variables})
-        assert said.code != ExitCode.DONE
+        assert said.code != CliExitCode.DONE
         assert ASKING not in said.err
         assert ("asking the cluster, not the running `elastic-job-supervisor dev`" in said.err) is ("ml" in arguments)

@@ -9,9 +9,8 @@ from typing import cast
 import pytest
 
 from job_supervisor.cli import drill
-from job_supervisor.cli.backend import Backend, Subject
+from job_supervisor.cli.backend import Backend, DrillSubject, SeenStatus
 from job_supervisor.cli.errors import UnreachableError
-from job_supervisor.cli.status import Status
 from supervisor.domain.notice import NoticeState, SubjectKind
 from tests.job_supervisor.cli.cli_running import ended, interrupt, line, run, started
 from tests.testkit.serving import Served
@@ -135,10 +134,10 @@ async def test_whoever_sits_at_a_terminal_is_asked(served: Served, tmp_path: Pat
 class _Away:
     """A backend that answers once, is away, and then answers that the drill is over."""
 
-    def __init__(self, *answers: Status | UnreachableError) -> None:
+    def __init__(self, *answers: SeenStatus | UnreachableError) -> None:
         self._answers = iter(answers)
 
-    async def status(self) -> Status:
+    async def status(self) -> SeenStatus:
         answer = next(self._answers)
         if isinstance(answer, UnreachableError):
             raise answer
@@ -147,9 +146,9 @@ class _Away:
 
 async def test_a_supervisor_that_is_away_during_a_drill_is_missed_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drill, "_POLL_SECONDS", 0)
-    here, gone, said = Status(now=0.0, jobs=[], notices=[]), UnreachableError("No supervisor answers."), list[str]()
+    here, gone, said = SeenStatus(now=0.0, jobs=[], notices=[]), UnreachableError("No supervisor answers."), list[str]()
     backend = cast("Backend", _Away(gone, gone, here))
-    await drill.follow(backend, Subject(kind=SubjectKind.NODE, name="n1"), here, said.append)
+    await drill.follow(backend, DrillSubject(kind=SubjectKind.NODE, name="n1"), here, said.append)
     assert [line.partition(" s  ")[2] for line in said] == [
         "No supervisor answers. Asking again; the drill ends by itself.",
         "The supervisor answers again.",
@@ -160,7 +159,7 @@ async def test_a_supervisor_that_is_away_during_a_drill_is_missed_aloud(monkeypa
 async def test_a_supervisor_that_stays_away_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drill, "_POLL_SECONDS", 0)
     monkeypatch.setattr(drill, "_SETTLING_SECONDS", -1)
-    gone, here = UnreachableError("No supervisor answers."), Status(now=0.0, jobs=[], notices=[])
-    backend, node = cast("Backend", _Away(gone)), Subject(kind=SubjectKind.NODE, name="n1")
+    gone, here = UnreachableError("No supervisor answers."), SeenStatus(now=0.0, jobs=[], notices=[])
+    backend, node = cast("Backend", _Away(gone)), DrillSubject(kind=SubjectKind.NODE, name="n1")
     with pytest.raises(UnreachableError):
         await drill.follow(backend, node, here, list[str]().append)

@@ -3,10 +3,10 @@
 import io
 from typing import Any
 
-from job_supervisor.cli.history import Entry, Past, history_of, horizon
-from job_supervisor.cli.nodes import nodes_of, nodes_table
-from job_supervisor.cli.status import Status
-from job_supervisor.cli.table import write
+from job_supervisor.cli.backend import Past, PastEntry, SeenStatus
+from job_supervisor.cli.history import history_of, horizon
+from job_supervisor.cli.output import write
+from job_supervisor.cli.overview import nodes_of, nodes_table
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.notice import NoticeState
 from supervisor.observability.views import (
@@ -47,9 +47,9 @@ def _group(**more: Any) -> GroupView:
     return GroupView(job=_J, **{**fields, "step": 7, "steps_lost": 3, "suspended_seconds": 60.0, **more})
 
 
-def _status(*jobs: JobView, **more: Any) -> Status:
+def _status(*jobs: JobView, **more: Any) -> SeenStatus:
     leader = LeaderView(name="", serving_seconds=7200.0)
-    return Status(**{"now": _NOW, "jobs": list(jobs), "notices": [], "agents": [], "leader": leader, **more})
+    return SeenStatus(**{"now": _NOW, "jobs": list(jobs), "notices": [], "agents": [], "leader": leader, **more})
 
 
 def _notice(**more: Any) -> NoticeView:
@@ -98,8 +98,8 @@ def test_one_job_has_its_own_history() -> None:
 
 def test_a_decision_that_two_places_tell_is_told_once() -> None:
     job = _job(phase="Stopping", reason="n1 goes.", since_seconds=300.0)
-    event = Entry(at=699.0, subject="job/j", what="Stopping", text="n1 goes.", jobs=[_J])
-    earlier = Entry(at=50.0, subject="job/j", what="Stopping", text="Long ago.", jobs=[_J])
+    event = PastEntry(at=699.0, subject="job/j", what="Stopping", text="n1 goes.", jobs=[_J])
+    earlier = PastEntry(at=50.0, subject="job/j", what="Stopping", text="Long ago.", jobs=[_J])
     told = history_of(_status(job, groups=[_group()]), Past(entries=[event, earlier]), None)
     assert [entry.at for entry in told if entry.what == "Stopping"] == [50.0, 699.0]
 
@@ -107,10 +107,10 @@ def test_a_decision_that_two_places_tell_is_told_once() -> None:
 def test_a_timeline_is_told_as_it_is_with_the_outcome_of_each_stop() -> None:
     """Its entries may be close to each other; a notice that it has is not told again, an older one is."""
     entries = [
-        Entry(at=690.0, subject="node/n1", what="noticed", text="Node n1 will be reclaimed, says aliyun."),
-        Entry(at=700.0, subject="job/j", what="Stopping", text="n1 goes."),
-        Entry(at=701.0, subject="job/j", what="Stopping", text="n1 goes. All ranks save after step 7."),
-        Entry(at=702.0, subject="job/j", what="Checkpoint", text="Rank 0 saved a checkpoint at step 7."),
+        PastEntry(at=690.0, subject="node/n1", what="noticed", text="Node n1 will be reclaimed, says aliyun."),
+        PastEntry(at=700.0, subject="job/j", what="Stopping", text="n1 goes."),
+        PastEntry(at=701.0, subject="job/j", what="Stopping", text="n1 goes. All ranks save after step 7."),
+        PastEntry(at=702.0, subject="job/j", what="Checkpoint", text="Rank 0 saved a checkpoint at step 7."),
     ]
     notices = [_notice(), _notice(id="b", source="gcp", age_seconds=900.0, ended_seconds=800.0)]
     status = _status(_job(), notices=notices, groups=[_group()])
@@ -133,7 +133,7 @@ def test_how_far_back_it_goes_is_said() -> None:
     assert "keeps for an hour by default" in horizon(_status(leader=None), Past())[0]
 
 
-def _shown(status: Status, *, wide: bool = False) -> list[list[str]]:
+def _shown(status: SeenStatus, *, wide: bool = False) -> list[list[str]]:
     stream = io.StringIO()
     write(stream, nodes_table(nodes_of(status), wide=wide))
     return [line.split() for line in stream.getvalue().splitlines()]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from job_supervisor.cli.jsonpath import Template, TemplateError
+from job_supervisor.cli.output import JsonPathTemplate, TemplateError
 
 _DATA = {
     "jobs": [
@@ -35,7 +35,7 @@ _DATA = {
     ],
 )
 def test_a_template_is_filled_in(template: str, text: str) -> None:
-    assert Template(template).render(_DATA) == text
+    assert JsonPathTemplate(template).render(_DATA) == text
 
 
 @pytest.mark.parametrize(
@@ -50,5 +50,5 @@ def test_a_template_is_filled_in(template: str, text: str) -> None:
 )
 def test_a_template_that_is_wrong_is_explained(template: str, why: str) -> None:
     with pytest.raises(TemplateError) as raised:
-        Template(template)
+        JsonPathTemplate(template)
     assert why in str(raised.value)

@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from job_supervisor.cli.table import Table, write
+from job_supervisor.cli.output import Table, write
 
 _REASON = "gpu-3 will be reclaimed, says aliyun; continuing with 3 hosts (minimum 2). " * 2
 _HEADS = ("JOB", "PHASE", "RUN", "WORKERS", "EXCLUDED", "MIN", "MAX", "AGE", "REASON")

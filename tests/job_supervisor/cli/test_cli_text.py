@@ -6,13 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from job_supervisor.cli.backend import Subject
+from job_supervisor.cli.backend import DrillSubject, SeenStatus
 from job_supervisor.cli.drill import consequences
 from job_supervisor.cli.explain import explain
+from job_supervisor.cli.output import age, duration, listed, printable, write
 from job_supervisor.cli.overview import overview
-from job_supervisor.cli.status import Status
-from job_supervisor.cli.table import write
-from job_supervisor.cli.text import age, duration, listed, printable
 from supervisor.decide.ranks import RankCounts
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
@@ -41,11 +39,11 @@ def _job(name: str = "ns/trainingjob.j", **changes: Any) -> JobView:
     return JobView(**{**fields, **changes})
 
 
-def _view(*jobs: JobView, **changes: Any) -> Status:
-    return Status(**{"now": 0.0, "jobs": list(jobs), "notices": [], "agents": [], **changes})
+def _view(*jobs: JobView, **changes: Any) -> SeenStatus:
+    return SeenStatus(**{"now": 0.0, "jobs": list(jobs), "notices": [], "agents": [], **changes})
 
 
-def _lines(view: Status, **options: Any) -> list[str]:
+def _lines(view: SeenStatus, **options: Any) -> list[str]:
     """The overview as a pipe gets it."""
     stream = io.StringIO()
     write(stream, overview(view, **options))
@@ -221,7 +219,7 @@ def test_the_most_urgent_notice_comes_first_and_ended_ones_are_not_listed() -> N
     ],
 )
 def test_what_a_drill_will_do_is_said_before(job: JobView, part: str) -> None:
-    (said,) = consequences(Subject(kind=SubjectKind.NODE, name="n1"), _view(job))
+    (said,) = consequences(DrillSubject(kind=SubjectKind.NODE, name="n1"), _view(job))
     assert part in said
 
 
@@ -328,7 +326,7 @@ def test_what_a_job_wants_on_a_loss_is_explained(changes: dict[str, Any], senten
     ],
 )
 def test_a_drill_is_announced_by_what_the_job_wants_on_a_loss(changes: dict[str, Any], sentence: str) -> None:
-    (said,) = consequences(Subject(kind=SubjectKind.NODE, name="n1"), _view(_job(**changes)))
+    (said,) = consequences(DrillSubject(kind=SubjectKind.NODE, name="n1"), _view(_job(**changes)))
     assert sentence in said
 
 

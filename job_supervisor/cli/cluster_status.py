@@ -1,0 +1,216 @@
+"""Reads a cluster: its status from custom resources, where the hosts of jobs are, and its past from Events."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from job_supervisor.cli.backend import PastEntry, SeenStatus
+from servicekit.kubernetes.client import Resource, ResourceClient, Selection
+from servicekit.kubernetes.errors import NotFoundError, RefusedError
+from servicekit.kubernetes.objects import Metadata
+from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.events import REPORTER
+from supervisor.cluster.objects import PODS, Pod, placements_of, pod_or_outline
+from supervisor.decide.explanation import NO_NODES, NOTHING, missing
+from supervisor.decide.policy import Policy
+from supervisor.decide.urgency import NodeIdentities, by_urgency, most_urgent, noticed_hosts, noticed_pods
+from supervisor.domain.capacity import Placement
+from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.observability.snapshot import JobFactsSnapshot, StatusSnapshot
+from supervisor.observability.status_view import status_view
+from supervisor.observability.views import LeaderView
+from supervisor.store.codec import JOBS, StoredRecord
+
+EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
+CORE_EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)
+"""Both APIs store the same objects. Supervisors may create the new ones, users of a namespace often the core ones."""
+
+Placements = Mapping[JobName, Mapping[Host, Placement]]
+"""The placements of the hosts of each job."""
+
+_CONDITION = {"Suspended": "Suspended", "Finished": "Finished", "TimedOut": "Finished"}
+"""The condition whose last transition began a phase. Not `Running`: it also holds while a job shrinks."""
+
+_POLICY = Policy()
+"""The supervisor's own policy is unknown; the defaults apply to notices without a time."""
+
+
+class NamedObject(msgspec.Struct, frozen=True):
+    """An object of which only the metadata are read."""
+
+    metadata: Metadata
+
+
+def named_object(data: bytes | msgspec.Raw) -> NamedObject:
+    return msgspec.json.decode(data, type=NamedObject)
+
+
+def status_of(
+    jobs: Iterable[StoredRecord[SupervisedJob]],
+    notices: Iterable[StoredRecord[ReclaimNotice]],
+    placements: Placements,
+    now: float,
+    unseen: list[str],
+) -> SeenStatus:
+    """Computes the status at `now`, in Unix seconds, with the code of the supervisor's own. `unseen` is passed on."""
+    written = [each.value for each in notices if each.value is not None]
+    # The newest completely written episode of each notice.
+    newest = list({value.id: value for value in sorted(written, key=lambda value: value.episode)}.values())
+    active = by_urgency([each for each in newest if each.state is NoticeState.ACTIVE], now, _POLICY).acted_on
+    nodes, pods = noticed_hosts(active, NodeIdentities(), _POLICY), noticed_pods(active, _POLICY)
+    found = []
+    for record in jobs:
+        if record.value is not None:
+            where = None if kind_of(record.value.name) == STANDALONE else placements.get(record.value.name, {})
+            found.append(_job_status(record.value, record, where, nodes, pods))
+    view = status_view(
+        StatusSnapshot(
+            now=now,
+            policy=_POLICY,
+            leader=LeaderView(name="", acts=False, serving_seconds=0.0),
+            jobs=tuple(found),
+            notices=tuple(newest),
+            unconfirmed=(),
+            groups=(),
+            agents={},
+            silent={},
+            refused={},
+        )
+    )
+    # What only the leader's streams tell is unknown here, and not false.
+    shown = [
+        replace(job, host_states=[replace(host, agent=None, stream=None) for host in job.host_states])
+        for job in view.jobs
+    ]
+    return SeenStatus(now=now, jobs=shown, notices=view.notices, unseen=unseen)
+
+
+def _job_status(
+    job: SupervisedJob,
+    record: StoredRecord[SupervisedJob],
+    where: Mapping[Host, Placement] | None,
+    nodes: Mapping[Host, ReclaimNotice],
+    pods: Mapping[str, ReclaimNotice],
+) -> JobFactsSnapshot:
+    noticed = nodes
+    if where is not None:  # The most urgent notice of each noticed host.
+        urgent = {
+            host: most_urgent([nodes.get(where[host].node), pods.get(where[host].pod)], _POLICY)
+            for host in job.own_hosts & where.keys()
+        }
+        noticed = {host: notice for host, notice in urgent.items() if notice is not None}
+    since = None if job.decision.stop is None else job.decision.stop.since
+    if job.decision.stop is None:
+        kind = _CONDITION.get(job.decision.phase)
+        since = next((each.last_transition_time for each in record.conditions if each.type == kind), None)
+    return JobFactsSnapshot(
+        job=job,
+        noticed=noticed,
+        placements=where,
+        streams=frozenset(),
+        missing=(lambda: NOTHING) if where is None else partial(missing, job, NO_NODES),
+        since=since,
+    )
+
+
+async def placements_by_job(server: ApiServer, chosen: Selection) -> Placements:
+    """Lists where the hosts of the jobs of all kinds are.
+
+    Raises:
+        ApiError: See `ResourceClient.list`.
+    """
+    # Imported here: the kinds' code is not needed for anything else, and takes half a second to load.
+    from supervisor.jobs.registry import KINDS, pod_labels  # noqa: PLC0415
+
+    labels = pod_labels()
+    pods = await ResourceClient(server, PODS, lambda data: pod_or_outline(data, labels), chosen).list("0")
+    found = defaultdict[JobName, list[Pod]](list)
+    for pod in pods.objects:
+        for reference in filter(None, (kind.reference(pod) for kind in KINDS)):
+            found[reference.name].append(pod)
+    return {job: placements_of(of_job) for job, of_job in found.items()}
+
+
+async def labelled(server: ApiServer, namespace: str, selector: str) -> frozenset[JobName]:
+    """Lists the jobs of all kinds whose objects have these labels, including jobs that are not supervised.
+
+    Raises:
+        ApiError: See `ResourceClient.list`.
+    """
+    # Imported here, as above.
+    from supervisor.jobs.registry import resources  # noqa: PLC0415
+
+    found: set[JobName] = set()
+    chosen = Selection(namespace=namespace, labels=selector)
+    for name, resource in resources().items():
+        try:
+            objects = (await ResourceClient(server, resource, named_object, chosen).list()).objects
+        except NotFoundError:  # The cluster has no such operator.
+            continue
+        found.update(JobName(f"{each.metadata.namespace}/{name}.{each.metadata.name}") for each in objects)
+    return frozenset(found)
+
+
+class _EventSubject(msgspec.Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+
+
+class _EventSeries(msgspec.Struct, frozen=True, rename="camel"):
+    count: int = 1
+    last_observed_time: datetime | None = None
+
+
+class _ListedEvent(msgspec.Struct, frozen=True, rename="camel"):
+    """An Event as either API has it: both store the same objects under two sets of names."""
+
+    metadata: Metadata
+    event_time: datetime | None = None
+    reporting_controller: str = ""
+    reporting_component: str = ""
+    regarding: _EventSubject = _EventSubject()
+    involved_object: _EventSubject = _EventSubject()
+    reason: str = ""
+    note: str = ""
+    message: str = ""
+    series: _EventSeries | None = None
+
+
+async def past_events(server: ApiServer, namespace: str) -> list[PastEntry]:
+    """Lists the decisions that the supervisor's Events tell; its other Events repeat a notice, or refer to a job's.
+
+    Raises:
+        RefusedError: The user may not list Events.
+        ApiError: See `ResourceClient.list`.
+    """
+
+    def decode(data: bytes | msgspec.Raw) -> _ListedEvent:
+        return msgspec.json.decode(data, type=_ListedEvent)
+
+    chosen = Selection(namespace=namespace)
+    try:
+        listed = await ResourceClient(server, EVENTS, decode, chosen).list()
+    except RefusedError:  # The view role of Kubernetes permits the core Events alone.
+        listed = await ResourceClient(server, CORE_EVENTS, decode, chosen).list()
+    entries = []
+    for event in listed.objects:
+        about = event.regarding if event.regarding.name else event.involved_object
+        ours = REPORTER in (event.reporting_controller, event.reporting_component)
+        if not ours or event.event_time is None or about.kind != JOBS.kind:
+            continue
+        repeated = ""
+        if event.series is not None and event.series.last_observed_time is not None:
+            last = f"{event.series.last_observed_time:%H:%M:%S}"
+            repeated = f" ({event.series.count} times, last at {last} UTC)"
+        name = JobName(f"{about.namespace}/{about.name}")
+        text = f"{event.note or event.message}{repeated}"
+        at = event.event_time.timestamp()
+        entries.append(PastEntry(at=at, subject=f"job/{name}", what=event.reason, text=text, jobs=[name]))
+    return entries
