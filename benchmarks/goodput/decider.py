@@ -10,7 +10,7 @@ from supervisor.decide.notices import apply_report
 from supervisor.decide.plan import plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranks import Ranks
-from supervisor.decide.registration import LauncherReport, Registration, acknowledge, observe, register
+from supervisor.decide.registration import LauncherFacts, Registration, acknowledge, observe, register
 from supervisor.decide.situation import JobFacts, RankZero
 from supervisor.decide.urgency import NodeIdentities, noticed_hosts
 from supervisor.domain.ids import Host, JobName, Source
@@ -39,7 +39,7 @@ class Decider:
             max_workers=case.most,
             requested_workers=case.most,
         )
-        nothing_yet = LauncherReport(revision=0, hosts=frozenset(), run=0, running=False)
+        nothing_yet = LauncherFacts(revision=0, hosts=frozenset(), run=0, running=False)
         hello = Registration(name=_JOB, uid=_JOB, launcher=_JOB, instance=_JOB, spec=spec, report=nothing_yet)
         self.job = register(None, hello, live=False, now=now)
         self.wake_at: float | None = None
@@ -67,7 +67,7 @@ class Decider:
     def _find_noticed(self) -> None:
         self.noticed = noticed_hosts(self._notices.values(), NodeIdentities(), self._policy)
 
-    def report(self, report: LauncherReport, answer: Acknowledgement | None) -> None:
+    def report(self, report: LauncherFacts, answer: Acknowledgement | None) -> None:
         """The launcher reports, and so does rank 0 if it has answered a STOP."""
         self.job = observe(self.job, _JOB, _JOB, report)
         if answer is not None:

@@ -10,7 +10,7 @@ from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score, Unused
 from benchmarks.goodput.processes import ProcessesState, RingOfProcesses
 from benchmarks.goodput.timeline import BEGIN, CapacityTimeline
 from simulator.cloud.schedule import AddNode, KillNode, ScheduledNotice, Step, Withdraw
-from supervisor.decide.registration import LauncherReport
+from supervisor.decide.registration import LauncherFacts
 from supervisor.domain.ids import Host
 from supervisor.domain.order import Order, OrderKind
 
@@ -108,9 +108,9 @@ class _Launcher:
         self._ordered = 0
         self._revision = 0
 
-    def report(self, hosts: frozenset[Host]) -> LauncherReport:
+    def report(self, hosts: frozenset[Host]) -> LauncherFacts:
         self._revision += 1
-        return LauncherReport(
+        return LauncherFacts(
             revision=self._revision,
             hosts=hosts,
             run=self.run,

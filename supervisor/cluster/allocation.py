@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from servicekit.bulkhead import Bulkhead
 from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.view import ClusterView
-from supervisor.decide.capacity import GrowthCandidate, Nodes, PendingJob, Reservation, RunningJobs, allocate
+from supervisor.decide.capacity import GrowthCandidate, NodesByNotice, PendingJob, Reservation, RunningJobs, allocate
 from supervisor.decide.grant import Grant, waits
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import Effect, NodeCapacity, Placement, ResourceRequest, Taint
@@ -33,7 +33,7 @@ class FreeCapacity:
         view.pods_changed.add(self._pod_changed)
         view.nodes_changed.add(self._node_changed)
 
-    def nodes(self, noticed: Collection[Host], avoided: Collection[Host] = ()) -> Nodes:
+    def nodes(self, noticed: Collection[Host], avoided: Collection[Host] = ()) -> NodesByNotice:
         """Returns the ready nodes that are neither cordoned nor removed: those without a notice, and those with one.
 
         No job waits for `avoided` nodes, on which nothing is to start: they go later, so a pod there may still run.
@@ -56,7 +56,7 @@ class FreeCapacity:
                 self._open.add(name)
         self._stale.clear()
         closed = {*noticed, *avoided}
-        return Nodes(
+        return NodesByNotice(
             usable=[room for name, room in self._free_capacity.items() if name in self._open and name not in closed],
             noticed=[room for name in noticed if (room := self._free_capacity.get(name)) is not None],
         )

@@ -8,7 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from supervisor.cluster.annotations import PREFIX
-from supervisor.domain.capacity import Demand, Effect, LabelOperator, Requirement, Resources, Toleration
+from supervisor.domain.capacity import Demand, Effect, LabelOperator, LabelRequirement, Resources, Toleration
 
 _HOSTNAME = "kubernetes.io/hostname"
 
@@ -158,7 +158,7 @@ class PodSpec(Body, frozen=True):
         # The one field that a term can match is `metadata.name`, which is no label's name.
         affinity = (
             tuple(
-                Requirement(key=each.key, operator=each.operator, values=frozenset(each.values or ()))
+                LabelRequirement(key=each.key, operator=each.operator, values=frozenset(each.values or ()))
                 for each in (*(term.match_expressions or ()), *(term.match_fields or ()))
             )
             for term in terms

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from supervisor.control.pool import HostPool
 from supervisor.decide.directives import JobDirectives
-from supervisor.decide.explanation import Missing, Nodes, missing
+from supervisor.decide.explanation import Missing, NodesAtPresent, missing
 from supervisor.decide.grant import Grant, Ranking
 from supervisor.decide.policy import Policy
 from supervisor.decide.urgency import (
@@ -305,7 +305,7 @@ class Facts:
             noticed = {**{host: next(iter(self._noticed.ahead[host])) for host in avoided}, **noticed}
             clear = self._usable_meanwhile().union(clear).difference(avoided)
         unknown, holders = self._agents.unknown_sources, self._pool.holders
-        return missing(job, Nodes(clear=clear, noticed=noticed, unknown=unknown, holders=holders))
+        return missing(job, NodesAtPresent(clear=clear, noticed=noticed, unknown=unknown, holders=holders))
 
     def waits_for(self, name: JobName) -> str:
         """What a job waits for, in sentences; empty if it does not wait for hosts."""

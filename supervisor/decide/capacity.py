@@ -9,7 +9,7 @@ from supervisor.decide.grant import Grant, joining_workers, startable_workers
 from supervisor.decide.packing import NODE_NAME, BinPacker, scarce
 from supervisor.decide.policy import Policy
 from supervisor.decide.waiting import probe_at, probe_size
-from supervisor.domain.capacity import Demand, LabelOperator, NodeCapacity, Pods, Requirement, ResourceRequest
+from supervisor.domain.capacity import Demand, LabelOperator, LabelRequirement, NodeCapacity, Pods, ResourceRequest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 
@@ -78,7 +78,7 @@ class RunningJobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
+class NodesByNotice:
     """`usable` nodes have no notice. `noticed` nodes will be reclaimed; the scheduler may still bind pods to them."""
 
     usable: Sequence[NodeCapacity]
@@ -88,7 +88,7 @@ class Nodes:
 def allocate(
     pending_jobs: Collection[PendingJob],
     reservations: Collection[Reservation],
-    nodes: Nodes,
+    nodes: NodesByNotice,
     policy: Policy,
     running: RunningJobs = RunningJobs(),
 ) -> Mapping[JobName, Grant]:
@@ -176,7 +176,7 @@ def _elsewhere(demand: Demand, nodes: frozenset[Host]) -> Demand:
     """The demand without the job's present nodes, if its workers must be on different nodes."""
     if not demand.apart or not nodes:
         return demand
-    other = Requirement(key=NODE_NAME, operator=LabelOperator.NOT_IN, values=nodes)
+    other = LabelRequirement(key=NODE_NAME, operator=LabelOperator.NOT_IN, values=nodes)
     return replace(demand, affinity=tuple((*term, other) for term in demand.affinity or ((),)))
 
 

@@ -147,7 +147,7 @@ class MissingHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
+class NodesAtPresent:
     """What is known about nodes.
 
     `clear` are the nodes whose sources all answer that there is no notice, `noticed` those that must not be used.
@@ -171,11 +171,11 @@ class Missing:
 
 
 NOTHING = Missing()
-NO_NODES = Nodes(clear=(), noticed={}, unknown=lambda _: None, holders={})
+NO_NODES = NodesAtPresent(clear=(), noticed={}, unknown=lambda _: None, holders={})
 _RUNS = (Phase.RUNNING, Phase.SHRINKING)
 
 
-def missing(job: SupervisedJob, nodes: Nodes) -> Missing:
+def missing(job: SupervisedJob, nodes: NodesAtPresent) -> Missing:
     """What a waiting job lacks, or one that runs on fewer hosts than requested, by name if they are nodes."""
     is_short = job.observed.running and len(job.workers) < job.spec.requested_workers
     if kind_of(job.name) != STANDALONE:
@@ -193,7 +193,7 @@ def _runs(job: SupervisedJob) -> bool:
     return job.decision.phase in _RUNS and not job.over
 
 
-def _lack(host: Host, job: SupervisedJob, nodes: Nodes) -> MissingHost | None:
+def _lack(host: Host, job: SupervisedJob, nodes: NodesAtPresent) -> MissingHost | None:
     unknown, notice = nodes.unknown(host), nodes.noticed.get(host)
     others = sorted(name for name in nodes.holders.get(host, ()) if name != job.name)
     if notice is not None:
@@ -224,7 +224,7 @@ def _shortfall(job: SupervisedJob, found: Sequence[MissingHost]) -> Iterator[str
         yield f"{_names(others)}: excluded."
 
 
-def _summary(job: SupervisedJob, found: Sequence[MissingHost], nodes: Nodes) -> Iterator[str]:
+def _summary(job: SupervisedJob, found: Sequence[MissingHost], nodes: NodesAtPresent) -> Iterator[str]:
     listed, launcher = len(job.observed.hosts), job.spec.launcher_host
     usable, needed = listed - len(found), least_to_start(job.spec)
     yield f"{usable} of {listed} listed hosts can be used, and {needed} {'is' if needed == 1 else 'are'} needed."

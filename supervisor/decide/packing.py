@@ -7,8 +7,8 @@ from supervisor.domain.capacity import (
     Demand,
     Effect,
     LabelOperator,
+    LabelRequirement,
     NodeCapacity,
-    Requirement,
     ResourceRequest,
     Resources,
 )
@@ -49,7 +49,7 @@ def accepts(demand: Demand, node: NodeCapacity) -> bool:
     return not terms or any(bool(term) and all(_is_met(each, node) for each in term) for term in terms)
 
 
-def _is_met(requirement: Requirement, node: NodeCapacity) -> bool:
+def _is_met(requirement: LabelRequirement, node: NodeCapacity) -> bool:
     """Whether a node meets one requirement; an integer is compared with an integer only."""
     value = node.name if requirement.key == NODE_NAME else node.labels.get(requirement.key)
     match requirement.operator:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer
 
 _MAX_NAMES = 5
 _ACTED = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
@@ -37,7 +37,7 @@ class RankState:
     step_seconds: float | None = None
     checkpoint_seconds: float | None = None
     unread_seconds: float | None = None
-    answer: Answer | None = None
+    answer: RankAnswer | None = None
     acknowledged: int = 0
 
 
@@ -86,7 +86,7 @@ class Ranks:
         """The connected processes that have not answered this agreement."""
         return [each for each in self.states if each.answer is None or not each.answer.is_to(agreement)]
 
-    def answers(self, agreement: Agreement) -> Sequence[tuple[RankState, Answer]]:
+    def answers(self, agreement: Agreement) -> Sequence[tuple[RankState, RankAnswer]]:
         """The answers to this agreement."""
         return [(each, each.answer) for each in self.states if each.answer is not None and each.answer.is_to(agreement)]
 

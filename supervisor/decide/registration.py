@@ -40,7 +40,7 @@ class RunIsOverError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LauncherReport:
+class LauncherFacts:
     """The facts that a launcher reports; see `Observed` for the fields."""
 
     revision: int
@@ -63,7 +63,7 @@ class Registration:
     launcher: str
     instance: str
     spec: Spec
-    report: LauncherReport
+    report: LauncherFacts
 
 
 def register(known: SupervisedJob | None, registration: Registration, *, live: bool, now: float) -> SupervisedJob:
@@ -90,7 +90,7 @@ def register(known: SupervisedJob | None, registration: Registration, *, live: b
     )
 
 
-def observe(known: SupervisedJob | None, launcher: str, instance: str, report: LauncherReport) -> SupervisedJob:
+def observe(known: SupervisedJob | None, launcher: str, instance: str, report: LauncherFacts) -> SupervisedJob:
     """The job after a report of its launcher.
 
     Raises:
@@ -203,7 +203,7 @@ def _same(job: SupervisedJob, launcher: str, instance: str) -> bool:
     return job.observed.launcher == launcher and job.observed.instance == instance
 
 
-def _observed(before: Observed, report: LauncherReport) -> Observed:
+def _observed(before: Observed, report: LauncherFacts) -> Observed:
     return replace(
         before,
         revision=report.revision,

@@ -15,7 +15,7 @@ from supervisor.domain.notice import ReclaimNotice
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAddress:
+class RoundStore:
     """Where the members of `round` reach its store."""
 
     round: int
@@ -59,7 +59,7 @@ class Member:
     round: int = 0
     waits: bool = False
     failed: bool = False
-    store: StoreAddress | None = None
+    store: RoundStore | None = None
     unreachable: int = 0
     ready: int = 0
     started: bool = False

@@ -69,7 +69,7 @@ _STAGES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RankAnswer:
     """A rank's answer to the poll, proposal or commit of `epoch` and `at_step`, received at `at` (Unix seconds).
 
     `step` is the number of steps that the rank had finished.
@@ -81,7 +81,7 @@ class Answer:
     step: int
     at: float
 
-    def follows(self, other: "Answer") -> bool:
+    def follows(self, other: "RankAnswer") -> bool:
         """Whether the rank gave this answer after `other`, or it is the same: answers may be repeated and overtaken."""
         return self.stage >= other.stage
 

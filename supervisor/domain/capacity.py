@@ -50,7 +50,7 @@ class Toleration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
+class LabelRequirement:
     """A requirement on one label of a node."""
 
     key: str
@@ -69,7 +69,7 @@ class Demand:
     requests: Resources = field(default_factory=dict)
     selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
-    affinity: tuple[tuple[Requirement, ...], ...] = ()
+    affinity: tuple[tuple[LabelRequirement, ...], ...] = ()
     apart: bool = False
 
 

@@ -15,7 +15,7 @@ from servicekit.bounds import LONGEST_SECONDS, MAX_HOSTS, MAX_LISTED_WORKERS
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from supervisor.decide.directives import order_for
-from supervisor.decide.registration import LauncherReport, Registration, observe, register
+from supervisor.decide.registration import LauncherFacts, Registration, observe, register
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Framework, OnLoss, Result, Spec, SupervisedJob, with_end
 from supervisor.failpoints import At
@@ -61,9 +61,9 @@ class LauncherReportBody(msgspec.Struct, frozen=True, kw_only=True):
         for host in self.hosts:
             printable("hosts", host)
 
-    def value(self) -> LauncherReport:
+    def value(self) -> LauncherFacts:
         """Returns the report as a value of the domain."""
-        return LauncherReport(
+        return LauncherFacts(
             revision=self.revision,
             hosts=frozenset(Host(name) for name in self.hosts),
             run=self.run,
@@ -149,7 +149,7 @@ class LauncherQuotas:
         finally:
             del self._claims[id(claim)]
 
-    def accepted(self, known: SupervisedJob, report: LauncherReport) -> LauncherReport:
+    def accepted(self, known: SupervisedJob, report: LauncherFacts) -> LauncherFacts:
         """Returns the report with the hosts that fit, or `report` itself. Those that the job had always fit."""
         hosts, listed = report.hosts, known.observed.hosts
         if len(hosts) <= len(listed):

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from servicekit.clock import Clock
 from supervisor.decide.registration import OlderRevisionError
-from supervisor.decide.situation import KnownRound, Member, StoreAddress
+from supervisor.decide.situation import KnownRound, Member, RoundStore
 from supervisor.domain.ids import Host
 from supervisor.fanout.lines import LineStream
 from supervisor.fanout.members import MemberId, MemberStreams
@@ -133,7 +133,7 @@ class RendezvousEndpoints:
             round=state.round,
             waits=state.waits,
             failed=state.failed,
-            store=None if store is None else StoreAddress(store.round, store.address, store.port),
+            store=None if store is None else RoundStore(store.round, store.address, store.port),
             unreachable=state.unreachable,
             ready=state.ready,
             started=state.started,

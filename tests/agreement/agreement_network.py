@@ -75,7 +75,7 @@ class Network:
         return self.random.uniform(0.0, min(_MAX_PAUSE_SECONDS, 0.1 * 2**attempt))
 
 
-class Stream:
+class DelayedStream:
     """A stream to one rank: what is sent arrives in order until it breaks; both ends notice that a little later."""
 
     def __init__(

@@ -15,7 +15,7 @@ from kubeai.elastic.messages import AgreementReply, ProcessReport, ProcessReport
 from kubeai.elastic.monitor import Monitor
 from kubeai.elastic.reporter import StepTimer
 
-from tests.agreement.agreement_network import Network, Stream
+from tests.agreement.agreement_network import DelayedStream, Network
 
 COMMIT_SECONDS = 2.0
 _TICK_SECONDS = 0.5
@@ -28,22 +28,24 @@ class _Waits(Exception):  # noqa: N818 - the training thread waits
     """The call waits at its gate."""
 
 
-class Job(Protocol):
+class RankJob(Protocol):
     """What a rank needs of the world around it."""
 
-    def connect(self, rank: "Rank", hello: Mapping[str, Any], opened: Callable[[], None]) -> Stream | None: ...
+    def connect(
+        self, rank: "SimulatedRank", hello: Mapping[str, Any], opened: Callable[[], None]
+    ) -> DelayedStream | None: ...
 
-    def deliver(self, rank: "Rank", body: Mapping[str, Any]) -> bool: ...
+    def deliver(self, rank: "SimulatedRank", body: Mapping[str, Any]) -> bool: ...
 
     def arbitrate(self, epoch: int, *, go_through: bool) -> bool | None: ...
 
-    def is_ready(self, rank: "Rank") -> None: ...
+    def is_ready(self, rank: "SimulatedRank") -> None: ...
 
-    def begins_save(self, rank: "Rank", purpose: StepPurpose) -> None: ...
+    def begins_save(self, rank: "SimulatedRank", purpose: StepPurpose) -> None: ...
 
 
-class Rank:
-    def __init__(self, number: int, world_size: int, network: Network, job: Job, *, collective: bool) -> None:
+class SimulatedRank:
+    def __init__(self, number: int, world_size: int, network: Network, job: RankJob, *, collective: bool) -> None:
         self.number = number
         self.monitor = Monitor()
         self.step = 0
@@ -73,7 +75,7 @@ class Rank:
         self._questions: deque[StepPurpose] = deque()
         self._waits_for: RankPosition | None = None
         self._waits_since = 0.0
-        self._stream: Stream | None = None
+        self._stream: DelayedStream | None = None
         self._attempts = 0
         self._posting: set[str] = set()
         self._repeat_at = 0.0

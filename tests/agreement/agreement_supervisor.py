@@ -21,13 +21,13 @@ from supervisor.domain.order import Directive, Worker
 from supervisor.fanout.processes import message
 from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.processes import PostedProcessHello, PostedProcessReport, PostedReportKind
-from tests.agreement.agreement_network import Network, Stream
+from tests.agreement.agreement_network import DelayedStream, Network
 
 _NEVER = float("inf")
 
 
 @dataclass(slots=True)
-class Store:
+class DecisionStore:
     """What is stored. A decision is stored only if nobody else has decided meanwhile."""
 
     job: SupervisedJob
@@ -52,12 +52,12 @@ class Notices:
 @dataclass(slots=True)
 class _Connection:
     worker: Worker
-    stream: Stream
+    stream: DelayedStream
     sent: Directive | None = None
 
 
 class Supervisor:
-    def __init__(self, store: Store, notices: Notices, network: Network, policy: Policy) -> None:
+    def __init__(self, store: DecisionStore, notices: Notices, network: Network, policy: Policy) -> None:
         self.is_alive = True
         self._store = store
         self._notices = notices
@@ -82,7 +82,7 @@ class Supervisor:
 
     # What it is told.
 
-    def attach(self, fields: Mapping[str, Any], stream: Stream) -> None:
+    def attach(self, fields: Mapping[str, Any], stream: DelayedStream) -> None:
         """A process opens a stream."""
         hello = msgspec.convert(fields, PostedProcessHello)
         worker = self._worker(hello)

@@ -13,9 +13,9 @@ from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision
 from supervisor.domain.notice import NoticeClass
-from tests.agreement.agreement_network import Network, Stream, Timeline, Weather
-from tests.agreement.agreement_rank import Rank
-from tests.agreement.agreement_supervisor import Notices, Store, Supervisor
+from tests.agreement.agreement_network import DelayedStream, Network, Timeline, Weather
+from tests.agreement.agreement_rank import SimulatedRank
+from tests.agreement.agreement_supervisor import DecisionStore, Notices, Supervisor
 from tests.supervisor.decide.decide_builders import notice, noticed, observing, running_job, spec
 
 _LOST_SECONDS = 3.0
@@ -38,7 +38,7 @@ class Happening(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class AgreementEvent:
     """Something that happens at an instant; `seconds` is how long it lasts, or the lead of a notice."""
 
     at: float
@@ -48,7 +48,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class AgreedTraining:
     """A job: its ranks, and how they train. In `lockstep` no rank finishes a step before all have begun it."""
 
     ranks: int
@@ -59,10 +59,10 @@ class Training:
     arbiter: bool = True
 
 
-class World:
+class AgreementWorld:
     """Runs a job. `decisions` are all that were stored, in order."""
 
-    def __init__(self, training: Training, weather: Weather, policy: Policy = Policy()) -> None:  # noqa: B008 - frozen
+    def __init__(self, training: AgreedTraining, weather: Weather, policy: Policy = Policy()) -> None:  # noqa: B008 - frozen
         self.timeline = Timeline()
         self.decisions: list[Decision] = []
         self._training = training
@@ -72,9 +72,11 @@ class World:
         size = training.ranks
         job = running_job(replace(spec(size, size, requested=size)), size)
         job = observing(job, registered_at=0.0)
-        self._store = Store(job, lambda _, after: self.decisions.append(after))
+        self._store = DecisionStore(job, lambda _, after: self.decisions.append(after))
         self._supervisor = self._new_supervisor()
-        self.ranks = [Rank(number, size, self._network, self, collective=training.collective) for number in range(size)]
+        self.ranks = [
+            SimulatedRank(number, size, self._network, self, collective=training.collective) for number in range(size)
+        ]
         self._ready: set[int] = set()
         self._saving: dict[StepPurpose, set[int]] = {purpose: set() for purpose in StepPurpose}
         self._stuck_until = [0.0] * size
@@ -89,7 +91,7 @@ class World:
         """Whether the run has ended."""
         return not self._store.job.observed.running
 
-    def run(self, events: Sequence[Event], until: float) -> None:
+    def run(self, events: Sequence[AgreementEvent], until: float) -> None:
         """Lets everything happen until the run has ended, at most `until`."""
         with mock.patch.object(monitor, "time", self.timeline):
             for event in events:
@@ -101,11 +103,13 @@ class World:
 
     # What ranks need of it.
 
-    def connect(self, rank: Rank, hello: Mapping[str, Any], opened: Callable[[], None]) -> Stream | None:
+    def connect(
+        self, rank: SimulatedRank, hello: Mapping[str, Any], opened: Callable[[], None]
+    ) -> DelayedStream | None:
         """Opens a stream to the supervisor; None if that is impossible now."""
         if not self._supervisor.is_alive or not rank.is_reachable:
             return None
-        stream = Stream(self._network, rank.receive, rank.lost)
+        stream = DelayedStream(self._network, rank.receive, rank.lost)
         supervisor = self._supervisor
 
         def arrive() -> None:
@@ -118,7 +122,7 @@ class World:
         self.timeline.after(self._network.delay(), arrive)
         return stream
 
-    def deliver(self, rank: Rank, body: Mapping[str, Any]) -> bool:
+    def deliver(self, rank: SimulatedRank, body: Mapping[str, Any]) -> bool:
         """Brings a report to the supervisor; False if that is impossible now."""
         if not self._supervisor.is_alive or self.timeline.now < rank.cut_until:
             return False
@@ -129,7 +133,7 @@ class World:
         """What the ranks' own store says: the first one decides. None: they have no store."""
         return self._outcomes.setdefault(epoch, go_through) if self._training.arbiter else None
 
-    def is_ready(self, rank: Rank) -> None:
+    def is_ready(self, rank: SimulatedRank) -> None:
         """Begins the next step of a rank: in lockstep, when all ranks can."""
         if not self._training.lockstep:
             self._begin_step(rank)
@@ -140,7 +144,7 @@ class World:
             for each in self.ranks:
                 self._begin_step(each)
 
-    def begins_save(self, rank: Rank, purpose: StepPurpose) -> None:
+    def begins_save(self, rank: SimulatedRank, purpose: StepPurpose) -> None:
         """Saves a checkpoint: together, if one rank alone cannot."""
         together = self._saving[purpose]
         together.add(rank.number)
@@ -155,14 +159,14 @@ class World:
 
     # What happens to it.
 
-    def _begin_step(self, rank: Rank) -> None:
+    def _begin_step(self, rank: SimulatedRank) -> None:
         now, seconds = self.timeline.now, self._training.step_seconds
         pace = 1.0 if self._training.lockstep else 1.0 + rank.number / 4
         skew = self._network.random.uniform(0.0, seconds / 4)
         stuck = max(0.0, self._stuck_until[rank.number] - now)
         self.timeline.after(stuck + pace * seconds + skew, rank.finish_step)
 
-    def _happen(self, event: Event) -> None:
+    def _happen(self, event: AgreementEvent) -> None:
         rank, until = self.ranks[event.rank % len(self.ranks)], self.timeline.now + event.seconds
         match event.what:
             case Happening.NOTICE:
@@ -194,7 +198,7 @@ class World:
             self._supervisor = self._new_supervisor()
             self._supervisor.think()
 
-    def _die(self, rank: Rank) -> None:
+    def _die(self, rank: SimulatedRank) -> None:
         rank.is_dead = True
         rank.cut()
 

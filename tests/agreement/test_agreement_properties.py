@@ -15,7 +15,7 @@ from kubeai.elastic import agreement
 from supervisor.domain.job import Decision, Phase
 from tests.agreement.agreement_network import Weather
 from tests.agreement.agreement_rank import COMMIT_SECONDS
-from tests.agreement.agreement_world import Event, Happening, Training, World
+from tests.agreement.agreement_world import AgreedTraining, AgreementEvent, AgreementWorld, Happening
 from tests.testkit.properties import examples
 
 _NOTICE_AT = 6.0
@@ -32,8 +32,8 @@ _IN_THE_MIDDLE = (Happening.CUT, Happening.CUT, Happening.KILLED, Happening.REPL
 
 
 @st.composite
-def _trainings(draw: st.DrawFn, *, arbiter: bool) -> Training:
-    return Training(
+def _trainings(draw: st.DrawFn, *, arbiter: bool) -> AgreedTraining:
+    return AgreedTraining(
         ranks=draw(st.integers(2, 4)),
         step_seconds=draw(st.sampled_from([0.2, 0.05, 0.7, 3.0])),
         save_seconds=draw(st.sampled_from([0.3, 2.0])),
@@ -44,20 +44,20 @@ def _trainings(draw: st.DrawFn, *, arbiter: bool) -> Training:
 
 
 @st.composite
-def _events(draw: st.DrawFn, kinds: Sequence[Happening], longest: float) -> list[Event]:
+def _events(draw: st.DrawFn, kinds: Sequence[Happening], longest: float) -> list[AgreementEvent]:
     """A notice, perhaps a second one, and whatever else happens in the seconds around it."""
     lead = draw(st.sampled_from(_LEADS))
-    events = [Event(at=_NOTICE_AT, what=Happening.NOTICE, rank=draw(st.integers(0, 3)), seconds=lead)]
+    events = [AgreementEvent(at=_NOTICE_AT, what=Happening.NOTICE, rank=draw(st.integers(0, 3)), seconds=lead)]
     for _ in range(draw(st.integers(0, 5))):
         # Most often in the tenths of a second in which ranks and supervisor agree.
         at = _NOTICE_AT + draw(st.sampled_from([0.0, 0.0, 0.0, -2.0, 1.0, 3.0])) + draw(st.integers(0, 25)) / 100
         what = draw(st.sampled_from(kinds))
         most = min(longest, _MOST_AWAY_SECONDS) if what is Happening.KILLED else longest
         seconds = min(most, draw(st.sampled_from([0.05, 0.5, 1.0, 3.0, 8.0, 30.0])))
-        events.append(Event(at=at, what=what, rank=draw(st.integers(0, 3)), seconds=seconds))
+        events.append(AgreementEvent(at=at, what=what, rank=draw(st.integers(0, 3)), seconds=seconds))
     if draw(st.booleans()):
         again = draw(st.sampled_from([0.5, 3.0]))
-        events.append(Event(at=_NOTICE_AT + again, what=Happening.NOTICE, rank=0, seconds=lead))
+        events.append(AgreementEvent(at=_NOTICE_AT + again, what=Happening.NOTICE, rank=0, seconds=lead))
     return events
 
 
@@ -67,15 +67,15 @@ def _weather(slowest: Sequence[float], faulty: Sequence[float]) -> st.SearchStra
     )
 
 
-def _run(training: Training, weather: Weather, events: Sequence[Event]) -> World:
+def _run(training: AgreedTraining, weather: Weather, events: Sequence[AgreementEvent]) -> AgreementWorld:
     """The world after its run, or long after the last deadline."""
-    world = World(training, weather)
+    world = AgreementWorld(training, weather)
     deadline = max(event.at + event.seconds for event in events if event.what is Happening.NOTICE)
     world.run(sorted(events, key=lambda event: event.at), deadline + _AFTERWARDS_SECONDS)
     return world
 
 
-def _assert_never_split(world: World) -> None:
+def _assert_never_split(world: AgreementWorld) -> None:
     """No rank goes past a step at which another one stops or saves for the same agreement."""
     for rank in world.ranks:
         for purpose, epoch, step in rank.acted:
@@ -86,7 +86,7 @@ def _assert_never_split(world: World) -> None:
                 assert not has_gone_past, f"rank {other.number} is past {step}, where rank {rank.number} acts"
 
 
-def _assert_nobody_waited_long(world: World) -> None:
+def _assert_nobody_waited_long(world: AgreementWorld) -> None:
     assert all(seconds <= COMMIT_SECONDS + 0.01 or rank.frozen_until for rank in world.ranks for seconds in rank.waits)
 
 
@@ -101,7 +101,7 @@ def _assert_epochs(decisions: Sequence[Decision]) -> None:
         assert not after.committed or (before.epoch, before.step) == (after.epoch, after.step)
 
 
-def _assert_ends_well(world: World, events: Sequence[Event]) -> None:
+def _assert_ends_well(world: AgreementWorld, events: Sequence[AgreementEvent]) -> None:
     """The job has stopped, at an agreed step or with a reason why not, or goes on because nothing stops it."""
     happened = {event.what for event in events}
     if Happening.DEATH in happened:
@@ -122,7 +122,9 @@ def _assert_ends_well(world: World, events: Sequence[Event]) -> None:
 
 @examples(300)
 @given(_trainings(arbiter=True), _weather([0.02, 0.3, 2.0], [0.0, 0.2, 0.5]), _events(_ANYTHING, 30.0))
-def test_ranks_with_a_store_of_their_own_never_part(training: Training, weather: Weather, events: list[Event]) -> None:
+def test_ranks_with_a_store_of_their_own_never_part(
+    training: AgreedTraining, weather: Weather, events: list[AgreementEvent]
+) -> None:
     """Whatever is lost, late, repeated or dead: they stop at one step or none of them does."""
     world = _run(training, weather, events)
     _assert_never_split(world)
@@ -132,24 +134,24 @@ def test_ranks_with_a_store_of_their_own_never_part(training: Training, weather:
 
 
 @st.composite
-def _interruptions(draw: st.DrawFn) -> list[Event]:
+def _interruptions(draw: st.DrawFn) -> list[AgreementEvent]:
     """A notice, and one to three interruptions of the exchange that follows."""
-    events = [Event(at=_NOTICE_AT, what=Happening.NOTICE, seconds=20.0)]
+    events = [AgreementEvent(at=_NOTICE_AT, what=Happening.NOTICE, seconds=20.0)]
     for _ in range(draw(st.integers(1, 3))):
         what, at = draw(st.sampled_from(_IN_THE_MIDDLE)), _NOTICE_AT + draw(st.integers(1, 60)) / 100
         seconds = draw(st.sampled_from([0.5, 6.0])) if what is Happening.CUT else 0.2
-        events.append(Event(at=at, what=what, rank=draw(st.integers(0, 3)), seconds=seconds))
+        events.append(AgreementEvent(at=at, what=what, rank=draw(st.integers(0, 3)), seconds=seconds))
     return events
 
 
 @examples(400)
 @given(
-    st.builds(Training, ranks=st.just(3), step_seconds=st.sampled_from([0.3, 1.0]), lockstep=st.booleans()),
+    st.builds(AgreedTraining, ranks=st.just(3), step_seconds=st.sampled_from([0.3, 1.0]), lockstep=st.booleans()),
     _weather([0.1, 0.3], [0.0]),
     _interruptions(),
 )
 def test_an_exchange_that_is_interrupted_never_parts_ranks_with_a_store(
-    training: Training, weather: Weather, events: list[Event]
+    training: AgreedTraining, weather: Weather, events: list[AgreementEvent]
 ) -> None:
     """A rank misses the commit, or the supervisor is gone before it has stored or sent it."""
     world = _run(training, weather, events)
@@ -162,7 +164,7 @@ def test_an_exchange_that_is_interrupted_never_parts_ranks_with_a_store(
 @examples(200)
 @given(_trainings(arbiter=False), _weather([0.02, 0.2], [0.0]), _events(_HARMLESS, 1.0))
 def test_ranks_without_a_store_never_part_while_nobody_is_cut_off(
-    training: Training, weather: Weather, events: list[Event]
+    training: AgreedTraining, weather: Weather, events: list[AgreementEvent]
 ) -> None:
     """A line has the rest of the way to the step and two seconds to arrive."""
     world = _run(training, weather, events)
@@ -175,9 +177,9 @@ def test_ranks_without_a_store_never_part_while_nobody_is_cut_off(
 @examples(100)
 @given(_trainings(arbiter=False), _weather([0.002, 0.01], [0.0]), st.sampled_from(_LEADS))
 def test_an_undisturbed_job_stops_at_an_agreed_step_without_waiting(
-    training: Training, weather: Weather, lead: float
+    training: AgreedTraining, weather: Weather, lead: float
 ) -> None:
-    events = [Event(at=_NOTICE_AT, what=Happening.NOTICE, seconds=lead)]
+    events = [AgreementEvent(at=_NOTICE_AT, what=Happening.NOTICE, seconds=lead)]
     world = _run(replace(training, lockstep=True), weather, events)
     assert [len(rank.acted) for rank in world.ranks] == [1] * training.ranks
     assert not any(rank.waits for rank in world.ranks)

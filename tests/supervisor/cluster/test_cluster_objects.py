@@ -7,7 +7,7 @@ import pytest
 from servicekit.kubernetes.objects import ObjectKey, Owner
 from supervisor.cluster.objects import Pod, PodPhase, pod_or_outline, read_node, read_pod
 from supervisor.cluster.podspec import PodSpec, thousandths
-from supervisor.domain.capacity import Demand, Effect, LabelOperator, Requirement, Taint, Toleration
+from supervisor.domain.capacity import Demand, Effect, LabelOperator, LabelRequirement, Taint, Toleration
 
 METADATA = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7"}
 
@@ -76,8 +76,8 @@ def test_a_demand_is_all_that_the_scheduler_looks_at() -> None:
         selector={"gpu": "yes"},
         tolerations=(Toleration(exists=True), Toleration(key="spot", value="true", effect=Effect.NO_SCHEDULE)),
         affinity=(
-            (Requirement(key="zone", operator=LabelOperator.IN, values=frozenset({"a", "b"})),),
-            (Requirement(key="metadata.name", operator=LabelOperator.NOT_IN, values=frozenset({"n1"})),),
+            (LabelRequirement(key="zone", operator=LabelOperator.IN, values=frozenset({"a", "b"})),),
+            (LabelRequirement(key="metadata.name", operator=LabelOperator.NOT_IN, values=frozenset({"n1"})),),
         ),
         apart=True,
     )

@@ -42,7 +42,7 @@ class Around(NoCluster):
         return self.placed.get(name)
 
 
-class Scene:
+class FactsScene:
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
         self.now = T0
@@ -72,19 +72,19 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(tmp_path: Path) -> AsyncIterator[FactsScene]:
     async with opened(lambda: SqliteStore.open(tmp_path / "store.sqlite")) as store:
-        yield Scene(store)
+        yield FactsScene(store)
 
 
-async def test_a_pod_is_noticed_with_its_node_alone(scene: Scene) -> None:
+async def test_a_pod_is_noticed_with_its_node_alone(scene: FactsScene) -> None:
     scene.around.place(JOB, a="n1", b="n2")
     scene.around.place(OTHER, c="n2")
     await scene.announce()
     assert (scene.noticed(), scene.noticed(OTHER)) == ({"a"}, set())
 
 
-async def test_a_pod_that_comes_to_a_noticed_node_is_noticed_at_once(scene: Scene) -> None:
+async def test_a_pod_that_comes_to_a_noticed_node_is_noticed_at_once(scene: FactsScene) -> None:
     scene.around.place(JOB, a="n1", b="n2")
     await scene.announce()
     assert scene.noticed() == {"a"}
@@ -92,7 +92,7 @@ async def test_a_pod_that_comes_to_a_noticed_node_is_noticed_at_once(scene: Scen
     assert scene.noticed() == {"c", "d"}
 
 
-async def test_a_withdrawn_notice_is_none_any_more(scene: Scene) -> None:
+async def test_a_withdrawn_notice_is_none_any_more(scene: FactsScene) -> None:
     scene.around.place(JOB, a="n1")
     await scene.announce()
     assert scene.noticed() == {"a"}
@@ -102,7 +102,7 @@ async def test_a_withdrawn_notice_is_none_any_more(scene: Scene) -> None:
     assert scene.noticed() == {"a"}
 
 
-async def test_what_is_not_durable_yet_is_shown_alone(scene: Scene) -> None:
+async def test_what_is_not_durable_yet_is_shown_alone(scene: FactsScene) -> None:
     scene.around.place(JOB, a="n1")
     waiting = notice(1)
     scene.unconfirmed.put(self_said := object(), waiting.id, waiting)
@@ -111,7 +111,7 @@ async def test_what_is_not_durable_yet_is_shown_alone(scene: Scene) -> None:
     assert set(scene.facts.shown(JOB)) == set()
 
 
-async def test_a_job_that_changes_alone_takes_no_new_look_at_pods(scene: Scene) -> None:
+async def test_a_job_that_changes_alone_takes_no_new_look_at_pods(scene: FactsScene) -> None:
     """With 51 jobs of 4,000 pods that took most of a pass."""
     scene.around.place(JOB, a="n1")
     await scene.announce()
@@ -122,7 +122,7 @@ async def test_a_job_that_changes_alone_takes_no_new_look_at_pods(scene: Scene) 
     assert scene.facts.noticed(JOB) is before
 
 
-async def test_a_job_that_is_gone_is_forgotten(scene: Scene) -> None:
+async def test_a_job_that_is_gone_is_forgotten(scene: FactsScene) -> None:
     scene.around.place(JOB, a="n1")
     await scene.announce()
     job = replace(running_job(), name=JOB)
@@ -145,7 +145,7 @@ async def test_a_job_that_is_gone_is_forgotten(scene: Scene) -> None:
     ],
 )
 async def test_pods_that_are_lost_are_gone_with_or_without_a_launcher(
-    scene: Scene, launcher: str | None, pods: list[str], gone: set[str]
+    scene: FactsScene, launcher: str | None, pods: list[str], gone: set[str]
 ) -> None:
     """But where the launcher is lost as well, or all that there was, the run has ended."""
     job = replace(running_job(workers=3), name=JOB)
@@ -155,7 +155,7 @@ async def test_pods_that_are_lost_are_gone_with_or_without_a_launcher(
     assert not scene.facts.gone(replace(job, observed=replace(job.observed, running=False)))
 
 
-async def test_pods_are_terminating_if_they_were_asked_to_while_excluded_or_noticed(scene: Scene) -> None:
+async def test_pods_are_terminating_if_they_were_asked_to_while_excluded_or_noticed(scene: FactsScene) -> None:
     """The other pods of a job of thousands are not looked at."""
     job = replace(running_job(workers=4), name=JOB)
     job = replace(job, decision=replace(job.decision, exclusions=hosts(1, 2)))
@@ -166,7 +166,7 @@ async def test_pods_are_terminating_if_they_were_asked_to_while_excluded_or_noti
     assert scene.facts.terminating(job, hosts(3)) == hosts()
 
 
-async def test_a_waiting_job_lacks_exactly_the_hosts_that_it_is_not_granted(scene: Scene) -> None:
+async def test_a_waiting_job_lacks_exactly_the_hosts_that_it_is_not_granted(scene: FactsScene) -> None:
     """A schedule that is near keeps runs from starting before it is acted on; a hint does not."""
     policy = Settings()
     near = (policy.scheduled_horizon_seconds + policy.scheduled_avoid_seconds) / 2
@@ -182,7 +182,7 @@ async def test_a_waiting_job_lacks_exactly_the_hosts_that_it_is_not_granted(scen
     assert lacks == {Host("n3"): Lack.NOTICE, Host("n5"): Lack.NOTICE, Host("n6"): Lack.NO_AGENT}
 
 
-async def test_a_host_of_another_job_is_in_use(scene: Scene) -> None:
+async def test_a_host_of_another_job_is_in_use(scene: FactsScene) -> None:
     await scene.connect(1, None)
     other, job = running_job(spec(1, 1), 1, name="other"), waiting_job(spec(1, 1), first(1))
     scene.facts.granted({each.name: each for each in (other, job)})

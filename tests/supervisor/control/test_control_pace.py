@@ -14,7 +14,7 @@ CHANGES = 1000
 PASS_SECONDS = 0.05
 
 
-class SetClock(Clock):
+class PacedClock(Clock):
     at = 0.0
 
     def monotonic(self) -> float:
@@ -25,7 +25,7 @@ class Passes(Control):
     """A loop whose passes take their time by its clock, and note which change was the last one."""
 
     def __init__(self) -> None:
-        self.clock, self.wakeup = SetClock(), Wakeup()
+        self.clock, self.wakeup = PacedClock(), Wakeup()
         self.change = 0
         self.seen: list[int] = []
         facts = SimpleNamespace(caught_up_at=0.0)

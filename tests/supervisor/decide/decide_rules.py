@@ -11,14 +11,14 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase, RequestKind, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.order import DirectiveKind, Worker
-from tests.supervisor.decide.decide_world import POLICY, World
+from tests.supervisor.decide.decide_world import POLICY, DecisionWorld
 
 LIVE = (Phase.RUNNING, Phase.SHRINKING, Phase.RESUMING)
 WAITS = (Phase.WAITING, Phase.SUSPENDED)
 OVER = (Phase.FINISHED, Phase.TIMED_OUT)
 
 
-def check(world: World, job: SupervisedJob, facts: JobFacts, planned: Plan) -> None:
+def check(world: DecisionWorld, job: SupervisedJob, facts: JobFacts, planned: Plan) -> None:
     after = replace(job, decision=planned.decision)
     _same_input_same_output(world, job, facts, planned)
     _nothing_more_to_decide(world, after, facts, planned)
@@ -64,11 +64,11 @@ def _launcher_doomed(job: SupervisedJob, facts: JobFacts) -> bool:
     return job.spec.launcher_host in facts.notices
 
 
-def _same_input_same_output(world: World, job: SupervisedJob, facts: JobFacts, planned: Plan) -> None:
+def _same_input_same_output(world: DecisionWorld, job: SupervisedJob, facts: JobFacts, planned: Plan) -> None:
     assert plan(job, facts, world.now, POLICY) == planned
 
 
-def _nothing_more_to_decide(world: World, after: SupervisedJob, facts: JobFacts, planned: Plan) -> None:
+def _nothing_more_to_decide(world: DecisionWorld, after: SupervisedJob, facts: JobFacts, planned: Plan) -> None:
     assert plan(after, facts, world.now, POLICY) == planned
     assert planned.wake_at is None or planned.wake_at > world.now
 
@@ -138,7 +138,7 @@ def _none_joins_for_one_that_leaves(before: SupervisedJob, after: SupervisedJob)
     assert not (used & after.observed.hosts) - now_used or not now_used - used
 
 
-def _excluded_are_the_doomed(world: World, after: SupervisedJob, facts: JobFacts) -> None:
+def _excluded_are_the_doomed(world: DecisionWorld, after: SupervisedJob, facts: JobFacts) -> None:
     doomed, decision = _doomed(after, facts), after.decision
     if decision.phase is Phase.RUNNING:
         assert decision.exclusions <= world.launchers[after.name].exclusions, "Shrinking ends when the list is in place"
@@ -156,7 +156,7 @@ def _list_is_frozen(before: Decision, after: Decision) -> None:
     assert (after.hosts, after.exclusions) == (before.hosts, before.exclusions)
 
 
-def _starts_are_sound(world: World, job: SupervisedJob, facts: JobFacts, after: Decision) -> None:
+def _starts_are_sound(world: DecisionWorld, job: SupervisedJob, facts: JobFacts, after: Decision) -> None:
     if job.decision.phase in WAITS and after.phase in LIVE:
         assert len(after.hosts) == usable_workers(len(after.hosts), job.spec) <= job.spec.requested_workers
         assert after.hosts
@@ -169,7 +169,7 @@ def _starts_are_sound(world: World, job: SupervisedJob, facts: JobFacts, after: 
         _starts_are_not_rash(world, job, after)
 
 
-def _starts_are_not_rash(world: World, job: SupervisedJob, after: Decision) -> None:
+def _starts_are_not_rash(world: DecisionWorld, job: SupervisedJob, after: Decision) -> None:
     since, pause = job.decision.capacity_since, job.decision.not_before
     assert pause is None or world.now >= pause
     assert world.now >= world.histories[job.name].rests_until, "a short run is followed by a pause"
@@ -177,7 +177,7 @@ def _starts_are_not_rash(world: World, job: SupervisedJob, after: Decision) -> N
     assert waited or len(after.hosts) == job.spec.requested_workers
 
 
-def _stops_are_justified(world: World, job: SupervisedJob, facts: JobFacts, after: Decision) -> None:
+def _stops_are_justified(world: DecisionWorld, job: SupervisedJob, facts: JobFacts, after: Decision) -> None:
     if job.decision.phase not in LIVE or after.phase in (*LIVE, *OVER):
         return
     history, below = world.histories[job.name], not usable_workers(_live(job, facts), job.spec)
@@ -202,7 +202,7 @@ def _breaking(job: SupervisedJob, facts: JobFacts) -> list[float]:
     return [deadline_of(notice, POLICY) for host, notice in facts.notices.items() if host in hosts]
 
 
-def _is_near(world: World, job: SupervisedJob, facts: JobFacts, seconds: float) -> bool:
+def _is_near(world: DecisionWorld, job: SupervisedJob, facts: JobFacts, seconds: float) -> bool:
     return any(deadline - seconds <= world.now for deadline in _breaking(job, facts))
 
 
@@ -212,7 +212,7 @@ def _has_answered(job: SupervisedJob, stop: Stop) -> bool:
     return answer is not None and answer.run == run and answer.generation >= stop.generation
 
 
-def _stops_end_for_a_reason(world: World, job: SupervisedJob, facts: JobFacts, after: Decision) -> None:
+def _stops_end_for_a_reason(world: DecisionWorld, job: SupervisedJob, facts: JobFacts, after: Decision) -> None:
     stop = job.decision.stop
     if job.decision.phase is not Phase.STOPPING or job.over:
         return
@@ -225,7 +225,7 @@ def _stops_end_for_a_reason(world: World, job: SupervisedJob, facts: JobFacts, a
         _everybody_is_told_in_time(world, job, facts, after.stop)
 
 
-def _everybody_is_told_in_time(world: World, job: SupervisedJob, facts: JobFacts, stop: Stop) -> None:
+def _everybody_is_told_in_time(world: DecisionWorld, job: SupervisedJob, facts: JobFacts, stop: Stop) -> None:
     since = max(facts.rank_zero.since, stop.since)
     breaking = min(_breaking(job, facts), default=stop.since + POLICY.stop_timeout_seconds)
     end = max(breaking, stop.since + POLICY.margin_seconds)
@@ -237,7 +237,7 @@ def _everybody_is_told_in_time(world: World, job: SupervisedJob, facts: JobFacts
     assert stop.everyone == (alone or near or last or before)
 
 
-def _waiting_is_bounded(world: World, after: SupervisedJob, facts: JobFacts) -> None:
+def _waiting_is_bounded(world: DecisionWorld, after: SupervisedJob, facts: JobFacts) -> None:
     decision, history, now = after.decision, world.histories[after.name], world.now
     if decision.phase is Phase.RESUMING and history.resuming_since is not None:
         assert now < history.resuming_since + POLICY.resume_timeout_seconds + POLICY.lost_grace_seconds
@@ -288,7 +288,7 @@ def _orders_follow(after: SupervisedJob) -> None:
     assert order.stopping == (decision.phase is Phase.STOPPING)
 
 
-def _remember(world: World, after: SupervisedJob, facts: JobFacts) -> None:
+def _remember(world: DecisionWorld, after: SupervisedJob, facts: JobFacts) -> None:
     history, decision = world.histories[after.name], after.decision
     if decision.phase in LIVE and decision.phase is not Phase.RESUMING and decision.run != history.run:
         history.run, history.run_since = decision.run, world.now
@@ -302,7 +302,7 @@ def _remember(world: World, after: SupervisedJob, facts: JobFacts) -> None:
     history.resuming_since = (history.resuming_since or world.now) if resuming else None
 
 
-def _is_lost(world: World, after: SupervisedJob, facts: JobFacts, below_since: float) -> bool:
+def _is_lost(world: DecisionWorld, after: SupervisedJob, facts: JobFacts, below_since: float) -> bool:
     """Whether hosts that were lost without a notice are the only reason to stop."""
     asked = after.observed.ending or after.observed.request is not None
     warned = bool(_doomed(after, facts)) or _launcher_doomed(after, facts)

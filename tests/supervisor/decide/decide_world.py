@@ -1,7 +1,8 @@
 """A small world to decide in: machines with agents, launchers, rank 0 of each job, and a supervisor that restarts.
 
-What is so (`Launcher`, `Machine`) and what the supervisor knows of it (`SupervisedJob`, notices) are kept apart: orders
-and reports travel, and may be late. `World.think` is what control does, with `check` looking at every decision.
+The state of the world (`SimulatedLauncher`, `SimulatedMachine`) and what the supervisor knows of it (`SupervisedJob`,
+notices) are kept apart: orders and reports travel, and may be late. `DecisionWorld.think` does the work of control, and
+`check` looks at every decision.
 """
 
 import math
@@ -18,7 +19,7 @@ from supervisor.decide.policy import Policy
 from supervisor.decide.registration import (
     JobEndsError,
     JobIsOverError,
-    LauncherReport,
+    LauncherFacts,
     Registration,
     acknowledge,
     observe,
@@ -55,11 +56,11 @@ from tests.supervisor.decide.decide_builders import METADATA, T0
 POLICY = Policy()
 _MAX_PASSES = 12
 
-Check = Callable[["World", SupervisedJob, JobFacts, Plan], None]
+Check = Callable[["DecisionWorld", SupervisedJob, JobFacts, Plan], None]
 
 
 @dataclass(slots=True)
-class Machine:
+class SimulatedMachine:
     """One machine and its agent, which says `announcing` (an instant, None = clear) while it is `alive`."""
 
     host: Host
@@ -72,7 +73,7 @@ class Machine:
 
 
 @dataclass(slots=True)
-class Launcher:
+class SimulatedLauncher:
     """The actual state of one job: its launcher's process, the command it runs, and rank 0 in it."""
 
     listed: frozenset[Host]
@@ -96,8 +97,8 @@ class Launcher:
         return (self.hosts - self.exclusions) & self.listed if self.running else frozenset()
 
     @property
-    def report(self) -> LauncherReport:
-        return LauncherReport(
+    def report(self) -> LauncherFacts:
+        return LauncherFacts(
             revision=self.revision,
             hosts=self.listed,
             run=self.run,
@@ -156,12 +157,12 @@ class History:
 
 
 @dataclass(slots=True)
-class World:
+class DecisionWorld:
     check: Check
     now: float = T0
-    machines: dict[Host, Machine] = field(default_factory=dict)
+    machines: dict[Host, SimulatedMachine] = field(default_factory=dict)
     jobs: dict[JobName, SupervisedJob] = field(default_factory=dict)
-    launchers: dict[JobName, Launcher] = field(default_factory=dict)
+    launchers: dict[JobName, SimulatedLauncher] = field(default_factory=dict)
     notices: dict[NoticeId, ReclaimNotice] = field(default_factory=dict)
     rank_zeros: dict[JobName, RankZero] = field(default_factory=dict)
     histories: dict[JobName, History] = field(default_factory=dict)
@@ -169,7 +170,7 @@ class World:
     machines_made: int = 0
     streams_are_up: bool = True
 
-    def fork(self) -> "World":
+    def fork(self) -> "DecisionWorld":
         other = copy(self)
         other.machines = {host: copy(machine) for host, machine in self.machines.items()}
         other.launchers = {name: copy(launcher) for name, launcher in self.launchers.items()}
@@ -183,11 +184,11 @@ class World:
     def add_machine(self, host: Host) -> None:
         """A new machine, under a new or an old name, with a clear and connected agent."""
         self.machines_made += 1
-        self.machines[host] = Machine(host, f"uid-{self.machines_made}")
+        self.machines[host] = SimulatedMachine(host, f"uid-{self.machines_made}")
         self._greet(self.machines[host])
 
     def add_job(self, name: JobName, spec: Spec, listed: frozenset[Host]) -> None:
-        launcher = Launcher(listed)
+        launcher = SimulatedLauncher(listed)
         hello = Registration(name=name, uid=name, launcher=name, instance=name, spec=spec, report=launcher.report)
         self.launchers[name] = launcher
         self.jobs[name] = register(None, hello, live=False, now=self.now)
@@ -429,13 +430,13 @@ class World:
         machine = self.machines.get(Host(notice.subject.name))
         return Presence.PRESENT if machine is not None and machine.connected else Presence.SILENT
 
-    def _greet(self, machine: Machine) -> None:
+    def _greet(self, machine: SimulatedMachine) -> None:
         for key, notice in self.notices.items():
             if notice.subject.name == machine.host:
                 self.notices[key] = replaced(notice, machine.uid, self.now)
         self._say(machine)
 
-    def _say(self, machine: Machine) -> None:
+    def _say(self, machine: SimulatedMachine) -> None:
         machine.revision += 1
         if not machine.connected:
             return
@@ -444,7 +445,7 @@ class World:
         else:
             self._report(machine, Announcement.ACTIVE, machine.announcing - self.now, machine.revision)
 
-    def _report(self, machine: Machine, announcement: Announcement, left: float | None, revision: int) -> None:
+    def _report(self, machine: SimulatedMachine, announcement: Announcement, left: float | None, revision: int) -> None:
         report = Report(
             source=METADATA,
             subject=Subject(SubjectKind.NODE, machine.host, machine.uid),

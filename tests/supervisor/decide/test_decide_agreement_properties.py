@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.plan import plan
 from supervisor.decide.ranks import Ranks, RankState
-from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.order import DirectiveKind, Worker
@@ -20,7 +20,7 @@ RANKS = st.integers(0, SIZE - 1)
 
 
 @dataclass
-class _Scene:
+class NegotiationScene:
     """A job with four ranks, what they have said, and the rules that hold at every moment."""
 
     collective: bool
@@ -48,7 +48,7 @@ class _Scene:
         if rank not in self.states or back >= len(self.known):
             return
         agreement = self.known[-1 - back]
-        answer = Answer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=self.now)
+        answer = RankAnswer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=self.now)
         self.states[rank] = replace(self.states[rank], answer=answer, step_seconds=0.1)
         if kind is AnswerKind.ACCEPTED:
             self.consents.setdefault((agreement.epoch, agreement.step), set()).add(rank)
@@ -122,7 +122,7 @@ EVENTS = st.one_of(
 @given(st.booleans(), st.lists(EVENTS, max_size=40))
 def test_a_step_is_committed_only_if_all_accepted_it(collective: bool, events: list[tuple[object, ...]]) -> None:  # noqa: FBT001
     """Under loss, late answers to earlier attempts, ranks that come and go, and leaders that change."""
-    scene = _Scene(collective)
+    scene = NegotiationScene(collective)
     for rank in range(SIZE):
         scene.connect(rank)
     scene.think()

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.decide.capacity import (
     GrowthCandidate,
-    Nodes,
+    NodesByNotice,
     PendingJob,
     Reservation,
     RunningJobs,
@@ -15,7 +15,7 @@ from supervisor.decide.capacity import (
 )
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Demand, LabelOperator, NodeCapacity, Pods, Requirement, ResourceRequest
+from supervisor.domain.capacity import Demand, LabelOperator, LabelRequirement, NodeCapacity, Pods, ResourceRequest
 from supervisor.domain.ids import Host, JobName, cluster_job
 from supervisor.domain.job import Phase
 from tests.supervisor.decide.capacity_builders import (
@@ -45,7 +45,7 @@ def _shared(
     policy: Policy = NEVER,
     running: RunningJobs = RunningJobs(),  # noqa: B008 - frozen
 ) -> dict[JobName, Grant]:
-    return dict(allocate(pending_jobs, reservations, Nodes(usable=nodes, noticed=noticed), policy, running))
+    return dict(allocate(pending_jobs, reservations, NodesByNotice(usable=nodes, noticed=noticed), policy, running))
 
 
 def _growing(*growth_candidates: GrowthCandidate, starting: tuple[ResourceRequest, ...] = ()) -> RunningJobs:
@@ -300,9 +300,9 @@ def test_room_that_a_growing_job_was_promised_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "affinity", [(), ((Requirement(key="pool", operator=LabelOperator.IN, values=frozenset("x")),),)]
+    "affinity", [(), ((LabelRequirement(key="pool", operator=LabelOperator.IN, values=frozenset("x")),),)]
 )
-def test_workers_that_want_a_node_each_grow_onto_others(affinity: tuple[tuple[Requirement, ...], ...]) -> None:
+def test_workers_that_want_a_node_each_grow_onto_others(affinity: tuple[tuple[LabelRequirement, ...], ...]) -> None:
     """The nodes that the job is on are taken, whatever room they have."""
     apart = demand(1, apart=True, affinity=affinity)
     nodes = [room(name, 4, labels=labelled(pool="x")) for name in ("n1", "n2", "n3")]

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.decide.capacity import GrowthCandidate, Nodes, PendingJob, RunningJobs, allocate
+from supervisor.decide.capacity import GrowthCandidate, NodesByNotice, PendingJob, RunningJobs, allocate
 from supervisor.decide.packing import fits
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import NodeCapacity, Pods, ResourceRequest
@@ -30,7 +30,7 @@ _EXAMPLES = examples(75)
 
 
 @dataclass(frozen=True)
-class Scene:
+class PackingScene:
     jobs: tuple[PendingJob, ...]
     nodes: tuple[NodeCapacity, ...]
 
@@ -83,13 +83,13 @@ def _applicants(
     return tuple(one(f"job-{number}") for number in range(draw(st.integers(1, most))))
 
 
-_SCENES = st.builds(Scene, jobs=_applicants(), nodes=_free_capacity())
-_MIXED = st.builds(Scene, jobs=_applicants(others=_OTHERS), nodes=_free_capacity())
+_SCENES = st.builds(PackingScene, jobs=_applicants(), nodes=_free_capacity())
+_MIXED = st.builds(PackingScene, jobs=_applicants(others=_OTHERS), nodes=_free_capacity())
 """Also with workers that request something else, for which the packer does not try every way of binding them."""
 
 
 def _granted(jobs: Sequence[PendingJob], nodes: Sequence[NodeCapacity]) -> dict[JobName, int]:
-    granted = allocate(jobs, (), Nodes(usable=nodes), NEVER)
+    granted = allocate(jobs, (), NodesByNotice(usable=nodes), NEVER)
     return {name: len(grant.hosts) for name, grant in granted.items()}
 
 
@@ -99,7 +99,7 @@ def _longest_waiting(jobs: Sequence[PendingJob]) -> PendingJob:
 
 @_EXAMPLES
 @given(_MIXED)
-def test_never_more_is_granted_than_there_is(scene: Scene) -> None:
+def test_never_more_is_granted_than_there_is(scene: PackingScene) -> None:
     """All pods of all jobs that were granted anything could be bound at once."""
     granted = _granted(scene.jobs, scene.nodes)
     pods = [
@@ -110,9 +110,9 @@ def test_never_more_is_granted_than_there_is(scene: Scene) -> None:
 
 @_EXAMPLES
 @given(_MIXED)
-def test_a_job_is_granted_all_or_nothing(scene: Scene) -> None:
+def test_a_job_is_granted_all_or_nothing(scene: PackingScene) -> None:
     """At least its minimum and at most what it asked for, and hosts of its own."""
-    granted = allocate(scene.jobs, (), Nodes(usable=scene.nodes), NEVER)
+    granted = allocate(scene.jobs, (), NodesByNotice(usable=scene.nodes), NEVER)
     for each in scene.jobs:
         grant, spec = granted.get(each.job.name), each.job.spec
         assert grant is None or spec.min_workers <= len(grant.hosts) <= spec.requested_workers
@@ -121,7 +121,7 @@ def test_a_job_is_granted_all_or_nothing(scene: Scene) -> None:
 
 @_EXAMPLES
 @given(_SCENES)
-def test_the_longest_waiting_never_starves(scene: Scene) -> None:
+def test_the_longest_waiting_never_starves(scene: PackingScene) -> None:
     """It is granted as much as there is any way of binding, whoever else waits."""
     job = _longest_waiting(scene.jobs)
     most = most_workers(job.request, job.job.spec.requested_workers, scene.nodes)
@@ -131,7 +131,7 @@ def test_the_longest_waiting_never_starves(scene: Scene) -> None:
 
 @_EXAMPLES
 @given(_MIXED, st.randoms(use_true_random=False))
-def test_no_order_matters(scene: Scene, shuffle: Random) -> None:
+def test_no_order_matters(scene: PackingScene, shuffle: Random) -> None:
     jobs, nodes = list(scene.jobs), list(scene.nodes)
     shuffle.shuffle(jobs)
     shuffle.shuffle(nodes)
@@ -140,7 +140,7 @@ def test_no_order_matters(scene: Scene, shuffle: Random) -> None:
 
 @_EXAMPLES
 @given(_SCENES, _free_capacity(2))
-def test_more_nodes_never_take_from_the_longest_waiting(scene: Scene, more: tuple[NodeCapacity, ...]) -> None:
+def test_more_nodes_never_take_from_the_longest_waiting(scene: PackingScene, more: tuple[NodeCapacity, ...]) -> None:
     job = _longest_waiting(scene.jobs).job.name
     nodes = (*scene.nodes, *(replace(each, name=f"more-{each.name}") for each in more))
     assert _granted(scene.jobs, scene.nodes).get(job, 0) <= _granted(scene.jobs, nodes).get(job, 0)
@@ -148,13 +148,15 @@ def test_more_nodes_never_take_from_the_longest_waiting(scene: Scene, more: tupl
 
 @_EXAMPLES
 @given(_SCENES, _applicants(1), st.integers(1, 4))
-def test_what_was_promised_is_granted_to_nobody_else(scene: Scene, resuming: tuple[PendingJob, ...], pods: int) -> None:
+def test_what_was_promised_is_granted_to_nobody_else(
+    scene: PackingScene, resuming: tuple[PendingJob, ...], pods: int
+) -> None:
     """Where there was room for the promised pods, there still is beside all that is granted."""
     kept = reservation(replace(resuming[0], request=ResourceRequest(worker=resuming[0].request.worker)), pods)
     promised = [kept.request.worker] * pods
     if not bindable(promised, scene.nodes):
         return
-    granted = allocate(scene.jobs, (kept,), Nodes(usable=scene.nodes), NEVER)
+    granted = allocate(scene.jobs, (kept,), NodesByNotice(usable=scene.nodes), NEVER)
     given = [
         pod
         for each in scene.jobs
@@ -167,11 +169,11 @@ def test_what_was_promised_is_granted_to_nobody_else(scene: Scene, resuming: tup
 @_EXAMPLES
 @given(_MIXED, _free_capacity(3))
 def test_a_job_is_held_up_exactly_while_a_doomed_node_could_take_a_pod(
-    scene: Scene, noticed: tuple[NodeCapacity, ...]
+    scene: PackingScene, noticed: tuple[NodeCapacity, ...]
 ) -> None:
     """Such a job gets nothing, not even a try; the others get what they would without it."""
     noticed = tuple(replace(each, taints=(*each.taints, CORDON)) for each in noticed)
-    granted = allocate(scene.jobs, (), Nodes(usable=scene.nodes, noticed=noticed), PROBING)
+    granted = allocate(scene.jobs, (), NodesByNotice(usable=scene.nodes, noticed=noticed), PROBING)
     for each in scene.jobs:
         grant = granted.get(each.job.name)
         could = any(
@@ -182,17 +184,19 @@ def test_a_job_is_held_up_exactly_while_a_doomed_node_could_take_a_pod(
         assert (grant is not None and grant.held_up) == could
         assert grant is None or not (grant.held_up and grant.hosts)
     free = [each for each in scene.jobs if not (g := granted.get(each.job.name)) or not g.held_up]
-    alone = allocate(free, (), Nodes(usable=scene.nodes), PROBING)
+    alone = allocate(free, (), NodesByNotice(usable=scene.nodes), PROBING)
     assert {name: grant for name, grant in granted.items() if not grant.held_up} == alone
 
 
 @_EXAMPLES
 @given(_MIXED, _applicants(2), st.integers(1, 4))
-def test_growing_takes_nothing_from_those_that_wait(scene: Scene, growing: tuple[PendingJob, ...], more: int) -> None:
+def test_growing_takes_nothing_from_those_that_wait(
+    scene: PackingScene, growing: tuple[PendingJob, ...], more: int
+) -> None:
     """They get what they would without it; what they and the growing jobs get could be bound at once."""
     names = {each.job.name: replace(each.job, name=JobName(f"grows-{each.job.name}")) for each in growing}
     growth_candidates = [GrowthCandidate(job=names[each.job.name], request=each.request, more=more) for each in growing]
-    nodes = Nodes(usable=scene.nodes)
+    nodes = NodesByNotice(usable=scene.nodes)
     without = allocate(scene.jobs, (), nodes, PROBING)
     granted = allocate(scene.jobs, (), nodes, PROBING, RunningJobs(growth_candidates=growth_candidates))
     assert {name: grant for name, grant in granted.items() if not grant.more} == without

@@ -3,7 +3,7 @@
 import pytest
 
 from supervisor.decide.packing import accepts, fits, how_many
-from supervisor.domain.capacity import Demand, Effect, LabelOperator, NodeCapacity, Requirement, Taint, Toleration
+from supervisor.domain.capacity import Demand, Effect, LabelOperator, LabelRequirement, NodeCapacity, Taint, Toleration
 from tests.supervisor.decide.capacity_builders import EVERYTHING, GPU, SPOT, demand, labelled, room
 
 
@@ -92,13 +92,13 @@ def test_a_selector_must_match_whole() -> None:
     ],
 )
 def test_an_affinity_is_understood(operator: LabelOperator, key: str, values: list[str], *, met: bool) -> None:
-    asked = Demand(affinity=((Requirement(key=key, operator=operator, values=frozenset(values)),),))
+    asked = Demand(affinity=((LabelRequirement(key=key, operator=operator, values=frozenset(values)),),))
     assert accepts(asked, room("n1", labels=labelled(zone="b", generation="8"))) == met
 
 
 def test_one_term_of_an_affinity_is_enough_and_must_be_met_whole() -> None:
-    zone = Requirement(key="zone", operator=LabelOperator.EXISTS)
-    rack = Requirement(key="rack", operator=LabelOperator.EXISTS)
+    zone = LabelRequirement(key="zone", operator=LabelOperator.EXISTS)
+    rack = LabelRequirement(key="rack", operator=LabelOperator.EXISTS)
     node = room("n", labels=labelled(zone="a"))
     assert accepts(Demand(affinity=((rack,), (zone,))), node)
     assert not accepts(Demand(affinity=((rack, zone),)), node)

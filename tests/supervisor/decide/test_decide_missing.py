@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.explanation import NO_NODES, NOTHING, Lack, Missing, Nodes, missing
+from supervisor.decide.explanation import NO_NODES, NOTHING, Lack, Missing, NodesAtPresent, missing
 from supervisor.decide.grant import grants
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Result, SupervisedJob
@@ -32,9 +32,9 @@ def nodes(
     unknown: Mapping[Host, Sequence[Source]] | None = None,
     holders: Mapping[str, Sequence[JobName]] | None = None,
     noticed_hosts: Sequence[int] = (),
-) -> Nodes:
+) -> NodesAtPresent:
     known = {**dict.fromkeys(clear, ()), **{Host(f"n{number}"): () for number in noticed_hosts}, **(unknown or {})}
-    return Nodes(
+    return NodesAtPresent(
         clear=clear,
         noticed=noticed(*(notice(number) for number in noticed_hosts)),
         unknown=known.get,

@@ -43,7 +43,7 @@ LIVE = (Phase.RUNNING, Phase.SHRINKING)
 
 
 @dataclass(slots=True)
-class World:
+class OperatedWorld:
     """One job, its operator, and what the supervisor sees of both."""
 
     job: SupervisedJob
@@ -247,7 +247,7 @@ class World:
         self.job = observing(self.job, result=self.job.observed.result or result)
 
 
-Event = Callable[[World], None]
+Event = Callable[[OperatedWorld], None]
 _NUMBERS = st.integers(1, 8)
 _WORKERS = st.frozensets(_NUMBERS.map(lambda number: Host(f"n{number}")), min_size=1)
 
@@ -257,24 +257,24 @@ def _happening(what: Callable[..., None], **given_: st.SearchStrategy[object]) -
 
 
 _EVENTS: st.SearchStrategy[Event] = st.one_of(
-    _happening(World.runs, workers=_WORKERS),
-    _happening(World.runs, workers=st.just(first(SIZE))),
-    _happening(World.lists, workers=_WORKERS),
-    _happening(World.ends, code=st.sampled_from([255, 1, -9, 0])),
-    st.just(World.loses_launcher),
-    st.just(World.obeys),
-    st.just(World.obeys),
-    st.just(World.answers),
-    _happening(World.noticed, number=st.integers(0, 8), left=st.sampled_from([300.0, 120.0, 6.0, 1.0])),
-    _happening(World.noticed, number=_NUMBERS, left=st.just(120.0)),
-    _happening(World.spared, number=st.integers(0, 8)),
-    _happening(World.grants, count=st.integers(0, SIZE)),
-    _happening(World.could_add, count=st.integers(0, 3)),
-    _happening(World.adds, count=st.integers(1, 3)),
-    st.just(World.grows),
-    _happening(World.rank_zero_is, connected=st.booleans()),
-    _happening(World.passes, seconds=st.sampled_from([0.1, 1.25, 2.0, 5.0, 30.0, 120.0, 400.0])),
-    _happening(World.passes, seconds=st.sampled_from([1.25, 5.0])),
+    _happening(OperatedWorld.runs, workers=_WORKERS),
+    _happening(OperatedWorld.runs, workers=st.just(first(SIZE))),
+    _happening(OperatedWorld.lists, workers=_WORKERS),
+    _happening(OperatedWorld.ends, code=st.sampled_from([255, 1, -9, 0])),
+    st.just(OperatedWorld.loses_launcher),
+    st.just(OperatedWorld.obeys),
+    st.just(OperatedWorld.obeys),
+    st.just(OperatedWorld.answers),
+    _happening(OperatedWorld.noticed, number=st.integers(0, 8), left=st.sampled_from([300.0, 120.0, 6.0, 1.0])),
+    _happening(OperatedWorld.noticed, number=_NUMBERS, left=st.just(120.0)),
+    _happening(OperatedWorld.spared, number=st.integers(0, 8)),
+    _happening(OperatedWorld.grants, count=st.integers(0, SIZE)),
+    _happening(OperatedWorld.could_add, count=st.integers(0, 3)),
+    _happening(OperatedWorld.adds, count=st.integers(1, 3)),
+    st.just(OperatedWorld.grows),
+    _happening(OperatedWorld.rank_zero_is, connected=st.booleans()),
+    _happening(OperatedWorld.passes, seconds=st.sampled_from([0.1, 1.25, 2.0, 5.0, 30.0, 120.0, 400.0])),
+    _happening(OperatedWorld.passes, seconds=st.sampled_from([1.25, 5.0])),
     st.builds(
         lambda number, later: lambda world: _leaves_out(world, number, later),
         _NUMBERS,
@@ -283,7 +283,7 @@ _EVENTS: st.SearchStrategy[Event] = st.one_of(
 )
 
 
-def _leaves_out(world: World, number: int, later: float) -> None:
+def _leaves_out(world: OperatedWorld, number: int, later: float) -> None:
     world.noticed(number, 120.0)
     world.think()
     world.passes(POLICY.window_seconds)
@@ -294,7 +294,7 @@ def _leaves_out(world: World, number: int, later: float) -> None:
 
 
 @st.composite
-def _worlds(draw: st.DrawFn) -> World:
+def _worlds(draw: st.DrawFn) -> OperatedWorld:
     least = draw(st.integers(1, SIZE))
     asked = replace(
         spec(least, SIZE, max_wait=draw(st.sampled_from([0.0, 100.0]))),
@@ -304,12 +304,12 @@ def _worlds(draw: st.DrawFn) -> World:
         on_loss=draw(st.sampled_from([OnLoss.SHRINK, OnLoss.SHRINK, OnLoss.HOLD])),
         worker_multiple=draw(st.sampled_from([1, 1, 2, 3])),
     )
-    return World(waiting_job(asked))
+    return OperatedWorld(waiting_job(asked))
 
 
 @examples(200)
 @given(world=_worlds(), events=st.lists(_EVENTS, min_size=5, max_size=30))
-def test_an_operated_job_through_anything(world: World, events: list[Event]) -> None:
+def test_an_operated_job_through_anything(world: OperatedWorld, events: list[Event]) -> None:
     """Every decision is sound; and when all is well again it runs, unless it waited too long or is over."""
     for event in events:
         event(world)

@@ -15,10 +15,10 @@ from supervisor.domain.job import Framework, OnLoss, Phase, RequestKind, Result,
 from supervisor.domain.notice import NoticeClass, NoticeState, Subject, SubjectKind
 from tests.supervisor.decide.decide_builders import first, notice
 from tests.supervisor.decide.decide_rules import check
-from tests.supervisor.decide.decide_world import World
+from tests.supervisor.decide.decide_world import DecisionWorld
 from tests.testkit.properties import examples
 
-Event = Callable[[World], None]
+Event = Callable[[DecisionWorld], None]
 
 HOSTS = sorted(first(8))
 MAX_ROUNDS = 100
@@ -34,33 +34,35 @@ def _events(jobs: int) -> st.SearchStrategy[Event]:
     return st.one_of(
         _time(),
         _time(),
-        st.builds(partial, st.just(World.announce), host=host, lead=lead),
-        st.builds(partial, st.just(World.announce), host=host, lead=st.just(120.0)),
+        st.builds(partial, st.just(DecisionWorld.announce), host=host, lead=lead),
+        st.builds(partial, st.just(DecisionWorld.announce), host=host, lead=st.just(120.0)),
         st.builds(partial, st.just(_announce_group), group=st.sets(host, min_size=2, max_size=4), lead=lead),
-        st.builds(partial, st.just(World.take_back), host=host),
-        st.builds(partial, st.just(World.repeat_late), host=host, lead=lead),
+        st.builds(partial, st.just(DecisionWorld.take_back), host=host),
+        st.builds(partial, st.just(DecisionWorld.repeat_late), host=host, lead=lead),
         _machine_events(host),
-        st.builds(partial, st.just(World.serve), name=name),
-        st.builds(partial, st.just(World.serve), name=name),
-        st.builds(partial, st.just(World.answer), name=name),
+        st.builds(partial, st.just(DecisionWorld.serve), name=name),
+        st.builds(partial, st.just(DecisionWorld.serve), name=name),
+        st.builds(partial, st.just(DecisionWorld.answer), name=name),
         _late_words(name),
         _launcher_events(name, host),
-        st.sampled_from([World.restart, World.reconnect]),
+        st.sampled_from([DecisionWorld.restart, DecisionWorld.reconnect]),
     )
 
 
 def _time() -> st.SearchStrategy[Event]:
     seconds = st.sampled_from([0.5, 0.1, 1.25, 2.0, 5.0, 30.0, 120.0, 400.0])
-    return st.builds(partial, st.just(World.advance), seconds=seconds)
+    return st.builds(partial, st.just(DecisionWorld.advance), seconds=seconds)
 
 
-def _announce_group(world: World, group: set[Host], lead: float) -> None:
+def _announce_group(world: DecisionWorld, group: set[Host], lead: float) -> None:
     for host in sorted(group):
         world.announce(host, lead)
 
 
 def _machine_events(host: st.SearchStrategy[Host]) -> st.SearchStrategy[Event]:
-    happenings = st.sampled_from([World.kill, World.add_machine, World.restart_agent, World.cut])
+    happenings = st.sampled_from(
+        [DecisionWorld.kill, DecisionWorld.add_machine, DecisionWorld.restart_agent, DecisionWorld.cut]
+    )
     return st.builds(partial, happenings, host=host)
 
 
@@ -69,34 +71,48 @@ def _late_words(name: st.SearchStrategy[JobName]) -> st.SearchStrategy[Event]:
     return st.one_of(
         st.builds(
             partial,
-            st.sampled_from([World.send, World.deliver, World.obey_unseen, World.reap, World.report]),
+            st.sampled_from(
+                [
+                    DecisionWorld.send,
+                    DecisionWorld.deliver,
+                    DecisionWorld.obey_unseen,
+                    DecisionWorld.reap,
+                    DecisionWorld.report,
+                ]
+            ),
             name=name,
         ),
-        st.builds(partial, st.just(World.carry_out), name=name, most=st.integers(1, 2)),
+        st.builds(partial, st.just(DecisionWorld.carry_out), name=name, most=st.integers(1, 2)),
     )
 
 
 def _launcher_events(name: st.SearchStrategy[JobName], host: st.SearchStrategy[Host]) -> st.SearchStrategy[Event]:
     return st.one_of(
         st.builds(
-            partial, st.sampled_from([World.fail, World.relaunch, World.restart_unseen, World.restart_seen]), name=name
+            partial,
+            st.sampled_from(
+                [DecisionWorld.fail, DecisionWorld.relaunch, DecisionWorld.restart_unseen, DecisionWorld.restart_seen]
+            ),
+            name=name,
         ),
-        st.builds(partial, st.just(World.end_job), name=name),
-        st.builds(partial, st.just(World.ask), name=name, kind=st.sampled_from([*RequestKind, None])),
-        st.builds(partial, st.just(World.connect_rank_zero), name=name, connected=st.booleans()),
-        st.builds(partial, st.just(World.list_hosts), name=name, listed=st.just(frozenset(HOSTS))),
-        st.builds(partial, st.just(World.list_hosts), name=name, listed=st.sets(host, min_size=1).map(frozenset)),
+        st.builds(partial, st.just(DecisionWorld.end_job), name=name),
+        st.builds(partial, st.just(DecisionWorld.ask), name=name, kind=st.sampled_from([*RequestKind, None])),
+        st.builds(partial, st.just(DecisionWorld.connect_rank_zero), name=name, connected=st.booleans()),
+        st.builds(partial, st.just(DecisionWorld.list_hosts), name=name, listed=st.just(frozenset(HOSTS))),
+        st.builds(
+            partial, st.just(DecisionWorld.list_hosts), name=name, listed=st.sets(host, min_size=1).map(frozenset)
+        ),
         st.builds(partial, st.just(_drop_hosts), name=name, dropped=st.sets(host, max_size=3)),
         st.builds(
             partial,
-            st.just(World.finish),
+            st.just(DecisionWorld.finish),
             name=name,
             result=st.sampled_from([Result.SUCCEEDED, Result.FAILED, Result.TERMINATED]),
         ),
     )
 
 
-def _drop_hosts(world: World, name: JobName, dropped: set[Host]) -> None:
+def _drop_hosts(world: DecisionWorld, name: JobName, dropped: set[Host]) -> None:
     world.list_hosts(name, world.launchers[name].listed - dropped)
 
 
@@ -121,19 +137,19 @@ def _specs(draw: st.DrawFn, most: int) -> Spec:
     )
 
 
-def _world(specs: list[Spec]) -> World:
+def _world(specs: list[Spec]) -> DecisionWorld:
     """All machines are up, and every job that finds its hosts is running."""
-    world = World(check)
+    world = DecisionWorld(check)
     for host in HOSTS:
         world.add_machine(host)
     for name, spec in zip(_names(len(specs)), specs, strict=True):
         world.add_job(name, spec, frozenset(HOSTS))
         world.think()
-        _happen(world, [partial(World.advance, seconds=2.0), partial(World.serve, name=name)])
+        _happen(world, [partial(DecisionWorld.advance, seconds=2.0), partial(DecisionWorld.serve, name=name)])
     return world
 
 
-def _happen(world: World, events: list[Event]) -> None:
+def _happen(world: DecisionWorld, events: list[Event]) -> None:
     for event in events:
         event(world)
         world.think()
@@ -141,7 +157,7 @@ def _happen(world: World, events: list[Event]) -> None:
         _clear_hosts_are_free(world)
 
 
-def _hosts_are_not_shared(world: World) -> None:
+def _hosts_are_not_shared(world: DecisionWorld) -> None:
     """Neither by decision nor in fact: what is in use is held, and what is held is one job's."""
     for name, job in world.jobs.items():
         assert world.launchers[name].in_use <= held(job)
@@ -149,13 +165,13 @@ def _hosts_are_not_shared(world: World) -> None:
         assert not held(one) & held(other)
 
 
-def _clear_hosts_are_free(world: World) -> None:
+def _clear_hosts_are_free(world: DecisionWorld) -> None:
     """What a connected agent says last about its machine is so, whatever turns up late."""
     clear = {each.host for each in world.machines.values() if each.connected and each.announcing is None}
     assert not clear & world.noticed().keys()
 
 
-def _end_well(world: World) -> None:
+def _end_well(world: DecisionWorld) -> None:
     """No notices any more, capacity for all, and everybody does what is to be done."""
     needed = sum(job.spec.requested_workers for job in world.jobs.values())
     world.reconnect()
@@ -169,19 +185,19 @@ def _end_well(world: World) -> None:
         world.list_hosts(name, frozenset(world.machines))
         world.ask(name, None)
         if world.jobs[name].over:
-            _happen(world, [partial(World.fail, name=name), partial(World.report, name=name)])
+            _happen(world, [partial(DecisionWorld.fail, name=name), partial(DecisionWorld.report, name=name)])
     for _ in range(MAX_ROUNDS):
         world.think()
         if all(_is_well(world, name) for name in world.jobs):
             return
         for name in world.jobs:
-            _happen(world, [partial(World.relaunch, name=name), partial(World.serve, name=name)])
-            _happen(world, [partial(World.answer, name=name)])
-        _happen(world, [partial(World.advance, seconds=5.0)])
+            _happen(world, [partial(DecisionWorld.relaunch, name=name), partial(DecisionWorld.serve, name=name)])
+            _happen(world, [partial(DecisionWorld.answer, name=name)])
+        _happen(world, [partial(DecisionWorld.advance, seconds=5.0)])
     raise AssertionError({name: job.decision for name, job in world.jobs.items() if not _is_well(world, name)})
 
 
-def _is_well(world: World, name: JobName) -> bool:
+def _is_well(world: DecisionWorld, name: JobName) -> bool:
     job, launcher = world.jobs[name], world.launchers[name]
     if job.over:
         return not launcher.running
@@ -250,7 +266,7 @@ def test_a_hint_only_asks_for_a_checkpoint(spec: Spec, hosts: set[Host], events:
         assert [_bare(job) for job in hinted.jobs.values()] == [_bare(job) for job in plain.jobs.values()]
 
 
-def _look_ahead(world: World, hosts: set[Host], notice_class: NoticeClass, left: float | None) -> None:
+def _look_ahead(world: DecisionWorld, hosts: set[Host], notice_class: NoticeClass, left: float | None) -> None:
     for host in sorted(hosts):
         known = replace(
             notice(1, left=left, seen=world.now),
@@ -261,7 +277,7 @@ def _look_ahead(world: World, hosts: set[Host], notice_class: NoticeClass, left:
         world.notices[known.id] = known
 
 
-def _withdraw_ahead(world: World, host: Host) -> None:
+def _withdraw_ahead(world: DecisionWorld, host: Host) -> None:
     for key, known in world.notices.items():
         if known.source == "ahead" and known.subject.name == host and known.state is NoticeState.ACTIVE:
             world.notices[key] = replace(known, state=NoticeState.WITHDRAWN, ended_at=world.now)
@@ -274,7 +290,7 @@ def _bare(job: SupervisedJob) -> tuple[object, ...]:
     return (*what, decision.stop is None, observed.hosts, observed.run, observed.running, observed.result)
 
 
-def _outcome(world: World, name: JobName, done: int) -> tuple[object, ...]:
+def _outcome(world: DecisionWorld, name: JobName, done: int) -> tuple[object, ...]:
     world.carry_out(name, done)
     world.restart()
     world.reconnect()
@@ -300,10 +316,13 @@ def test_a_job_that_loses_its_hosts_at_each_start_is_not_started_at_once() -> No
     spec = Spec(framework=Framework.HOROVOD, min_workers=2, max_workers=6, requested_workers=6)
     world = _world([spec])
     (name,) = world.jobs
-    serve = partial(World.serve, name=name)
-    empty, full = (partial(World.list_hosts, name=name, listed=frozenset(listed)) for listed in ((), HOSTS))
+    serve = partial(DecisionWorld.serve, name=name)
+    empty, full = (partial(DecisionWorld.list_hosts, name=name, listed=frozenset(listed)) for listed in ((), HOSTS))
     for _ in range(3):
         while not world.launchers[name].running:
-            _happen(world, [partial(World.advance, seconds=1.0), serve])
-        _happen(world, [empty, partial(World.advance, seconds=31.0), partial(World.fail, name=name), full, serve])
+            _happen(world, [partial(DecisionWorld.advance, seconds=1.0), serve])
+        _happen(
+            world,
+            [empty, partial(DecisionWorld.advance, seconds=31.0), partial(DecisionWorld.fail, name=name), full, serve],
+        )
     assert (world.jobs[name].decision.run, world.jobs[name].decision.short_runs) == (3, 3)

@@ -4,7 +4,7 @@ import pytest
 
 from supervisor.decide.registration import (
     ForeignJobError,
-    LauncherReport,
+    LauncherFacts,
     NameIsLiveError,
     OlderRevisionError,
     Registration,
@@ -32,10 +32,10 @@ from tests.supervisor.decide.decide_builders import (
     spec,
 )
 
-REPORT = LauncherReport(revision=3, hosts=first(6), run=2, running=True, applied=8)
+REPORT = LauncherFacts(revision=3, hosts=first(6), run=2, running=True, applied=8)
 
 
-def _hello(instance: str = "instance", report: LauncherReport = REPORT, *, launcher: str = "launcher") -> Registration:
+def _hello(instance: str = "instance", report: LauncherFacts = REPORT, *, launcher: str = "launcher") -> Registration:
     return Registration(
         name=JobName("job"), uid="new", launcher=launcher, instance=instance, spec=spec(2, 6), report=report
     )
@@ -59,7 +59,7 @@ def _answer(
 
 def test_a_new_job_waits() -> None:
     job = register(
-        None, _hello(report=LauncherReport(revision=1, hosts=first(6), run=0, running=False)), live=False, now=T0
+        None, _hello(report=LauncherFacts(revision=1, hosts=first(6), run=0, running=False)), live=False, now=T0
     )
     assert (job.uid, job.decision.phase, job.observed.registered_at) == ("new", Phase.WAITING, T0)
 

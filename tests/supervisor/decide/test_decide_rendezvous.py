@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from supervisor.decide.grant import usable_workers
 from supervisor.decide.ranks import Ranks, RankState
 from supervisor.decide.situation import RETURN_SECONDS, JobFacts, Member, Members, RankZero
-from supervisor.domain.agreement import Agreement, Answer, AnswerKind, Purpose, Round
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer, Round
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework, Phase, Spec, SupervisedJob
 from tests.supervisor.decide.decide_builders import (
@@ -37,7 +37,7 @@ AGREE = {
 SPEC = Spec(framework=Framework.TORCHRUN, min_workers=2, max_workers=SIZE, requested_workers=SIZE, worker_multiple=2)
 
 
-class World:
+class RendezvousWorld:
     """A job of six hosts that needs two and takes multiples of two; one rank on each host."""
 
     def __init__(self, mode: str) -> None:
@@ -46,7 +46,7 @@ class World:
         self.job: SupervisedJob = running_job(SPEC, SIZE)
         self.notices = noticed()
         self.members = {host: self._member(host) for host in HOSTS}
-        self.answers: dict[Host, Answer] = {}
+        self.answers: dict[Host, RankAnswer] = {}
         self.rounds: list[Round] = []
         self.since = 0.0
         self.are_ranks_silent = False
@@ -177,19 +177,27 @@ def _told(each: Member, held: Round, host: Host, *, is_slow: bool) -> Member:
     return replace(each, waits=True, started=False)
 
 
-def _answer(agreement: Agreement, at: float, *, saves: bool) -> Answer:
+def _answer(agreement: Agreement, at: float, *, saves: bool) -> RankAnswer:
     if agreement.step is None:
         kind = AnswerKind.DECLINED
     elif not agreement.committed:
         kind = AnswerKind.ACCEPTED
     else:
         kind = AnswerKind.REACHED if saves else AnswerKind.HELD
-    return Answer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=agreement.step or 100, at=at)
+    return RankAnswer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=agreement.step or 100, at=at)
 
 
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from([World.notice, World.withdraw, World.lose, World.replace, World.fail]),
+        st.sampled_from(
+            [
+                RendezvousWorld.notice,
+                RendezvousWorld.withdraw,
+                RendezvousWorld.lose,
+                RendezvousWorld.replace,
+                RendezvousWorld.fail,
+            ]
+        ),
         st.sampled_from(HOSTS),
         st.sampled_from([0.0, 0.001, 0.5, 5.0, 60.0]),
     ),
@@ -201,10 +209,10 @@ EVENTS = st.lists(
 @examples(100)
 @given(events=EVENTS)
 def test_the_members_that_can_train_do_whatever_happens(
-    mode: str, events: list[tuple[Callable[[World, Host], None], Host, float]]
+    mode: str, events: list[tuple[Callable[[RendezvousWorld, Host], None], Host, float]]
 ) -> None:
     """All rules for what may follow a round hold, and in the end nothing is left to be done."""
-    world = World(mode)
+    world = RendezvousWorld(mode)
     world.settle()
     for event, host, seconds in events:
         event(world, host)
@@ -217,13 +225,13 @@ def test_the_members_that_can_train_do_whatever_happens(
     assert not any(world.members[host].waits for host in world.held.hosts)
 
 
-def _agreed(world: World) -> Mapping[Host, Answer]:
+def _agreed(world: RendezvousWorld) -> Mapping[Host, RankAnswer]:
     return {host: answer for host, answer in world.answers.items() if answer.kind is not AnswerKind.DECLINED}
 
 
 @pytest.mark.parametrize("mode", ["restart", "in process"])
 def test_an_announced_leave_waits_for_the_ranks(mode: str) -> None:
-    world = World(mode)
+    world = RendezvousWorld(mode)
     world.settle()
     world.notice(HOSTS[1])
     world.notice(HOSTS[4])
@@ -235,7 +243,7 @@ def test_an_announced_leave_waits_for_the_ranks(mode: str) -> None:
 
 def test_hosts_that_come_back_one_after_another_restart_nobody() -> None:
     """Processes that have just joined agree to nothing yet; until they do, those of the next host go on starting."""
-    world = World("in process")
+    world = RendezvousWorld("in process")
     world.settle()
     for host in HOSTS[2:]:
         world.notice(host)
@@ -253,7 +261,7 @@ def test_hosts_that_come_back_one_after_another_restart_nobody() -> None:
 
 def test_a_loss_long_after_a_change_in_process_restarts_nobody() -> None:
     """The lost member had entered the round; its absence does not mean that the round was never entered."""
-    world = World("in process")
+    world = RendezvousWorld("in process")
     world.settle()
     world.notice(HOSTS[4])
     world.notice(HOSTS[5])
@@ -268,7 +276,7 @@ def test_a_loss_long_after_a_change_in_process_restarts_nobody() -> None:
 @pytest.mark.parametrize("change", ["another joins", "another leaves", "another is lost"])
 def test_a_start_is_not_thrown_away_when_the_others_change(change: str) -> None:
     """With changes more frequent than a start, whose import of torch alone takes 20 s, a host would never join."""
-    world = World("in process")
+    world = RendezvousWorld("in process")
     world.settle()
     for host in HOSTS[2:]:
         world.notice(host)
@@ -295,7 +303,7 @@ def test_a_start_is_not_thrown_away_when_the_others_change(change: str) -> None:
 
 
 def test_ranks_that_cannot_agree_are_not_waited_for() -> None:
-    world = World("alone")
+    world = RendezvousWorld("alone")
     world.settle()
     world.notice(HOSTS[1])
     world.notice(HOSTS[2])
@@ -305,7 +313,7 @@ def test_ranks_that_cannot_agree_are_not_waited_for() -> None:
 
 def test_a_loss_does_not_interrupt_the_checkpoint_for_an_announced_leave() -> None:
     """Without it the other hosts would train all steps since an older checkpoint again."""
-    world = World("restart")
+    world = RendezvousWorld("restart")
     world.settle()
     world.saving = frozenset(HOSTS[:1])
     world.notice(HOSTS[4])
@@ -319,7 +327,7 @@ def test_a_loss_does_not_interrupt_the_checkpoint_for_an_announced_leave() -> No
 
 
 def test_rank_zero_is_not_waited_for_for_ever() -> None:
-    world = World("restart")
+    world = RendezvousWorld("restart")
     world.settle()
     world.saving = frozenset(HOSTS[:1])
     world.notice(HOSTS[4])
@@ -330,7 +338,7 @@ def test_rank_zero_is_not_waited_for_for_ever() -> None:
 
 
 def test_silent_ranks_are_not_waited_for_longer_than_the_time_out() -> None:
-    world = World("restart")
+    world = RendezvousWorld("restart")
     world.settle()
     world.are_ranks_silent = True
     world.notice(HOSTS[1])
@@ -344,7 +352,7 @@ def test_silent_ranks_are_not_waited_for_longer_than_the_time_out() -> None:
 @pytest.mark.parametrize("mode", AGREE)
 def test_members_that_are_only_on_their_way_back_are_not_lost(mode: str) -> None:
     """A supervisor that was started just now has not heard of them yet."""
-    world = World(mode)
+    world = RendezvousWorld(mode)
     world.settle(0.5)
     gone = {host: world.members.pop(host) for host in HOSTS[:4]}
     world.now = RETURN_SECONDS - 1.0
@@ -358,7 +366,7 @@ def test_members_that_are_only_on_their_way_back_are_not_lost(mode: str) -> None
 @pytest.mark.parametrize("mode", ["restart", "in process"])
 def test_ranks_that_are_on_their_way_back_still_hold_before_the_members_change(mode: str) -> None:
     """A supervisor that was started during an agreement may hear of all agents before it hears of a rank."""
-    world = World(mode)
+    world = RendezvousWorld(mode)
     world.settle()
     world.are_ranks_silent = True
     world.notice(HOSTS[1])
@@ -375,7 +383,7 @@ def test_ranks_that_are_on_their_way_back_still_hold_before_the_members_change(m
 
 
 def test_ranks_that_do_not_come_back_are_not_waited_for_long() -> None:
-    world = World("restart")
+    world = RendezvousWorld("restart")
     world.settle()
     world.are_ranks_connected = False
     world.notice(HOSTS[1])
@@ -386,7 +394,7 @@ def test_ranks_that_do_not_come_back_are_not_waited_for_long() -> None:
 
 def test_a_job_with_too_few_members_stops_after_a_while() -> None:
     """Those that are left wait in a collective, or for a round, and keep their hosts for nothing."""
-    world = World("restart")
+    world = RendezvousWorld("restart")
     world.settle()
     for host in HOSTS[1:]:
         del world.members[host]
@@ -397,7 +405,7 @@ def test_a_job_with_too_few_members_stops_after_a_while() -> None:
 
 
 def test_members_that_end_one_after_another_form_no_other_round() -> None:
-    world = World("in process")
+    world = RendezvousWorld("in process")
     world.settle()
     world.members[HOSTS[0]] = replace(world.members[HOSTS[0]], ended=True)
     world.have_ended = True

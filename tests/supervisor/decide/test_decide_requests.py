@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from supervisor.decide.directives import order_for
-from supervisor.decide.explanation import NOTHING, Nodes, missing, prospects
+from supervisor.decide.explanation import NOTHING, NodesAtPresent, missing, prospects
 from supervisor.decide.grant import grants
 from supervisor.decide.ranks import Ranks
 from supervisor.decide.registration import (
     ClusterJobError,
     JobEndsError,
     JobIsOverError,
-    LauncherReport,
+    LauncherFacts,
     Registration,
     UnknownJobError,
     register,
@@ -82,7 +82,7 @@ def test_a_suspended_job_takes_no_hosts_and_never_times_out() -> None:
     assert (later.decision, planned.actions, planned.wake_at) == (job.decision, (), None)
     other = waiting_job(name="other", since=T0 + 5)
     assert grants([job, other], first(6)) == {other.name: first(6)}
-    assert missing(job, Nodes(clear=first(6), noticed={}, unknown=lambda _host: None, holders={})) == NOTHING
+    assert missing(job, NodesAtPresent(clear=first(6), noticed={}, unknown=lambda _host: None, holders={})) == NOTHING
     assert [each.what for each in prospects(job)] == ["it stays suspended until somebody resumes it"]
 
 
@@ -190,7 +190,7 @@ def test_nothing_can_be_asked_of_a_job_that_is_unknown_over_or_a_clusters() -> N
 def test_a_suspension_outlives_its_launcher(request_: UserRequest | None, kept: UserRequest | None) -> None:
     """A service manager starts a launcher again; a job that was to end is another one when somebody starts it anew."""
     known = _asked(running_job(), request_)
-    fresh = LauncherReport(revision=1, hosts=hosts(1, 2, 3), run=0, running=False)
+    fresh = LauncherFacts(revision=1, hosts=hosts(1, 2, 3), run=0, running=False)
     hello = Registration(
         name=known.name, uid="new", launcher="launcher", instance="other", spec=known.spec, report=fresh
     )
