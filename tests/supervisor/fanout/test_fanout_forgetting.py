@@ -1,7 +1,5 @@
 """What is kept beside the store is dropped together with the stored object."""
 
-from typing import cast
-
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.decide.directives import order_for
@@ -9,15 +7,10 @@ from supervisor.decide.situation import RankZero
 from supervisor.domain.ids import Host
 from supervisor.domain.order import Worker
 from supervisor.fanout.launchers import Launchers
-from supervisor.fanout.lines import LineStream
 from supervisor.fanout.processes import Processes
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState
 from tests.supervisor.decide.decide_builders import running_job
-
-
-class _Silent:
-    def push(self, data: bytes) -> None:
-        """Goes nowhere."""
+from tests.supervisor.fanout.fanout_streams import FakeStream
 
 
 class _Time:
@@ -26,10 +19,6 @@ class _Time:
 
     def now(self) -> float:
         return self.seconds
-
-
-def _stream() -> LineStream:
-    return cast("LineStream", _Silent())
 
 
 def test_nodes_that_have_long_been_silent_are_forgotten() -> None:
@@ -56,7 +45,7 @@ def test_launchers_of_jobs_that_are_forgotten_are_too() -> None:
     launchers = Launchers(lambda *_: "token", time.now)
     time.seconds = 50.0
     for name in ("known", "other"):
-        job, stream = running_job(name=name), _stream()
+        job, stream = running_job(name=name), FakeStream()
         launchers.attach(job, order_for(job), stream)
         launchers.detach(job.id, stream)
     launchers.forget_others({running_job(name="known").id})
@@ -69,7 +58,7 @@ def test_rank_zero_of_jobs_that_are_forgotten_is_too() -> None:
     time = _Time()
     processes = Processes(lambda _job: None, time.now, Bulkhead(Clock()), lambda _job: None)
     for name in ("known", "other"):
-        worker, stream = Worker("process", running_job(name=name).id, 1, Host("n1"), 0), _stream()
+        worker, stream = Worker("process", running_job(name=name).id, 1, Host("n1"), 0), FakeStream()
         processes.attach(worker, stream)
         assert processes.rank_zero(worker.job, 1).connected
         time.seconds = 50.0

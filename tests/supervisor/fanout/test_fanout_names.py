@@ -22,29 +22,12 @@ from supervisor.fanout.members import MemberId, MemberStreams
 from supervisor.fanout.processes import REPLACED, ByJob, Processes
 from supervisor.fanout.ranks import Measurements, RankStates, Save, Saves, Statement
 from tests.supervisor.decide.decide_builders import POLICY, T0, noticed, running_job
+from tests.supervisor.fanout.fanout_streams import FakeStream
 
 AGREES = Statement(purposes=frozenset(Purpose), world_size=2)
 HOST = Host("n1")
 EARLIER_RUN = 3
 """The earlier job has reached this run, the new one has its first."""
-
-
-class Stream:
-    """Collects the lines of a stream, and why it ended."""
-
-    def __init__(self) -> None:
-        self.lines: list[bytes] = []
-        self.goodbye: str | None = None
-
-    @property
-    def wire(self) -> "Stream":
-        return self
-
-    def push(self, data: bytes) -> None:
-        self.lines.append(data)
-
-    def finish(self, reason: str) -> None:
-        self.goodbye = reason
 
 
 class Names:
@@ -75,15 +58,15 @@ class Names:
         self.members.refresh([self.new.name])
         self.launchers.dismiss_others({self.new.name: self.new})
 
-    def process(self, job: SupervisedJob, rank: int = 0) -> tuple[Worker, Stream]:
-        worker, stream = Worker(f"p{rank}", job.id, job.observed.run, HOST, rank), Stream()
-        self.processes.attach(worker, stream)  # type: ignore[arg-type]  # It has the methods that are used.
+    def process(self, job: SupervisedJob, rank: int = 0) -> tuple[Worker, FakeStream]:
+        worker, stream = Worker(f"p{rank}", job.id, job.observed.run, HOST, rank), FakeStream()
+        self.processes.attach(worker, stream)
         self.ranks.said(worker, AGREES)
         return worker, stream
 
-    def member(self, job: SupervisedJob, name: str = "member") -> tuple[MemberId, Stream]:
-        sender, stream = MemberId(job.id, job.observed.run, HOST, name), Stream()
-        self.members.attach(sender, _member(name), stream)  # type: ignore[arg-type]  # As above.
+    def member(self, job: SupervisedJob, name: str = "member") -> tuple[MemberId, FakeStream]:
+        sender, stream = MemberId(job.id, job.observed.run, HOST, name), FakeStream()
+        self.members.attach(sender, _member(name), stream)
         return sender, stream
 
 
@@ -193,7 +176,7 @@ async def test_rank_zero_of_the_earlier_job_is_not_that_of_the_new_one(names: Na
     assert names.processes.hosts(names.new.id) == frozenset()
     worker, own = names.process(names.new)
     assert names.processes.rank_zero(names.new.id, 1).connected
-    names.processes.detach(old, stream)  # type: ignore[arg-type]  # The end of its stream is seen later.
+    names.processes.detach(old, stream)  # The end of its stream is seen later.
     assert names.processes.update(replace(old, rank=None), 99)
     assert names.processes.workers(names.new.id) == [worker]
     assert own.goodbye is None
@@ -232,16 +215,16 @@ async def test_the_checkpoints_of_the_earlier_job_are_not_those_of_the_new_one(n
 async def test_the_launcher_of_the_earlier_job_gets_no_order_of_the_new_one() -> None:
     """Nor does it keep the name alive for a launcher that never connected."""
     names = Names(*_standalone())
-    stream = Stream()
-    names.launchers.attach(names.earlier, order_for(names.earlier), stream)  # type: ignore[arg-type]  # As above.
+    stream = FakeStream()
+    names.launchers.attach(names.earlier, order_for(names.earlier), stream)
     names.now = T0 + 50
     names.recreate()
     names.launchers.publish(names.new, order_for(names.new))
     assert (stream.goodbye, len(stream.lines)) == (UNKNOWN, 1)
     assert names.launchers.last_seen(names.new.id) == T0
-    own = Stream()
-    names.launchers.attach(names.new, order_for(names.new), own)  # type: ignore[arg-type]  # As above.
-    names.launchers.detach(names.earlier.id, stream)  # type: ignore[arg-type]  # As above.
+    own = FakeStream()
+    names.launchers.attach(names.new, order_for(names.new), own)
+    names.launchers.detach(names.earlier.id, stream)
     names.now = T0 + 90
     assert names.launchers.last_seen(names.new.id) == T0 + 90
     assert own.goodbye is None

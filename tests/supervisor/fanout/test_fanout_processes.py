@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from supervisor.decide.ranks import RankCounts
-from supervisor.domain.job import AcknowledgementKind, Phase
+from supervisor.domain.job import AcknowledgementKind, Phase, Stop
 from supervisor.fanout.processes import COALESCE_SECONDS
+from tests.supervisor.decide.decide_builders import T0, notice
+from tests.supervisor.fanout.fanout_streams import JobStreams
 from tests.testkit.serving import AgentPeer, LauncherPeer, PeerRefusal, ProcessPeer, Served, serving
 from tests.testkit.waiting import until
 
@@ -49,12 +51,10 @@ class Training:
         return self.served.job("job").decision.phase
 
 
-async def test_the_first_line_is_the_whole_present_state(served: Served) -> None:
-    training = await Training(served).start()
-    process = await served.peers.process(training.token, "n9", None)
-    line = await process.lines.any()
-    assert line["reason"]
-    assert {**line, "generation": 0, "reason": ""} == {
+async def test_the_first_line_is_the_whole_present_state() -> None:
+    job = JobStreams()
+    (line,) = job.connect(9, None).lines
+    assert {**line, "generation": 0} == {
         "type": "directive",
         "directive": "RUN",
         "act_in": 0.0,
@@ -62,7 +62,7 @@ async def test_the_first_line_is_the_whole_present_state(served: Served) -> None
         "job": "job",
         "run": 1,
         "generation": 0,
-        "reason": "",
+        "reason": job.job.decision.reason,
         "notice": None,
         "release": False,
         "agreement": None,
@@ -114,29 +114,29 @@ async def test_stop_goes_to_rank_zero_alone(served: Served) -> None:
         assert lines[-1]["directive"] == directive
 
 
-async def test_a_rank_that_becomes_zero_is_told_to_stop(served: Served) -> None:
-    training = await Training(served).start()
-    await training.agents["n3"].notices("n3")
-    stop = await training.ranks[0].lines.matching(directive="STOP")
-    # Whatever else was to be said has been said two heartbeats later.
-    await training.ranks[1].lines.before_heartbeat()
-    await training.ranks[1].lines.before_heartbeat()
-    assert (await training.ranks[1].reports("rank", stop, rank=0)) == PeerRefusal(200, None)
-    assert (await training.ranks[1].lines.matching(directive="STOP"))["generation"] == stop["generation"]
+async def test_a_rank_that_becomes_zero_is_told_to_stop() -> None:
+    job = JobStreams()
+    streams = job.ranks()
+    generation = job.job.decision.generation + 1
+    job.decides(phase=Phase.STOPPING, stop=Stop(run=1, generation=generation, since=T0))
+    assert [stream.lines[-1]["directive"] for stream in streams] == ["STOP", "RUN", "RUN"]
+    job.rank_zero_looks.clear()
+    assert job.processes.update(job.worker(2, 0), None)
+    assert (streams[1].lines[-1]["directive"], streams[1].lines[-1]["generation"]) == ("STOP", generation)
+    assert job.rank_zero_looks == [job.job.name]
 
 
 @pytest.mark.parametrize(("revisions", "counts"), [((2, 1), 0), ((None, None), 1)], ids=["numbered", "of an older SDK"])
-async def test_a_report_that_comes_late_brings_no_older_rank_back(
-    served: Served, revisions: Sequence[int | None], counts: int
-) -> None:
+async def test_a_report_that_comes_late_brings_no_older_rank_back(revisions: Sequence[int | None], counts: int) -> None:
     """The threads of a process post side by side. An older SDK numbers nothing: the last report to come counts."""
-    training = await Training(served).start()
-    process = training.ranks[1]
-    for rank, revision in zip((0, 1), revisions, strict=True):
-        told = await process.reports("rank", {"run": 1, "generation": 0}, rank=rank, revision=revision)
-        assert told == PeerRefusal(200, None)
-    ranks = {worker.process: worker.rank for worker in served.processes.workers(served.job("job").id)}
-    assert ranks[process.who["process"]] == counts
+    job = JobStreams()
+    job.ranks()
+    taken = [
+        job.processes.update(job.worker(2, rank), revision) for rank, revision in zip((0, 1), revisions, strict=True)
+    ]
+    assert taken == [True, counts == 1]
+    ranks = {worker.process: worker.rank for worker in job.processes.workers(job.job.id)}
+    assert ranks["process-on-n2"] == counts
 
 
 @pytest.mark.parametrize("kind", ["saved", "left"])
@@ -174,12 +174,17 @@ async def test_any_other_answer_acknowledges_nothing(served: Served, rank: int |
     assert training.phase is Phase.STOPPING
 
 
-async def test_the_ranks_are_told_together_when_nobody_is_rank_zero(served: Served) -> None:
-    training = await Training(served).start()
-    assert await training.ranks[0].reports("rank", {"run": 1, "generation": 0}, rank=None) == PeerRefusal(200, None)
-    await training.agents["n3"].notices("n3")
-    for process in training.ranks:
-        assert (await process.lines.matching(directive="STOP"))["release"] is False
+async def test_who_knows_no_rank_is_none_and_is_not_stopped_alone() -> None:
+    """Whether all are stopped then is decided by what is known of rank 0."""
+    job = JobStreams()
+    streams = job.ranks()
+    assert job.processes.rank_zero(job.job.id, 1).connected
+    assert job.processes.update(job.worker(1, None), None)
+    assert not job.processes.rank_zero(job.job.id, 1).connected
+    job.decides(phase=Phase.STOPPING, stop=Stop(run=1, generation=6, since=T0))
+    assert [stream.lines[-1]["directive"] for stream in streams] == ["RUN", "RUN", "RUN"]
+    job.decides(stop=Stop(run=1, generation=7, since=T0, everyone=True))
+    assert [(stream.lines[-1]["directive"], stream.lines[-1]["release"]) for stream in streams] == [("STOP", False)] * 3
 
 
 async def test_a_notice_is_shown_before_anything_is_decided(tmp_path: Path) -> None:
@@ -211,16 +216,14 @@ async def test_a_doomed_worker_is_told_when_to_leave(served: Served) -> None:
     assert {line["directive"] for line in lines} == {"RUN"}
 
 
-async def test_a_deadline_that_drifts_is_told_although_nothing_is_decided(served: Served) -> None:
-    training = await Training(served).start(least=1)
-    await training.agents["n3"].notices("n3", left=60.0)
-    await training.ranks[2].lines.matching(directive="LEAVE")
-    await training.leaves_out("n3")
-    await until(lambda: training.phase is Phase.RUNNING)
-    await training.ranks[2].lines.before_heartbeat()
-    await training.ranks[2].lines.before_heartbeat()
-    await training.agents["n3"].notices("n3", revision=2, left=30.0)
-    assert (await training.ranks[2].lines.next())["act_in"] < 30 - 0.5
+async def test_a_deadline_that_drifts_is_told_although_nothing_is_decided() -> None:
+    """A LEAVE that comes nearer is urgent only shortly before."""
+    job = JobStreams(least=1)
+    rank_two = job.ranks()[2]
+    for left in (60.0, 30.0):
+        job.notes(notice(3, left=left))
+        await until(lambda left=left: rank_two.lines[-1]["seconds_left"] == left)  # type: ignore[misc]  # It is a float.
+        assert (rank_two.lines[-1]["directive"], rank_two.lines[-1]["act_in"] < left - 0.5) == ("LEAVE", True)
 
 
 async def test_with_torchrun_the_others_save_meanwhile(served: Served) -> None:
@@ -229,32 +232,27 @@ async def test_with_torchrun_the_others_save_meanwhile(served: Served) -> None:
     assert (await training.ranks[0].lines.matching(directive="CHECKPOINT"))["act_in"] == 0.0
 
 
-async def test_a_burst_of_notices_is_few_lines(tmp_path: Path) -> None:
-    async with serving(tmp_path, window_seconds=30.0) as served:
-        nodes = [f"n{number}" for number in range(20)]
-        agents = await served.peers.agents(nodes)
-        _, order = await served.peers.running("job", nodes, min_workers=1)
-        process = await served.peers.process(order["token"], "elsewhere", 0)
-        await process.lines.any()
-        begun = time.monotonic()
-        for number, node in enumerate(nodes[:-1]):
-            await agents[node].notices(node, left=100.0 - number)
-        lines = [await process.lines.next()]
-        while lines[-1]["notice"]["host"] != nodes[-2]:
-            lines.append(await process.lines.next())
-        assert len(lines) <= 2 + (time.monotonic() - begun) / COALESCE_SECONDS
+async def test_a_burst_of_notices_is_few_lines() -> None:
+    """They are sent together, once the first of them has waited for its time."""
+    job = JobStreams(least=1)
+    rank_zero = job.connect(9, 0)
+    begun = time.monotonic()
+    for number in range(20):
+        job.notes(notice(2), notice(3, left=100.0 - number))
+    await until(lambda: rank_zero.lines[-1]["seconds_left"] == 81.0)
+    assert len(rank_zero.lines) <= 2 + (time.monotonic() - begun) / COALESCE_SECONDS
+    assert len(job.sent) == len(rank_zero.lines) - 1
 
 
-async def test_a_second_stream_of_a_process_replaces_the_first(served: Served) -> None:
+async def test_a_second_stream_of_a_process_replaces_the_first() -> None:
     """The first ends with a goodbye; the end of it does not count against the second."""
-    training = await Training(served).start()
-    first = training.ranks[0].lines
-    second = await training.ranks[0].connect()
-    assert (await second.any())["directive"] == "RUN"
-    assert (await first.matching(type="goodbye"))["reason"] == "replaced by a newer stream"
-    assert await first.any() == {}
-    await training.agents["n3"].notices("n3")
-    await second.matching(directive="STOP")
+    job = JobStreams()
+    first = job.ranks()[0]
+    second = job.connect(1, 0)
+    assert (second.lines[-1]["directive"], first.goodbye) == ("RUN", "replaced by a newer stream")
+    job.processes.detach(job.worker(1, 0), first)
+    job.decides(phase=Phase.STOPPING, stop=Stop(run=1, generation=6, since=T0))
+    assert (second.lines[-1]["directive"], len(first.lines)) == ("STOP", 1)
 
 
 async def test_a_process_of_a_run_that_is_over_stops_trying(served: Served) -> None:
@@ -315,11 +313,11 @@ async def test_a_body_above_its_limit_is_refused(served: Served) -> None:
     assert await served.peers.post(REPORT, token, b" " * (16 * 1024 + 1)) == PeerRefusal(413, "oversized")
 
 
-async def test_heartbeats_come_between(tmp_path: Path) -> None:
-    async with serving(tmp_path, heartbeat_seconds=1.0) as served:
-        training = await Training(served).start()
-        for _ in range(2):
-            assert await training.ranks[0].lines.any() == {"type": "heartbeat"}
+async def test_each_stream_has_its_turn_to_send_a_heartbeat() -> None:
+    job = JobStreams()
+    streams = job.ranks()
+    await job.processes.heartbeat(1.0)
+    assert [stream.turns for stream in streams] == [1, 1, 1]
 
 
 async def test_processes_hear_goodbye_when_the_supervisor_stops(tmp_path: Path) -> None:
