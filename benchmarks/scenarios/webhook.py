@@ -17,10 +17,8 @@ from servicekit.clock import Clock
 from servicekit.tls import Files, ServerCertificate
 from simulator.certificates import SimulatedAuthority
 from supervisor.refusals import Refusals
-from supervisor.webhook.affinity import MAX_NODES, AvoidedNodes
-from supervisor.webhook.mutation import PodInjection
-from supervisor.webhook.review import Review, answer, review_mutation
-from supervisor.webhook.server import PATH, Webhook
+from supervisor.webhook.mutation import MAX_NODES, AvoidedNodes, PodInjection
+from supervisor.webhook.server import PATH, AdmissionReview, Webhook, answer, review_mutation
 
 METHOD = """\
 The webhook's own server and code, and a client in the same process on the same loop. The client opens a connection per
@@ -69,7 +67,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _answered(review: bytes, injection: PodInjection) -> bytes:
-    read = msgspec.json.decode(review, type=Review)
+    read = msgspec.json.decode(review, type=AdmissionReview)
     return answer(read.request.uid, review_mutation(read.request, injection))
 
 

@@ -68,7 +68,7 @@ class FreeCapacity:
         self._stale.update(node.name for node in (before, after) if node is not None)
 
 
-class ClusterJobs(Protocol):
+class JobCapacitySource(Protocol):
     """The jobs of the cluster."""
 
     def resource_request(self, name: JobName) -> ResourceRequest | None:
@@ -84,7 +84,7 @@ class ClusterJobs(Protocol):
 class Allocation:
     """Grants capacity to the jobs of a cluster."""
 
-    def __init__(self, view: ClusterView, policy: Policy, jobs: ClusterJobs, bulkhead: Bulkhead) -> None:
+    def __init__(self, view: ClusterView, policy: Policy, jobs: JobCapacitySource, bulkhead: Bulkhead) -> None:
         self._bulkhead = bulkhead
         self._view = view
         self._free_capacity = FreeCapacity(view)

@@ -50,7 +50,7 @@ class EventMetadata(Metadata, frozen=True, rename="camel"):
     annotations: _Annotations = _Annotations()
 
 
-class _Series(msgspec.Struct, frozen=True, rename="camel"):
+class _EventSeries(msgspec.Struct, frozen=True, rename="camel"):
     last_observed_time: datetime | None = None
 
 
@@ -64,7 +64,7 @@ class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
     first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
-    series: _Series | None = None
+    series: _EventSeries | None = None
     reporting_component: str = ""
 
     @property

@@ -186,17 +186,17 @@ class _ObjectMetadata(Body, frozen=True):
         )
 
 
-class _ContainerEnd(Body, frozen=True):
+class _PodContainerEnd(Body, frozen=True):
     exit_code: int = 0
     finished_at: datetime | None = None
 
 
-class _ContainerState(Body, frozen=True):
-    terminated: _ContainerEnd | None = None
+class _PodContainerState(Body, frozen=True):
+    terminated: _PodContainerEnd | None = None
 
 
 class _StatusOfContainer(Body, frozen=True):
-    state: _ContainerState = _ContainerState()
+    state: _PodContainerState = _PodContainerState()
 
 
 class _StatusOfPod(Body, frozen=True):

@@ -124,12 +124,12 @@ class ElectedLeadership:
         await self._server.close()
 
 
-class _LabelledMetadata(Metadata, frozen=True, rename="camel"):
+class _LeaderPodMetadata(Metadata, frozen=True, rename="camel"):
     labels: Mapping[str, str] = {}
 
 
-class _LabelledPod(msgspec.Struct, frozen=True):
-    metadata: _LabelledMetadata
+class _LeaderPod(msgspec.Struct, frozen=True):
+    metadata: _LeaderPodMetadata
 
 
 class LeaderLabel:
@@ -174,9 +174,9 @@ class LeaderLabel:
         self._fault.recovered()
         return _CHECK_SECONDS
 
-    async def _mark(self, pod: _LabelledPod, value: str | None) -> None:
+    async def _mark(self, pod: _LeaderPod, value: str | None) -> None:
         await self._pods().merge(pod, {}, metadata={"labels": {LABEL: value}})
 
-    def _pods(self, labels: str = "") -> ResourceClient[_LabelledPod]:
+    def _pods(self, labels: str = "") -> ResourceClient[_LeaderPod]:
         selection = Selection(namespace=self._own.namespace, labels=labels)
-        return ResourceClient(self._server, _PODS, partial(msgspec.json.decode, type=_LabelledPod), selection)
+        return ResourceClient(self._server, _PODS, partial(msgspec.json.decode, type=_LeaderPod), selection)

@@ -1,4 +1,4 @@
-"""Builds what new pods are given: the present CA, and the nodes that have a notice at present."""
+"""Builds the injection for new pods: the present CA, and the nodes that have a notice at present."""
 
 import math
 import ssl
@@ -13,8 +13,7 @@ from supervisor.decide.urgency import NodeIdentities, avoided_at, deadline_of, n
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.store.interface import Snapshot
-from supervisor.webhook.affinity import AvoidedNodes
-from supervisor.webhook.mutation import PodInjection
+from supervisor.webhook.mutation import AvoidedNodes, PodInjection
 
 
 class CaFile:

@@ -1,14 +1,17 @@
-"""Computes the patch for a new pod. Pure."""
+"""Computes the patch for a new pod: our directory, and the nodes that it avoids. Pure.
 
-from collections.abc import Iterable, Mapping, Sequence
+A patch only adds. It keeps new pods off nodes that will be reclaimed, and if possible off nodes that may be.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from supervisor.cluster.annotations import ADDRESS, CA, DISCOVERY_SCRIPT, EXCLUDED, opts_in
 from supervisor.jobs.kind import HostDiscovery, PodRole
 from supervisor.jobs.registry import KINDS
-from supervisor.webhook.affinity import AvoidedNodes, avoidance_patch
-from supervisor.webhook.patch import Add, appended, key
-from supervisor.webhook.pods import DIRECTORY, VOLUME, Container, ContainerPath, NewPod
+from supervisor.webhook.pods import DIRECTORY, MIRROR, VOLUME, NewPod, Term
 
 _TOKEN_SECONDS = 3600
 """The kubelet renews it after four fifths of that."""
@@ -16,10 +19,43 @@ _TOKEN_SECONDS = 3600
 _EXECUTABLE = 0o555
 _EXCLUSIONS = "excluded-hosts"
 
+MAX_NODES = 100
+"""Nodes that one pod names in all its terms together. They take some 10 KiB, and the scheduler compares each with every
+node. A pod that lands on another noticed node is handled as without the webhook."""
+
+_NAME = "metadata.name"
+_HOSTNAME = "kubernetes.io/hostname"
+_AFFINITY = "/spec/affinity"
+_NODES = f"{_AFFINITY}/nodeAffinity"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_HINT_WEIGHT = 10
+"""Of 100: a preference of the job's own usually counts for more."""
+
+
+class AddOperation(msgspec.Struct, frozen=True, tag_field="op", tag="add"):
+    """Adds a value, or appends one to a list."""
+
+    path: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class AvoidedNodes:
+    """Nodes that new pods avoid, the most important ones first.
+
+    Attributes:
+        noticed: No pod may start there.
+        hinted: A reclaim may come, at a time that nobody knows: a pod starts there only if there is no other room.
+    """
+
+    noticed: Sequence[str] = ()
+    hinted: Sequence[str] = ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInjection:
-    """What a new pod is given.
+    """The content of what the webhook adds to a new pod.
 
     Attributes:
         address: The URL of the supervisor.
@@ -35,102 +71,70 @@ class PodInjection:
 
 
 @dataclass(frozen=True, slots=True)
-class Mutation:
+class PodMutation:
     """The patch, and the warnings for the creator of the pod about what was not changed."""
 
-    patch: Sequence[Add] = ()
+    patch: Sequence[AddOperation] = ()
     warnings: Sequence[str] = ()
 
 
-def mutation_for(pod: NewPod, injection: PodInjection) -> Mutation:
-    """The mutation of an opted-in pod; it changes nothing that the pod has, and adds nothing twice."""
-    if not opts_in(pod.annotations) or pod.is_mirror:
-        return Mutation()
+def mutation_for(pod: NewPod, injection: PodInjection) -> PodMutation:
+    """Returns the mutation of an opted-in pod; it changes nothing that the pod has, and adds nothing twice."""
+    annotations = pod.metadata.annotations or {}
+    if not opts_in(annotations) or MIRROR in annotations:
+        return PodMutation()
     identity = _identity(pod, injection)
-    return Mutation((*identity.patch, *avoidance_patch(pod, injection.avoid)), identity.warnings)
+    return PodMutation((*identity.patch, *avoidance_patch(pod, injection.avoid)), identity.warnings)
 
 
-def _identity(pod: NewPod, injection: PodInjection) -> Mutation:
-    volume = pod.volume(VOLUME)
+def _identity(pod: NewPod, injection: PodInjection) -> PodMutation:
+    volume = next((each for each in pod.spec.volumes or () if each.name == VOLUME), None)
     if volume is not None and not volume.has_token_for(injection.audience):
-        return Mutation(warnings=[f"the pod has its own volume {VOLUME}, so ours is not added"])
-    obstacles = {container_path.path: _obstacle(container_path.container) for container_path in pod.containers}
+        return PodMutation(warnings=[f"the pod has its own volume {VOLUME}, so ours is not added"])
+    obstacles = {container_path.path: container_path.container.obstacle() for container_path in pod.containers}
     warnings = [obstacle for obstacle in obstacles.values() if obstacle is not None]
-    container_paths = [container_path for container_path in pod.containers if obstacles[container_path.path] is None]
-    discovery = _discovery(pod)
+    # The host discovery of the pod, if it is a launcher of a kind that has one.
+    launched = (kind.discovery for kind in KINDS if kind.role(pod.metadata.labels or {}) is PodRole.LAUNCHER)
+    discovery = next((each for each in launched if each is not None), None)
     if discovery is not None and volume is not None and not volume.shown >= {discovery.file, _EXCLUSIONS}:
         discovery = None  # The volume was written by hand: a file that it lacks cannot be mounted.
-    discovering = {
-        container_path.path
-        for container_path in container_paths
-        if discovery and _discovers(container_path.container, discovery)
-    }
-    if not discovering:
-        discovery = None
-    mounts = [
-        mount
-        for container_path in container_paths
-        for mount in _mounts(container_path, discovery if container_path.path in discovering else None)
-    ]
+    mounts, discovers = list[AddOperation](), False
+    for container_path in pod.containers:
+        container, missing = container_path.container, list[Mapping[str, object]]()
+        if obstacles[container_path.path] is not None:
+            continue
+        if not container.mounted_at(DIRECTORY):
+            missing.append({"name": VOLUME, "mountPath": DIRECTORY, "readOnly": True})
+        if discovery is not None and container.discovers(discovery.directory, discovery.file):
+            discovers, path = True, f"{discovery.directory}/{discovery.file}"
+            if not container.mounted_at(path):
+                missing.append({"name": VOLUME, "mountPath": path, "subPath": discovery.file, "readOnly": True})
+        mounts += appended(f"{container_path.path}/volumeMounts", container.volume_mounts, missing)
     if not mounts:
-        return Mutation(warnings=warnings)
-    patch = list(_annotations(pod, injection, discovery))
-    if volume is None:
-        patch += appended("/spec/volumes", pod.spec.volumes, [_volume(injection, discovery)])
-    return Mutation([*patch, *mounts], warnings)
-
-
-def _discovery(pod: NewPod) -> HostDiscovery | None:
-    """The host discovery of the pod, if it is a launcher of a kind that has one."""
-    launched = (kind.discovery for kind in KINDS if kind.role(pod.labels) is PodRole.LAUNCHER)
-    return next((discovery for discovery in launched if discovery is not None), None)
-
-
-def _obstacle(container: Container) -> str | None:
-    """Why a container is not changed; None if it is changed or needs nothing."""
-    if container.shows(VOLUME, DIRECTORY):
-        return None
-    if container.mounts_below(DIRECTORY):
-        return f"container {container.name} keeps its own {DIRECTORY}"
-    if container.sealed_above(DIRECTORY):
-        return f"container {container.name} has a read-only volume above {DIRECTORY}, so it is not mounted"
-    return None
-
-
-def _script_path(discovery: HostDiscovery) -> str:
-    return f"{discovery.directory}/{discovery.file}"
-
-
-def _discovers(container: Container, discovery: HostDiscovery) -> bool:
-    """Whether the launcher in this container discovers its hosts, by the controller's script or by ours."""
-    path = _script_path(discovery)
-    has_own = container.mounts_at(path) and not container.shows(VOLUME, path)
-    return container.mounts_at(discovery.directory) and not has_own and not container.uses_other_directory
-
-
-def _mounts(container_path: ContainerPath, discovery: HostDiscovery | None) -> list[Add]:
-    container, missing = container_path.container, list[Mapping[str, object]]()
-    if not container.mounts_at(DIRECTORY):
-        missing.append({"name": VOLUME, "mountPath": DIRECTORY, "readOnly": True})
-    if discovery is not None and not container.mounts_at(path := _script_path(discovery)):
-        missing.append({"name": VOLUME, "mountPath": path, "subPath": discovery.file, "readOnly": True})
-    return appended(f"{container_path.path}/volumeMounts", container.volume_mounts, missing)
-
-
-def _annotations(pod: NewPod, injection: PodInjection, discovery: HostDiscovery | None) -> Iterable[Add]:
+        return PodMutation(warnings=warnings)
+    if not discovers:
+        discovery = None
+    patch = list[AddOperation]()
     script = "" if discovery is None else discovery.script
     for name, value in {ADDRESS: injection.address, CA: injection.ca, DISCOVERY_SCRIPT: script}.items():
-        if value and name not in pod.annotations:
-            yield Add(f"/metadata/annotations/{key(name)}", value)
+        if value and name not in (pod.metadata.annotations or {}):
+            pointer = name.replace("~", "~0").replace("/", "~1")
+            patch.append(AddOperation(f"/metadata/annotations/{pointer}", value))
+    if volume is None:
+        patch += appended("/spec/volumes", pod.spec.volumes, [_volume(injection, discovery)])
+    return PodMutation([*patch, *mounts], warnings)
 
 
 def _volume(injection: PodInjection, discovery: HostDiscovery | None) -> Mapping[str, object]:
-    items = [_field("address", _annotation(ADDRESS)), _field("annotations", "metadata.annotations")]
+    items: list[dict[str, object]] = [
+        _annotation("address", ADDRESS),
+        {"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}},
+    ]
     if injection.ca:
-        items.append(_field("ca.crt", _annotation(CA)))
+        items.append(_annotation("ca.crt", CA))
     if discovery is not None:
-        items.append(_field(_EXCLUSIONS, _annotation(EXCLUDED)))
-        items.append({**_field(discovery.file, _annotation(DISCOVERY_SCRIPT)), "mode": _EXECUTABLE})
+        items.append(_annotation(_EXCLUSIONS, EXCLUDED))
+        items.append({**_annotation(discovery.file, DISCOVERY_SCRIPT), "mode": _EXECUTABLE})
     token = {"audience": injection.audience, "expirationSeconds": _TOKEN_SECONDS, "path": "token"}
     return {
         "name": VOLUME,
@@ -138,9 +142,78 @@ def _volume(injection: PodInjection, discovery: HostDiscovery | None) -> Mapping
     }
 
 
-def _annotation(name: str) -> str:
-    return f"metadata.annotations['{name}']"
+def _annotation(path: str, name: str) -> dict[str, object]:
+    return {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{name}']"}}
 
 
-def _field(path: str, field: str) -> dict[str, object]:
-    return {"path": path, "fieldRef": {"fieldPath": field}}
+def avoidance_patch(pod: NewPod, avoid: AvoidedNodes) -> list[AddOperation]:
+    """Returns the patch that keeps a pod off noticed nodes, and has it prefer others to hinted ones.
+
+    Pods that are meant for certain nodes are not changed: those of a DaemonSet, or with a node's name.
+    """
+    owners = pod.metadata.owner_references or ()
+    if pod.spec.node_name or _HOSTNAME in (pod.spec.node_selector or {}) or any(o.kind == "DaemonSet" for o in owners):
+        return []
+    affinity = pod.spec.affinity
+    own = None if affinity is None else affinity.node_affinity
+    one_term = {"nodeSelectorTerms": [{"matchFields": [_not_on(node) for node in avoid.noticed[:MAX_NODES]]}]}
+    if own is not None:
+        patch: list[AddOperation] = []
+        if avoid.noticed and own.required is None:
+            patch.append(AddOperation(f"{_NODES}/{_REQUIRED}", one_term))
+        elif avoid.noticed and own.required is not None:
+            patch += _in_each(own.required.node_selector_terms, avoid.noticed)
+        named = [node for each in own.preferred or () for node in _excluded(each.preference)]
+        if hinted := _mentioned(avoid, named):
+            patch += appended(f"{_NODES}/{_PREFERRED}", own.preferred, [_preference(hinted)])
+        return patch
+    added: dict[str, object] = {}
+    if avoid.noticed:
+        added[_REQUIRED] = one_term
+    if hinted := _mentioned(avoid, ()):
+        added[_PREFERRED] = [_preference(hinted)]
+    if not added:
+        return []
+    return [AddOperation(_AFFINITY, {"nodeAffinity": added}) if affinity is None else AddOperation(_NODES, added)]
+
+
+def _mentioned(avoid: AvoidedNodes, named: Collection[str]) -> Sequence[str]:
+    """Returns the hinted nodes for which there is room beside those that the pod names already."""
+    room = max(0, MAX_NODES - min(MAX_NODES, len(avoid.noticed)) - len(named))
+    return [node for node in avoid.hinted if node not in named][:room]
+
+
+def _preference(nodes: Sequence[str]) -> Mapping[str, object]:
+    return {"weight": _HINT_WEIGHT, "preference": {"matchFields": [_not_on(node) for node in nodes]}}
+
+
+def _in_each(terms: Sequence[Term], nodes: Sequence[str]) -> list[AddOperation]:
+    """Excludes the nodes in every term, as a node only has to match one of them."""
+    patch: list[AddOperation] = []
+    for number, term in enumerate(terms):
+        named = _excluded(term)
+        room = max(0, MAX_NODES // len(terms) - len(named))
+        # An empty term matches no node, but would match all others with an exclusion in it.
+        requirements = (*(term.match_fields or ()), *(term.match_expressions or ()))
+        names_nodes = any(each.operator == "In" and each.key in (_NAME, _HOSTNAME) for each in requirements)
+        if requirements and not names_nodes:
+            missing = [_not_on(node) for node in nodes if node not in named][:room]
+            path = f"{_NODES}/{_REQUIRED}/nodeSelectorTerms/{number}/matchFields"
+            patch += appended(path, term.match_fields, missing)
+    return patch
+
+
+def _excluded(term: Term) -> Collection[str]:
+    return {value for each in term.match_fields or () if each.operator == "NotIn" for value in each.values or ()}
+
+
+def _not_on(node: str) -> Mapping[str, object]:
+    """Returns one requirement for each node: Kubernetes accepts a single value for a field."""
+    return {"key": _NAME, "operator": "NotIn", "values": [node]}
+
+
+def appended(path: str, there: Sequence[object] | None, values: Sequence[Mapping[str, object]]) -> list[AddOperation]:
+    """Returns the operations that append values to a list, which may not exist yet."""
+    if not values:
+        return []
+    return [AddOperation(f"{path}/-", each) for each in values] if there else [AddOperation(path, list(values))]

@@ -1,7 +1,7 @@
-"""The needed part of a new pod, and checks of what may be added to it."""
+"""Decodes the part of a new pod that the webhook needs, and checks what may be added to it."""
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -15,11 +15,11 @@ VOLUME = "job-supervisor"
 _ENVIRONMENT = "KUBEAI_DIR"
 """The variable that names another directory than ours to the processes of a container."""
 
-_MIRROR = "kubernetes.io/config.mirror"
+MIRROR = "kubernetes.io/config.mirror"
 """The annotation of mirror pods, by which a kubelet shows its static pods; they may have no tokens."""
 
 
-class Mount(Body, frozen=True):
+class PodVolumeMount(Body, frozen=True):
     """A volume mount of a container."""
 
     name: str
@@ -33,65 +33,63 @@ class _Variable(Body, frozen=True):
 
 class Container(Body, frozen=True):
     name: str
-    volume_mounts: tuple[Mount, ...] | None = None
+    volume_mounts: tuple[PodVolumeMount, ...] | None = None
     env: tuple[_Variable, ...] | None = None
     restart_policy: str | None = None
 
-    @property
-    def mounts(self) -> tuple[Mount, ...]:
-        """All volume mounts."""
-        return self.volume_mounts or ()
+    def mounted_at(self, path: str) -> frozenset[str]:
+        """Returns the names of the volumes that are mounted at exactly that path."""
+        return frozenset(each.name for each in self.volume_mounts or () if _normal(each.mount_path) == _normal(path))
 
-    def mounts_at(self, path: str) -> bool:
-        """Whether anything is mounted at exactly that path."""
-        return any(_normal(each.mount_path) == _normal(path) for each in self.mounts)
+    def obstacle(self) -> str | None:
+        """Returns why our directory cannot be mounted; None if it can be, or already is."""
+        mounts = self.volume_mounts or ()
+        if VOLUME in self.mounted_at(DIRECTORY):
+            return None
+        if any(_is_within(each.mount_path, DIRECTORY) for each in mounts):
+            return f"container {self.name} keeps its own {DIRECTORY}"
+        # Below a read-only mount, a runtime cannot create a mount point.
+        if any(each.read_only and _is_within(DIRECTORY, each.mount_path) for each in mounts):
+            return f"container {self.name} has a read-only volume above {DIRECTORY}, so it is not mounted"
+        return None
 
-    def shows(self, volume: str, path: str) -> bool:
-        """Whether that volume is mounted at that path."""
-        return any(each.name == volume and _normal(each.mount_path) == _normal(path) for each in self.mounts)
-
-    def mounts_below(self, path: str) -> bool:
-        """Whether anything is mounted at that path or below it."""
-        return any(_within(each.mount_path, path) for each in self.mounts)
-
-    def sealed_above(self, path: str) -> bool:
-        """Whether the path is below a read-only mount, where a runtime cannot create a mount point."""
-        return any(each.read_only and _within(path, each.mount_path) for each in self.mounts)
-
-    @property
-    def uses_other_directory(self) -> bool:
-        """Whether its processes are configured for another directory."""
-        return any(each.name == _ENVIRONMENT for each in self.env or ())
+    def discovers(self, directory: str, file: str) -> bool:
+        """Returns whether a launcher in this container discovers its hosts by that script, the controller's or ours."""
+        own_scripts = self.mounted_at(f"{directory}/{file}")
+        has_own = own_scripts and VOLUME not in own_scripts
+        # Its processes may be configured for another directory than ours.
+        is_elsewhere = any(each.name == _ENVIRONMENT for each in self.env or ())
+        return bool(self.mounted_at(directory)) and not has_own and not is_elsewhere
 
 
-class _Item(Body, frozen=True):
+class _DownwardItem(Body, frozen=True):
     path: str = ""
 
 
 class _Downward(Body, frozen=True):
-    items: tuple[_Item, ...] | None = None
+    items: tuple[_DownwardItem, ...] | None = None
 
 
-class _Token(Body, frozen=True):
+class _ProjectedToken(Body, frozen=True):
     path: str
     audience: str = ""
 
 
-class _Source(Body, frozen=True):
-    service_account_token: _Token | None = None
+class _VolumeSource(Body, frozen=True):
+    service_account_token: _ProjectedToken | None = None
     downward_api: _Downward | None = msgspec.field(default=None, name="downwardAPI")
 
 
-class _Projected(Body, frozen=True):
-    sources: tuple[_Source, ...] | None = None
+class _ProjectedVolume(Body, frozen=True):
+    sources: tuple[_VolumeSource, ...] | None = None
 
 
 class Volume(Body, frozen=True):
     name: str
-    projected: _Projected | None = None
+    projected: _ProjectedVolume | None = None
 
     def has_token_for(self, audience: str) -> bool:
-        """Whether the volume contains a token for our audience: it was added here, or by hand in the same way."""
+        """Returns whether the volume contains a token for our audience: added here, or by hand in the same way."""
         tokens = (each.service_account_token for each in self._sources)
         return any(each is not None and (each.path, each.audience) == ("token", audience) for each in tokens)
 
@@ -102,11 +100,11 @@ class Volume(Body, frozen=True):
         return frozenset(item.path for volume in volumes if volume is not None for item in volume.items or ())
 
     @property
-    def _sources(self) -> tuple[_Source, ...]:
+    def _sources(self) -> tuple[_VolumeSource, ...]:
         return (self.projected.sources or ()) if self.projected is not None else ()
 
 
-class Requirement(Body, frozen=True):
+class NodeRequirement(Body, frozen=True):
     """One requirement on a node."""
 
     key: str
@@ -117,8 +115,8 @@ class Requirement(Body, frozen=True):
 class Term(Body, frozen=True):
     """Requirements that must all match; an empty term matches no node."""
 
-    match_expressions: tuple[Requirement, ...] | None = None
-    match_fields: tuple[Requirement, ...] | None = None
+    match_expressions: tuple[NodeRequirement, ...] | None = None
+    match_fields: tuple[NodeRequirement, ...] | None = None
 
 
 class Terms(Body, frozen=True):
@@ -148,13 +146,13 @@ class Affinity(Body, frozen=True):
     node_affinity: NodeAffinity | None = None
 
 
-class _Metadata(Body, frozen=True):
+class _NewPodMetadata(Body, frozen=True):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: tuple[Owner, ...] | None = None
 
 
-class _Spec(Body, frozen=True):
+class _NewPodSpec(Body, frozen=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] | None = None
     volumes: tuple[Volume, ...] | None = None
@@ -172,29 +170,10 @@ class ContainerPath:
 
 
 class NewPod(Body, frozen=True):
-    """The new pod."""
+    """The pod that is being created."""
 
-    metadata: _Metadata = _Metadata()
-    spec: _Spec = _Spec()
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """All of them."""
-        return self.metadata.annotations or {}
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """All of them."""
-        return self.metadata.labels or {}
-
-    @property
-    def owners(self) -> tuple[Owner, ...]:
-        return self.metadata.owner_references or ()
-
-    @property
-    def is_mirror(self) -> bool:
-        """Whether it is a mirror pod of a kubelet's static pod."""
-        return _MIRROR in self.annotations
+    metadata: _NewPodMetadata = _NewPodMetadata()
+    spec: _NewPodSpec = _NewPodSpec()
 
     @property
     def containers(self) -> Iterator[ContainerPath]:
@@ -205,12 +184,9 @@ class NewPod(Body, frozen=True):
             if container.restart_policy == "Always":
                 yield ContainerPath(f"/spec/initContainers/{number}", container)
 
-    def volume(self, name: str) -> Volume | None:
-        return next((each for each in self.spec.volumes or () if each.name == name), None)
 
-
-def _within(path: str, other: str) -> bool:
-    """Whether `path` is `other` or below it."""
+def _is_within(path: str, other: str) -> bool:
+    """Returns whether `path` is `other` or below it."""
     above = _normal(other)
     return _normal(path) == above or _normal(path).startswith(above.rstrip("/") + "/")
 

@@ -1,23 +1,34 @@
-"""The server of the mutating webhook: HTTPS on its own port, on every replica, leading or not."""
+"""Serves the webhook: HTTPS on its own port, on every replica, leading or not.
+
+It changes new pods, and warns whoever creates a job of what would go wrong at a reclaim. It never refuses an object,
+and never changes a job.
+"""
 
 import asyncio
+import base64
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 from aiohttp import web
 
 from servicekit.address import Address
+from servicekit.bounds import one_line
 from servicekit.bulkhead import Bulkhead
 from servicekit.http_server import Drop, GuardedSite, timed
 from servicekit.tls import ServerCertificate
+from supervisor.check.checking import check
+from supervisor.check.job import FindingSeverity
+from supervisor.check.manifests import jobs_in
+from supervisor.cluster.annotations import opts_out
+from supervisor.cluster.podspec import Body
 from supervisor.ingest.http import body, protocol_log, refusing
 from supervisor.refusals import Code, Refusals, Wire, readable
-from supervisor.webhook.checks import UncheckedError, warnings_for
-from supervisor.webhook.mutation import Mutation, PodInjection
-from supervisor.webhook.review import NotUnderstoodError, Review, answer, answer_with_warnings, review_mutation
+from supervisor.webhook.mutation import PodInjection, PodMutation, mutation_for
+from supervisor.webhook.pods import NewPod
 
 PATH = "/mutate-pods"
 CHECK_PATH = "/check-jobs"
@@ -34,7 +45,73 @@ Reviewed = Callable[[str, float], None]
 """Called for each answer and the seconds that it took: for a pod with `shaped`, `unchanged` or `not_understood`, for a
 job with `checked` or `unchecked`."""
 
+_API_VERSION = "admission.k8s.io/v1"
+_KIND = "AdmissionReview"
+_NAME = "job-supervisor: "
+_MAX_WARNING = 120
+"""Characters of a warning: API servers truncate longer ones if there are many."""
+
+_MAX_JOB_BYTES = 64 * 1024
+"""A larger job is not checked: scripts are read letter by letter, 0.1 s for as many."""
+_MAX_WARNINGS = 8
+"""API servers drop what is longer than 4096 characters altogether."""
+_LONGEST = 240
+
 _log = structlog.get_logger()
+
+
+class PodNotUnderstoodError(Exception):
+    """The pod cannot be decoded by this version; it is not changed."""
+
+
+class _ObjectKind(Body, frozen=True):
+    kind: str
+    group: str = ""
+
+
+class AdmissionRequest(Body, frozen=True):
+    """The request of a review; `object` is the new object."""
+
+    uid: str
+    kind: _ObjectKind
+    operation: str
+    object: msgspec.Raw = msgspec.Raw(b"null")
+    sub_resource: str = ""
+
+    @property
+    def creates(self) -> bool:
+        """Whether the request creates an object."""
+        return self.operation == "CREATE" and not self.sub_resource
+
+
+class AdmissionReview(Body, frozen=True):
+    """An admission review."""
+
+    api_version: str
+    kind: str
+    request: AdmissionRequest
+
+    def __post_init__(self) -> None:
+        if (self.api_version, self.kind) != (_API_VERSION, _KIND):
+            raise ValueError(f"{self.kind} {self.api_version} is not an {_KIND} of {_API_VERSION}")
+
+
+class _ReviewResponse(Body, frozen=True, omit_defaults=True):
+    uid: str
+    allowed: bool
+    patch_type: str = ""
+    patch: str = ""
+    warnings: Sequence[str] = ()
+
+
+class _ReviewAnswer(Body, frozen=True):
+    api_version: str
+    kind: str
+    response: _ReviewResponse
+
+
+class UncheckedError(Exception):
+    """The job is not checked, and created all the same."""
 
 
 def ignore_review(_outcome: str, _seconds: float) -> None:
@@ -85,7 +162,7 @@ class Webhook:
             await runner.cleanup()
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        review = await body(request, Review, _MAX_BYTES)
+        review = await body(request, AdmissionReview, _MAX_BYTES)
         began = time.monotonic()
         mutated, outcome = self._mutation(review)
         self.on_review(outcome, time.monotonic() - began)
@@ -93,13 +170,13 @@ class Webhook:
 
     async def _check(self, request: web.Request) -> web.Response:
         """Answers with warnings about a job. In a thread: pods do not wait for a long script that is read."""
-        review = await body(request, Review, _MAX_BYTES)
+        review = await body(request, AdmissionReview, _MAX_BYTES)
         began = time.monotonic()
         warnings, outcome = await asyncio.to_thread(self._warnings, review)
         self.on_review(outcome, time.monotonic() - began)
         return _response(answer_with_warnings(review.request.uid, warnings))
 
-    def _warnings(self, review: Review) -> tuple[Sequence[str], str]:
+    def _warnings(self, review: AdmissionReview) -> tuple[Sequence[str], str]:
         with self.bulkhead.guard("webhook", review.request.kind.kind, retried=False):
             try:
                 return warnings_for(review.request), "checked"
@@ -107,12 +184,12 @@ class Webhook:
                 _log.info("webhook.job_unchecked", reason=readable(str(error)))
         return (), "unchecked"
 
-    def _mutation(self, review: Review) -> tuple[Mutation, str]:
+    def _mutation(self, review: AdmissionReview) -> tuple[PodMutation, str]:
         try:
             mutated = review_mutation(review.request, self.injection())
-        except NotUnderstoodError as error:
+        except PodNotUnderstoodError as error:
             self.refusals.add(Wire.WEBHOOK, Code.MALFORMED, f"a pod that cannot be decoded: {error}")
-            return Mutation(warnings=[f"the pod is not changed: {readable(str(error))}"]), "not_understood"
+            return PodMutation(warnings=[f"the pod is not changed: {readable(str(error))}"]), "not_understood"
         return mutated, "shaped" if mutated.patch else "unchanged"
 
     def _dropped(self, why: Drop) -> None:
@@ -127,3 +204,61 @@ def _response(answered: bytes) -> web.Response:
     # seconds and stay unchanged; a new connection takes a millisecond.
     response.force_close()
     return response
+
+
+def review_mutation(request: AdmissionRequest, injection: PodInjection) -> PodMutation:
+    """Returns the mutation of the request's object, if it is a new pod.
+
+    Raises:
+        PodNotUnderstoodError: The pod cannot be decoded.
+    """
+    if not request.creates or (request.kind.group, request.kind.kind) != ("", "Pod"):
+        return PodMutation()
+    try:
+        pod = msgspec.json.decode(request.object, type=NewPod)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PodNotUnderstoodError(str(error)) from error
+    return mutation_for(pod, injection)
+
+
+def answer(uid: str, what: PodMutation) -> bytes:
+    """Encodes the response that allows the object with a mutation."""
+    warnings = tuple(f"{_NAME}{warning}"[:_MAX_WARNING] for warning in what.warnings)
+    response = _ReviewResponse(uid, allowed=True, warnings=warnings)
+    if what.patch:
+        patch = base64.b64encode(msgspec.json.encode(what.patch)).decode()
+        response = msgspec.structs.replace(response, patch_type="JSONPatch", patch=patch)
+    return msgspec.json.encode(_ReviewAnswer(_API_VERSION, _KIND, response))
+
+
+def answer_with_warnings(uid: str, warnings: Sequence[str]) -> bytes:
+    """Encodes the response that allows the object as it is; warnings of whole sentences are not cut."""
+    response = _ReviewResponse(uid, allowed=True, warnings=tuple(f"{_NAME}{warning}" for warning in warnings))
+    return msgspec.json.encode(_ReviewAnswer(_API_VERSION, _KIND, response))
+
+
+def warnings_for(request: AdmissionRequest) -> Sequence[str]:
+    """Returns the warnings for the creator of the request's job: errors before warnings, and no hints.
+
+    Raises:
+        UncheckedError: The job is too large, or no JSON.
+    """
+    if not request.creates:
+        return ()
+    if len(request.object) > _MAX_JOB_BYTES:
+        raise UncheckedError(f"it is larger than {_MAX_JOB_BYTES // 1024} KiB")
+    try:
+        document = msgspec.json.decode(request.object)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UncheckedError(str(error)) from error
+    jobs = [job for job in jobs_in(document) if not opts_out(job.annotations)]
+    found = [each for job in jobs for each in check(job) if each.severity is not FindingSeverity.HINT]
+    shown = []
+    for finding in found[:_MAX_WARNINGS]:
+        problem = f"{finding.problem} ({finding.rule})"
+        whole = f"{problem} {finding.fix}"
+        # It quotes names of the manifest, and a warning is the header of an answer.
+        shown.append(one_line(whole if len(whole) <= _LONGEST else problem)[:_LONGEST])
+    if len(found) > len(shown):
+        shown.append(f"and {len(found) - len(shown)} more; `job-supervisor check` shows all")
+    return shown

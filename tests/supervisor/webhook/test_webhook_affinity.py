@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.webhook.affinity import AvoidedNodes
+from supervisor.webhook.mutation import AvoidedNodes
 from tests.supervisor.webhook.webhook_pods import GIFTS, Manifest, allows, outcome, patched, pod, terms
 
 NOTICED = replace(GIFTS, avoid=AvoidedNodes(["n1", "n2"]))

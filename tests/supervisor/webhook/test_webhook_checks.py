@@ -13,9 +13,7 @@ from simulator.certificates import SimulatedAuthority
 from supervisor.check import checking
 from supervisor.check.job import CheckedFacts, CheckedJob, CheckedKind, CheckRule, FindingSeverity, JobProblem
 from supervisor.refusals import Code, Wire
-from supervisor.webhook.checks import warnings_for
-from supervisor.webhook.review import Request
-from supervisor.webhook.server import CHECK_PATH
+from supervisor.webhook.server import CHECK_PATH, AdmissionRequest, warnings_for
 from tests.supervisor.check.check_manifests import GOOD, Manifest, changed
 from tests.supervisor.webhook.webhook_pods import review
 from tests.supervisor.webhook.webhook_serving import Asking, asking
@@ -113,7 +111,7 @@ async def test_what_is_no_review_is_refused(asked: Asking) -> None:
 def test_a_long_script_takes_no_long_time(part: str) -> None:
     """The API server waits two seconds. Of the processor's time, as the machine may be busy."""
     made = changed(_GOOD, _SCRIPT, [part * (60_000 // len(part))])
-    request = msgspec.json.decode(json.dumps(review(made)["request"]), type=Request)
+    request = msgspec.json.decode(json.dumps(review(made)["request"]), type=AdmissionRequest)
     begun = time.thread_time()
     warnings_for(request)
     assert time.thread_time() - begun < 1

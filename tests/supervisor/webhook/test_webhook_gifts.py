@@ -12,8 +12,8 @@ from supervisor.decide.policy import Policy
 from supervisor.domain.ids import Host, NoticeId, Source
 from supervisor.domain.notice import NODE_CONDITION, NoticeClass, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.store.interface import Snapshot
-from supervisor.webhook.affinity import AvoidedNodes
 from supervisor.webhook.injection import CaFile, NoticedNodes, avoided
+from supervisor.webhook.mutation import AvoidedNodes
 from tests.supervisor.decide.decide_builders import T0, notice
 
 HINT, SCHEDULED = NoticeClass.HINT, NoticeClass.SCHEDULED

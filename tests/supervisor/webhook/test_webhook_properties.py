@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.webhook.affinity import AvoidedNodes
-from supervisor.webhook.review import NotUnderstoodError
+from supervisor.webhook.mutation import AvoidedNodes
+from supervisor.webhook.server import PodNotUnderstoodError
 from tests.supervisor.webhook.webhook_pods import (
     GIFTS,
     OPTED_IN,
@@ -136,5 +136,5 @@ _SCALARS = st.none() | st.booleans() | st.integers() | st.text()
 
 @given(st.recursive(_SCALARS, lambda inner: st.lists(inner) | st.dictionaries(_NAMES, inner)))
 def test_nonsense_is_left_as_it_is(made: object) -> None:
-    with suppress(NotUnderstoodError):
+    with suppress(PodNotUnderstoodError):
         assert not outcome(made).patch

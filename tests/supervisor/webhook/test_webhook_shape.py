@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from supervisor.jobs.trainingjob.discovery import DISCOVERY
-from supervisor.webhook.affinity import AvoidedNodes
+from supervisor.webhook.mutation import AvoidedNodes
 from tests.supervisor.webhook.webhook_pods import (
     AUDIENCE,
     CA,

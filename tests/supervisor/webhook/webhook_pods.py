@@ -8,8 +8,8 @@ from typing import Any
 import jsonpatch
 import msgspec
 
-from supervisor.webhook.mutation import Mutation, PodInjection
-from supervisor.webhook.review import Request, review_mutation
+from supervisor.webhook.mutation import PodInjection, PodMutation
+from supervisor.webhook.server import AdmissionRequest, review_mutation
 from tests.testkit.schemas import validate
 
 AUDIENCE = "job-supervisor.kube-ai.io"
@@ -69,12 +69,12 @@ def review(made: object, **request: Any) -> Manifest:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
 
 
-def outcome(made: object, injection: PodInjection = GIFTS, **request: Any) -> Mutation:
+def outcome(made: object, injection: PodInjection = GIFTS, **request: Any) -> PodMutation:
     asked = json.dumps(review(made, **request)["request"])
-    return review_mutation(msgspec.json.decode(asked, type=Request), injection)
+    return review_mutation(msgspec.json.decode(asked, type=AdmissionRequest), injection)
 
 
-def operations(mutation_for: Mutation) -> list[Manifest]:
+def operations(mutation_for: PodMutation) -> list[Manifest]:
     return list(json.loads(msgspec.json.encode(mutation_for.patch)))
 
 
