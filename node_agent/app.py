@@ -85,8 +85,11 @@ async def _serve(settings: AgentSettings, stop: asyncio.Event) -> None:
     asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
     tasks = _AgentTasks({"uplink": uplink.run})
     if metrics is not None:
+        from servicekit.metrics import MetricsServer  # noqa: PLC0415 - as above
+
         metrics.observe(outbox, uplink)
-        tasks.root["metrics"] = metrics.server(address.parse(settings.metrics_address)).run
+        where = address.parse(settings.metrics_address)
+        tasks.root["metrics"] = MetricsServer(metrics.registry, where, clock, bulkhead).run
     async with contextlib.AsyncExitStack() as stack:
         # What the API server knows of this node: the Node object, and whether no opted-in pod runs here.
         spot: NodeObject = ALWAYS_SPOT

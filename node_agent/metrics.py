@@ -10,10 +10,9 @@ from prometheus_client.registry import Collector
 from node_agent.notices import NoticeId, NoticeReport, PollResult, SourceName
 from node_agent.outbox import NoticeOutbox
 from node_agent.stream import SupervisorUplink
-from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.metrics import MetricsServer, guarded, registry
+from servicekit.metrics import guarded, registry
 
 # Present from the start: an increase from nothing to 1 would not be seen.
 _GUARDED = ("callback", "discovery", "metrics", "pods", "report", "source", "uplink", "watch")
@@ -53,9 +52,6 @@ class AgentMetrics:
     def observe(self, outbox: NoticeOutbox, uplink: SupervisorUplink) -> None:
         """Adds the present state of the outbox and the uplink to each scrape; to be called once."""
         self.registry.register(_AgentStateCollector(outbox, uplink, self._clock, self.bulkhead))
-
-    def server(self, address: Address) -> MetricsServer:
-        return MetricsServer(self.registry, address, self._clock, self.bulkhead)
 
     @guarded
     def on_poll(self, source: SourceName, result: PollResult, seconds: float | None) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import msgspec
 import structlog
@@ -62,7 +62,7 @@ class ThisNode:
         """Takes a description of the machine. Each fact that came first stays, and a second cloud's is ignored."""
         known = self.machine
         if not (known.cloud and machine.cloud and machine.cloud != known.cloud):
-            names = [field.name for field in fields(NodeIdentity)]
+            names = [each.name for each in fields(NodeIdentity)]
             unknown = [name for name in names if getattr(known, name) in {"", MachinePrice.UNKNOWN}]
             self.machine = replace(known, **{name: getattr(machine, name) for name in unknown})
         self._described.set()
@@ -100,6 +100,7 @@ class ThisNode:
                 await self._described.wait()
 
 
+@dataclass(eq=False, slots=True)
 class NodeObject:
     """The Node object as far as it is known. While its labels are unknown, the node may be spot.
 
@@ -113,10 +114,11 @@ class NodeObject:
         read: Set once the Node object has been read.
     """
 
-    def __init__(self, *, known: bool) -> None:
-        self.known = known
-        self.not_spot_reason = self.provider_id = self.uid = ""
-        self.read = asyncio.Event()
+    known: bool
+    not_spot_reason: str = ""
+    provider_id: str = ""
+    uid: str = ""
+    read: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait_known(self) -> None:
         """Returns when the Node object is known, or after a moment in which it did not become known."""

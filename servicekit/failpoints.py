@@ -50,10 +50,15 @@ def parse(text: str, names: Iterable[str]) -> Trigger | None:
 
 def arm(trigger: Trigger | None) -> None:
     """Arms this trigger and no other, now or on its signal; None disarms. To be called in the main thread."""
+
+    def start(*_signal: object) -> None:
+        global _armed  # noqa: PLW0603 - one switch for the process that it kills
+        _armed = trigger
+
     if trigger is not None and trigger.armed_by_signal:
-        signal.signal(signal.SIGUSR1, lambda _number, _frame: _set(trigger))
+        signal.signal(signal.SIGUSR1, start)
     else:
-        _set(trigger)
+        start()
 
 
 def failpoint(name: enum.StrEnum) -> None:
@@ -65,8 +70,3 @@ def failpoint(name: enum.StrEnum) -> None:
     if armed.passes == 0:
         os.write(_STDERR, f"failpoint {name}: this process kills itself\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _set(trigger: Trigger | None) -> None:
-    global _armed  # noqa: PLW0603 - one switch for the process that it kills
-    _armed = trigger

@@ -5,6 +5,7 @@ Both are level-triggered: a wake-up says that something changed, and the loop lo
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from servicekit.bulkhead import Bulkhead
@@ -19,11 +20,11 @@ Reconcile = Callable[[K], Awaitable[float | None]]
 """Brings one key up to date. Returns after how many seconds the key is due again; None: when it is added again."""
 
 
+@dataclass(eq=False, slots=True)
 class Wakeup:
     """Remembers that there is something to look at; setting it twice is setting it once."""
 
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
+    event: asyncio.Event = field(default_factory=asyncio.Event)
 
     def set(self) -> None:
         """Wakes the loop that waits, or keeps it from waiting the next time."""
@@ -39,11 +40,11 @@ class Wakeup:
         self.event.clear()
 
 
+@dataclass(eq=False, slots=True)
 class Notifier:
     """Wakes all loops that depend on the same facts, without their writers knowing the loops."""
 
-    def __init__(self) -> None:
-        self._wakeups: list[Wakeup] = []
+    _wakeups: list[Wakeup] = field(init=False, default_factory=list)
 
     def subscribe(self) -> Wakeup:
         """Returns a wakeup that is set with every change from now on."""
@@ -131,7 +132,8 @@ class KeyedWorkQueue(Generic[K]):
         if (worker := self._workers.get(key)) is not None:
             worker.set()
         elif self._group is not None:
-            self._start(self._group, key)
+            self._workers[key] = wakeup = Wakeup()
+            self._group.create_task(self._work(key, wakeup), name=f"{self._name} {key}")
         else:
             self._waiting[key] = None
 
@@ -142,18 +144,14 @@ class KeyedWorkQueue(Generic[K]):
             ExceptionGroup: `reconcile` raised a fault of the whole process; see `servicekit.bulkhead`.
         """
         async with asyncio.TaskGroup() as group:
-            for key in self._waiting:
-                self._start(group, key)
-            self._waiting.clear()
             self._group = group
+            for key in self._waiting:
+                self.add(key)
+            self._waiting.clear()
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
                 self.shutting_down, self._group = True, None
-
-    def _start(self, group: asyncio.TaskGroup, key: K) -> None:
-        self._workers[key] = wakeup = Wakeup()
-        group.create_task(self._work(key, wakeup), name=f"{self._name} {key}")
 
     async def _work(self, key: K, wakeup: Wakeup) -> None:
         wakeup.event.clear()  # What was added before this task began is served by the first call.

@@ -102,7 +102,7 @@ def describe(cls: type[Any], prefix: str) -> str:
 
 
 def _value(variable: str, text: str, hint: Any) -> Any:
-    kind = _bare(hint)
+    kind = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
     if not text and type(None) in typing.get_args(kind):
         return None
     raw = [part.strip() for part in text.split(",") if part.strip()] if typing.get_origin(kind) is tuple else text
@@ -118,7 +118,7 @@ def _value(variable: str, text: str, hint: Any) -> Any:
 
 def _why(raw: Any, hint: Any) -> str:
     """Explains to people why a value is invalid; empty where the library's message is as good."""
-    kind = _bare(hint)
+    kind = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
     if isinstance(raw, list):
         part = typing.get_args(kind)[0]
         return next((_why(each, part) for each in raw if not _converts(each, part)), "")
@@ -142,11 +142,6 @@ def _converts(raw: Any, hint: Any) -> bool:
     except msgspec.ValidationError:
         return False
     return True
-
-
-def _bare(hint: Any) -> Any:
-    """Returns the annotation without its bounds and description."""
-    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 def _path(kind: type[Any], value: Any) -> Any:

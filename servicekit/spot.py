@@ -140,7 +140,12 @@ def _reclaims(pod: PodState) -> Iterator[PodReclaim]:
     if disrupted is None:
         if pod.failed and pod.reason in _FAILED_BY_RECLAIM:
             yield PodReclaim(_sentence("Failed", pod.reason, pod.message), _known(pod.ended_at), pod.grace)
-    elif not _ending_already(pod, disrupted):
+        return
+    # The pod may have ended, or its deletion may have been asked for, before the disruption: then it is none.
+    since = _known(disrupted.since)
+    asked = later(pod.deleted_at, -pod.grace) if pod.deleted_at else None
+    ended = _known(pod.ended_at) if pod.failed else None
+    if not any(before is not None and since is not None and before + _SLACK < since for before in (asked, ended)):
         message = _sentence(disrupted.type, disrupted.reason, disrupted.message)
         yield PodReclaim(message, _ends(pod, disrupted), pod.grace)
 
@@ -155,14 +160,6 @@ def _ends(pod: PodState, disrupted: PodCondition) -> datetime | None:
         return later(disrupted.since, pod.grace)
     # The deletion follows within milliseconds and has the deadline, or the disruption does not happen.
     return None
-
-
-def _ending_already(pod: PodState, disrupted: PodCondition) -> bool:
-    """Whether the pod had ended, or its deletion had been asked for, before the disruption."""
-    since = _known(disrupted.since)
-    asked = later(pod.deleted_at, -pod.grace) if pod.deleted_at else None
-    ended = _known(pod.ended_at) if pod.failed else None
-    return any(before is not None and since is not None and before + _SLACK < since for before in (asked, ended))
 
 
 def _known(instant: datetime | None) -> datetime | None:
