@@ -26,6 +26,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.commands import SysExit
 from servicekit.kubernetes.access import in_pod, pod_access
+from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.errors import ConfigurationError
 from servicekit.kubernetes.server import ApiServer
 from servicekit.lifecycle import Health, RootTaskEnded, run_tasks, stop_on_signals
@@ -94,9 +95,10 @@ async def _serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         # What the API server knows of this node: the Node object, and whether no opted-in pod runs here.
         spot: NodeObject = ALWAYS_SPOT
         is_idle: Callable[[], bool] | None = None
-        server = await stack.enter_async_context(_api_server(settings))
+        cluster_clock = ClusterClock(clock)
+        server = await stack.enter_async_context(_api_server(settings, cluster_clock))
         if server is not None:
-            pods = PodWatch(server, settings.node_name, outbox, clock, bulkhead)
+            pods = PodWatch(server, settings.node_name, outbox, cluster_clock, bulkhead)
             watch = NodeWatch(server, node, settings.not_spot_labels, clock, bulkhead)
             tasks.root.update(
                 {"pods": pods.reflector.run, f"source {KUBERNETES}": pods.run, "node": watch.reflector.run}
@@ -157,7 +159,7 @@ class _AgentTasks:
 
 
 @contextlib.asynccontextmanager
-async def _api_server(settings: AgentSettings) -> AsyncIterator[ApiServer | None]:
+async def _api_server(settings: AgentSettings, cluster_clock: ClusterClock) -> AsyncIterator[ApiServer | None]:
     """Opens the API server if the settings want it and the pod has a service account."""
     access = None
     if settings.pods is PodsMode.ON or (settings.pods is PodsMode.AUTO and in_pod()):
@@ -171,7 +173,7 @@ async def _api_server(settings: AgentSettings) -> AsyncIterator[ApiServer | None
     if access is None:
         yield None
         return
-    server = ApiServer(access, settings.api_timeout_seconds)
+    server = ApiServer(access, settings.api_timeout_seconds, on_date=cluster_clock.observe)
     try:
         yield server
     finally:

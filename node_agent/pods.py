@@ -15,7 +15,6 @@ from node_agent.outbox import NoticeOutbox, OutboxFull
 from node_agent.watchdog import Watchdog
 from servicekit import spot
 from servicekit.bulkhead import Bulkhead
-from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
@@ -183,12 +182,13 @@ class PodWatch:
         reflector: Its `run` is a root task, which keeps the cache of pods in step.
     """
 
-    def __init__(self, server: ApiServer, node: str, outbox: NoticeOutbox, clock: Clock, bulkhead: Bulkhead) -> None:
+    def __init__(
+        self, server: ApiServer, node: str, outbox: NoticeOutbox, cluster_clock: ClusterClock, bulkhead: Bulkhead
+    ) -> None:
         self._outbox = outbox
-        self._clock = clock
         # This machine's clock may be minutes off, and a pod has seconds.
-        self._cluster_clock = ClusterClock(clock)
-        server.on_date = self._cluster_clock.observe
+        self._cluster_clock = cluster_clock
+        self._clock = clock = cluster_clock.own
         self._cache: Cache[WatchedPod] = Cache(PODS.plural, self._changed, bulkhead)
         collection = ResourceClient(server, PODS, read_pod, Selection(fields=f"spec.nodeName={node}"))
         # Lists come from the API server's memory: thousands of agents that start at once would make etcd read all pods.

@@ -9,10 +9,14 @@ _HALF = 0.5
 
 
 class ClusterClock:
-    """Estimates the API server's clock by the `Date` of its answers; before the first it is the process's clock."""
+    """Estimates the API server's clock by the `Date` of its answers; before the first it is the process's clock.
+
+    Attributes:
+        own: The process's clock.
+    """
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.own = clock
         self._ahead = 0.0
         self._min_ahead = self._max_ahead = 0.0
 
@@ -22,12 +26,12 @@ class ClusterClock:
             at = parsedate_to_datetime(date).timestamp()
         except (ValueError, OverflowError):
             return
-        self._ahead = at + _HALF - self._clock.now()
+        self._ahead = at + _HALF - self.own.now()
         self._min_ahead, self._max_ahead = self._ahead - _HALF, self._ahead + _HALF + seconds
 
     def now(self) -> float:
         """Unix seconds, with an error of some half a second."""
-        return self._clock.now() + self._ahead
+        return self.own.now() + self._ahead
 
     def correct_own_clock(self) -> float:
         """Corrects the process's own clock by the least error that it certainly has; returns the seconds.
@@ -36,7 +40,7 @@ class ClusterClock:
         millisecond.
         """
         moved = max(self._min_ahead, 0.0) + min(self._max_ahead, 0.0)
-        self._clock.move(moved)
+        self.own.move(moved)
         self._ahead -= moved
         self._min_ahead -= moved
         self._max_ahead -= moved

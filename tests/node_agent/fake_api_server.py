@@ -8,7 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
+from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
+from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.server import ApiServer
 
 
@@ -92,7 +94,7 @@ async def _nobody() -> dict[str, str]:
 
 
 @asynccontextmanager
-async def fake_api_server() -> AsyncIterator[tuple[FakeApiServer, ApiServer]]:
+async def fake_api_server(clock: ClusterClock | None = None) -> AsyncIterator[tuple[FakeApiServer, ApiServer]]:
     fake = FakeApiServer()
     application = web.Application()
     application.router.add_get("/{path:.*}", fake.handle)
@@ -100,7 +102,8 @@ async def fake_api_server() -> AsyncIterator[tuple[FakeApiServer, ApiServer]]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    server = ApiServer(Access(url=url, namespace="", tls=None, credentials=_nobody), 2.0)
+    access = Access(url=url, namespace="", tls=None, credentials=_nobody)
+    server = ApiServer(access, 2.0, on_date=(clock or ClusterClock(Clock())).observe)
     try:
         yield fake, server
     finally:

@@ -28,6 +28,7 @@ from node_agent.poller import Poller
 from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from servicekit.kubernetes.clock import ClusterClock
 from servicekit.spot import PodReclaim, Withdrawn
 from tests.node_agent.fake_api_server import fake_api_server
 from tests.node_agent.fake_supervisor import FakeAgentService, fake_supervisor
@@ -115,7 +116,7 @@ async def test_a_pod_that_raises_is_tried_again_and_the_others_are_reported(
     monkeypatch.setattr(pods_module, "classify", classify)
     async with fake_api_server() as (api, server):
         outbox = NoticeOutbox(10)
-        pods = PodWatch(server, "n1", outbox, Clock(), bulkhead)
+        pods = PodWatch(server, "n1", outbox, ClusterClock(Clock()), bulkhead)
         for name in ("bad", "good"):
             api.put("pods", shown(EVICTED, name=name, uid=name))
         async with running(pods.reflector.run, pods.run):
@@ -137,7 +138,7 @@ async def test_a_pod_that_raised_and_is_gone_leaves_nothing_behind(
     monkeypatch.setattr(pods_module, "classify", classify)
     async with fake_api_server() as (api, server):
         outbox = NoticeOutbox(10)
-        pods = PodWatch(server, "n1", outbox, Clock(), bulkhead)
+        pods = PodWatch(server, "n1", outbox, ClusterClock(Clock()), bulkhead)
         api.put("pods", shown(EVICTED, name="bad", uid="bad"))
         async with running(pods.reflector.run, pods.run):
             await until(lambda: "internal error" in outbox.statuses()[0].detail)

@@ -15,6 +15,7 @@ from node_agent.pods import PodWatch
 from node_agent.poller import Poller
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.server import ApiServer
 from tests.node_agent.fake_api_server import fake_api_server
 from tests.node_agent.pod_manifests import disruption, manifest
@@ -55,7 +56,7 @@ async def test_a_pod_is_reported_until_it_is_gone_and_that_is_durable() -> None:
     """What is gone needs not be said again, but what nobody has acknowledged does."""
     async with fake_api_server() as (fake, server):
         outbox = NoticeOutbox(10)
-        pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
+        pods = PodWatch(server, "n1", outbox, ClusterClock(Clock()), Bulkhead(Clock()))
         fake.put("pods", shown())
         async with running(pods.reflector.run, pods.run):
             await until(lambda: status(outbox).state is PollResult.CLEAR)
@@ -82,7 +83,7 @@ async def test_a_pod_under_an_old_name_is_another() -> None:
     """Also where the change is seen in one: the list after an outage shows only the new one."""
     async with fake_api_server() as (fake, server):
         outbox = NoticeOutbox(10)
-        pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
+        pods = PodWatch(server, "n1", outbox, ClusterClock(Clock()), Bulkhead(Clock()))
         fake.put("pods", shown(EVICTED, uid="old"))
         async with running(pods.reflector.run):
             await until(outbox.unacknowledged)
@@ -98,7 +99,7 @@ async def test_while_the_watch_is_down_the_pods_are_unknown() -> None:
     """With the reason; what was known of them stays, and what happened meanwhile is found out."""
     async with fake_api_server() as (fake, server):
         outbox = NoticeOutbox(10)
-        pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
+        pods = PodWatch(server, "n1", outbox, ClusterClock(Clock()), Bulkhead(Clock()))
         assert (status(outbox).state, status(outbox).detail) == (PollResult.UNKNOWN, "not listed yet")
         for name in ("known", "later"):
             fake.put("pods", shown(name=name, uid=name))
@@ -121,7 +122,7 @@ async def test_while_the_watch_is_down_the_pods_are_unknown() -> None:
 
 async def test_a_node_is_idle_only_while_it_is_known_that_no_opted_in_pod_runs() -> None:
     async with fake_api_server() as (fake, server):
-        pods = PodWatch(server, "n1", NoticeOutbox(10), Clock(), Bulkhead(Clock()))
+        pods = PodWatch(server, "n1", NoticeOutbox(10), ClusterClock(Clock()), Bulkhead(Clock()))
         fake.put("pods", shown(name="other", uid="other", annotations={}))
         assert not pods.is_idle()
         async with running(pods.reflector.run):
@@ -138,7 +139,7 @@ async def test_what_finds_no_room_is_offered_again() -> None:
     """A full outbox loses nothing, and a pod that is gone meanwhile needs none."""
     async with fake_api_server() as (fake, server):
         outbox = NoticeOutbox(1)
-        pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
+        pods = PodWatch(server, "n1", outbox, ClusterClock(Clock()), Bulkhead(Clock()))
         async with running(pods.reflector.run, pods.run):
             for name in ("first", "second", "third"):
                 fake.put("pods", shown(EVICTED, name=name, uid=name))
@@ -154,12 +155,13 @@ async def test_what_finds_no_room_is_offered_again() -> None:
 
 async def test_the_seconds_left_are_the_api_servers() -> None:
     """Its clock may be far from the agent's: 20 of the 30 seconds are over there."""
-    async with fake_api_server() as (fake, server):
+    clock = Clock()
+    cluster_clock = ClusterClock(clock)
+    async with fake_api_server(cluster_clock) as (fake, server):
         fake.date = "Sat, 21 Nov 2026 12:00:20 GMT"
         fake.put("pods", shown(EVICTED, deleted=0))
         outbox = NoticeOutbox(10)
-        clock = Clock()
-        async with running(PodWatch(server, "n1", outbox, clock, Bulkhead(Clock())).reflector.run):
+        async with running(PodWatch(server, "n1", outbox, cluster_clock, Bulkhead(Clock())).reflector.run):
             await until(outbox.unacknowledged)
             deadline = outbox.reports()[0].deadline
             assert deadline is not None
@@ -169,7 +171,7 @@ async def test_the_seconds_left_are_the_api_servers() -> None:
 async def test_a_withdrawal_is_said_until_it_is_durable() -> None:
     async with fake_api_server() as (fake, server):
         outbox = NoticeOutbox(10)
-        pods = PodWatch(server, "n1", outbox, Clock(), Bulkhead(Clock()))
+        pods = PodWatch(server, "n1", outbox, ClusterClock(Clock()), Bulkhead(Clock()))
         async with running(pods.reflector.run):
             fake.put("pods", shown(disruption("PreemptionByScheduler")))
             await until(outbox.unacknowledged)
