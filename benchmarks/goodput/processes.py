@@ -15,7 +15,7 @@ from benchmarks.goodput.timeline import CapacityTimeline
 from benchmarks.goodput.training import GoodputTraining
 from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
 from supervisor.decide.situation import RankZero
-from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision
 from supervisor.domain.order import Directive, DirectiveKind
@@ -56,7 +56,7 @@ class RingOfProcesses:
         self._connection_since = 0.0
         self._entered = 0
         self._heard: tuple[int, int] | None = None
-        self._answer: RankAnswer | None = None
+        self._answer: StepAnswer | None = None
         self._acknowledged = 0
         self._checkpoint_seconds: float | None = None
 
@@ -137,7 +137,7 @@ class RingOfProcesses:
         step = math.floor(self.training.steps)
         is_ahead = agreement.step is not None and step < agreement.step
         kind = AnswerKind.ACCEPTED if is_ahead else AnswerKind.DECLINED
-        self._answer = RankAnswer(
+        self._answer = StepAnswer(
             epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=self._line.now
         )
 

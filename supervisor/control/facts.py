@@ -202,7 +202,7 @@ class Facts:
         return self._noticed.of(name, self._cluster_facts.placements(name))
 
     def shown(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
-        """Like `noticed`, but with notices that are not stored yet: what a job's processes are told."""
+        """Like `noticed`, but with notices that are not stored yet; the job's processes get these."""
         self._refresh()
         return self._shown.of(name, self._cluster_facts.placements(name))
 
@@ -219,7 +219,7 @@ class Facts:
         return None if at == math.inf else at
 
     def machine(self, node: Host) -> Machine:
-        """The machine under a node: what its agent says, and for the rest what its labels say."""
+        """The machine under a node, as its agent describes it; its labels describe the rest."""
         agent = self._agents.by_node.get(node)
         labelled = self._cluster_facts.machine(node)
         return labelled if agent is None else agent.machine.or_else(labelled)
@@ -262,7 +262,7 @@ class Facts:
         return job.observed.hosts.difference(placements)
 
     def terminating(self, job: SupervisedJob, noticed: Collection[Host]) -> frozenset[Host]:
-        """Excluded and noticed hosts whose pods were asked to terminate.
+        """Excluded and noticed hosts whose pods are terminating.
 
         They must not return for their last moment, and their processes may end before the deadline.
         """
@@ -288,7 +288,7 @@ class Facts:
         )
 
     def _usable_meanwhile(self) -> frozenset[Host]:
-        """The nodes whose agents announce nothing else than what is ahead."""
+        """The nodes whose agents announce only notices that are not acted on yet."""
         agents, found = self._agents.by_node, set[Host]()
         for name, notices in self._noticed.ahead.items():
             agent = agents.get(Host(name))
@@ -308,7 +308,7 @@ class Facts:
         return missing(job, NodesAtPresent(clear=clear, noticed=noticed, unknown=unknown, holders=holders))
 
     def waits_for(self, name: JobName) -> str:
-        """What a job waits for, in sentences; empty if it does not wait for hosts."""
+        """The hosts that a job waits for, in sentences; empty if it does not wait for hosts."""
         job = self._store.snapshot().jobs.get(name)
         return "" if job is None else self.missing(job).summary
 

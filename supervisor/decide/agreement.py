@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from supervisor.decide.ranks import RankState, names
 from supervisor.decide.situation import Situation
-from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.job import Decision
 
 ROUND_SECONDS = 2.0
@@ -186,7 +186,7 @@ def _culprits(s: Situation, held: Agreement) -> str:
     return f"{names([RankState(process='', rank=rank) for rank in ranks.absent])} did not connect"
 
 
-def _reachable(s: Situation, held: Agreement, answers: Sequence[tuple[RankState, RankAnswer]]) -> int:
+def _reachable(s: Situation, held: Agreement, answers: Sequence[tuple[RankState, StepAnswer]]) -> int:
     """A step that no rank will have passed when the commit arrives: two rounds from now, each as long as this one.
 
     Where steps are much longer than that, it is the next one: if a rank has just passed it, another attempt costs less
@@ -207,7 +207,7 @@ def _reachable(s: Situation, held: Agreement, answers: Sequence[tuple[RankState,
     return min(1 + last, _LAST_STEP)
 
 
-def _differing(answers: Sequence[tuple[RankState, RankAnswer]]) -> str | None:
+def _differing(answers: Sequence[tuple[RankState, StepAnswer]]) -> str | None:
     """How far apart the ranks are that have counted the fewest and the most steps; None if they may train in step.
 
     Ranks that wait for each other in each step differ by one or two, and by what they do while their answers travel,

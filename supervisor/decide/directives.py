@@ -24,7 +24,7 @@ DirectiveKey = tuple[int, Host | None, bool]
 
 @dataclass(frozen=True, slots=True)
 class JobDirectives:
-    """The directives of a job's processes at one moment; what they share is computed once."""
+    """Derives the directives of a job's processes at one moment, and computes once the part that they share."""
 
     job: SupervisedJob
     notices: Mapping[Host, ReclaimNotice]
@@ -62,7 +62,7 @@ class JobDirectives:
 
 
 def _released(job: SupervisedJob, worker: Worker) -> bool:
-    """Whether a process that is held in its exit hook may exit.
+    """Whether a process that waits in its exit hook may exit.
 
     While the run's command is running, its exit would let the others form a new ring and step past the checkpoint.
     """

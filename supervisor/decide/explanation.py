@@ -18,7 +18,7 @@ from supervisor.domain.notice import ReclaimNotice
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What comes next, as a sentence without capital and full stop.
+    """One thing that comes next, as a sentence without capital and full stop.
 
     `at` is the instant in Unix seconds; None if it depends on something else.
     """
@@ -148,7 +148,7 @@ class MissingHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesAtPresent:
-    """What is known about nodes.
+    """The facts about nodes that explain why a job lacks hosts.
 
     `clear` are the nodes whose sources all answer that there is no notice, `noticed` those that must not be used.
     `unknown` returns the sources of a connected agent whose answer is unknown; None if no agent is connected. `holders`
@@ -176,7 +176,7 @@ _RUNS = (Phase.RUNNING, Phase.SHRINKING)
 
 
 def missing(job: SupervisedJob, nodes: NodesAtPresent) -> Missing:
-    """What a waiting job lacks, or one that runs on fewer hosts than requested, by name if they are nodes."""
+    """Names the hosts that a job lacks to start, or to run on as many as it requested; by name if they are nodes."""
     is_short = job.observed.running and len(job.workers) < job.spec.requested_workers
     if kind_of(job.name) != STANDALONE:
         return Missing(shortfall=" ".join(_shortfall(job, ()))) if is_short and _runs(job) else NOTHING

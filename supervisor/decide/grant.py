@@ -118,7 +118,7 @@ def pool_of(machine: Machine) -> CapacityPool | None:
 
 
 def reclaimed_pools(noticed: Mapping[Host, ReclaimNotice], machines: Mapping[Host, Machine]) -> frozenset[CapacityPool]:
-    """The pools with a machine whose notice is acted on; what people announce says nothing of a pool."""
+    """The pools with a machine whose notice is acted on; one of a person proves nothing about a pool."""
     affected = (
         pool_of(machines[host])
         for host, notice in noticed.items()

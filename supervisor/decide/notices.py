@@ -1,4 +1,4 @@
-"""How reports and time change notices, and which hosts notices exclude."""
+"""Applies reports, signals and the passing of time to notices."""
 
 import math
 from dataclasses import dataclass, replace
@@ -199,7 +199,7 @@ def _passed(report: Report, policy: Policy) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """What one source in the cluster says about one subject at present.
+    """The present statement of one source in the cluster about one subject.
 
     Attributes:
         source: The source of the signal.

@@ -105,7 +105,7 @@ class BinPacker:
         return self.take(request, count, size) if count else 0
 
     def give(self, demand: Demand, most: int) -> int:
-        """Assigns room to at most so many pods, as far as there is room; returns to how many."""
+        """Assigns room to at most `most` pods, as far as there is room; returns to how many."""
         spread: dict[int, int] = {}
         left = most
         for index in self._spots(demand) if most > 0 else ():

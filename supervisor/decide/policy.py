@@ -10,13 +10,13 @@ MAX_DOUBLINGS = 5
 
 
 def doubled(seconds: float, times: int) -> float:
-    """The pause after so many failures in a row, of which the first one takes `seconds`."""
+    """The pause after `times` earlier failures in a row, if the first pause takes `seconds`."""
     return seconds * 2.0 ** min(times, MAX_DOUBLINGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """All delays, in seconds, and what they serve. The defaults suit a poll interval of 1 s and a lead of minutes.
+    """All delays, in seconds, and the purpose of each. The defaults suit a poll interval of 1 s and a lead of minutes.
 
     Each has an upper bound, far above what is useful, so that a typing error does not switch off the protection.
     """

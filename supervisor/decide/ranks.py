@@ -1,10 +1,10 @@
-"""The connected processes of a run, and what they have said about agreed steps."""
+"""The connected processes of a run, and their last statements about agreed steps."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 
 _MAX_NAMES = 5
 _ACTED = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
@@ -12,7 +12,7 @@ _ACTED = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """What one connected process has said last.
+    """The last statement of one connected process.
 
     Attributes:
         process: Its name on the wire.
@@ -37,7 +37,7 @@ class RankState:
     step_seconds: float | None = None
     checkpoint_seconds: float | None = None
     unread_seconds: float | None = None
-    answer: RankAnswer | None = None
+    answer: StepAnswer | None = None
     acknowledged: int = 0
 
 
@@ -86,7 +86,7 @@ class Ranks:
         """The connected processes that have not answered this agreement."""
         return [each for each in self.states if each.answer is None or not each.answer.is_to(agreement)]
 
-    def answers(self, agreement: Agreement) -> Sequence[tuple[RankState, RankAnswer]]:
+    def answers(self, agreement: Agreement) -> Sequence[tuple[RankState, StepAnswer]]:
         """The answers to this agreement."""
         return [(each, each.answer) for each in self.states if each.answer is not None and each.answer.is_to(agreement)]
 
@@ -110,20 +110,20 @@ class Ranks:
         )
 
     def is_saving_alone(self, agreement: Agreement) -> bool:
-        """Whether rank 0 has stopped at the step of this agreement and has not yet saved, which it does alone."""
+        """Whether rank 0 has stopped at the step of this agreement, and saves alone."""
         answers = self.answers(agreement)
         return not self.collective and any(
             each.rank == 0 and answer.kind is AnswerKind.REACHED for each, answer in answers
         )
 
     def have_acknowledged(self, generation: int) -> bool:
-        """Whether every rank has said that it saved or left because of the STOP of `generation`."""
+        """Whether every rank has acknowledged the STOP of `generation`: it has saved or left."""
         return all(each.acknowledged >= generation for each in self.states) and all(
             rank in self.left for rank in self._absent()
         )
 
     def unacknowledged(self, generation: int) -> Sequence[RankState]:
-        """The connected processes that have not said that they saved or left because of the STOP of `generation`."""
+        """The connected processes that have not acknowledged the STOP of `generation`."""
         return [each for each in self.states if each.acknowledged < generation]
 
     @property
@@ -156,7 +156,7 @@ class RankCounts:
 
 
 def names(states: Sequence[RankState], absent: Sequence[int] = ()) -> str:
-    """The processes in words: their ranks, and for how long those have not asked whether to stop."""
+    """Names processes: their ranks, and for how long each has not asked whether to stop."""
     named = []
     for each in states[:_MAX_NAMES]:
         name = f"process {each.process}" if each.rank is None else f"rank {each.rank}"

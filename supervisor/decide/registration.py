@@ -124,7 +124,7 @@ def admit(known: SupervisedJob | None, uid: str, run: int) -> SupervisedJob:
 
 
 def run_of(known: SupervisedJob | None, uid: str, run: int | None) -> int:
-    """The run of a process whose token names none; `run` is the one that it was told earlier, None at its first hello.
+    """The run of a process whose token names none; `run` is our earlier answer to it, None at its first hello.
 
     A first hello belongs to the running run. Between two runs it is refused: the process may be an early one of the
     next run, and would get the STOP of the last one.
@@ -175,7 +175,7 @@ def is_answer(job: SupervisedJob, run: int, answer: Acknowledgement) -> bool:
 
 
 def _after(before: Acknowledgement, later: Acknowledgement) -> Acknowledgement:
-    """What counts of two answers to one STOP.
+    """Chooses between two answers to one STOP.
 
     A saved checkpoint counts more than an exit. A failure is taken back only by the rank that has failed.
     """
@@ -222,7 +222,7 @@ _ENDED = (Phase.TIMED_OUT, Phase.FINISHED)
 
 
 class JobIsOverError(Exception):
-    """The job has ended: nothing can be asked of it any more."""
+    """The job has ended: it takes no more requests."""
 
 
 class JobEndsError(Exception):

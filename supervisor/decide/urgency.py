@@ -69,7 +69,7 @@ def avoided_at(notice: ReclaimNotice, policy: Policy) -> float:
 
 
 def checkpoint_at(notice: ReclaimNotice, policy: Policy) -> float:
-    """When the job's processes are asked for a checkpoint; infinite for a sudden notice.
+    """When the supervisor requests a checkpoint of the job's processes; infinite for a sudden notice.
 
     For a scheduled one this is a horizon before it is acted on, so that the checkpoint is complete by then.
     """
@@ -81,7 +81,7 @@ def checkpoint_at(notice: ReclaimNotice, policy: Policy) -> float:
 
 
 def next_change(notice: ReclaimNotice, now: float, policy: Policy) -> float | None:
-    """The next instant at which time alone changes what is to be done about an active notice; None if there is none."""
+    """The next instant at which time alone changes how an active notice is treated; None if there is none."""
     moments = (each(notice, policy) for each in (acted_on_at, avoided_at, checkpoint_at))
     return min((at for at in moments if now < at < math.inf), default=None)
 

@@ -7,7 +7,7 @@ from supervisor.domain.ids import Host, Instant
 
 
 class Purpose(StrEnum):
-    """What all ranks do at an agreed step.
+    """The action of all ranks at an agreed step.
 
     STOP: save and exit. CHECKPOINT: save and continue. RENDEZVOUS: save and wait for the end of the process, because an
     elastic agent starts another one in the next round. REGROUP: wait for the next round, and continue in it.
@@ -42,7 +42,7 @@ class Agreement:
 
 
 class AnswerKind(StrEnum):
-    """What a rank answers.
+    """The kind of a rank's answer.
 
     ACCEPTED: it is below the proposed step. DECLINED: it names its step, as the answer to a poll or because it is past
     the proposed step. COMMITTED: it will act at the step. PASSED: it has gone on past the step. REACHED: it has stopped
@@ -69,7 +69,7 @@ _STAGES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankAnswer:
+class StepAnswer:
     """A rank's answer to the poll, proposal or commit of `epoch` and `at_step`, received at `at` (Unix seconds).
 
     `step` is the number of steps that the rank had finished.
@@ -81,7 +81,7 @@ class RankAnswer:
     step: int
     at: float
 
-    def follows(self, other: "RankAnswer") -> bool:
+    def follows(self, other: "StepAnswer") -> bool:
         """Whether the rank gave this answer after `other`, or it is the same: answers may be repeated and overtaken."""
         return self.stage >= other.stage
 

@@ -1,4 +1,7 @@
-"""What the pods of a job request and what nodes offer, as far as this supervisor models the scheduler."""
+"""The requests of a job's pods, the capacity of nodes, and the machines under them.
+
+They hold as much of the scheduler as this supervisor models.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +15,7 @@ Resources = Mapping[str, int]
 
 
 class Effect(StrEnum):
-    """What a taint does to pods that do not tolerate it."""
+    """The effect of a taint on pods that do not tolerate it."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -60,7 +63,7 @@ class LabelRequirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one pod requests.
+    """The request of one pod.
 
     A node must meet all requirements of at least one term of `affinity`; without terms any node will do. `apart`: no
     two of these pods may be on one node.
@@ -85,7 +88,7 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """So many pods that request the same."""
+    """A number of pods with equal requests."""
 
     demand: Demand
     count: int
@@ -93,7 +96,7 @@ class Pods:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRequest:
-    """What one run of a job requests.
+    """The requests of all pods of one run of a job.
 
     Attributes:
         worker: For each worker that is none of the others.
@@ -126,7 +129,7 @@ class PriceClass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The machine under a node, as its agent and the node's labels describe it; what is unknown is empty.
+    """The machine under a node, as its agent and the node's labels describe it; unknown fields are empty.
 
     `spot_strategy` is the cloud's own word for how the price is set. Until `protected_until` the cloud does not reclaim
     the machine; None: it promises nothing.
@@ -141,7 +144,7 @@ class Machine:
     protected_until: Instant | None = None
 
     def or_else(self, other: Self) -> Self:
-        """This machine, with what is unknown of it taken from `other`."""
+        """This machine, with its unknown fields taken from `other`."""
         known = self.price_class is not PriceClass.UNKNOWN
         return type(self)(
             cloud=self.cloud or other.cloud,

@@ -1,4 +1,4 @@
-"""SupervisedJob: what a job asked for, the facts about it, and what was decided."""
+"""SupervisedJob: the specification of a job, the facts about it, and the decision."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -36,7 +36,7 @@ class Framework(StrEnum):
 
 
 class OnLoss(StrEnum):
-    """What a job wants when it loses workers.
+    """The wish of a job for the case that it loses workers.
 
     SHRINK: it continues with those that remain, if they are enough. HOLD: its number of workers is fixed, so it saves,
     waits for a replacement and continues with all of them.
@@ -87,7 +87,7 @@ class AcknowledgementKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What the job asks for. Workers are hosts, not slots; `max_wait_seconds` 0 means for ever.
+    """The specification of a job. Workers are hosts, not slots; `max_wait_seconds` 0 means for ever.
 
     `least_to_start`: the fewest hosts that a run starts on, if those are more than `min_workers`, with which a run may
     continue.
@@ -148,7 +148,7 @@ class RequestKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRequest:
-    """What a person has asked of a job, and has not taken back. `by` and `reason` are for people."""
+    """A person's request to a job, which that person has not taken back. `by` and `reason` are for people."""
 
     kind: RequestKind
     by: str
@@ -221,7 +221,7 @@ class CheckpointRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What control decided; `generation` grows with every change.
+    """The decision of control about a job; `generation` grows with every change.
 
     `hosts` are the job's to use. `exclusions` are those of them that will be reclaimed, excluded since generation
     `excluded_at`. Each `…_since` and `…_until` is None while it does not apply. `agreement` is the last agreement on a
@@ -290,7 +290,7 @@ class SupervisedJob:
 
     @property
     def id(self) -> JobId:
-        """The identity of this registration of the job, by which everything that is not stored remembers it."""
+        """The identity of this registration of the job: the key of everything about it that is not stored."""
         return JobId(self.name, self.uid, self.observed.registered_at)
 
     @property

@@ -28,7 +28,7 @@ NOT_OF_AGENTS = API_SOURCES | OF_PEOPLE
 
 
 class SubjectKind(StrEnum):
-    """What can be reclaimed."""
+    """The kinds of things that a cloud can reclaim."""
 
     NODE = "node"
     POD = "pod"

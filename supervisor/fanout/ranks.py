@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
-from supervisor.domain.agreement import MEMBERSHIP, Agreement, AnswerKind, Purpose, RankAnswer
+from supervisor.domain.agreement import MEMBERSHIP, Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host, Instant, JobId, JobName
 from supervisor.domain.order import Worker
 from supervisor.fanout.processes import MAX_STREAMS
@@ -95,7 +95,7 @@ class RankStates:
         if changed.purposes != state.purposes:
             self._on_complete(worker.job.name)
 
-    def answered(self, worker: Worker, answer: RankAnswer, measured: Measurements) -> None:
+    def answered(self, worker: Worker, answer: StepAnswer, measured: Measurements) -> None:
         """Records an answer."""
         job, state = self._found(worker)
         if job is None or state is None:

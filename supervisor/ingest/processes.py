@@ -14,7 +14,7 @@ from servicekit.bounds import LONGEST_SECONDS, pace
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from supervisor.decide.registration import acknowledge, admit, is_answer, run_of
-from supervisor.domain.agreement import AnswerKind, Purpose, RankAnswer
+from supervisor.domain.agreement import AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host, JobId
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Stop, SupervisedJob
 from supervisor.domain.order import Worker
@@ -135,7 +135,7 @@ class PostedProcessReport(ProcessMessage, frozen=True, kw_only=True):
         if self.kind is PostedReportKind.AGREEMENT and (self.epoch is None or self.answer is None):
             raise ValueError("epoch and answer must be set")
 
-    def answered(self, now: float) -> RankAnswer | None:
+    def answered(self, now: float) -> StepAnswer | None:
         """Returns the answer to an agreement, received at `now`; None from a rank that does not know its step."""
         if (
             self.kind is not PostedReportKind.AGREEMENT
@@ -144,7 +144,7 @@ class PostedProcessReport(ProcessMessage, frozen=True, kw_only=True):
             or self.step is None
         ):
             return None
-        return RankAnswer(epoch=self.epoch, at_step=self.at_step, kind=self.answer, step=self.step, at=now)
+        return StepAnswer(epoch=self.epoch, at_step=self.at_step, kind=self.answer, step=self.step, at=now)
 
     @property
     def measured(self) -> Measurements:

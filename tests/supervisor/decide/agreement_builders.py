@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from supervisor.decide.ranks import Ranks, RankState
 from supervisor.decide.situation import JobFacts
-from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.job import SupervisedJob
 from tests.supervisor.decide.decide_builders import T0, notice, noticed, seeing
 
@@ -24,7 +24,7 @@ def answering(
     states: Iterable[RankState], agreement: Agreement, kind: AnswerKind, *, at: float, step: int = 100
 ) -> tuple[RankState, ...]:
     """All of these give the same answer, `at` seconds after `T0`."""
-    answer = RankAnswer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=T0 + at)
+    answer = StepAnswer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=T0 + at)
     return tuple(replace(state, answer=answer, epoch=agreement.epoch) for state in states)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.plan import plan
 from supervisor.decide.ranks import Ranks, RankState
-from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.order import DirectiveKind, Worker
@@ -48,7 +48,7 @@ class NegotiationScene:
         if rank not in self.states or back >= len(self.known):
             return
         agreement = self.known[-1 - back]
-        answer = RankAnswer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=self.now)
+        answer = StepAnswer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=self.now)
         self.states[rank] = replace(self.states[rank], answer=answer, step_seconds=0.1)
         if kind is AnswerKind.ACCEPTED:
             self.consents.setdefault((agreement.epoch, agreement.step), set()).add(rank)

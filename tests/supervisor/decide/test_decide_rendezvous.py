@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from supervisor.decide.grant import usable_workers
 from supervisor.decide.ranks import Ranks, RankState
 from supervisor.decide.situation import RETURN_SECONDS, JobFacts, Member, Members, RankZero
-from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer, Round
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, Round, StepAnswer
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework, Phase, Spec, SupervisedJob
 from tests.supervisor.decide.decide_builders import (
@@ -46,7 +46,7 @@ class RendezvousWorld:
         self.job: SupervisedJob = running_job(SPEC, SIZE)
         self.notices = noticed()
         self.members = {host: self._member(host) for host in HOSTS}
-        self.answers: dict[Host, RankAnswer] = {}
+        self.answers: dict[Host, StepAnswer] = {}
         self.rounds: list[Round] = []
         self.since = 0.0
         self.are_ranks_silent = False
@@ -177,14 +177,14 @@ def _told(each: Member, held: Round, host: Host, *, is_slow: bool) -> Member:
     return replace(each, waits=True, started=False)
 
 
-def _answer(agreement: Agreement, at: float, *, saves: bool) -> RankAnswer:
+def _answer(agreement: Agreement, at: float, *, saves: bool) -> StepAnswer:
     if agreement.step is None:
         kind = AnswerKind.DECLINED
     elif not agreement.committed:
         kind = AnswerKind.ACCEPTED
     else:
         kind = AnswerKind.REACHED if saves else AnswerKind.HELD
-    return RankAnswer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=agreement.step or 100, at=at)
+    return StepAnswer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=agreement.step or 100, at=at)
 
 
 EVENTS = st.lists(
@@ -225,7 +225,7 @@ def test_the_members_that_can_train_do_whatever_happens(
     assert not any(world.members[host].waits for host in world.held.hosts)
 
 
-def _agreed(world: RendezvousWorld) -> Mapping[Host, RankAnswer]:
+def _agreed(world: RendezvousWorld) -> Mapping[Host, StepAnswer]:
     return {host: answer for host, answer in world.answers.items() if answer.kind is not AnswerKind.DECLINED}
 
 

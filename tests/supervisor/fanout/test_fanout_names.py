@@ -13,7 +13,7 @@ from servicekit.clock import Clock
 from supervisor.decide.directives import JobDirectives, order_for
 from supervisor.decide.ranks import NO_RANKS
 from supervisor.decide.situation import NO_MEMBERS, Member
-from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.order import Worker
@@ -147,7 +147,7 @@ async def test_the_ranks_of_the_new_job_agree_and_the_earlier_ones_are_not_asked
     found = names.ranks.of(names.new.id, 1)
     assert found.agree_to(Purpose.STOP)
     assert not found.have_acknowledged(7)
-    answer = RankAnswer(epoch=1, at_step=None, kind=AnswerKind.DECLINED, step=90, at=T0)
+    answer = StepAnswer(epoch=1, at_step=None, kind=AnswerKind.DECLINED, step=90, at=T0)
     names.ranks.answered(old, answer, Measurements())
     names.ranks.said(old, Statement(purposes=frozenset()))
     assert names.ranks.of(names.new.id, 1) == found
@@ -162,7 +162,7 @@ async def test_the_answers_of_earlier_ranks_complete_no_agreement_of_the_new_job
     names.recreate()
     names.asked.clear()
     names.ranks.answered(
-        old, RankAnswer(epoch=1, at_step=None, kind=AnswerKind.ACCEPTED, step=90, at=T0), Measurements()
+        old, StepAnswer(epoch=1, at_step=None, kind=AnswerKind.ACCEPTED, step=90, at=T0), Measurements()
     )
     assert not names.asked
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.decide.ranks import NO_RANKS
-from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.order import Worker
 from supervisor.fanout.ranks import Measurements, RankStates, Statement
@@ -34,7 +34,7 @@ class _Scene:
 
     def answers(self, number: int, kind: AnswerKind, *, step: int = 100, at: float = T0, run: int = 1) -> None:
         assert self.agreement is not None
-        answer = RankAnswer(epoch=self.agreement.epoch, at_step=self.agreement.step, kind=kind, step=step, at=at)
+        answer = StepAnswer(epoch=self.agreement.epoch, at_step=self.agreement.step, kind=kind, step=step, at=at)
         self.ranks.answered(replace(self.workers[number], run=run), answer, Measurements(unread_seconds=0.5))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, RankAnswer
+from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.order import Worker
 from supervisor.fanout.ranks import Measurements, RankStates, Statement
@@ -12,8 +12,8 @@ WORKER = Worker("process", JOB, 1, Host("n1"), 0)
 PROPOSAL = Agreement(epoch=2, purpose=Purpose.STOP, run=1, step=20, since=0.0, began=0.0)
 
 
-def _answer(kind: AnswerKind, at_step: int | None = 20, epoch: int = 2) -> RankAnswer:
-    return RankAnswer(epoch=epoch, at_step=at_step, kind=kind, step=17, at=1.0)
+def _answer(kind: AnswerKind, at_step: int | None = 20, epoch: int = 2) -> StepAnswer:
+    return StepAnswer(epoch=epoch, at_step=at_step, kind=kind, step=17, at=1.0)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def _answer(kind: AnswerKind, at_step: int | None = 20, epoch: int = 2) -> RankA
     ],
     ids=["the poll", "an earlier attempt", "the commit"],
 )
-def test_an_answer_that_comes_late_replaces_no_later_one(last: RankAnswer, late: RankAnswer) -> None:
+def test_an_answer_that_comes_late_replaces_no_later_one(last: StepAnswer, late: StepAnswer) -> None:
     """Otherwise the rank would count as silent, and all others would wait at the step."""
     ranks = RankStates(lambda _: [WORKER], lambda _: PROPOSAL, lambda _: None)
     ranks.said(WORKER, Statement(purposes=frozenset({Purpose.STOP})))
