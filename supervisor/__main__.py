@@ -187,15 +187,13 @@ def _token(settings: Settings, given: argparse.Namespace) -> int:
         sys.stdout.write(token + "\n")
     else:
         write_private(given.out, token + "\n")
-    sys.stderr.write(f"elastic-job-supervisor: {_expiry(until)}\n")
-    return 0
-
-
-def _expiry(until: float | None) -> str:
     if until is None:
-        return "This token never expires. Whoever gets hold of it can use it until the supervisor's secret is replaced."
-    day = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"This token expires on {day}. Create another one before then; --days sets another lifetime."
+        expiry = "never expires. Whoever gets hold of it can use it until the supervisor's secret is replaced."
+    else:
+        day = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        expiry = f"expires on {day}. Create another one before then; --days sets another lifetime."
+    sys.stderr.write(f"elastic-job-supervisor: This token {expiry}\n")
+    return 0
 
 
 def _tokens(settings: Settings) -> Tokens:

@@ -348,7 +348,10 @@ class Settings(Policy):
 
     def __post_init__(self) -> None:
         self._check_fields()
-        self._check_events()
+        if len(self.event_leads) < len(self.reclaim_events):
+            raise ValueError("RECLAIM_EVENTS lists a reason twice")
+        if EVENT_REASON in self.event_leads:
+            raise ValueError(f"RECLAIM_EVENTS: {EVENT_REASON} asks for a drill and announces no reclaim")
         if len(self.taint_leads) < len(self.reclaim_taints):
             raise ValueError("RECLAIM_TAINTS lists a taint twice")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
@@ -371,12 +374,6 @@ class Settings(Policy):
         }
         for field, text in {**addresses, **{field: text for field, text in optional.items() if text}}.items():
             check_field(field, text, parse)
-
-    def _check_events(self) -> None:
-        if len(self.event_leads) < len(self.reclaim_events):
-            raise ValueError("RECLAIM_EVENTS lists a reason twice")
-        if EVENT_REASON in self.event_leads:
-            raise ValueError(f"RECLAIM_EVENTS: {EVENT_REASON} asks for a drill and announces no reclaim")
 
     def _check_keys(self) -> None:
         if self.keys_secret and self.store is not StoreKind.KUBERNETES:
@@ -404,7 +401,14 @@ class Settings(Policy):
         Raises:
             ValueError: An entry of RECLAIM_EVENTS has the wrong form.
         """
-        return dict(_event_lead(text, self.default_lead_seconds) for text in self.reclaim_events)
+        leads = {}
+        for text in self.reclaim_events:
+            written = _REASON.fullmatch(text)
+            if written is None:
+                raise ValueError(f"RECLAIM_EVENTS: {text!r} is not REASON or REASON:SECONDS")
+            reason, seconds = written.groups()
+            leads[reason] = self.default_lead_seconds if seconds is None else _lead("RECLAIM_EVENTS", text, seconds)
+        return leads
 
     @property
     def taint_leads(self) -> Mapping[str, float | None]:
@@ -413,7 +417,14 @@ class Settings(Policy):
         Raises:
             ValueError: An entry of RECLAIM_TAINTS has the wrong form.
         """
-        return dict(_taint_lead(text) for text in self.reclaim_taints)
+        leads: dict[str, float | None] = {}
+        for text in self.reclaim_taints:
+            written = _TAINT.fullmatch(text)
+            if written is None:
+                raise ValueError(f"RECLAIM_TAINTS: {text!r} is not KEY or KEY:SECONDS")
+            key, seconds = written.groups()
+            leads[key] = None if seconds is None else _lead("RECLAIM_TAINTS", text, seconds)
+        return leads
 
     @property
     def grpc(self) -> Address:
@@ -441,22 +452,6 @@ def _is_name(text: str) -> bool:
         return bool(ipaddress.ip_address(text))
     except ValueError:
         return _DNS_NAME.fullmatch(text) is not None
-
-
-def _event_lead(text: str, usual: float) -> tuple[str, float]:
-    written = _REASON.fullmatch(text)
-    if written is None:
-        raise ValueError(f"RECLAIM_EVENTS: {text!r} is not REASON or REASON:SECONDS")
-    reason, seconds = written.groups()
-    return reason, usual if seconds is None else _lead("RECLAIM_EVENTS", text, seconds)
-
-
-def _taint_lead(text: str) -> tuple[str, float | None]:
-    written = _TAINT.fullmatch(text)
-    if written is None:
-        raise ValueError(f"RECLAIM_TAINTS: {text!r} is not KEY or KEY:SECONDS")
-    key, seconds = written.groups()
-    return key, None if seconds is None else _lead("RECLAIM_TAINTS", text, seconds)
 
 
 def _lead(setting: str, text: str, seconds: str) -> float:

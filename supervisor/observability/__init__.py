@@ -1,1 +1,1 @@
-"""What people and monitoring see of the supervisor: status, page, metrics and Kubernetes Events."""
+"""Shows people and monitoring what the supervisor does: status, page, metrics, notifications and Events."""

@@ -20,14 +20,14 @@ _OVER = frozenset({Phase.RUNNING, Phase.SHRINKING, Phase.TIMED_OUT, Phase.FINISH
 
 
 class GroupOutcome(StrEnum):
-    """What a group of reclaims did to a job."""
+    """The effect of a group of reclaims on a job."""
 
     SHRUNK = "shrunk"
     STOPPED = "stopped"
 
 
 class GroupCause(StrEnum):
-    """Why a group was decided. LOSS: hosts were lost without a notice. LAUNCHER: it was asked to end the job."""
+    """The cause of a decision. LOSS: hosts were lost without a notice. LAUNCHER: somebody wants it to end."""
 
     RECLAIM = "reclaim"
     LOSS = "loss"
@@ -40,7 +40,7 @@ class GroupCause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedGroup:
-    """One decision that newly excluded `subjects`, or stopped the job because of them. Instants are Unix seconds.
+    """A decision that newly excluded `subjects`, or stopped the job because of them. Instants are Unix seconds.
 
     `noticed_at` is the receipt of its first notice, `deadline` the earliest deadline of its hosts; both are None if
     workers were lost without a notice. `steps_lost` is a lower bound of the steps that the next run repeated; None if
@@ -73,7 +73,7 @@ class DecidedGroup:
 
 
 class DecidedGroups:
-    """A listener of the journal that keeps the last groups.
+    """Keeps the last groups, as a listener of the journal.
 
     Args:
         noticed: Called at the decision about a group, and again at its acknowledgement, as deadlines drift.
@@ -94,13 +94,24 @@ class DecidedGroups:
     def on_change(self, change: Change) -> None:
         match change:
             case JobForgotten(before, at):
+                # A later job may reuse the name, and its steps are not this one's.
                 self._end(before, at)
-                self._groups = deque((_forgotten(group, before) for group in self._groups), maxlen=MAX_GROUPS)
+                for index, group in enumerate(self._groups):
+                    if (group.job, group.uid) == (before.name, before.uid):
+                        self._groups[index] = replace(group, forgotten=True)
             case JobChanged(before, after, at) if before is not None:
-                self._decided(before, after, at)
+                outcome = None
+                if is_stopped(before, after):  # It takes precedence over the hosts that it excludes.
+                    outcome = GroupOutcome.STOPPED
+                    self._end(after, at)
+                elif after.decision.exclusions - before.decision.exclusions:
+                    outcome = GroupOutcome.SHRUNK
+                if outcome is not None:
+                    self._groups.append(self._begun(before, after, outcome, at))
+                self._update(after, lambda group: self._continued(group, after, at))
 
     def on_step(self, worker: Worker, step: int | None) -> None:
-        """Records the step of a process: the first one of rank 0 in the next run tells how many steps were lost."""
+        """Records the step of a process. The first one of rank 0 in the next run shows how many steps were lost."""
         if worker.rank != 0 or step is None:
             return
         for index, group in enumerate(self._groups):
@@ -108,14 +119,6 @@ class DecidedGroups:
             waits = (group.job, group.uid) == worker.job[:2] and not group.forgotten and group.steps_lost is None
             if waits and saved is not None and saved.step is not None and worker.run > saved.run:
                 self._groups[index] = replace(group, steps_lost=max(0, saved.step - step))
-
-    def _decided(self, before: SupervisedJob, after: SupervisedJob, at: float) -> None:
-        outcome = _outcome(before, after)
-        if outcome is GroupOutcome.STOPPED:
-            self._end(after, at)
-        if outcome is not None:
-            self._groups.append(self._begun(before, after, outcome, at))
-        self._update(after, lambda group: self._continued(group, after, at))
 
     def _end(self, job: SupervisedJob, at: float) -> None:
         """Closes the job's groups: later changes belong to a later group."""
@@ -149,8 +152,15 @@ class DecidedGroups:
         )
 
     def _continued(self, group: DecidedGroup, job: SupervisedJob, at: float) -> DecidedGroup:
-        answer = job.observed.acknowledgement
-        if answer is not None and answer != group.acknowledgement and _answers(answer, group):
+        answer, known = job.observed.acknowledgement, group.acknowledgement
+        if (
+            answer is not None
+            and answer != known
+            # A later answer of the same stop may take a failure back.
+            and (known is None or known.run == answer.run)
+            and answer.run >= group.run
+            and answer.generation >= group.generation
+        ):
             noticed = self._noticed(job.name)
             latest = self._first_end([noticed[host] for host in group.subjects if host in noticed])
             group = replace(group, acknowledgement=answer, deadline=group.deadline if latest is None else latest)
@@ -164,15 +174,8 @@ class DecidedGroups:
         return min((deadline_of(notice, self._policy) for notice in notices), default=None)
 
 
-def _outcome(before: SupervisedJob, after: SupervisedJob) -> GroupOutcome | None:
-    """The outcome of a change; a stop takes precedence over the hosts that it excludes."""
-    if is_stopped(before, after):
-        return GroupOutcome.STOPPED
-    return GroupOutcome.SHRUNK if after.decision.exclusions - before.decision.exclusions else None
-
-
 def _cause(job: SupervisedJob, outcome: GroupOutcome, sources: Collection[Source]) -> GroupCause:
-    """What a stop or an exclusion is for; a stop is first for whom `plan` asks first."""
+    """Finds the cause of a stop or an exclusion, in the order in which `plan` decides on stops."""
     if outcome is GroupOutcome.STOPPED:
         if job.observed.ending:
             return GroupCause.LAUNCHER
@@ -184,14 +187,3 @@ def _cause(job: SupervisedJob, outcome: GroupOutcome, sources: Collection[Source
         drains = GroupCause.DRAIN if OPERATOR in sources else GroupCause.DRILL
         return drains if sources else GroupCause.LOSS
     return GroupCause.RECLAIM
-
-
-def _answers(answer: Acknowledgement, group: DecidedGroup) -> bool:
-    known = group.acknowledgement
-    is_news = known is None or known.run == answer.run  # a later answer of the same stop may take a failure back
-    return is_news and answer.run >= group.run and answer.generation >= group.generation
-
-
-def _forgotten(group: DecidedGroup, job: SupervisedJob) -> DecidedGroup:
-    """A later job may reuse the name, and its steps are not this one's."""
-    return replace(group, forgotten=True) if (group.job, group.uid) == (job.name, job.uid) else group

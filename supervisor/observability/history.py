@@ -27,7 +27,7 @@ _OURS = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGKILL, 128 +
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHistoryEntry:
-    """One line of a job's timeline: `what` happened, and `text` says why. `at` is Unix seconds."""
+    """A line of a job's timeline: `what` happened, and `text` says why. `at` is Unix seconds."""
 
     at: float
     what: str
@@ -46,22 +46,21 @@ class NoticeHistoryEntry:
 
 
 class JobHistory:
-    """Keeps the last changes that the journal reports. It is not stored: a new leader begins with an empty history."""
+    """Keeps the last changes that the journal reports. It is not stored: a new leader begins with an empty history.
+
+    Attributes:
+        notices: The beginnings and ends of notices, all their episodes, the earliest first.
+    """
 
     name = "history"
 
     def __init__(self) -> None:
         self._entries: dict[JobName, deque[JobHistoryEntry]] = {}
-        self._notices: deque[NoticeHistoryEntry] = deque(maxlen=MAX_NOTICE_ENTRIES)
+        self.notices: deque[NoticeHistoryEntry] = deque(maxlen=MAX_NOTICE_ENTRIES)
 
     def of(self, job: JobName) -> Sequence[JobHistoryEntry]:
         """The last entries of a job, the latest first."""
         return tuple(reversed(self._entries.get(job, ())))
-
-    @property
-    def notices(self) -> Sequence[NoticeHistoryEntry]:
-        """The beginnings and ends of notices, all their episodes, the earliest first."""
-        return tuple(self._notices)
 
     def on_change(self, change: Change) -> None:
         match change:
@@ -71,7 +70,7 @@ class JobHistory:
             case JobForgotten(before, _):
                 self._entries.pop(before.name, None)
             case NoticeChanged(known, notice, at):
-                self._notices.extend(_episode(known, notice, at))
+                self.notices.extend(_episode(known, notice, at))
 
 
 def stored(job: SupervisedJob) -> Sequence[JobHistoryEntry]:
@@ -116,7 +115,7 @@ def _runs(before: SupervisedJob, after: SupervisedJob, at: float) -> Iterator[Jo
 
 
 def _ended(run: int, code: int | None, *, stopped: bool) -> str:
-    """After a decided stop, the launcher is ended by our own SIGTERM: its code says nothing about the training."""
+    """Describes the end of a run. After a decided stop our own SIGTERM ends the launcher, so its code is not shown."""
     if code is None:
         return f"Run {run} ended."
     if stopped and code in _OURS:

@@ -37,6 +37,14 @@ NodeLocations = Callable[[Subject], NodeLocation]
 """Finds the location of a notice's subject."""
 
 
+Gpus = Callable[[JobName], float | None]
+"""The GPUs of each worker of a job; None if that is unknown."""
+
+
+def unknown_gpus(_job: JobName) -> None:
+    """The `Gpus` of a stand-alone supervisor."""
+
+
 def unknown_location(_subject: Subject) -> NodeLocation:
     """The `NodeLocations` of a stand-alone supervisor, which knows no labels."""
     return UNKNOWN_LOCATION

@@ -57,14 +57,14 @@ class ChangeListener(Protocol):
 
 
 class Journal:
-    """Compares the snapshots of a store and tells listeners what changed since `run` started.
+    """Compares the snapshots of a store, and reports to listeners what has changed since `run` started.
 
     It follows the store from outside, so nothing waits for it. Values that were stored before are not reported. Two
     changes to the same key between two snapshots are reported as one.
 
     Args:
         store: What to follow.
-        listeners: Told of every change.
+        listeners: They hear of every change.
         clock: For the instants of changes.
         bulkhead: Keeps what a listener raises with that listener.
     """
@@ -76,19 +76,16 @@ class Journal:
         self._bulkhead = bulkhead
 
     async def run(self) -> None:
-        """Root task: tells listeners what changes."""
+        """Root task: reports changes to the listeners."""
         known = self._store.snapshot()
         while True:
             snapshot = await self._store.changed(known.version)
             with self._bulkhead.guard("journal", retried=False):
                 for change in changes(known, snapshot, self._clock.now()):
-                    self._notify(change)
+                    for listener in self._listeners:
+                        with self._bulkhead.guard("journal", listener.name, retried=False):
+                            listener.on_change(change)
             known = snapshot
-
-    def _notify(self, change: Change) -> None:
-        for listener in self._listeners:
-            with self._bulkhead.guard("journal", listener.name, retried=False):
-                listener.on_change(change)
 
 
 def changes(before: Snapshot, after: Snapshot, at: float) -> Iterator[Change]:
@@ -144,20 +141,14 @@ def first_loss(job: SupervisedJob, noticed: NoticedHosts, now: float, policy: Po
     return Situation(job, job.decision, view, now, policy).breaks_at
 
 
-def ran_out_of_time(before: SupervisedJob, after: SupervisedJob) -> bool:
-    """Whether a STOP ended in a suspension without an answer of rank 0 and without the end of the run."""
-    stop = before.decision.stop
-    if stop is None or not is_suspended(before, after):
-        return False
-    return after.observed.running and not answers(after.observed.acknowledgement, stop)
-
-
 def is_unsaved(before: SupervisedJob, after: SupervisedJob) -> bool:
     """Whether a STOP ended in a suspension without a checkpoint: a save has failed, or there was no answer in time."""
     stop = before.decision.stop
     if stop is None or not is_suspended(before, after):
         return False
-    return failure(after.observed.acknowledgement, stop) is not None or ran_out_of_time(before, after)
+    answer = after.observed.acknowledgement
+    # Without an answer of rank 0 the STOP ran out of time, unless the run has ended by itself.
+    return failure(answer, stop) is not None or (after.observed.running and not answers(answer, stop))
 
 
 def is_late(before: SupervisedJob, after: SupervisedJob, noticed: NoticedHosts, policy: Policy) -> bool:

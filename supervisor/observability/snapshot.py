@@ -6,7 +6,7 @@ A page is small, so that one answer does not delay other requests.
 import base64
 import binascii
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Self
@@ -19,7 +19,7 @@ from supervisor.decide.ranks import NO_RANKS, RankCounts, Ranks
 from supervisor.domain.capacity import Machine, Placement
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.notice import ReclaimNotice
+from supervisor.domain.notice import ReclaimNotice, SubjectKind
 from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.groups import DecidedGroup
 from supervisor.observability.history import JobHistoryEntry
@@ -78,7 +78,7 @@ class StatusSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPageSnapshot:
-    """One job: a snapshot with this job alone, and its history since `since`, when this supervisor began to lead."""
+    """A snapshot of one job, and its history since `since`, when this supervisor began to lead."""
 
     status: StatusSnapshot
     history: Sequence[JobHistoryEntry]
@@ -182,7 +182,7 @@ def page(snapshot: StatusSnapshot, after: PagePosition, limit: int) -> StatusPag
         (StatusPart.AGENTS, cut.agents, snapshot.agents),
     ]
     for kind, on_page, items in lists:
-        names = _following(items, kind, after)
+        names = sorted(name for name in items if kind > after.part or (kind == after.part and name > after.name))
         taken = names[: max(0, room)]
         on_page.extend(items[name] for name in taken)
         room -= len(taken)
@@ -210,7 +210,7 @@ def _hosts(each: JobFactsSnapshot) -> list[Host]:
     return sorted(each.job.observed.hosts | each.job.own_hosts)
 
 
-def _following(items: Iterable[str], kind: StatusPart, after: PagePosition) -> list[str]:
-    if kind < after.part:
-        return []
-    return sorted(name for name in items if kind > after.part or name > after.name)
+def subject_key(notice: ReclaimNotice) -> tuple[SubjectKind, str]:
+    """The key of a notice's subject: a node by its name, a pod by its uid."""
+    subject = notice.subject
+    return subject.kind, subject.name if subject.kind is SubjectKind.NODE else subject.uid

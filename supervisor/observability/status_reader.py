@@ -9,12 +9,12 @@ from servicekit.bulkhead import Bulkhead
 from supervisor.decide.explanation import Missing
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.notice import ReclaimNotice, SubjectKind
+from supervisor.domain.notice import SubjectKind
 from supervisor.observability.groups import DecidedGroups
 from supervisor.observability.history import JobHistory, PhaseTracker, stored
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import NoticedHosts
-from supervisor.observability.snapshot import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot
+from supervisor.observability.snapshot import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot, subject_key
 from supervisor.observability.views import HistoryEntryView, HistoryView, LeaderView
 from supervisor.refusals import Refusals
 
@@ -54,7 +54,7 @@ class StatusReader:
         return self.live.snapshot().version, self.live.agents.version, self.live.unconfirmed.version
 
     def job(self, name: JobName) -> JobPageSnapshot | None:
-        """One job at this moment; None if it is not known."""
+        """Reads one job; None if it is not known."""
         job = self.live.snapshot().jobs.get(name)
         if job is None:
             return None
@@ -63,8 +63,8 @@ class StatusReader:
         return JobPageSnapshot(
             status=replace(
                 everything,
-                notices=tuple(each for each in everything.notices if _key(each) in about),
-                unconfirmed=tuple(each for each in everything.unconfirmed if _key(each) in about),
+                notices=tuple(each for each in everything.notices if subject_key(each) in about),
+                unconfirmed=tuple(each for each in everything.unconfirmed if subject_key(each) in about),
                 groups=tuple(group for group in everything.groups if (group.job, group.uid) == (name, job.uid)),
             ),
             history=self.history.of(name),
@@ -73,7 +73,7 @@ class StatusReader:
         )
 
     def happened(self, only: JobName | None = None) -> HistoryView:
-        """What happened to all jobs or to one, and the beginnings and ends of all notices, in the order of time."""
+        """Reads the history of all jobs or of one, and the beginnings and ends of all notices, in the order of time."""
         jobs = self.live.snapshot().jobs
         found = [
             HistoryEntryView(at=entry.at, subject=entry.subject, what=entry.what, text=entry.text)
@@ -110,7 +110,7 @@ class StatusReader:
         )
 
     def _guarded(self, job: SupervisedJob) -> JobFactsSnapshot:
-        """One job; if that raises, what is stored of it, so that the others are shown."""
+        """Reads a job. If that raises, only its stored part is shown, and the other jobs are complete."""
         with self.bulkhead.guard("status", job.name):
             return self._job(job)
         return JobFactsSnapshot(
@@ -118,7 +118,12 @@ class StatusReader:
         )
 
     def _faults(self, name: JobName) -> tuple[str, ...]:
-        return tuple(_fault(where, why) for where, why in sorted(self.bulkhead.about(name).items()))
+        """Writes a sentence for each loop that fails on a job."""
+        faults = []
+        for where, why in sorted(self.bulkhead.about(name).items()):
+            cannot = _CANNOT.get(where, f"serve this job ({where})")
+            faults.append(f"The supervisor cannot {cannot}: {why}. It tries again, and other jobs are not affected.")
+        return tuple(faults)
 
     def _job(self, job: SupervisedJob) -> JobFactsSnapshot:
         return JobFactsSnapshot(
@@ -147,21 +152,7 @@ _CANNOT = {
 """What the supervisor cannot do for a job when one of its loops fails on it."""
 
 
-def _fault(where: str, why: str) -> str:
-    cannot = _CANNOT.get(where, f"serve this job ({where})")
-    return f"The supervisor cannot {cannot}: {why}. It tries again, and other jobs are not affected."
-
-
-def unknown_gpus(_job: JobName) -> None:
-    """The `gpus` of a stand-alone supervisor."""
-
-
 def _subjects(status: JobFactsSnapshot) -> Collection[tuple[SubjectKind, str]]:
     """The nodes of a job's hosts by name, and its pods by uid."""
     nodes = {(SubjectKind.NODE, str(status.node(host))) for host in status.job.own_hosts | status.job.observed.hosts}
     return nodes | {(SubjectKind.POD, placement.pod) for placement in (status.placements or {}).values()}
-
-
-def _key(notice: ReclaimNotice) -> tuple[SubjectKind, str]:
-    subject = notice.subject
-    return subject.kind, subject.name if subject.kind is SubjectKind.NODE else subject.uid

@@ -8,11 +8,11 @@ from supervisor.decide.reasons import at_present
 from supervisor.decide.urgency import deadline_of, is_acted_on
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Acknowledgement, UserRequest
+from supervisor.domain.job import Acknowledgement
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, reclaimed
 from supervisor.observability.groups import DecidedGroup
-from supervisor.observability.snapshot import JobFactsSnapshot, PagedJob, StatusPage, StatusSnapshot, whole
+from supervisor.observability.snapshot import JobFactsSnapshot, PagedJob, StatusPage, StatusSnapshot, subject_key, whole
 from supervisor.observability.views import (
     AcknowledgementView,
     AgentView,
@@ -40,7 +40,7 @@ def status_view(snapshot: StatusSnapshot, page: StatusPage | None = None) -> Sta
     """The status of a snapshot: one page, or all of it."""
     shown = page or whole(snapshot)
     gone = reclaimed(snapshot.notices, snapshot.agents, snapshot.silent.get)
-    subjects = _subjects(snapshot.jobs, {_subject(notice) for notice in (*shown.notices, *shown.unconfirmed)})
+    subjects = _subjects(snapshot.jobs, {subject_key(notice) for notice in (*shown.notices, *shown.unconfirmed)})
     return StatusView(
         now=snapshot.now,
         leader=snapshot.leader,
@@ -63,7 +63,9 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> JobView:
     missing, on_page = status.missing(), frozenset(part.hosts)
     ranks = NO_RANKS if job.over else status.ranks()
     agreement = _agreement(status, ranks, snapshot.now)
-    lefts = [left for _, notice in _own(status) if (left := _left(notice, snapshot)) is not None]
+    noticed = [status.noticed[host] for host in status.noticed.keys() & own]
+    lefts = [left for notice in noticed if (left := _left(notice, snapshot)) is not None]
+    request = observed.request
     return JobView(
         job=job.name,
         phase=decision.phase,
@@ -88,8 +90,12 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> JobView:
         ignored=list(spec.ignored),
         faults=list(status.faults),
         seconds_left=min(lefts, default=None),
-        simulated=any(notice.simulated for host, notice in _own(status) if notice.state is NoticeState.ACTIVE),
-        request=_request(observed.request, snapshot.now),
+        simulated=any(notice.simulated for notice in noticed if notice.state is NoticeState.ACTIVE),
+        request=None
+        if request is None
+        else RequestView(
+            kind=request.kind, by=request.by, reason=request.reason, age_seconds=max(0.0, snapshot.now - request.at)
+        ),
         acknowledgement=_acknowledgement(observed.acknowledgement, snapshot.now),
         agreement=agreement,
         round=_round(status, snapshot.now),
@@ -103,10 +109,6 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> JobView:
         ranks=RankCounts() if job.over else status.rank_counts(),
         host_states=[_host(host, status, workers, snapshot) for host in part.hosts if host in own],
     )
-
-
-def _own(status: JobFactsSnapshot) -> Iterable[tuple[Host, ReclaimNotice]]:
-    return ((host, status.noticed[host]) for host in status.noticed.keys() & status.job.own_hosts)
 
 
 def _host(host: Host, status: JobFactsSnapshot, workers: Container[Host], snapshot: StatusSnapshot) -> HostView:
@@ -130,12 +132,6 @@ def _left(notice: ReclaimNotice, snapshot: StatusSnapshot) -> float | None:
     if notice.state is not NoticeState.ACTIVE:
         return None
     return max(0.0, deadline_of(notice, snapshot.policy) - snapshot.now)
-
-
-def _request(asked: UserRequest | None, now: float) -> RequestView | None:
-    if asked is None:
-        return None
-    return RequestView(kind=asked.kind, by=asked.by, reason=asked.reason, age_seconds=max(0.0, now - asked.at))
 
 
 def _agreement(status: JobFactsSnapshot, ranks: Ranks, now: float) -> AgreementView | None:
@@ -198,15 +194,9 @@ def _subjects_of(status: JobFactsSnapshot, nodes: Collection[str]) -> Iterator[t
             yield SubjectKind.POD, status.placements[host].pod
 
 
-def _subject(notice: ReclaimNotice) -> tuple[SubjectKind, str]:
-    """The key of a notice's subject: a node by its name, a pod by its uid."""
-    subject = notice.subject
-    return subject.kind, subject.name if subject.kind is SubjectKind.NODE else subject.uid
-
-
 def _notice(notice: ReclaimNotice, subjects: Subjects, snapshot: StatusSnapshot) -> NoticeView:
     subject = notice.subject
-    jobs = subjects.get(_subject(notice), ()) if notice.state is NoticeState.ACTIVE else ()
+    jobs = subjects.get(subject_key(notice), ()) if notice.state is NoticeState.ACTIVE else ()
     return NoticeView(
         id=notice.id,
         episode=notice.episode,
@@ -229,8 +219,10 @@ def _notice(notice: ReclaimNotice, subjects: Subjects, snapshot: StatusSnapshot)
 
 def _group(group: DecidedGroup, snapshot: StatusSnapshot) -> GroupView:
     answer, now = group.acknowledgement, snapshot.now
-    suspended = _suspended_seconds(group, now)
-    gpus = snapshot.gpus.get(group.job)
+    gpus, suspended = snapshot.gpus.get(group.job), None
+    if group.suspended_at is not None:
+        suspended = max(0.0, (now if group.resumed_at is None else group.resumed_at) - group.suspended_at)
+    answered_at = group.suspended_at if answer is None else answer.at
     return GroupView(
         job=group.job,
         outcome=group.outcome,
@@ -246,7 +238,7 @@ def _group(group: DecidedGroup, snapshot: StatusSnapshot) -> GroupView:
         error="" if answer is None else answer.error,
         steps_lost=group.steps_lost,
         margin_seconds=None if answer is None or group.deadline is None else group.deadline - answer.at,
-        late=_is_late(group),
+        late=answered_at is not None and group.deadline is not None and answered_at >= group.deadline,
         suspended=group.suspended_at is not None and not group.closed,
         suspended_seconds=suspended,
         released_gpu_seconds=None if suspended is None or gpus is None else suspended * gpus * group.workers,
@@ -254,34 +246,25 @@ def _group(group: DecidedGroup, snapshot: StatusSnapshot) -> GroupView:
     )
 
 
-def _suspended_seconds(group: DecidedGroup, now: float) -> float | None:
-    if group.suspended_at is None:
-        return None
-    return max(0.0, (now if group.resumed_at is None else group.resumed_at) - group.suspended_at)
-
-
-def _is_late(group: DecidedGroup) -> bool:
-    answered = group.suspended_at if group.acknowledgement is None else group.acknowledgement.at
-    return answered is not None and group.deadline is not None and answered >= group.deadline
-
-
 def _coverage(snapshot: StatusSnapshot, gone: Collection[Host]) -> CoverageView:
-    spoken_for = {agent.node for agent in snapshot.agents.values() if agent.connected}
-    workers = [(status, status.job.workers) for status in snapshot.jobs]
+    connected = {agent.node for agent in snapshot.agents.values() if agent.connected}
+    count = without_agent = without_stream = 0
+    for status in snapshot.jobs:
+        workers = status.job.workers
+        count += len(workers)
+        without_stream += len(workers - status.streams)
+        if status.placements is None:
+            without_agent += len(workers.difference(connected))
+        else:
+            without_agent += sum(status.node(host) not in connected for host in workers)
     return CoverageView(
-        workers=sum(len(hosts) for _, hosts in workers),
-        without_agent=sum(_without_agent(status, hosts, spoken_for) for status, hosts in workers),
-        without_stream=sum(len(hosts - status.streams) for status, hosts in workers),
-        agents_connected=len(spoken_for),
-        agents_unknown=len(snapshot.agents) - len(spoken_for) - len(gone),
+        workers=count,
+        without_agent=without_agent,
+        without_stream=without_stream,
+        agents_connected=len(connected),
+        agents_unknown=len(snapshot.agents) - len(connected) - len(gone),
         agents_reclaimed=len(gone),
     )
-
-
-def _without_agent(status: JobFactsSnapshot, workers: frozenset[Host], spoken_for: Collection[Host]) -> int:
-    if status.placements is None:
-        return len(workers.difference(spoken_for))
-    return sum(status.node(host) not in spoken_for for host in workers)
 
 
 def _agent(agent: AgentState, snapshot: StatusSnapshot, gone: Collection[Host]) -> AgentView:

@@ -46,13 +46,13 @@ from supervisor.jobs.adapter import Adapters
 from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.groups import DecidedGroups
 from supervisor.observability.history import JobHistory, PhaseTracker
-from supervisor.observability.hooks import LiveState, MetricsHooks, NoMetrics, TimedStore
+from supervisor.observability.hooks import LiveState, MetricsHooks, NoMetrics, TimedStore, unknown_gpus
 from supervisor.observability.journal import ChangeListener, Journal
 from supervisor.observability.notifications.config import NotificationConfig
 from supervisor.observability.notifications.notifier import Notifications, NotificationTiming
 from supervisor.observability.page.endpoints import status_page
 from supervisor.observability.status import StatusEndpoint
-from supervisor.observability.status_reader import StatusReader, unknown_gpus
+from supervisor.observability.status_reader import StatusReader
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import Endpoints, Servers
 from supervisor.settings import Settings
@@ -94,7 +94,7 @@ class Foundation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """What one feature adds to a supervisor.
+    """A part of the supervisor that can be understood alone, and what it adds.
 
     Attributes:
         tasks: The root tasks by name.
@@ -136,7 +136,7 @@ class SupervisorService:
             _requests(base, state),
         ]
         others = [
-            _metrics(base, state),
+            Feature(listeners=base.hooks.attach(state.live)),  # Metrics, if the process serves any.
             _status(base, state),
             *([] if base.notifications is None else [_notifications(base, state, base.notifications)]),
             Feature(tasks=common_tasks(base.refusals, base.certificate) if leader is None else leader.tasks),
@@ -152,8 +152,12 @@ class SupervisorService:
         journal = Journal(
             state.store, [listener for each in features for listener in each.listeners], base.clock, base.bulkhead
         )
-        # Against the order in which they start.
-        self._finishing = [each.finish for each in reversed(features) if each.finish is not None]
+
+        def say_goodbye() -> None:
+            for each in reversed(features):  # Against the order in which they start.
+                if each.finish is not None:
+                    each.finish()
+
         streams = [stream for each in reversed(features) for stream in each.streams]
         servers = Servers(
             settings=base.settings,
@@ -161,7 +165,7 @@ class SupervisorService:
             agents=state.reclaim,
             endpoints=[endpoints for each in features for endpoints in each.endpoints],
             refusals=base.refusals,
-            end_streams=self._goodbye,
+            end_streams=say_goodbye,
         )
         self.tasks: Mapping[str, Task] = {
             **_tasks(acting),
@@ -191,10 +195,6 @@ class SupervisorService:
                 self._launchers.dismiss_others(snapshot.jobs)
             self._base.changes.notify()
 
-    def _goodbye(self) -> None:
-        for finish in self._finishing:
-            finish()
-
 
 def _tasks(features: Iterable[Feature]) -> Mapping[str, Task]:
     return {name: task for feature in features for name, task in feature.tasks.items()}
@@ -210,7 +210,7 @@ def common_tasks(refusals: Refusals, certificate: ServerCertificate | None) -> M
 
 
 class SharedState:
-    """What features share: the facts, the streams, and what is known of them."""
+    """Builds the components that features share: the facts, the streams, and the memory of both."""
 
     def __init__(self, base: Foundation) -> None:
         changes, clock, bulkhead, settings, hooks = base.changes, base.clock, base.bulkhead, base.settings, base.hooks
@@ -394,11 +394,6 @@ def _requests(base: Foundation, state: SharedState) -> Feature:
             RequestEndpoints(store=state.store, authenticate=state.authenticate, clock=base.clock),
         ]
     )
-
-
-def _metrics(base: Foundation, state: SharedState) -> Feature:
-    """Metrics of stored changes and of the present state, if the process serves metrics."""
-    return Feature(listeners=base.hooks.attach(state.live))
 
 
 def _status(base: Foundation, state: SharedState) -> Feature:

@@ -57,7 +57,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDependencies:
-    """What the caches of a cluster are built on.
+    """The parts of the process from which the caches of a cluster are built.
 
     `may_act` is called before every change that no other check guards, `on_change` whenever a decision may turn out
     differently. `may_write` guards every request that changes something.

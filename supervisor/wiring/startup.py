@@ -71,6 +71,13 @@ async def serve(settings: Settings) -> int:
             bulkhead, refusals = Bulkhead(clock), Refusals()
             # It also takes what callbacks of the running loop raise.
             asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
+            metrics = None
+            if settings.metrics is not None:
+                # Imported here: metrics that are off should cost no memory.
+                from supervisor.observability.metrics.wiring import Metrics  # noqa: PLC0415
+
+                release = version("elastic-job-supervisor")
+                metrics = Metrics(release, refusals, bulkhead, clock, settings.metrics_jobs)
             process = ServingProcess(
                 settings=settings,
                 clock=clock,
@@ -79,19 +86,10 @@ async def serve(settings: Settings) -> int:
                 health=health,
                 certificate=certificate,
                 notifications=notifications,
-                metrics=_metrics(settings, refusals, bulkhead, clock),
+                metrics=metrics,
             )
             await (_serve_alone(process) if settings.store is StoreKind.SQLITE else _serve_in_cluster(process))
     return 0
-
-
-def _metrics(settings: Settings, refusals: Refusals, bulkhead: Bulkhead, clock: Clock) -> "Metrics | None":
-    if settings.metrics is None:
-        return None
-    # Imported here: metrics that are off should cost no memory.
-    from supervisor.observability.metrics.wiring import Metrics  # noqa: PLC0415
-
-    return Metrics(version("elastic-job-supervisor"), refusals, bulkhead, clock, settings.metrics_jobs)
 
 
 async def _serve_alone(process: ServingProcess) -> None:

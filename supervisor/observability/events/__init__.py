@@ -1,1 +1,1 @@
-"""Kubernetes Events: what was noticed and decided, said on the objects that it is about, for those who look at them."""
+"""Writes Kubernetes Events about notices and decisions to the objects that they concern."""

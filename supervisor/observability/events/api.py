@@ -36,7 +36,7 @@ _MAX_NAME, _MAX_INSTANCE = 200, 128
 
 
 class SendResult(StrEnum):
-    """What happened to a draft.
+    """The outcome of a draft.
 
     Attributes:
         SENT: A new Event was created.
@@ -195,8 +195,16 @@ class ClusterReferenceResolver:
 
     def noticed(self, notice: ReclaimNotice) -> Iterator[ObjectReference]:
         """The pod itself, or the live pods of the node."""
-        for pod in self._pods_of(notice):
-            if not pod.over and self._is_supervised(pod):
+        if notice.subject.kind is SubjectKind.NODE:
+            pods: Iterable[Pod] = self.view.bound(notice.subject.name).values()
+        else:
+            found = self.view.pod(notice.subject.uid)
+            pods = () if found is None else (found,)
+        jobs = self.store.snapshot().jobs
+        for pod in pods:
+            reference = None if pod.over else job_of(pod, self.owner_of)
+            job = None if reference is None else jobs.get(reference.name)
+            if reference is not None and job is not None and job.uid == reference.uid:
                 yield _about(PODS, pod.metadata)
 
     def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterator[ObjectReference]:
@@ -206,17 +214,6 @@ class ClusterReferenceResolver:
             pod = self.view.pod(placed[host].pod) if host in placed else None
             if pod is not None:
                 yield _about(PODS, pod.metadata)
-
-    def _pods_of(self, notice: ReclaimNotice) -> Iterable[Pod]:
-        if notice.subject.kind is SubjectKind.NODE:
-            return self.view.bound(notice.subject.name).values()
-        pod = self.view.pod(notice.subject.uid)
-        return () if pod is None else (pod,)
-
-    def _is_supervised(self, pod: Pod) -> bool:
-        reference = job_of(pod, self.owner_of)
-        job = None if reference is None else self.store.snapshot().jobs.get(reference.name)
-        return reference is not None and job is not None and job.uid == reference.uid
 
 
 def _owning(job: SupervisedJob, namespace: str) -> Sequence[ObjectReference]:

@@ -88,7 +88,7 @@ AggregationKey = tuple[ObjectReference, ObjectReference | None, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventDraft:
-    """One Event to send: `note` is its text, `at` the time (Unix seconds), `related` the object behind it."""
+    """An Event to send: `note` is its text, `at` the time (Unix seconds), `related` the object behind it."""
 
     regarding: ObjectReference
     related: ObjectReference | None
@@ -140,7 +140,10 @@ def drafts(change: Change, objects: ReferenceResolver) -> Iterator[EventDraft]:
         case JobChanged(before, after, at):
             return chain(_of_job(before, after, objects, at), _of_ignored(before, after, objects, at))
         case JobForgotten(before, at):
-            return _of_release(before, objects, at)
+            # The job itself remains. One that was only shown, but not supervised, is not let go.
+            if before.over or before.spec.refused:
+                return iter(())
+            return _about_job(objects.released(before), RELEASED, _RELEASED, at)
         case _:
             return iter(())
 
@@ -164,8 +167,14 @@ def _of_notice(
 def _of_job(
     before: SupervisedJob | None, after: SupervisedJob, objects: ReferenceResolver, at: float
 ) -> Iterator[EventDraft]:
-    if before is not None and not _is_notable(before, after):
-        return
+    if before is not None:
+        old, new = before.decision, after.decision
+        grows = new.growing is not None and new.growing != old.growing
+        excludes = new.phase in LIVE and new.exclusions != old.exclusions and new.reason != old.reason
+        saves = new.checkpoint is not None and new.checkpoint != old.checkpoint
+        # A reason alone deserves no Event.
+        if new.phase is old.phase and not (grows or excludes or saves):
+            return
     reason, note = OF_JOBS[after.decision.phase], after.decision.reason
     if after.decision.phase is Phase.SUSPENDED and before is not None and is_unsaved(before, after):
         reason = UNSAVED
@@ -186,24 +195,9 @@ def _of_ignored(
         yield from _about_job(objects.job(after), IGNORED, note, at)
 
 
-def _of_release(before: SupervisedJob, objects: ReferenceResolver, at: float) -> Iterator[EventDraft]:
-    """The job itself remains. One that was only shown, but not supervised, is not let go."""
-    if not before.over and not before.spec.refused:
-        yield from _about_job(objects.released(before), RELEASED, _RELEASED, at)
-
-
 def _about_job(known: Sequence[ObjectReference], reason: EventReason, note: str, at: float) -> Iterator[EventDraft]:
     # All other Events refer to the SupervisedJob, which has the details.
     resource = known[0] if len(known) > 1 else None
     for regarding in known:
         related = None if regarding is resource else resource
         yield EventDraft(regarding=regarding, related=related, reason=reason, note=note, at=at, priority=Priority.JOB)
-
-
-def _is_notable(before: SupervisedJob, after: SupervisedJob) -> bool:
-    """Whether the phase, the exclusions, the growth or the checkpoint changed; a reason alone deserves no Event."""
-    old, new = before.decision, after.decision
-    asked = new.growing is not None and new.growing != old.growing
-    others = new.phase in LIVE and new.exclusions != old.exclusions and new.reason != old.reason
-    saves = new.checkpoint is not None and new.checkpoint != old.checkpoint
-    return new.phase is not old.phase or asked or others or saves

@@ -1,1 +1,1 @@
-"""What is counted and measured for Prometheus."""
+"""Counts and measures for Prometheus."""

@@ -246,7 +246,7 @@ class AgreementMetrics:
 
 
 def _outcome(before: Agreement | None, earlier: SupervisedJob, job: SupervisedJob) -> str | None:
-    """How an agreement ended, if it did and not with a commit."""
+    """Finds how an agreement ended; None if it goes on, or ended with a commit."""
     after = job.decision.agreement
     if before is None or (after is not None and after.committed):
         return None

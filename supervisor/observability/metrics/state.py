@@ -16,7 +16,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
 from supervisor.ingest.agent_registry import SourceState, reclaimed
-from supervisor.observability.hooks import LiveState
+from supervisor.observability.hooks import Gpus, LiveState
 from supervisor.observability.journal import SUSPENDED, Change, JobForgotten, NoticeChanged, first_loss
 from supervisor.observability.metrics.table import counter_family, gauge_family, histogram
 from supervisor.store.interface import Snapshot
@@ -136,20 +136,12 @@ class StateCollector(Collector):
                 yield placements[host].node if host in placements else Host("")
 
 
-Gpus = Callable[[JobName], float | None]
-"""The GPUs of each worker of a job; None if that is unknown."""
-
-
-def unknown_gpus(_job: JobName) -> None:
-    """The `Gpus` of a stand-alone supervisor."""
-
-
 _ENDS = (Phase.RUNNING, Phase.TIMED_OUT, Phase.FINISHED)
 
 
 @dataclass(slots=True)
 class _MeasuredSuspension:
-    """One suspension; `free_since` is None while the job still holds its hosts, and once the next run is ordered."""
+    """A suspension; `free_since` is None while the job still uses its hosts, and once the next run is ordered."""
 
     since: float
     workers: int

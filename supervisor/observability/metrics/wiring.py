@@ -14,11 +14,11 @@ from servicekit.clock import Clock
 from servicekit.metrics import LabelLimiter, MetricsServer, guarded, registry
 from supervisor.domain.ids import JobName, Source
 from supervisor.domain.order import Directive, Worker
-from supervisor.observability.hooks import OPERATIONS, LiveState, NodeLocations, unknown_location
+from supervisor.observability.hooks import OPERATIONS, Gpus, LiveState, NodeLocations, unknown_gpus, unknown_location
 from supervisor.observability.journal import ChangeListener
 from supervisor.observability.metrics.jobs import AgreementMetrics, JobMetrics, NamedJobs, StepsLost
 from supervisor.observability.metrics.notices import MAX_SOURCES, Latencies, NoticeMetrics
-from supervisor.observability.metrics.state import Gpus, StateCollector, Suspensions, unknown_gpus
+from supervisor.observability.metrics.state import StateCollector, Suspensions
 from supervisor.observability.metrics.table import counter, counter_family, gauge, histogram
 from supervisor.refusals import Code, Refusals
 
@@ -107,8 +107,12 @@ class LeaderMetrics:
         self._clock = clock
         self._sources = LabelLimiter(MAX_SOURCES)
         unread = gauge(registry, "unread_objects")
+
+        def count_unread(kind: str) -> float:
+            return surroundings.unread().get(kind, 0)
+
         for kind in surroundings.unread():
-            unread.labels(kind).set_function(partial(self._unread, surroundings, kind))
+            unread.labels(kind).set_function(partial(count_unread, kind))
         self._notices = NoticeMetrics(registry, surroundings.locations, self._sources)
         self._named = NamedJobs(named_jobs)
         self._steps = StepsLost(registry, self._named)
@@ -125,10 +129,6 @@ class LeaderMetrics:
                 lambda: {(outcome,): count for outcome, count in surroundings.events().items()},
             )
         )
-
-    @staticmethod
-    def _unread(surroundings: ClusterSources, kind: str) -> float:
-        return surroundings.unread().get(kind, 0)
 
     def attach(self, live: LiveState) -> Sequence[ChangeListener]:
         """See `supervisor.observability.hooks.MetricsHooks`, also for the methods below."""

@@ -166,7 +166,7 @@ class ConfigError(ValueError):
 
 
 class NotificationTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
-    """One receiver. `url_file` contains its URL, a secret; a relative path starts at the configuration file."""
+    """A receiver. `url_file` contains its URL, a secret; a relative path starts at the configuration file."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?\Z")]
     url_file: Annotated[str, Meta(min_length=1)]

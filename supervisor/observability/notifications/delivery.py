@@ -207,7 +207,7 @@ class NotificationOutbox:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait, without the one that is being sent."""
+        """The number of waiting messages, without the one that is being sent."""
         return len(self._waiting)
 
     def put(self, message: NotificationMessage) -> None:

@@ -67,13 +67,13 @@ class Occurrence:
 
     @property
     def severity(self) -> NotificationSeverity:
-        """How urgent it is; a drill is not."""
+        """The urgency; a drill is not urgent."""
         return NotificationSeverity.INFO if self.drill else SEVERITIES[self.kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationMessage:
-    """One message about `count` occurrences, of which `events` are the latest.
+    """A message about `count` occurrences, of which `events` are the latest.
 
     `kind` is that of the most important one, or `summary` or `test`. `link` and `command` show more about the job; they
     are empty if there is no such job or no page.

@@ -56,7 +56,7 @@ class Notifications:
         live: The state of the leader. It also has the counts of messages by target and outcome.
         may_act: Whether this supervisor certainly leads.
         clock: For instants and pauses.
-        bulkhead: Keeps what nobody foresaw with its target.
+        bulkhead: Isolates unexpected exceptions of one target.
 
     Attributes:
         name: See `supervisor.observability.journal.Listener`.

@@ -19,7 +19,7 @@ IsLate = Callable[[SupervisedJob, SupervisedJob], bool]
 
 
 def occurrences(change: Change, is_late: IsLate) -> Iterator[Occurrence]:
-    """What happened by a change; a drifting deadline or a report of a host is nothing to tell."""
+    """Finds the occurrences in a change; a drifting deadline or a report of a host is none."""
     match change:
         case NoticeChanged(before, after, at):
             return _of_notice(before, after, at)
@@ -30,7 +30,7 @@ def occurrences(change: Change, is_late: IsLate) -> Iterator[Occurrence]:
 
 
 def recent(jobs: Iterable[SupervisedJob], since: float) -> Iterator[Occurrence]:
-    """The suspensions since an instant, which an earlier leader may have decided and not told."""
+    """Finds the suspensions since an instant, which an earlier leader may have decided but not sent."""
     for job in jobs:
         at = job.decision.waiting_since
         if job.decision.phase is Phase.SUSPENDED and at is not None and at >= since:
@@ -75,7 +75,7 @@ def _of_job(before: SupervisedJob, after: SupervisedJob, at: float, is_late: IsL
 def _occurrence(
     job: SupervisedJob, kind: NotificationKind, number: int, at: float, hosts: tuple[str, ...] = ()
 ) -> Occurrence:
-    """`number` tells it from an earlier one of its kind: the run, or the generation of the exclusions."""
+    """Builds an occurrence; `number`, the run or generation, distinguishes it from earlier ones of its kind."""
     return Occurrence(
         id=identifier(job.uid, number, kind),
         kind=kind,

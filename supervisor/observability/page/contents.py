@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -13,6 +13,9 @@ from supervisor.observability.history import JobHistoryEntry
 from supervisor.observability.snapshot import JobPageSnapshot
 from supervisor.observability.status_view import status_view
 from supervisor.observability.views import AgentView, HostView, JobView, NoticeView, StatusView
+
+_RUNBOOKS = "docs/runbooks/JobSupervisor"
+"""The beginning of their paths; the rest is the name of an alert."""
 
 MAX_ROWS = 100
 """In each table. With 100 notices, jobs and workers the page has some 100 KB."""
@@ -31,7 +34,7 @@ _URGENT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimRow:
-    """One active notice; an `unconfirmed` one is not stored yet."""
+    """An active notice; an `unconfirmed` one is not stored yet."""
 
     kind: SubjectKind
     subject: str
@@ -65,7 +68,7 @@ class PageProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineKind:
-    """How many connected nodes have a machine of this kind; what is unknown is empty."""
+    """A kind of machine and the number of connected nodes that have it; unknown fields are empty."""
 
     nodes: int
     cloud: str
@@ -102,14 +105,35 @@ class PageContents:
 
 
 def contents(view: StatusView) -> PageContents:
-    reclaims, jobs, uncovered = _reclaims(view), sorted(view.jobs, key=_order), list(_uncovered(view.jobs))
-    problems, counts = (
-        list(_problems(view, len(uncovered))),
-        _counts(view, sum(each.acted_on for each in reclaims), len(uncovered)),
+    reclaims = sorted(
+        (
+            *(_reclaim(each, unconfirmed=False) for each in view.notices if each.state is NoticeState.ACTIVE),
+            *(_reclaim(each, unconfirmed=True) for each in view.unconfirmed),
+        ),
+        key=lambda each: (inf if each.seconds_left is None else each.seconds_left, each.subject),
     )
-    sentences = (*(problem.what for problem in problems), counts)
-    silent = sorted(_silent(view), key=lambda agent: (agent.silent_seconds or 0.0, agent.node))
+    jobs = sorted(
+        view.jobs,
+        key=lambda job: (
+            _URGENT.index(job.phase) if job.phase in _URGENT else len(_URGENT),
+            job.phase is Phase.FINISHED,
+            job.job,
+        ),
+    )
+    uncovered = []
+    for job in view.jobs:
+        for host in job.host_states:
+            if host.uncovered:
+                missing = [name for name, there in (("agent", host.agent), ("stream", host.stream)) if not there]
+                uncovered.append(UncoveredWorker(host.host, job.job, " and ".join(missing)))
+    silent = sorted(
+        (agent for agent in view.agents if not agent.connected and not agent.reclaimed),
+        key=lambda agent: (agent.silent_seconds or 0.0, agent.node),
+    )
     machines = _machines(view)
+    problems = list(_problems(view, len(uncovered)))
+    counts = _counts(view, sum(each.acted_on for each in reclaims), len(uncovered))
+    sentences = (*(problem.what for problem in problems), counts)
     return PageContents(
         summary=". ".join(part[:1].upper() + part[1:] for part in sentences) + ".",
         problems=problems,
@@ -127,10 +151,6 @@ def contents(view: StatusView) -> PageContents:
     )
 
 
-def _silent(view: StatusView) -> Iterator[AgentView]:
-    return (agent for agent in view.agents if not agent.connected and not agent.reclaimed)
-
-
 def _machines(view: StatusView) -> list[MachineKind]:
     """The kinds of machines of which anything is known, the most frequent first."""
     found = (agent.machine for agent in view.agents if agent.connected and agent.machine is not None)
@@ -145,42 +165,34 @@ def _machines(view: StatusView) -> list[MachineKind]:
 def _problems(view: StatusView, uncovered: int) -> Iterator[PageProblem]:
     """Problems that need an action. A covered reclaim is none, nor is a silent agent of a node without workers."""
     if not view.leader.acts:
-        yield PageProblem("it is not certain that a supervisor leads", _runbook("NoLeader"))
+        yield PageProblem("it is not certain that a supervisor leads", _RUNBOOKS + "NoLeader.md")
     if view.unconfirmed:
         count = _count(len(view.unconfirmed), "notice", "notices")
-        yield PageProblem(f"{count} cannot be stored", _runbook("StoreFailing"))
+        yield PageProblem(f"{count} cannot be stored", _RUNBOOKS + "StoreFailing.md")
+    # A host of the job is gone before its checkpoint was saved.
     late = len(
-        {job.job for job in view.jobs if _is_late(job)}
+        {job.job for job in view.jobs if job.phase is Phase.STOPPING and job.seconds_left == 0}
         | {group.job for group in view.groups if group.late and group.suspended and not group.error}
     )
-    failed = sum(_is_unsaved(job) for job in view.jobs)
+    # The last run of a suspended job could not save.
+    failed = sum(
+        job.phase in (Phase.SUSPENDED, Phase.QUEUED)
+        and job.acknowledgement is not None
+        and job.acknowledgement.run == job.run
+        and job.acknowledgement.kind is AcknowledgementKind.FAILED
+        for job in view.jobs
+    )
     if failed:
-        yield PageProblem(f"{_count(failed, 'job', 'jobs')} could not be saved", _runbook("LateStops"))
+        yield PageProblem(f"{_count(failed, 'job', 'jobs')} could not be saved", _RUNBOOKS + "LateStops.md")
     if late:
-        yield PageProblem(f"{_count(late, 'job was', 'jobs were')} not saved in time", _runbook("LateStops"))
+        yield PageProblem(f"{_count(late, 'job was', 'jobs were')} not saved in time", _RUNBOOKS + "LateStops.md")
     if uncovered:
         count = _count(uncovered, "worker is", "workers are")
-        yield PageProblem(f"{count} not covered", _runbook("WorkersUncovered"))
-
-
-def _runbook(alert: str) -> str:
-    return f"docs/runbooks/JobSupervisor{alert}.md"
-
-
-def _is_late(job: JobView) -> bool:
-    """Whether a host of the job is gone before its checkpoint was saved."""
-    return job.phase is Phase.STOPPING and job.seconds_left == 0
-
-
-def _is_unsaved(job: JobView) -> bool:
-    """Whether the last run of a suspended job could not save."""
-    answer = job.acknowledgement
-    is_over = job.phase in (Phase.SUSPENDED, Phase.QUEUED) and answer is not None and answer.run == job.run
-    return is_over and answer is not None and answer.kind is AcknowledgementKind.FAILED
+        yield PageProblem(f"{count} not covered", _RUNBOOKS + "WorkersUncovered.md")
 
 
 def _counts(view: StatusView, reclaims: int, uncovered: int) -> str:
-    """Contains no number that changes with time alone: screen readers read the summary when it changes."""
+    """Counts reclaims and jobs, without a number that changes with time alone: screen readers read each change."""
     parts = [_count(reclaims, "reclaim under way", "reclaims under way") if reclaims else "nothing is being reclaimed"]
     for phase in (*_URGENT, Phase.RUNNING):
         jobs = sum(job.phase is phase for job in view.jobs)
@@ -191,14 +203,6 @@ def _counts(view: StatusView, reclaims: int, uncovered: int) -> str:
 
 def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
-
-
-def _reclaims(view: StatusView) -> list[ReclaimRow]:
-    durable = [_reclaim(each, unconfirmed=False) for each in view.notices if each.state is NoticeState.ACTIVE]
-    waiting = [_reclaim(each, unconfirmed=True) for each in view.unconfirmed]
-    return sorted(
-        [*durable, *waiting], key=lambda each: (inf if each.seconds_left is None else each.seconds_left, each.subject)
-    )
 
 
 def _reclaim(notice: NoticeView, *, unconfirmed: bool) -> ReclaimRow:
@@ -217,22 +221,9 @@ def _reclaim(notice: NoticeView, *, unconfirmed: bool) -> ReclaimRow:
     )
 
 
-def _order(job: JobView) -> tuple[int, int, str]:
-    over = job.phase is Phase.FINISHED
-    return (_URGENT.index(job.phase) if job.phase in _URGENT else len(_URGENT), over, job.job)
-
-
-def _uncovered(jobs: Iterable[JobView]) -> Iterator[UncoveredWorker]:
-    for job in jobs:
-        for state in job.host_states:
-            if state.uncovered:
-                missing = [name for name, there in (("agent", state.agent), ("stream", state.stream)) if not there]
-                yield UncoveredWorker(state.host, job.job, " and ".join(missing))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContents:
-    """The rows of a job's page. `entries` end with what the stored job tells of the time before the history."""
+    """The rows of a job's page. `entries` end with those that the stored job has of the time before the history."""
 
     view: StatusView
     job: JobView
@@ -246,7 +237,15 @@ class JobContents:
 def job_contents(snapshot: JobPageSnapshot) -> JobContents:
     view = status_view(snapshot.status)
     (job,) = view.jobs
-    hosts = sorted(job.host_states, key=_urgency)
+    hosts = sorted(
+        job.host_states,
+        key=lambda host: (
+            inf if host.seconds_left is None else host.seconds_left,
+            not host.uncovered,
+            not host.worker,
+            host.host,
+        ),
+    )
     return JobContents(
         view=view,
         job=job,
@@ -266,8 +265,3 @@ def host_state(host: HostView) -> str:
         *(["not covered"] if host.uncovered else []),
     ]
     return ", ".join(parts) or "not in use"
-
-
-def _urgency(host: HostView) -> tuple[float, bool, bool, str]:
-    left = inf if host.seconds_left is None else host.seconds_left
-    return left, not host.uncovered, not host.worker, host.host

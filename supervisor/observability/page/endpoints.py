@@ -107,17 +107,14 @@ async def _token(request: web.Request) -> str:
     try:
         await request.content.readexactly(_MAX_BYTES + 1)
     except asyncio.IncompleteReadError as error:  # All of it was read.
-        return _field(error.partial)
+        body = error.partial
     except web.RequestPayloadError as error:
         raise MalformedError("the body is not framed as HTTP has it") from error
-    raise OversizedError(f"more than {_MAX_BYTES} bytes")
-
-
-def _field(body: bytes) -> str:
+    else:
+        raise OversizedError(f"more than {_MAX_BYTES} bytes")
     try:
-        (token,) = parse_qs(body.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=5)[
-            "token"
-        ]
+        form = parse_qs(body.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=5)
+        (token,) = form["token"]
     except (LookupError, ValueError) as error:
         raise MalformedError("the form has one field, token") from error
     return token.strip()
@@ -195,15 +192,12 @@ class PageViewers:
         version, now = self._version(), self._clock.monotonic()
         if version == self._sent_version and now - self._sent_at < _REFRESH_SECONDS:
             return
-        rendered = await self._rendered()
+        rendered = _FAILED
+        with self._bulkhead.guard("page"):
+            rendered = line({"type": "page", "html": await asyncio.to_thread(self._render, self._snapshot())})
         for stream in list(self._streams):
             stream.push(rendered)
         self._sent_version, self._sent_at = version, now
-
-    async def _rendered(self) -> bytes:
-        with self._bulkhead.guard("page"):
-            return line({"type": "page", "html": await asyncio.to_thread(self._render, self._snapshot())})
-        return _FAILED
 
 
 _HEADERS: Mapping[str, str] = MappingProxyType(

@@ -104,7 +104,7 @@ def why(job: JobView) -> str:
 
 
 def announced(group: GroupView) -> str:
-    """Who announced what a decision is about, or what else caused it."""
+    """Names the sources that announced a reclaim, or another cause of the decision."""
     return names(group.sources) if group.sources else _CAUSES.get(group.cause, "nobody")
 
 
@@ -154,7 +154,12 @@ class PageRenderer:
     """Renders pages; `docs_url` is the URL that the repository's pages are below, empty if nobody serves them."""
 
     def __init__(self, docs_url: str = "") -> None:
-        self.assets = _assets()
+        types = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+        found = [entry for entry in files(_PACKAGE).joinpath("assets").iterdir() if "." in entry.name]
+        self.assets: Mapping[str, PageAsset] = {
+            entry.name: PageAsset(entry.name, entry.read_bytes(), types[entry.name.rpartition(".")[2]])
+            for entry in found
+        }
         self._templates = Environment(
             loader=PackageLoader(_PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -193,11 +198,3 @@ class PageRenderer:
 def _shown(snapshot: StatusSnapshot) -> dict[str, object]:
     now = status_view(snapshot)
     return {"view": now, "shown": contents(now)}
-
-
-def _assets() -> Mapping[str, PageAsset]:
-    found = [entry for entry in files(_PACKAGE).joinpath("assets").iterdir() if "." in entry.name]
-    types = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-    return {
-        entry.name: PageAsset(entry.name, entry.read_bytes(), types[entry.name.rpartition(".")[2]]) for entry in found
-    }
