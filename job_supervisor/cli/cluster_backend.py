@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from job_supervisor.cli import errors
 from job_supervisor.cli.backend import DrillSubject, Past, SeenStatus
 from job_supervisor.cli.cluster_status import (
     CORE_EVENTS,
@@ -22,29 +23,11 @@ from job_supervisor.cli.cluster_status import (
     placements_by_job,
     status_of,
 )
-from job_supervisor.cli.errors import (
-    AnswerNotUnderstoodError,
-    CliError,
-    CliSettingError,
-    CliUsageError,
-    DeniedError,
-    NotNowError,
-    UnknownError,
-    UnreachableError,
-)
 from servicekit.bounds import one_line
 from servicekit.clock import Clock
+from servicekit.kubernetes import errors as api
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.clock import ClusterClock
-from servicekit.kubernetes.errors import (
-    ApiError,
-    ApiUnavailableError,
-    ConfigurationError,
-    MissingConfigurationError,
-    NotFoundError,
-    RefusedError,
-    UnreadableError,
-)
 from servicekit.kubernetes.objects import Metadata, Object, ObjectKey, UnreadObject
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.annotations import DRAIN, DRAIN_AT, DRAIN_CORDONED, STOP, SUSPEND
@@ -127,10 +110,10 @@ class ClusterBackend:
         clock = ClusterClock(Clock())
         try:
             server = await ApiServer.connect(kubeconfig, _CALL_SECONDS, context, on_date=clock.observe)
-        except MissingConfigurationError as error:
-            raise CliUsageError(f"There is {error}. {_HINT}") from error
-        except ConfigurationError as error:
-            raise CliSettingError(f"There is {error}. {_HINT}") from error
+        except api.MissingConfigurationError as error:
+            raise errors.CliUsageError(f"There is {error}. {_HINT}") from error
+        except api.ConfigurationError as error:
+            raise errors.CliSettingError(f"There is {error}. {_HINT}") from error
         try:
             yield cls(server, clock, namespace)
         finally:
@@ -140,7 +123,7 @@ class ClusterBackend:
         """See `Backend`."""
         try:
             jobs = await self._jobs.list()
-        except ApiError as error:
+        except api.ApiError as error:
             raise self._cli_error(error, "SupervisedJobs") from error
         unseen = [_STREAMS, *_unread("SupervisedJob", jobs.unread)]
         noticed: list[StoredRecord[ReclaimNotice]] = []
@@ -148,14 +131,14 @@ class ClusterBackend:
             notices = await self._notices.list()
             unseen.extend(_unread("ReclaimNotice", notices.unread))
             noticed = notices.objects
-        except RefusedError:  # Notices are cluster-scoped, and the user's permissions may be those of a namespace.
+        except api.RefusedError:  # Notices are cluster-scoped, and the user's permissions may be those of a namespace.
             unseen.append("notices: you may not list ReclaimNotices.")
-        except ApiError as error:
+        except api.ApiError as error:
             raise self._cli_error(error, "ReclaimNotices") from error
         placements: Placements = {}
         try:
             placements = await placements_by_job(self._server, self._chosen)
-        except ApiError:
+        except api.ApiError:
             unseen.append("which nodes the pods of jobs are on: you may not list pods.")
         return status_of(jobs.objects, noticed, placements, self._clock.now(), unseen)
 
@@ -167,33 +150,35 @@ class ClusterBackend:
         )
         try:
             return (await client.get(where)).document
-        except NotFoundError as error:
-            raise UnknownError(f"There is no {resource.kind} {name} in the namespace {where.namespace}.") from error
-        except ApiError as error:
+        except api.NotFoundError as error:
+            raise errors.UnknownError(
+                f"There is no {resource.kind} {name} in the namespace {where.namespace}."
+            ) from error
+        except api.ApiError as error:
             raise self._cli_error(error, f"{resource.kind}s", "get") from error
 
     async def labelled(self, selector: str) -> Container[JobName]:
         """See `Backend`."""
         try:
             return await labelled(self._server, self._namespace, selector)
-        except ApiError as error:
+        except api.ApiError as error:
             raise self._cli_error(error, f"jobs by the labels {selector!r}") from error
 
     async def past(self, status: SeenStatus, job: JobName | None) -> Past:  # noqa: ARG002 - the API server filters no jobs
         """See `Backend`."""
         try:
             return Past(entries=await past_events(self._server, self._namespace))
-        except RefusedError:
+        except api.RefusedError:
             status.unseen.append("decisions before the present ones: you may not list Events.")
             return Past()
-        except ApiError as error:
+        except api.ApiError as error:
             raise self._cli_error(error, "Events") from error
 
     async def subject(self, text: str) -> DrillSubject:
         """See `Backend`; a bare name means a node if there is one of that name, else a pod."""
         kind, slash, name = text.partition("/")
         if slash and kind not in set(SubjectKind):
-            raise CliUsageError(f"{text!r} is neither node/NAME nor pod/NAME.")
+            raise errors.CliUsageError(f"{text!r} is neither node/NAME nor pod/NAME.")
         if kind != SubjectKind.POD and (slash or await self._has_node(text)):
             return DrillSubject(kind=SubjectKind.NODE, name=name if slash else text)
         pod = name if kind == SubjectKind.POD else text
@@ -229,7 +214,7 @@ class ClusterBackend:
 
         resource = resources().get(kind_of(job))
         if resource is None:
-            raise CliUsageError(
+            raise errors.CliUsageError(
                 f"{job} was started by kubeai-run: ask the supervisor itself, with --address and --token-file."
             )
         annotations: dict[str, str | None] = dict.fromkeys(_ANNOTATIONS.values())
@@ -239,7 +224,7 @@ class ClusterBackend:
         try:
             found = await client.get(ObjectKey(namespace(job), bare_name(job)))
             await client.merge(found, {}, metadata={"annotations": annotations})
-        except ApiError as error:
+        except api.ApiError as error:
             what = f"{kind_of(job)}s in the namespace {namespace(job)}"
             raise self._cli_error(error, what, "get and patch") from error
 
@@ -279,9 +264,9 @@ class ClusterBackend:
     def _changing_node(self, node: DrillSubject) -> Iterator[ResourceClient[_DrainableNode]]:
         try:
             yield ResourceClient(self._server, NODES, lambda data: msgspec.json.decode(data, type=_DrainableNode))
-        except NotFoundError as error:
-            raise UnknownError(f"There is no node {node.name}.") from error
-        except ApiError as error:
+        except api.NotFoundError as error:
+            raise errors.UnknownError(f"There is no node {node.name}.") from error
+        except api.ApiError as error:
             raise self._cli_error(error, "nodes", "get and patch") from error
 
     async def _until_drained(self, node: DrillSubject, message: str | None) -> None:
@@ -304,12 +289,12 @@ class ClusterBackend:
             if await accepted():
                 return
             await asyncio.sleep(_POLL_SECONDS)
-        raise NotNowError(complaint)
+        raise errors.NotNowError(complaint)
 
     async def _active(self) -> list[ReclaimNotice]:
         try:
             records = (await self._notices.list()).objects
-        except ApiError as error:
+        except api.ApiError as error:
             raise self._cli_error(error, "ReclaimNotices") from error
         notices = [each.value for each in records if each.value is not None]
         return [each for each in notices if each.state is NoticeState.ACTIVE]
@@ -325,9 +310,11 @@ class ClusterBackend:
             space, _, name = subject.name.partition("/")
             pod = await self._one(self._pods, ObjectKey(space, name), "pod")
             if not pod.opted_in:
-                raise CliUsageError(f"The pod {subject.name} is not opted in: the supervisor would ignore the drill.")
+                raise errors.CliUsageError(
+                    f"The pod {subject.name} is not opted in: the supervisor would ignore the drill."
+                )
             if pod.deleted_at is not None:
-                raise CliUsageError(f"The pod {subject.name} is being deleted.")
+                raise errors.CliUsageError(f"The pod {subject.name} is being deleted.")
             uid = pod.metadata.uid
             regarding = {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": space, "uid": uid}
         key = ObjectKey(space, f"{regarding['name']}.drill-{secrets.token_hex(5)}")
@@ -345,46 +332,46 @@ class ClusterBackend:
         try:
             try:
                 await self._events.create(key, content, annotations=annotations)
-            except RefusedError:
+            except api.RefusedError:
                 renamed = {_CORE_NAMES.get(name, name): value for name, value in content.items()}
                 await self._core_events.create(key, renamed, annotations=annotations)
-        except ApiError as error:
+        except api.ApiError as error:
             raise self._cli_error(error, f"Events in the namespace {space}", "create") from error
         return uid
 
     async def _one(self, collection: ResourceClient[Any], key: ObjectKey, what: str) -> Any:
         try:
             found = await _get_or_list(collection, key)
-        except ApiError as error:
+        except api.ApiError as error:
             raise self._cli_error(error, f"{what}s", "get") from error
         if found is None:
             where = f" in the namespace {key.namespace}" if key.namespace else ""
-            raise UnknownError(f"There is no {what} {key.name}{where}.")
+            raise errors.UnknownError(f"There is no {what} {key.name}{where}.")
         return found
 
     async def _has_node(self, name: str) -> bool:
         try:
             return await _get_or_list(self._nodes, ObjectKey("", name)) is not None
-        except RefusedError:  # A user who may not see nodes means a pod.
+        except api.RefusedError:  # A user who may not see nodes means a pod.
             return False
-        except ApiError as error:
+        except api.ApiError as error:
             raise self._cli_error(error, "nodes", "get") from error
 
-    def _cli_error(self, error: ApiError, what: str, verb: str = "list") -> CliError:
+    def _cli_error(self, error: api.ApiError, what: str, verb: str = "list") -> errors.CliError:
         match error:
-            case NotFoundError():
-                return UnreachableError(
+            case api.NotFoundError():
+                return errors.UnreachableError(
                     f"This cluster has no {what}. Is the supervisor installed there, and is this the right cluster?"
                 )
-            case RefusedError():
+            case api.RefusedError():
                 elsewhere = "" if self._namespace or verb != "list" else " Or use --namespace to ask for one namespace."
-                return DeniedError(f"You may not {verb} {what}: {error}.{elsewhere}")
-            case UnreadableError():
-                return AnswerNotUnderstoodError(f"{error}: its version may differ from this command's.")
-            case ApiUnavailableError():
-                return UnreachableError(f"The API server does not answer: {error}.")
+                return errors.DeniedError(f"You may not {verb} {what}: {error}.{elsewhere}")
+            case api.UnreadableError():
+                return errors.AnswerNotUnderstoodError(f"{error}: its version may differ from this command's.")
+            case api.ApiUnavailableError():
+                return errors.UnreachableError(f"The API server does not answer: {error}.")
             case _:
-                return NotNowError(f"{error}. Try again.")
+                return errors.NotNowError(f"{error}. Try again.")
 
 
 async def _get_or_list(collection: ResourceClient[T], key: ObjectKey) -> T | None:
@@ -395,15 +382,15 @@ async def _get_or_list(collection: ResourceClient[T], key: ObjectKey) -> T | Non
     """
     try:
         return await collection.get(key)
-    except NotFoundError:
+    except api.NotFoundError:
         return None
-    except RefusedError as error:
+    except api.RefusedError as error:
         try:
             listed = await collection.list()
-        except RefusedError:
+        except api.RefusedError:
             raise error from None
     if unread := next((each for each in listed.unread if each.metadata.key == key), None):
-        raise UnreadableError(f"{key.name} does not decode: {unread.reason}")
+        raise api.UnreadableError(f"{key.name} does not decode: {unread.reason}")
     return next((each for each in listed.objects if each.metadata.key == key), None)
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from job_supervisor.cli import data_dir as standalone
-from job_supervisor.cli import drill, showing, steering
+from job_supervisor.cli import showing, steering
 from job_supervisor.cli.arguments import DATA_DIR, command_first, parser
 from job_supervisor.cli.backend import Backend
 from job_supervisor.cli.data_dir import default_directory, is_running
@@ -33,7 +33,7 @@ _VERBS: Mapping[str, Callable[[Backend, argparse.Namespace], Awaitable[CliExitCo
     "stop": steering.steer,
     "drain": steering.drain,
     "undrain": steering.undrain,
-    "simulate": drill.simulate,
+    "simulate": steering.simulate,
 }
 
 

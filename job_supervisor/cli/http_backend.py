@@ -12,16 +12,8 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from job_supervisor.cli import errors
 from job_supervisor.cli.backend import DrillSubject, Past, PastEntry, SeenStatus
-from job_supervisor.cli.errors import (
-    AnswerNotUnderstoodError,
-    CliError,
-    CliUsageError,
-    DeniedError,
-    NotNowError,
-    UnknownError,
-    UnreachableError,
-)
 from servicekit.address import is_loopback
 from servicekit.faults import connect_error_reason
 from servicekit.kubernetes.client import Resource
@@ -35,15 +27,15 @@ _NODE, _POD = "node/", "pod/"
 
 T = TypeVar("T")
 
-_BY_STATUS: Mapping[int, type[CliError]] = {
-    400: CliUsageError,
-    401: DeniedError,
-    403: DeniedError,
-    404: UnknownError,
-    405: AnswerNotUnderstoodError,
-    409: UnknownError,
-    429: NotNowError,
-    503: NotNowError,
+_BY_STATUS: Mapping[int, type[errors.CliError]] = {
+    400: errors.CliUsageError,
+    401: errors.DeniedError,
+    403: errors.DeniedError,
+    404: errors.UnknownError,
+    405: errors.AnswerNotUnderstoodError,
+    409: errors.UnknownError,
+    429: errors.NotNowError,
+    503: errors.NotNowError,
 }
 _HINTS = {
     "bad_token": "Create one with `elastic-job-supervisor token viewer` on the supervisor's machine.",
@@ -54,7 +46,7 @@ _HINTS = {
 }
 
 
-class UnknownCallError(AnswerNotUnderstoodError):
+class UnknownCallError(errors.AnswerNotUnderstoodError):
     """The supervisor does not know the call: it is older or newer than this command."""
 
 
@@ -99,13 +91,13 @@ class SupervisorAddress:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise CliUsageError(f"{self.url!r} is not an address: it must begin with http:// or https://.")
+            raise errors.CliUsageError(f"{self.url!r} is not an address: it must begin with http:// or https://.")
         try:
             url = URL(self.url)  # aiohttp connects to this; another parser might find another host.
         except ValueError as error:
-            raise CliUsageError(f"{self.url!r} is not an address: {error}.") from error
+            raise errors.CliUsageError(f"{self.url!r} is not an address: {error}.") from error
         if url.scheme == "http" and not is_loopback(url.host or ""):
-            raise CliUsageError("Only https:// is allowed beyond this machine, as every call carries the token.")
+            raise errors.CliUsageError("Only https:// is allowed beyond this machine, as every call carries the token.")
 
     def ssl_context(self) -> ssl.SSLContext:
         """The TLS context for a connection.
@@ -116,7 +108,7 @@ class SupervisorAddress:
         try:
             return ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
         except (OSError, ssl.SSLError) as error:
-            raise CliUsageError(f"{self.ca_file} contains no usable CA certificate: {error}") from error
+            raise errors.CliUsageError(f"{self.ca_file} contains no usable CA certificate: {error}") from error
 
 
 class HttpBackend:
@@ -150,7 +142,7 @@ class HttpBackend:
 
     async def labelled(self, selector: str) -> Container[JobName]:
         """See `Backend`; a supervisor's status has no labels."""
-        raise CliUsageError(
+        raise errors.CliUsageError(
             f"-l {selector}: labels are those of a cluster's objects, and a supervisor's address does not show them. "
             "Use --kubeconfig or --context."
         )
@@ -169,7 +161,9 @@ class HttpBackend:
     async def subject(self, text: str) -> DrillSubject:
         """See `Backend`; the supervisor checks later whether it knows an agent of that name."""
         if text.startswith(_POD):
-            raise CliUsageError("This supervisor knows nodes, by the name of their agent; pods need --kubeconfig.")
+            raise errors.CliUsageError(
+                "This supervisor knows nodes, by the name of their agent; pods need --kubeconfig."
+            )
         return DrillSubject(kind=SubjectKind.NODE, name=text.removeprefix(_NODE))
 
     async def begin(self, subject: DrillSubject, lead: float, by: str) -> None:  # noqa: ARG002 - the token says by whom
@@ -211,26 +205,26 @@ class HttpBackend:
             raise self._connection_error(error) from error
         return _decoded(data, kind)
 
-    def _connection_error(self, error: Exception) -> CliError:
+    def _connection_error(self, error: Exception) -> errors.CliError:
         url = self._address.url
         match error:
             case aiohttp.ClientConnectorCertificateError():
-                return AnswerNotUnderstoodError(
+                return errors.AnswerNotUnderstoodError(
                     f"The certificate of {url} is not trusted: {error.certificate_error}. Pass its CA with --ca-file, "
                     "and use an --address whose host is in the certificate."
                 )
             case aiohttp.ClientSSLError():
-                return AnswerNotUnderstoodError(f"{url} does not speak TLS. Is it http://?")
+                return errors.AnswerNotUnderstoodError(f"{url} does not speak TLS. Is it http://?")
             case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError() | aiohttp.ClientResponseError() if (
                 not isinstance(error, aiohttp.ClientConnectorError)
             ):
-                return UnreachableError(_unlike_http(url, error))
+                return errors.UnreachableError(_unlike_http(url, error))
             case TimeoutError():
-                return UnreachableError(f"No answer from {url} within {_PATIENCE_SECONDS:g} s.")
+                return errors.UnreachableError(f"No answer from {url} within {_PATIENCE_SECONDS:g} s.")
             case aiohttp.InvalidURL():
-                return CliUsageError(f"{url!r} is not an address.")
+                return errors.CliUsageError(f"{url!r} is not an address.")
             case _:
-                return UnreachableError(f"No supervisor answers at {url}: {connect_error_reason(error)}.")
+                return errors.UnreachableError(f"No supervisor answers at {url}: {connect_error_reason(error)}.")
 
 
 def _unlike_http(url: str, error: Exception) -> str:
@@ -266,16 +260,18 @@ def _one(parts: Sequence[JobView]) -> JobView:
     )
 
 
-def _refused(status: int, data: bytes) -> CliError:
+def _refused(status: int, data: bytes) -> errors.CliError:
     try:
         refusal = msgspec.json.decode(data, type=_Refusal)
     except msgspec.MsgspecError:
         refusal = _Refusal()
     if not refusal.error:
-        return AnswerNotUnderstoodError(
+        return errors.AnswerNotUnderstoodError(
             f"The server at that address is not a supervisor: it answered with status {status}."
         )
-    kind = UnknownCallError if refusal.error == "unknown_call" else _BY_STATUS.get(status, AnswerNotUnderstoodError)
+    kind = (
+        UnknownCallError if refusal.error == "unknown_call" else _BY_STATUS.get(status, errors.AnswerNotUnderstoodError)
+    )
     hint = _HINTS.get(refusal.error, "")
     return kind(f"The supervisor refused the request: {refusal.message}. {hint}".rstrip())
 
@@ -284,6 +280,6 @@ def _decoded(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        raise AnswerNotUnderstoodError(
+        raise errors.AnswerNotUnderstoodError(
             f"The answer of the supervisor is not understood: {error}. {_HINTS['unknown_call']}"
         ) from error

@@ -16,8 +16,7 @@ import msgspec
 
 from job_supervisor.cli.output import listed
 from job_supervisor.dev.options import ChildEnded, DevError, DevOptions, DevUsageError, instructions, options
-from job_supervisor.dev.processes import say
-from job_supervisor.dev.scene import LOOK_SECONDS, DevScene, DevWorkspace, SimulatedHost, claimed, opened
+from job_supervisor.dev.scene import LOOK_SECONDS, DevScene, DevWorkspace, SimulatedHost, claimed, opened, say
 from servicekit.commands import SysExit
 from supervisor.observability.views import AcknowledgementView, JobView
 

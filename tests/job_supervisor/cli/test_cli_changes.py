@@ -3,7 +3,7 @@
 from typing import Any
 
 from job_supervisor.cli.backend import SeenStatus
-from job_supervisor.cli.overview import changes
+from job_supervisor.cli.showing import changes
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.notice import NoticeState
 from supervisor.observability.views import AgentView, JobView, NoticeView

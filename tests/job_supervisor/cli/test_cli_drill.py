@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from job_supervisor.cli import drill
+from job_supervisor.cli import steering
 from job_supervisor.cli.backend import Backend, DrillSubject, SeenStatus
 from job_supervisor.cli.errors import UnreachableError
 from supervisor.domain.notice import NoticeState, SubjectKind
@@ -145,10 +145,10 @@ class _Away:
 
 
 async def test_a_supervisor_that_is_away_during_a_drill_is_missed_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drill, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(steering, "_POLL_SECONDS", 0)
     here, gone, said = SeenStatus(now=0.0, jobs=[], notices=[]), UnreachableError("No supervisor answers."), list[str]()
     backend = cast("Backend", _Away(gone, gone, here))
-    await drill.follow(backend, DrillSubject(kind=SubjectKind.NODE, name="n1"), here, said.append)
+    await steering.follow(backend, DrillSubject(kind=SubjectKind.NODE, name="n1"), here, said.append)
     assert [line.partition(" s  ")[2] for line in said] == [
         "No supervisor answers. Asking again; the drill ends by itself.",
         "The supervisor answers again.",
@@ -157,9 +157,9 @@ async def test_a_supervisor_that_is_away_during_a_drill_is_missed_aloud(monkeypa
 
 
 async def test_a_supervisor_that_stays_away_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drill, "_POLL_SECONDS", 0)
-    monkeypatch.setattr(drill, "_SETTLING_SECONDS", -1)
+    monkeypatch.setattr(steering, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(steering, "_SETTLING_SECONDS", -1)
     gone, here = UnreachableError("No supervisor answers."), SeenStatus(now=0.0, jobs=[], notices=[])
     backend, node = cast("Backend", _Away(gone)), DrillSubject(kind=SubjectKind.NODE, name="n1")
     with pytest.raises(UnreachableError):
-        await drill.follow(backend, node, here, list[str]().append)
+        await steering.follow(backend, node, here, list[str]().append)

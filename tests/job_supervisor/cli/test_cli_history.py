@@ -6,7 +6,7 @@ from typing import Any
 from job_supervisor.cli.backend import Past, PastEntry, SeenStatus
 from job_supervisor.cli.history import history_of, horizon
 from job_supervisor.cli.output import write
-from job_supervisor.cli.overview import nodes_of, nodes_table
+from job_supervisor.cli.showing import nodes_of, nodes_table
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.notice import NoticeState
 from supervisor.observability.views import (

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from job_supervisor.cli.backend import DrillSubject, SeenStatus
-from job_supervisor.cli.drill import consequences
 from job_supervisor.cli.explain import explain
 from job_supervisor.cli.output import age, duration, listed, printable, write
-from job_supervisor.cli.overview import overview
+from job_supervisor.cli.showing import overview
+from job_supervisor.cli.steering import consequences
 from supervisor.decide.ranks import RankCounts
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind

@@ -8,8 +8,7 @@ import pytest
 
 from job_supervisor.cli.data_dir import LOCK_FILE, default_directory, is_running
 from job_supervisor.dev.options import COMMAND, DevOptions, instructions
-from job_supervisor.dev.processes import DevProcess
-from job_supervisor.dev.scene import DevScene, claimed
+from job_supervisor.dev.scene import DevProcess, DevScene, claimed
 from supervisor.__main__ import main
 
 
