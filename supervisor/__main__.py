@@ -150,7 +150,7 @@ def _failpoint(text: str) -> failpoints.Trigger | None:
     from supervisor.jobs import registry  # noqa: PLC0415
 
     try:
-        return failpoints.parse(text, registry.failpoints())
+        return failpoints.parse(text, registry.FAILPOINTS)
     except ValueError as error:
         raise SettingsError(f"{PREFIX}FAILPOINT", str(error)) from error
 

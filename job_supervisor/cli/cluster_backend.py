@@ -210,9 +210,9 @@ class ClusterBackend:
     async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:
         """See `Backend`; annotates the object of the job, and None removes every request."""
         # Imported here: the kinds' code is not needed for anything else.
-        from supervisor.jobs.registry import resources  # noqa: PLC0415
+        from supervisor.jobs.registry import RESOURCES  # noqa: PLC0415
 
-        resource = resources().get(kind_of(job))
+        resource = RESOURCES.get(kind_of(job))
         if resource is None:
             raise errors.CliUsageError(
                 f"{job} was started by kubeai-run: ask the supervisor itself, with --address and --token-file."

@@ -126,9 +126,9 @@ async def placements_by_job(server: ApiServer, chosen: Selection) -> Placements:
         ApiError: See `ResourceClient.list`.
     """
     # Imported here: the kinds' code is not needed for anything else, and takes half a second to load.
-    from supervisor.jobs.registry import KINDS, pod_labels  # noqa: PLC0415
+    from supervisor.jobs.registry import KINDS, POD_LABELS  # noqa: PLC0415
 
-    labels = pod_labels()
+    labels = POD_LABELS
     pods = await ResourceClient(server, PODS, lambda data: pod_or_outline(data, labels), chosen).list("0")
     found = defaultdict[JobName, list[Pod]](list)
     for pod in pods.objects:
@@ -144,11 +144,11 @@ async def labelled(server: ApiServer, namespace: str, selector: str) -> frozense
         ApiError: See `ResourceClient.list`.
     """
     # Imported here, as above.
-    from supervisor.jobs.registry import resources  # noqa: PLC0415
+    from supervisor.jobs.registry import RESOURCES  # noqa: PLC0415
 
     found: set[JobName] = set()
     chosen = Selection(namespace=namespace, labels=selector)
-    for name, resource in resources().items():
+    for name, resource in RESOURCES.items():
         try:
             objects = (await ResourceClient(server, resource, named_object, chosen).list()).objects
         except NotFoundError:  # The cluster has no such operator.

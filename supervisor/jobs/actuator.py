@@ -15,20 +15,9 @@ from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, NotFoundError
 from servicekit.reconcile import KeyedWorkQueue
 from supervisor.cluster.objects import Pod
+from supervisor.domain import order
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import Phase, SupervisedJob
-from supervisor.domain.order import (
-    Action,
-    AddHosts,
-    DirectiveKind,
-    EndJob,
-    LeaveHosts,
-    RemoveHosts,
-    SetHostList,
-    StartRun,
-    StopProcesses,
-    SuspendRun,
-)
 from supervisor.jobs.cache import ClusterJobs
 from supervisor.jobs.kind import ActionProgress, JobActions, JobState
 from supervisor.jobs.pods import STOP_PORT, PodDirective, annotate, delete_pods, request_stop
@@ -44,11 +33,11 @@ _SETTLED_SECONDS = 5.0
 """A younger pod has replaced another one on a machine that is about to go. Deleting it would have it replaced there
 again, several times within the remaining two seconds, each time with another host list."""
 
-_ACTION_GROUPS: Mapping[str, tuple[type[Action], ...]] = {
+_ACTION_GROUPS: Mapping[str, tuple[type[order.Action], ...]] = {
     # Growth must not be requested for a job that is about to resume.
-    "run": (SuspendRun, EndJob, StartRun, AddHosts),
-    "hosts": (SetHostList, RemoveHosts),
-    "processes": (StopProcesses, LeaveHosts),
+    "run": (order.SuspendRun, order.EndJob, order.StartRun, order.AddHosts),
+    "hosts": (order.SetHostList, order.RemoveHosts),
+    "processes": (order.StopProcesses, order.LeaveHosts),
 }
 """Actions of one group are executed in order, groups concurrently: a launcher that does not answer must not delay a
 suspension."""
@@ -93,7 +82,7 @@ class _Outstanding:
     """A decision and its outstanding actions."""
 
     job: SupervisedJob
-    actions: Sequence[Action]
+    actions: Sequence[order.Action]
 
 
 class Actuator:
@@ -110,7 +99,7 @@ class Actuator:
         """Root task: executes the actions."""
         await self._queue.run()
 
-    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
+    async def carry_out(self, job: SupervisedJob, actions: Sequence[order.Action]) -> bool:
         """Enqueues actions without waiting for them: a slow launcher of one job must not delay other jobs.
 
         Actions that do not fit the present pods of the job are skipped until they are requested again.
@@ -124,14 +113,16 @@ class Actuator:
         return not actions
 
     async def _reconcile(self, key: _Key) -> float | None:
+        """Executes the actions of a job until they need no repetition; returns the seconds until the next one."""
         outstanding = self._outstanding[key]
         seconds = await self._carry_out(outstanding.job, outstanding.actions)
         if seconds is None and self._outstanding[key] is outstanding:
+            # They are in place, or cannot be any more.
             del self._outstanding[key]
         return seconds
 
-    async def _carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> float | None:
-        """Executes actions while the job exists and the decision is valid; returns the seconds until a repetition."""
+    async def _carry_out(self, job: SupervisedJob, actions: Sequence[order.Action]) -> float | None:
+        """Executes actions while the job exists and the decision is valid."""
         stored, kind = self._deps.store.snapshot().jobs.get(job.name), self._deps.jobs.of(job.name)
         state = self._deps.jobs.state(job.name)
         if kind is None or stored is None or state is None or decided_since(job, stored) or stored.over:
@@ -152,34 +143,34 @@ class Actuator:
         return min((seconds for seconds in waits if seconds is not None), default=None)
 
     async def _do(
-        self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: Action
+        self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: order.Action
     ) -> float | None:
         """Executes one action; returns the seconds until it must be repeated, None: only when it is requested again."""
         # The run that goes on is the decided one; a later one gets a decision of its own.
         runs = bool(state.run_id) and state.run_id == job.observed.instance
         progress: ActionProgress | None = None
         match action:
-            case SuspendRun():
+            case order.SuspendRun():
                 progress = await actions.suspend(state)
-            case StartRun():
+            case order.StartRun():
                 progress = await actions.resume(state, len(job.decision.hosts), job.spec.requested_workers)
-            case EndJob(result):
+            case order.EndJob(result):
                 await actions.end(state, result)
-            case SetHostList() if runs and job.decision.phase is not Phase.RESUMING:
+            case order.SetHostList() if runs and job.decision.phase is not Phase.RESUMING:
                 progress = await actions.exclude(state, job.decision.exclusions)
-            case AddHosts(run, workers, number, until) if runs and run == job.observed.run:
+            case order.AddHosts(run, workers, number, until) if runs and run == job.observed.run:
                 # A growth is requested until another decision is made: the controller may be busy.
                 if (left := until - self._deps.clock.now()) > 0:
                     await actions.grow(state, workers, number, left)
                     return _RETRY_SECONDS
-            case RemoveHosts(run, hosts) if runs and run == job.observed.run:
+            case order.RemoveHosts(run, hosts) if runs and run == job.observed.run:
                 return await self._remove(state, hosts)
-            case LeaveHosts(run, hosts) if run == job.observed.run:
+            case order.LeaveHosts(run, hosts) if run == job.observed.run:
                 generation, reason = job.decision.excluded_at, job.decision.reason
-                directive = PodDirective(run=run, generation=generation, kind=DirectiveKind.LEAVE, reason=reason)
+                directive = PodDirective(run=run, generation=generation, kind=order.DirectiveKind.LEAVE, reason=reason)
                 silent = [pod for pod in self._without_stream(state, job) if pod.host in hosts]
                 return None if await self._annotate(silent, directive) else _RETRY_SECONDS
-            case StopProcesses():
+            case order.StopProcesses():
                 return await self._stop(state, job)
         if progress is None:
             return None
@@ -189,13 +180,10 @@ class Actuator:
 
     async def _remove(self, state: JobState[Any], hosts: Collection[Host]) -> float | None:
         """Deletes the pods of excluded hosts whose nodes will be gone in a moment."""
-
-        def age(pod: Pod) -> float:
-            made = pod.metadata.creation_timestamp
-            return _SETTLED_SECONDS if made is None else self._deps.cluster_now() - nearest_seconds(made)
-
         leaving = [pod for pod in state.workers if pod.host in hosts and pod.deleted_at is None and not pod.over]
-        settled = [pod for pod in leaving if age(pod) >= _SETTLED_SECONDS]
+        made = [(pod, pod.metadata.creation_timestamp) for pod in leaving]
+        latest = self._deps.cluster_now() - _SETTLED_SECONDS
+        settled = [pod for pod, at in made if at is None or nearest_seconds(at) <= latest]
         await delete_pods(self._deps.pods, settled)
         return _RETRY_SECONDS if len(settled) < len(leaving) else None
 
@@ -205,7 +193,7 @@ class Actuator:
         if stop is None:
             return None
         directive = PodDirective(
-            run=stop.run, generation=stop.generation, kind=DirectiveKind.STOP, reason=job.decision.reason
+            run=stop.run, generation=stop.generation, kind=order.DirectiveKind.STOP, reason=job.decision.reason
         )
         addresses = [pod.ip for pod in silent if pod.ip]
         async with asyncio.TaskGroup() as group:

@@ -69,10 +69,12 @@ class JobCache(Generic[J]):
     ) -> None:
         self.kind = kind
         self.client = ResourceClient(server, kind.resource, kind.decode, Selection(namespace=namespace))
-        self._cache: Cache[J] = Cache(kind.resource.plural, self._job_moved, bulkhead)
+        cache: Cache[J] = Cache(kind.resource.plural, self._job_moved, bulkhead)
+        # Records the API server's answer to a write, before the watch delivers it.
+        self.wrote: Callable[[J], None] = cache.record_write
         self.reflector = Reflector(
             self.client,
-            self._cache,
+            cache,
             clock,
             optional=True,
             undefined_seconds=undefined_seconds,
@@ -128,10 +130,6 @@ class JobCache(Generic[J]):
         for listener in self._listeners:
             with self._bulkhead.guard("watch", listener.__qualname__, retried=False):
                 listener(names)
-
-    def wrote(self, job: J) -> None:
-        """Records the API server's answer to a write, before the watch delivers it."""
-        self._cache.record_write(job)
 
     def placements(self, name: JobName) -> Mapping[Host, Placement]:
         """The placements of the job's workers and launcher; the same object until they change."""

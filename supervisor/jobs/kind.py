@@ -25,7 +25,7 @@ RootTasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
+class CommonJobSpec:
     """The part of a job's spec that the supervisor reads of every kind.
 
     Attributes:
@@ -59,7 +59,7 @@ class JobObject:
     elsewhere: bool = False
     suspended: bool = False
     resource_request: ResourceRequest | None = None
-    spec: JobSpec | None = None
+    spec: CommonJobSpec | None = None
 
     @property
     def waiting_since(self) -> datetime | None:
@@ -78,7 +78,7 @@ class JobObject:
 J = TypeVar("J", bound=JobObject)
 
 
-class PodRole(StrEnum):
+class JobPodRole(StrEnum):
     """The role of a pod in its job."""
 
     LAUNCHER = "launcher"
@@ -128,8 +128,8 @@ class JobState(Generic[J]):
             made = pod.metadata.creation_timestamp
             return not pod.over, 0.0 if made is None else nearest_seconds(made)
 
-        launchers = [pod for pod in pods if kind.role(pod.labels) is PodRole.LAUNCHER]
-        workers = [pod for pod in pods if kind.role(pod.labels) is PodRole.WORKER]
+        launchers = [pod for pod in pods if kind.role(pod.labels) is JobPodRole.LAUNCHER]
+        workers = [pod for pod in pods if kind.role(pod.labels) is JobPodRole.WORKER]
         launcher = max(launchers, key=turn, default=None)
         launched = launcher.metadata.uid if launcher is not None and launcher.running else ""
         return cls(name, job, pods, launcher=launcher, workers=workers, run_id=job.run_id or launched)
@@ -287,7 +287,7 @@ class JobKind(Generic[J]):
     rights: tuple[Right, ...]
     pod_labels: frozenset[str]
     decode: Callable[[bytes | msgspec.Raw], J]
-    role: Callable[[Mapping[str, str]], PodRole | None]
+    role: Callable[[Mapping[str, str]], JobPodRole | None]
     reference: Callable[[Pod], JobReference | None]
     observe: Callable[[JobState[J], SupervisedJob | None, float], SupervisedJob | None]
     actions: Callable[[KindContext[J]], JobActions[J]]
@@ -301,16 +301,12 @@ AnyKind = JobKind[Any]
 """A kind with any type of job objects."""
 
 
-def owned_by(name: str, resource: Resource) -> Callable[[Pod], JobReference | None]:
-    """Returns the `reference` of a kind whose jobs own their pods.
+def owned_by(pod: Pod, *, name: str, resource: Resource) -> JobReference | None:
+    """The `reference` of a kind, of this name and resource, whose jobs own their pods.
 
     The owner alone counts: a job of the same name in another namespace has pods with the same labels.
     """
-
-    def reference(pod: Pod) -> JobReference | None:
-        owner = pod.owner
-        if owner is None or not owner.is_of(resource.group, resource.kind):
-            return None
-        return JobReference(cluster_job(pod.metadata.namespace, name, owner.name), owner.uid)
-
-    return reference
+    owner = pod.owner
+    if owner is None or not owner.is_of(resource.group, resource.kind):
+        return None
+    return JobReference(cluster_job(pod.metadata.namespace, name, owner.name), owner.uid)

@@ -35,7 +35,7 @@ from supervisor.domain.job import (
     UserRequest,
 )
 from supervisor.jobs.annotated import mistyped_opt_in, with_annotations
-from supervisor.jobs.kind import J, JobSpec, JobState
+from supervisor.jobs.kind import CommonJobSpec, J, JobState
 
 STATUS_OF: Mapping[Result, str] = {Result.TIMED_OUT: TIMEOUT, Result.TERMINATED: STOPPED_BY_REQUEST}
 """The marks of jobs that the supervisor has ended; a person may take them up again."""
@@ -56,7 +56,7 @@ _NAME_WITH_ROOM = 150
 
 _SOMEBODY = "Somebody"
 
-S = TypeVar("S", bound=JobSpec)
+S = TypeVar("S", bound=CommonJobSpec)
 
 
 class JobObservation(ABC, Generic[J, S]):

@@ -74,16 +74,14 @@ class PodDirective:
     kind: DirectiveKind
     reason: str
 
-    def __str__(self) -> str:
-        return f"{self.run} {self.generation} {self.kind} {self.reason}"
-
 
 async def annotate(client: ResourceClient[Pod], pods: Collection[Pod], directive: PodDirective) -> str:
     """Sets a directive as an annotation of these pods; returns the first failure, empty if there is none.
 
     It does not raise: the annotation is a second path for processes without a stream.
     """
-    annotation = {DIRECTIVE: str(directive)}
+    text = f"{directive.run} {directive.generation} {directive.kind} {directive.reason}"
+    annotation = {DIRECTIVE: text}
     changes = [(pod, {"annotations": annotation}) for pod in pods if not pod.annotations.items() >= annotation.items()]
     failures = await write_metadata(client, changes)
     return next((f"{pod.key.name}: {error}" for pod, error in failures), "")

@@ -31,22 +31,19 @@ KINDS: tuple[AnyKind, ...] = (
     BATCHJOB,
 )
 
+POD_LABELS = frozenset(label for kind in KINDS for label in kind.pod_labels)
+"""The labels of pods that the kinds need."""
+
+ANNOTATIONS = frozenset(name for kind in KINDS for name in kind.annotations)
+"""The annotations with our prefix that only jobs of some kinds have."""
+
+RESOURCES: Mapping[str, Resource] = {kind.name: kind.resource for kind in KINDS}
+"""The API resource of each kind, by the kind's name."""
+
+FAILPOINTS: tuple[StrEnum, ...] = (*At, *(point for kind in KINDS for point in kind.failpoints))
+"""Every failpoint of the supervisor."""
+
 OwnerOf = Callable[[JobReference], JobReference]
-
-
-def pod_labels() -> frozenset[str]:
-    """The labels of pods that the kinds need."""
-    return frozenset(label for kind in KINDS for label in kind.pod_labels)
-
-
-def annotations() -> frozenset[str]:
-    """The annotations with our prefix that only jobs of some kinds have."""
-    return frozenset(name for kind in KINDS for name in kind.annotations)
-
-
-def resources() -> Mapping[str, Resource]:
-    """The API resource of each kind, by the kind's name."""
-    return {kind.name: kind.resource for kind in KINDS}
 
 
 def owning_job(namespace: str, owner: Owner | None) -> JobName | None:
@@ -73,8 +70,3 @@ def process_of(pod: Pod | None, owner_of: OwnerOf = lambda job: job) -> ProcessP
     """The training process of a pod that a job owns; None for other pods. Its run is None: the job knows it."""
     job = None if pod is None else job_of(pod, owner_of)
     return None if pod is None or job is None else ProcessPrincipal(job.name, job.uid, run=None, host=pod.host)
-
-
-def failpoints() -> tuple[StrEnum, ...]:
-    """Every failpoint of the supervisor."""
-    return (*At, *(point for kind in KINDS for point in kind.failpoints))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from supervisor.cluster.annotations import ADDRESS, CA, DISCOVERY_SCRIPT, EXCLUDED, opts_in
-from supervisor.jobs.kind import HostDiscovery, PodRole
+from supervisor.jobs.kind import HostDiscovery, JobPodRole
 from supervisor.jobs.registry import KINDS
 from supervisor.webhook.pods import DIRECTORY, MIRROR, VOLUME, NewPod, Term
 
@@ -94,7 +94,7 @@ def _identity(pod: NewPod, injection: PodInjection) -> PodMutation:
     obstacles = {container_path.path: container_path.container.obstacle() for container_path in pod.containers}
     warnings = [obstacle for obstacle in obstacles.values() if obstacle is not None]
     # The host discovery of the pod, if it is a launcher of a kind that has one.
-    launched = (kind.discovery for kind in KINDS if kind.role(pod.metadata.labels or {}) is PodRole.LAUNCHER)
+    launched = (kind.discovery for kind in KINDS if kind.role(pod.metadata.labels or {}) is JobPodRole.LAUNCHER)
     discovery = next((each for each in launched if each is not None), None)
     if discovery is not None and volume is not None and not volume.shown >= {discovery.file, _EXCLUSIONS}:
         discovery = None  # The volume was written by hand: a file that it lacks cannot be mounted.

@@ -35,7 +35,7 @@ from supervisor.jobs.kind import Admission, ClusterContext, JobState
 from supervisor.jobs.queues.kubequeue import admission
 from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies, BoostPolicy
 from supervisor.jobs.queues.kueue.workloads import WORKLOADS, Workloads
-from supervisor.jobs.registry import KINDS, pod_labels, process_of
+from supervisor.jobs.registry import KINDS, POD_LABELS, process_of
 from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
 from supervisor.settings import Settings
 from supervisor.store.interface import Store, StoreError
@@ -79,7 +79,7 @@ class WatchedCluster:
     def __init__(self, server: ApiServer, time: ClusterClock, on: ClusterDependencies) -> None:
         self.server, self.time, self._on = server, time, on
         settings, clock, bulkhead = on.settings, on.clock, on.bulkhead
-        self.view = ClusterView(server, pod_labels(), clock, on.on_change, bulkhead)
+        self.view = ClusterView(server, POD_LABELS, clock, on.on_change, bulkhead)
         self._events = ClusterEvents(server, settings.event_leads, clock, bulkhead)
         # Separate from the other Events: drills are another source.
         self._drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock, bulkhead)

@@ -14,7 +14,7 @@ from servicekit.kubernetes.server import ApiServer, always
 from servicekit.lifecycle import run_tasks
 from servicekit.reconcile import Notifier
 from servicekit.tls import ServerCertificate
-from supervisor.jobs.registry import resources
+from supervisor.jobs.registry import RESOURCES
 from supervisor.leadership import elected
 from supervisor.leadership.elected import ElectedLeadership
 from supervisor.leadership.interface import AlwaysLeader, Leadership
@@ -77,7 +77,7 @@ class SupervisorReplica:
                     kubeconfig=kubeconfig,
                     namespace=settings.namespace,
                     timeout_seconds=settings.store_timeout_seconds,
-                    kinds=resources(),
+                    kinds=RESOURCES,
                     may_write=guard.may_write,
                 ),
                 clock,

@@ -41,8 +41,8 @@ from supervisor.jobs.jobset.kind import JOBSET
 from supervisor.jobs.kind import AnyKind, JobState
 from supervisor.jobs.observation import with_request
 from supervisor.jobs.pytorchjob.kind import PYTORCHJOB
-from supervisor.jobs.queues.kueue.workloads import Workload
-from supervisor.jobs.registry import KINDS, job_of, pod_labels, process_of, resources
+from supervisor.jobs.queues.kueue.workloads import read_workload
+from supervisor.jobs.registry import KINDS, POD_LABELS, RESOURCES, job_of, process_of
 from supervisor.jobs.trainingjob.kind import TRAININGJOB, host_lists
 from supervisor.jobs.trainingjob.scaleouts import growable
 from supervisor.store.codec import JobCodec, NoticeCodec, read_job, read_notice
@@ -68,7 +68,7 @@ from tests.testkit.yaml_text import document
 
 ROOT = Path(__file__).parent.parent.parent
 POLICY = Policy()
-JOBS = JobCodec("home", lambda: NOW, resources())
+JOBS = JobCodec("home", lambda: NOW, RESOURCES)
 NOTICES = NoticeCodec()
 LEAD = 120.0
 REFUSED = (msgspec.MsgspecError, ValueError)
@@ -93,7 +93,7 @@ def read_pods(pods: Iterable[bytes]) -> list[Pod]:
     found = []
     for data in pods:
         try:
-            found.append(pod_or_outline(data, pod_labels()))
+            found.append(pod_or_outline(data, POD_LABELS))
         except REFUSED:
             continue
     return found
@@ -359,7 +359,7 @@ def test_an_odd_workload_is_admitted_or_refused() -> None:
     for place, value, workload in each_odd(honest):
         with faults.of(place, value):
             try:
-                read = msgspec.json.decode(as_json(workload), type=Workload)
+                read = read_workload(as_json(workload))
             except REFUSED:
                 continue
             assert isinstance(read.admission.held, str)

@@ -21,7 +21,7 @@ from supervisor.check.job import (
 from supervisor.check.manifests import mapping, number, text, training_jobs
 from supervisor.cluster.annotations import MANAGED, opts_in, opts_out, ours
 from supervisor.jobs.annotated import misreadings
-from supervisor.jobs.registry import annotations
+from supervisor.jobs.registry import ANNOTATIONS
 
 
 @rule("kind-not-supervised", FindingSeverity.WARNING, "a job that the supervisor does not look after")
@@ -56,7 +56,7 @@ def not_opted_in(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
 @rule("annotation-ignored", FindingSeverity.WARNING, "an annotation that is misspelt, or whose value is not understood")
 def annotation_ignored(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
     found = [ours(each) for each in (job.annotations, *(role.annotations for role in job.roles))]
-    for wrong in misreadings(found, annotations()):
+    for wrong in misreadings(found, ANNOTATIONS):
         yield JobProblem("metadata.annotations", str(wrong), "Correct or remove it.")
 
 

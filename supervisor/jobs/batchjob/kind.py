@@ -1,6 +1,7 @@
 """Indexed Jobs of Kubernetes as a kind of job."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
@@ -12,7 +13,7 @@ from supervisor.jobs.kind import JobKind, KindContext, Right, owned_by
 from supervisor.jobs.manifest import JobBody, PodTemplate, StartedStatus, decoded
 from supervisor.jobs.observation import refusal
 from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger, only_logs_left
-from supervisor.jobs.replicated.kind import ReplicatedRules, worker_label
+from supervisor.jobs.replicated.kind import ReplicatedRules, labelled_worker
 from supervisor.jobs.replicated.objects import (
     JobCondition,
     ReplicatedJob,
@@ -123,8 +124,8 @@ BATCHJOB = JobKind(
     ),
     pod_labels=frozenset({_INDEX}),
     decode=read_batch_job,
-    role=worker_label(_INDEX),
-    reference=owned_by("batchjob", _JOBS),
+    role=partial(labelled_worker, label=_INDEX),
+    reference=partial(owned_by, name="batchjob", resource=_JOBS),
     observe=_RULES.observe,
     actions=_actions,
 )

@@ -1,7 +1,7 @@
 """JobSets of Kubernetes as a kind of job: Jobs that are one run. Kinds whose controllers make JobSets build on it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +19,7 @@ from supervisor.jobs.kind import JobKind, JobReference, JobState, KindContext
 from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded
 from supervisor.jobs.observation import refusal
 from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger, only_logs_left
-from supervisor.jobs.replicated.kind import ReplicatedRules, worker_label
+from supervisor.jobs.replicated.kind import ReplicatedRules, labelled_worker
 from supervisor.jobs.replicated.objects import (
     JobCondition,
     ReplicatedJob,
@@ -32,7 +32,7 @@ _JOBSETS = Resource(group="jobset.x-k8s.io", version="v1alpha2", kind="JobSet", 
 _NAME = "jobset.sigs.k8s.io/jobset-name"
 _UID = "jobset.sigs.k8s.io/jobset-uid"
 JOBSET_LABELS = frozenset({_NAME, _UID})
-jobset_role = worker_label(_NAME)
+jobset_role = partial(labelled_worker, label=_NAME)
 _CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
 _JOBS = ("batch", "Job")
 _INDEXED = "Indexed"
@@ -75,10 +75,6 @@ class _ReplicatedJobBody(Body, frozen=True):
     template: _JobTemplate
     replicas: int = 1
     depends_on: tuple[_Dependency, ...] | None = ()
-
-    @property
-    def pods(self) -> int:
-        return self.replicas * (self.template.spec.parallelism or 0)
 
 
 class _JobSetSpec(Body, frozen=True):
@@ -133,11 +129,12 @@ def _asked(body: _JobSetSpec) -> tuple[ReplicatedSpec | None, ResourceRequest | 
         is_run = of_one.completion_mode == _INDEXED and of_one.parallelism == of_one.completions
         if not is_run or job.replicas < 0 or (of_one.parallelism or 0) < 0:
             return None, None
-    if not any(job.pods for job in jobs):
+    pods = [job.replicas * (job.template.spec.parallelism or 0) for job in jobs]
+    if not any(pods):
         return None, None
     # A role for each replicated job and not for each of its Jobs: a JobSet may have a million of these.
-    sizes = {job.name: job.pods for job in jobs}
-    why, largest = refusal([job.pods for job in jobs]), max(jobs, key=lambda job: job.pods).name
+    sizes = {job.name: size for job, size in zip(jobs, pods, strict=True)}
+    why, largest = refusal(pods), jobs[pods.index(max(pods))].name
     try:
         demands = {} if why else {job.name: job.template.spec.template.demand() for job in jobs}
     except (msgspec.MsgspecError, ValueError):
@@ -170,19 +167,15 @@ def observe_jobset(state: JobState[S], known: SupervisedJob | None, now: float) 
     return _RULES.observe(replace(state, workers=workers), known, now)
 
 
-def labelled(name: str, uid_label: str = "") -> Callable[[Pod], JobReference | None]:
-    """Returns the `reference` of a kind to whose jobs the pods of their JobSets belong, by their labels.
+def labelled(pod: Pod, *, kind: str, uid_label: str = "") -> JobReference | None:
+    """The `reference` of a kind to whose jobs the pods of their JobSets belong, by their labels.
 
     The owner of such a pod is a Job, whose name begins with the JobSet's. The labels tell the uid of the JobSet alone.
     """
-
-    def reference(pod: Pod) -> JobReference | None:
-        owner, job = pod.owner, pod.labels.get(_NAME)
-        if owner is None or not job or not owner.is_of(*_JOBS) or not owner.name.startswith(f"{job}-"):
-            return None
-        return JobReference(cluster_job(pod.metadata.namespace, name, job), pod.labels.get(uid_label, ""))
-
-    return reference
+    owner, job = pod.owner, pod.labels.get(_NAME)
+    if owner is None or not job or not owner.is_of(*_JOBS) or not owner.name.startswith(f"{job}-"):
+        return None
+    return JobReference(cluster_job(pod.metadata.namespace, kind, job), pod.labels.get(uid_label, ""))
 
 
 def jobset_actions(context: KindContext[S]) -> ReplicatedJobActions[S]:
@@ -198,7 +191,7 @@ JOBSET = JobKind(
     pod_labels=JOBSET_LABELS,
     decode=read_jobset,
     role=jobset_role,
-    reference=labelled("jobset", _UID),
+    reference=partial(labelled, kind="jobset", uid_label=_UID),
     observe=observe_jobset,
     actions=jobset_actions,
 )

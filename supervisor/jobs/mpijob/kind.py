@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 import msgspec
 
@@ -17,9 +18,18 @@ from supervisor.cluster.podspec import Body
 from supervisor.decide.grant import least_to_start
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, cluster_job
-from supervisor.domain.job import Capability, Framework, Observed, Spec, SupervisedJob
+from supervisor.domain.job import Capability, Framework, Observed, Spec
 from supervisor.jobs.annotated import asked_count
-from supervisor.jobs.kind import ActionProgress, JobKind, JobReference, JobState, KindContext, PodRole, Right, owned_by
+from supervisor.jobs.kind import (
+    ActionProgress,
+    JobKind,
+    JobPodRole,
+    JobReference,
+    JobState,
+    KindContext,
+    Right,
+    owned_by,
+)
 from supervisor.jobs.manifest import JobBody, RoleReplicas, RunPolicy, StartedStatus, decoded
 from supervisor.jobs.observation import SUSPENSION, observed_launcher, refusal
 from supervisor.jobs.pods import delete_pods, write_metadata
@@ -192,7 +202,7 @@ class MpiJobActions(ReplicatedJobActions[MpiJob]):
     """Implements `JobActions`."""
 
     def __init__(self, context: KindContext[MpiJob]) -> None:
-        size = resized_role(SHAPE)
+        size = partial(resized_role, field=SHAPE.replicas)
         writer = SpecMerger(context=context, size=size, policy="runPolicy", before_start=self._clear_start)
         super().__init__(context, writer, _released)
         self._config_maps = ResourceClient(
@@ -207,7 +217,7 @@ class MpiJobActions(ReplicatedJobActions[MpiJob]):
         launcher, client = state.launcher, self.context.cluster.pods
         if launcher is None:
             return ActionProgress.PENDING
-        roles = [(pod, EXCLUDED if pod.host in hosts else str(PodRole.WORKER)) for pod in state.workers]
+        roles = [(pod, EXCLUDED if pod.host in hosts else str(JobPodRole.WORKER)) for pod in state.workers]
         labels = [(pod, {"labels": {ROLE: role}}) for pod, role in roles if pod.labels.get(ROLE) != role]
         for _, error in await write_metadata(client, labels):
             raise error
@@ -255,19 +265,16 @@ class MpiJobActions(ReplicatedJobActions[MpiJob]):
         return wanted <= listed and not any(host in listed for host in hosts)
 
 
-def _role(labels: Mapping[str, str]) -> PodRole | None:
+def _role(labels: Mapping[str, str]) -> JobPodRole | None:
     """Reads the role of a pod from its label, which has another value on a worker that is excluded."""
     found = labels.get(ROLE)
     if found == EXCLUDED:
-        return PodRole.WORKER
-    return PodRole(found) if found in (PodRole.LAUNCHER, PodRole.WORKER) else None
-
-
-_owned = owned_by(_NAME, MPI_JOBS)
+        return JobPodRole.WORKER
+    return JobPodRole(found) if found in (JobPodRole.LAUNCHER, JobPodRole.WORKER) else None
 
 
 def _reference(pod: Pod) -> JobReference | None:
-    """By its owner, or for a launcher, which a Job of the operator's owns, by its label."""
+    """Finds the job of a pod by its owner, or of a launcher, which a Job of the operator's owns, by its label."""
     owner, job = pod.owner, pod.labels.get(_JOB_NAME)
     is_launcher = (
         owner is not None
@@ -277,19 +284,17 @@ def _reference(pod: Pod) -> JobReference | None:
     )
     if job and is_launcher:
         return JobReference(cluster_job(pod.metadata.namespace, _NAME, job))
-    return _owned(pod)
+    return owned_by(pod, name=_NAME, resource=MPI_JOBS)
 
 
 def _bounds(job: MpiJob, asked: ReplicatedSpec) -> SizeBounds:
+    """A launcher that reads its list of hosts once needs all of them."""
     annotations = [job.annotations, *asked.annotations]
     return SizeBounds(
         least=asked_count(annotations, MIN_WORKERS) if asked.discovers_hosts else None,
         most=asked_count(annotations, MAX_WORKERS),
         capabilities=frozenset({Capability.GROWS, Capability.REPLACES_HOSTS}),
     )
-
-
-_RULES: ReplicatedRules[MpiJob] = ReplicatedRules(framework=Framework.HOROVOD, bounds=_bounds)
 
 
 class MpiJobObservation(ReplicatedObservation[MpiJob]):
@@ -299,6 +304,7 @@ class MpiJobObservation(ReplicatedObservation[MpiJob]):
 
     def spec(self) -> Spec:
         spec, launcher = super().spec(), self.state.launcher
+        # A fixed number of processes in the command needs that many workers.
         return replace(
             spec,
             launcher_host=None if launcher is None else launcher.host,
@@ -327,10 +333,9 @@ class MpiJobObservation(ReplicatedObservation[MpiJob]):
         )
 
 
-def _observe(state: JobState[MpiJob], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-    asked = state.job.spec
-    return None if asked is None else MpiJobObservation(state, asked, known, now, _RULES).supervised()
-
+_RULES: ReplicatedRules[MpiJob] = ReplicatedRules(
+    framework=Framework.HOROVOD, bounds=_bounds, observation=MpiJobObservation
+)
 
 MPIJOB = JobKind(
     name=_NAME,
@@ -360,6 +365,6 @@ MPIJOB = JobKind(
     decode=read_mpi_job,
     role=_role,
     reference=_reference,
-    observe=_observe,
+    observe=_RULES.observe,
     actions=MpiJobActions,
 )

@@ -1,1 +1,1 @@
-"""Kinds whose jobs are replicas by role, without a launcher, which a field of their spec suspends."""
+"""Kinds whose jobs are replicas by role, which their spec suspends."""

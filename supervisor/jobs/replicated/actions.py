@@ -141,6 +141,7 @@ class ReplicatedJobActions(Generic[R]):
         job, asked = state.job, state.job.spec
         if asked is None or job.suspended or not asked.discovers_hosts or REQUESTED not in job.annotations:
             return 0
+        # The workers of the last request have to run before others are requested.
         if len(state.workers) != asked.replicas or not all(pod.running for pod in state.workers):
             return 0
         return requested_workers(job.annotations, asked.replicas) - asked.replicas

@@ -1,6 +1,6 @@
 """Observes jobs of replicas, and builds those kinds whose jobs have a run policy and replicas by role. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic
@@ -12,7 +12,7 @@ from supervisor.cluster.objects import PodPhase
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Capability, Framework, Observed, Phase, Result, Spec, SupervisedJob
 from supervisor.jobs.annotated import asked_count
-from supervisor.jobs.kind import JobKind, JobState, KindContext, PodRole, owned_by
+from supervisor.jobs.kind import JobKind, JobPodRole, JobState, KindContext, owned_by
 from supervisor.jobs.observation import STATUS_OF, JobObservation, marked_result, observed_run
 from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger
 from supervisor.jobs.replicated.objects import (
@@ -59,13 +59,16 @@ def pod_host(job: str, role: str, index: int) -> Host:
     return Host(f"{job}-{role.lower()}-{index}")
 
 
-def worker_label(label: str) -> Callable[[Mapping[str, str]], PodRole | None]:
-    """Returns the `role` of a kind where all pods with this label are workers: the run needs each of them."""
+def labelled_worker(labels: Mapping[str, str], *, label: str, values: Collection[str] = ()) -> JobPodRole | None:
+    """The `role` of a kind where all pods with this label are workers: the run needs each of them.
 
-    def role(labels: Mapping[str, str]) -> PodRole | None:
-        return PodRole.WORKER if labels.get(label) else None
-
-    return role
+    Args:
+        labels: The labels of a pod.
+        label: The label.
+        values: The values that it may have; any but the empty one, if there are none.
+    """
+    found = labels.get(label)
+    return JobPodRole.WORKER if found and (not values or found in values) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +80,22 @@ class ReplicatedRules(Generic[R]):
         bounds: Reads the bounds of a job.
         host: Returns the host that a pod will be: by the name of its job, its role and its number in the role.
         own: The annotations of the kind.
+        observation: Observes one job; None for a `ReplicatedObservation`.
     """
 
     framework: Framework = Framework.TORCHRUN
     bounds: Callable[[R, ReplicatedSpec], SizeBounds] = annotated_bounds
     host: Callable[[str, str, int], Host] = pod_host
     own: frozenset[str] = frozenset()
+    observation: "type[ReplicatedObservation[R]] | None" = None
 
     def observe(self, state: JobState[R], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
         """See `supervisor.jobs.kind.JobKind.observe`."""
         asked = state.job.spec
-        return None if asked is None else ReplicatedObservation(state, asked, known, now, self).supervised()
+        if asked is None:
+            return None
+        observation = ReplicatedObservation[R] if self.observation is None else self.observation
+        return observation(state, asked, known, now, self).supervised()
 
 
 class ReplicatedObservation(JobObservation[R, ReplicatedSpec]):
@@ -179,14 +187,10 @@ class ReplicatedObservation(JobObservation[R, ReplicatedSpec]):
         return known.decision.phase is Phase.SUSPENDED and in_place
 
 
-def resized_role(shape: ReplicaShape) -> Callable[[ReplicatedSpec, int], Mapping[str, object]]:
-    """Returns the `size` of a `SpecMerger` for jobs of this shape: the number of the other roles stays."""
-
-    def size(asked: ReplicatedSpec, pods: int) -> Mapping[str, object]:
-        scaled = {asked.scaled: {"replicas": pods - asked.others}}
-        return {shape.replicas: scaled} if asked.scaled in asked.sizes else {}
-
-    return size
+def resized_role(asked: ReplicatedSpec, pods: int, *, field: str) -> Mapping[str, object]:
+    """The `size` for a `SpecMerger` of jobs with their roles in this field: the number of the other roles stays."""
+    scaled = {asked.scaled: {"replicas": pods - asked.others}}
+    return {field: scaled} if asked.scaled in asked.sizes else {}
 
 
 def roles_kind(
@@ -196,13 +200,11 @@ def roles_kind(
     bounds: Callable[[ReplicatedJob, ReplicatedSpec], SizeBounds] = annotated_bounds,
 ) -> JobKind[ReplicatedJob]:
     """Builds a kind whose jobs have a run policy, and replicas by role: all roles are workers, as a run needs each."""
-    roles = {role.lower() for role in shape.roles}
-
-    def role(labels: Mapping[str, str]) -> PodRole | None:
-        return PodRole.WORKER if labels.get(shape.role_label) in roles else None
+    roles = frozenset(role.lower() for role in shape.roles)
 
     def actions(context: KindContext[ReplicatedJob]) -> ReplicatedJobActions[ReplicatedJob]:
-        return ReplicatedJobActions(context, SpecMerger(context=context, size=resized_role(shape), policy="runPolicy"))
+        size = partial(resized_role, field=shape.replicas)
+        return ReplicatedJobActions(context, SpecMerger(context=context, size=size, policy="runPolicy"))
 
     return JobKind(
         name=name,
@@ -210,8 +212,8 @@ def roles_kind(
         rights=(full_right(resource),),
         pod_labels=frozenset({shape.role_label}),
         decode=partial(read_replicated_job, shape=shape),
-        role=role,
-        reference=owned_by(name, resource),
+        role=partial(labelled_worker, label=shape.role_label, values=roles),
+        reference=partial(owned_by, name=name, resource=resource),
         observe=ReplicatedRules(bounds=bounds).observe,
         actions=actions,
     )

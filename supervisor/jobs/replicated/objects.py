@@ -13,7 +13,7 @@ from servicekit.kubernetes.client import Resource
 from supervisor.cluster.annotations import OURS, SUSPENDED_BY, ours
 from supervisor.cluster.podspec import Body
 from supervisor.domain.capacity import Demand, Pods, ResourceRequest
-from supervisor.jobs.kind import JobObject, JobSpec, Right
+from supervisor.jobs.kind import CommonJobSpec, JobObject, Right
 from supervisor.jobs.manifest import JobBody, RoleReplicas, RunPolicy, StartedStatus, decoded
 from supervisor.jobs.observation import refusal
 
@@ -57,7 +57,7 @@ class ElasticPolicy(Body, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicatedSpec(JobSpec):
+class ReplicatedSpec(CommonJobSpec):
     """The sizes, templates and policies that a job asks for; `replicas` is the sum of its sizes.
 
     Attributes:

@@ -4,6 +4,7 @@ Each change of an action applies to the present version of an object, or is refu
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -21,9 +22,9 @@ from supervisor.jobs.kind import (
     ActionProgress,
     HostDiscovery,
     JobKind,
+    JobPodRole,
     JobState,
     KindContext,
-    PodRole,
     Right,
     RootTasks,
     owned_by,
@@ -89,6 +90,7 @@ class TrainingJobActions:
         )
         self._excluded: dict[JobName, tuple[str, frozenset[Host]]] = {}
         self.standby_tasks: RootTasks = {"scaleout.follow": self._scale_outs.reflector.run}
+        self.grow, self.growable = self._scale_outs.request, self._scale_outs.growable
         self.leader_tasks: RootTasks = {"scaleout.tidy": self._scale_outs.tidy}
 
     async def exclude(self, state: JobState[TrainingJob], hosts: Collection[Host]) -> ActionProgress:
@@ -144,12 +146,6 @@ class TrainingJobActions:
             await self._change(state.job, start)
             failpoint(At.RUN_STARTED)
         return ActionProgress.PENDING
-
-    async def grow(self, state: JobState[TrainingJob], workers: int, number: int, seconds: float) -> None:
-        await self._scale_outs.request(state, workers, number, seconds)
-
-    def growable(self, state: JobState[TrainingJob]) -> int:
-        return self._scale_outs.growable(state)
 
     async def _suspend(self, state: JobState[TrainingJob], marks: Mapping[str, str]) -> None:
         """Makes the operator delete all the job's pods, unless the job has succeeded.
@@ -243,9 +239,9 @@ def host_lists(data: Mapping[str, str], hosts: Sequence[Host], slots: int) -> di
     return {name: text for name, text in wanted.items() if name in data and data[name] != text}
 
 
-def _role(labels: Mapping[str, str]) -> PodRole | None:
+def _role(labels: Mapping[str, str]) -> JobPodRole | None:
     found = labels.get(_ROLE)
-    return PodRole(found) if found in (PodRole.LAUNCHER, PodRole.WORKER) else None
+    return JobPodRole(found) if found in (JobPodRole.LAUNCHER, JobPodRole.WORKER) else None
 
 
 TRAININGJOB = JobKind(
@@ -291,7 +287,7 @@ TRAININGJOB = JobKind(
     failpoints=tuple(TrainingJobFailpoint),
     decode=read_training_job,
     role=_role,
-    reference=owned_by(KIND, TRAINING_JOBS),
+    reference=partial(owned_by, name=KIND, resource=TRAINING_JOBS),
     observe=observe_training_job,
     actions=TrainingJobActions,
 )

@@ -17,7 +17,7 @@ from supervisor.decide.reasons import FREED
 from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.domain.ids import Host
 from supervisor.domain.job import ELASTIC, Framework, Observed, Phase, Result, Spec, SupervisedJob
-from supervisor.jobs.kind import JobObject, JobSpec, JobState
+from supervisor.jobs.kind import CommonJobSpec, JobObject, JobState
 from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded
 from supervisor.jobs.observation import STATUS_OF, JobObservation, marked_result, observed_launcher, refusal
 
@@ -100,7 +100,7 @@ class TrainingTemplate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingJobSpec(JobSpec):
+class TrainingJobSpec(CommonJobSpec):
     """The spec of a job, whose hosts are its workers; `slots` is the number per worker."""
 
     least: int | None
@@ -174,13 +174,18 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
     metadata, annotations = read.metadata, ours(read.metadata.annotations)
     status = decoded(read.status, _TrainingJobStatus) or _TrainingJobStatus(phase=JobPhase.UNKNOWN)
     moved = (each.last_transition_time for each in status.true if each.last_transition_time)
-    spec = _spec(read.spec)
+    spec, resources = _spec(read.spec), None
+    if spec is not None and not spec.refusal:
+        demand = spec.launcher.demand
+        names = demand.requests.keys() | _HOSTFILE_WRITER.keys()
+        requests = {name: max(demand.requests.get(name, 0), _HOSTFILE_WRITER.get(name, 0)) for name in names}
+        resources = ResourceRequest(worker=spec.worker.demand, launcher=replace(demand, requests=requests))
     return TrainingJob(
         metadata=metadata.identity,
         annotations=annotations,
         deleted=metadata.deletion_timestamp is not None,
         suspended=annotations.get(SUSPENDED) == "true",
-        resource_request=None if spec is None or spec.refusal else _resources(spec),
+        resource_request=resources,
         spec=spec,
         phase=JobPhase(status.phase) if status.phase in list(JobPhase) else JobPhase.UNKNOWN,
         restarts=counted(status.restart_count),
@@ -211,13 +216,6 @@ def _spec(data: msgspec.Raw) -> TrainingJobSpec | None:
         )
     except (msgspec.MsgspecError, ValueError):
         return None
-
-
-def _resources(spec: TrainingJobSpec) -> ResourceRequest:
-    demand = spec.launcher.demand
-    names = demand.requests.keys() | _HOSTFILE_WRITER.keys()
-    requests = {name: max(demand.requests.get(name, 0), _HOSTFILE_WRITER.get(name, 0)) for name in names}
-    return ResourceRequest(worker=spec.worker.demand, launcher=replace(demand, requests=requests))
 
 
 def _template(template: PodTemplate, role: str) -> TrainingTemplate:

@@ -75,11 +75,6 @@ class ScaleOut(msgspec.Struct, frozen=True):
         uid = next((owner.uid for owner in self.metadata.owner_references), "")
         return cluster_job(self.metadata.namespace, KIND, self.spec.selector.name), uid
 
-    @property
-    def begun(self) -> bool:
-        """Whether the operator has started with it."""
-        return self.status.phase not in _NOT_BEGUN
-
 
 def scale_out_name(uid: str, number: int) -> str:
     """The name of an attempt's ScaleOut, unique in the cluster: the operator counts pods by it in every namespace."""
@@ -184,7 +179,7 @@ class ScaleOuts:
     async def _delete(self, one: ScaleOut | UnreadObject) -> None:
         try:
             # A conditional deletion fails if the operator has just started with it, as its pods would stay behind.
-            if isinstance(one, ScaleOut) and one.begun:
+            if isinstance(one, ScaleOut) and one.status.phase not in _NOT_BEGUN:
                 await self._client.delete_unconditionally(one)
             else:
                 await self._client.delete(one)
@@ -226,7 +221,7 @@ def _done_with(one: ScaleOut, state: JobState[TrainingJob] | None, job: Supervis
     _, uid = one.job
     growth = None if job is None or job.uid != uid else job.decision.growing
     asked = growth is not None and scale_out_name(uid, growth.number) == one.metadata.name
-    return not asked and (one.status.phase in _OVER or not one.begun)
+    return not asked and one.status.phase in (*_OVER, *_NOT_BEGUN)
 
 
 def growable(state: JobState[TrainingJob], *, namesakes: bool) -> int:

@@ -1,6 +1,7 @@
 """TrainJobs of Kubeflow Trainer as a kind of job: their controller makes a JobSet of each."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
@@ -75,7 +76,7 @@ TRAINJOB = JobKind(
     pod_labels=JOBSET_LABELS,
     decode=read_trainjob,
     role=jobset_role,
-    reference=labelled("trainjob"),
+    reference=partial(labelled, kind="trainjob"),
     observe=observe_jobset,
     actions=jobset_actions,
     dependent=Dependent(kind=JOBSET.name, joined=TrainJob.joined),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 import msgspec
 
@@ -15,7 +16,7 @@ from supervisor.jobs.kind import JobKind, KindContext, owned_by
 from supervisor.jobs.manifest import JobBody, PodTemplate, decoded
 from supervisor.jobs.observation import refusal
 from supervisor.jobs.replicated.actions import AnnotationChanges, ReplicatedJobActions
-from supervisor.jobs.replicated.kind import ReplicatedRules, SizeBounds, annotated_bounds, worker_label
+from supervisor.jobs.replicated.kind import ReplicatedRules, SizeBounds, annotated_bounds, labelled_worker
 from supervisor.jobs.replicated.objects import (
     JobCondition,
     ReplicatedJob,
@@ -294,8 +295,8 @@ VCJOB = JobKind(
     pod_labels=frozenset({_TASK}),
     annotations=_ANNOTATIONS,
     decode=read_volcano_job,
-    role=worker_label(_TASK),
-    reference=owned_by("vcjob", _JOBS),
+    role=partial(labelled_worker, label=_TASK),
+    reference=partial(owned_by, name="vcjob", resource=_JOBS),
     observe=ReplicatedRules(bounds=_bounds, own=_ANNOTATIONS).observe,
     actions=_actions,
 )

@@ -20,7 +20,7 @@ from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host, JobName, namespace
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, SubjectKind
-from supervisor.jobs.registry import OwnerOf, job_of, resources
+from supervisor.jobs.registry import RESOURCES, OwnerOf, job_of
 from supervisor.observability.events.rules import AggregationKey, EventDraft, ObjectReference
 from supervisor.store.codec import JOBS, NOTICES, owners
 from supervisor.store.kubernetes import KubernetesStore
@@ -220,7 +220,7 @@ def _owning(job: SupervisedJob, namespace: str) -> Sequence[ObjectReference]:
     """The object of the job's kind."""
     return [
         ObjectReference(each["apiVersion"], each["kind"], namespace, each["name"], each["uid"])
-        for each in owners(job, resources())
+        for each in owners(job, RESOURCES)
     ]
 
 

@@ -17,7 +17,7 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.jobs.cache import JobCache
 from supervisor.jobs.kind import ClusterContext, KindContext
-from supervisor.jobs.registry import pod_labels
+from supervisor.jobs.registry import POD_LABELS
 from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts, scale_out_name
 from supervisor.store.interface import Snapshot
@@ -295,7 +295,7 @@ async def test_without_their_definition_nothing_grows(own_controlplane: ControlP
     server = await ApiServer.connect(str(own_controlplane.cluster.kubeconfig), 10.0)
     clock, changes = Clock(), Notifier()
     wakeup = changes.subscribe()
-    view = ClusterView(server, pod_labels(), clock, lambda: None, Bulkhead(Clock()))
+    view = ClusterView(server, POD_LABELS, clock, lambda: None, Bulkhead(Clock()))
     context = ClusterContext(
         bulkhead=Bulkhead(Clock()),
         server=server,

@@ -9,7 +9,7 @@ from servicekit.clock import Clock
 from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, Result, SupervisedJob
-from supervisor.jobs.registry import resources
+from supervisor.jobs.registry import RESOURCES
 from supervisor.jobs.trainingjob.objects import TRAINING_JOBS
 from supervisor.store.kubernetes import KubernetesStore, KubernetesStoreOptions
 from tests.controlplane.operator.operator_jobs import defined, names, operating
@@ -124,7 +124,7 @@ async def test_what_is_stored_of_a_job_goes_with_it(own_controlplane: ControlPla
         uid = (await jobs.get("bert"))["metadata"]["uid"]
         async with watching(cluster, namespace, tmp_path) as world:
             job = await world.appears("bert")
-        options = KubernetesStoreOptions(kubeconfig=str(cluster.kubeconfig), timeout_seconds=10.0, kinds=resources())
+        options = KubernetesStoreOptions(kubeconfig=str(cluster.kubeconfig), timeout_seconds=10.0, kinds=RESOURCES)
         async with opened(lambda: KubernetesStore.open(options, Clock(), Bulkhead(Clock()))) as store:
             await put_job(store, job)
             path = job_path("trainingjob.bert", namespace.name)

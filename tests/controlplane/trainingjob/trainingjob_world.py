@@ -34,7 +34,7 @@ from supervisor.jobs.cache import ClusterJobs, JobCache, connect
 from supervisor.jobs.kind import ClusterContext
 from supervisor.jobs.pods import STOP_PORT
 from supervisor.jobs.queues.kueue.workloads import Workloads
-from supervisor.jobs.registry import pod_labels
+from supervisor.jobs.registry import POD_LABELS
 from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from supervisor.leadership.interface import AlwaysLeader
 from supervisor.store.sqlite import SqliteStore
@@ -308,7 +308,7 @@ async def watching(
         stack.push_async_callback(server.close)
         store = await stack.enter_async_context(opened(lambda: SqliteStore.open(directory / "store.sqlite")))
         clock, changes = Clock(), Notifier()
-        view = ClusterView(server, pod_labels(), clock, changes.notify, Bulkhead(Clock()))
+        view = ClusterView(server, POD_LABELS, clock, changes.notify, Bulkhead(Clock()))
         context = ClusterContext(
             bulkhead=Bulkhead(Clock()),
             server=server,

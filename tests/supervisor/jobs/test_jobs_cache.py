@@ -13,7 +13,7 @@ from supervisor.cluster.objects import Pod
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import JobName
 from supervisor.jobs.cache import JobCache
-from supervisor.jobs.kind import Admission, JobState, PodRole
+from supervisor.jobs.kind import Admission, JobPodRole, JobState
 from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from supervisor.jobs.trainingjob.objects import TrainingJob
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import LABELS, job, pod, workers
@@ -21,13 +21,13 @@ from tests.supervisor.jobs.trainingjob.trainingjob_objects import LABELS, job, p
 NAME = JobName("team/trainingjob.bert")
 
 
-class Scene:
+class JobCacheScene:
     """A job with eight workers in a cache, filled as its followers fill it, which counts how often it reads a role."""
 
     def __init__(self, server: ApiServer) -> None:
         self.roles = 0
 
-        def role(labels: Mapping[str, str]) -> PodRole | None:
+        def role(labels: Mapping[str, str]) -> JobPodRole | None:
             self.roles += 1
             return TRAININGJOB.role(labels)
 
@@ -60,13 +60,13 @@ async def _nobody() -> Mapping[str, str]:
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
+async def scene() -> AsyncIterator[JobCacheScene]:
     server = ApiServer(Access(url="http://127.0.0.1:1", namespace="", tls=None, credentials=_nobody), 1.0)
-    yield Scene(server)
+    yield JobCacheScene(server)
     await server.close()
 
 
-def test_the_pods_of_a_job_are_read_once_until_one_of_them_changes(scene: Scene) -> None:
+def test_the_pods_of_a_job_are_read_once_until_one_of_them_changes(scene: JobCacheScene) -> None:
     """Each pass of the control loop asks for every running job; 500 agents that connect at once are 500 passes."""
     for _ in range(500):
         assert len(scene.state().workers) == 8
@@ -77,7 +77,7 @@ def test_the_pods_of_a_job_are_read_once_until_one_of_them_changes(scene: Scene)
     assert scene.roles <= once + 2 * 9
 
 
-def test_a_state_shows_each_change_of_the_job_of_its_pods_and_of_its_queue(scene: Scene) -> None:
+def test_a_state_shows_each_change_of_the_job_of_its_pods_and_of_its_queue(scene: JobCacheScene) -> None:
     before = scene.state()
     assert (before.job.phase, before.admission) == ("", None)
     gone = next(each for each in workers(8))
@@ -89,7 +89,7 @@ def test_a_state_shows_each_change_of_the_job_of_its_pods_and_of_its_queue(scene
     assert scene.state().admission == Admission("no quota")
 
 
-def test_nothing_is_kept_of_the_name_of_a_job_that_is_gone(scene: Scene) -> None:
+def test_nothing_is_kept_of_the_name_of_a_job_that_is_gone(scene: JobCacheScene) -> None:
     """The control loop asks for the placements of stored jobs, which outlive their objects."""
     assert len(scene.cache.placements(NAME)) == 8
     gone = JobName("team/trainingjob.gone")

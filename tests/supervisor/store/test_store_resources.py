@@ -42,7 +42,7 @@ from supervisor.domain.job import (
     with_end,
 )
 from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice, SubjectKind
-from supervisor.jobs.registry import resources
+from supervisor.jobs.registry import RESOURCES
 from supervisor.store.codec import (
     JOBS,
     NOTICES,
@@ -221,7 +221,7 @@ VALUES = st.builds(
 ).map(lambda job: with_end(job, T0))
 
 
-JOB_CODEC, NOTICE_CODEC = JobCodec(HOME, lambda: T0, resources()), NoticeCodec()
+JOB_CODEC, NOTICE_CODEC = JobCodec(HOME, lambda: T0, RESOURCES), NoticeCodec()
 
 
 def body(codec: Codec[Any, T], value: T) -> dict[str, Any]:
@@ -387,7 +387,7 @@ def test_jobs_of_one_name_in_two_namespaces_do_not_meet() -> None:
 def test_a_clusters_job_may_have_any_name_that_the_api_server_takes(length: int, end: str) -> None:
     """Its kind stands before it in the name of its resource, which has the same limit. Shorter names stay readable."""
     bare = "a" * 150 + end * 50 + "b" * (length - 200)
-    for kind in resources():
+    for kind in RESOURCES:
         name, other = cluster_job("team", kind, bare), cluster_job("team", kind, bare[:-1] + "c")
         key = job_key(name, HOME)
         assert len(key.name) <= 253
@@ -455,7 +455,7 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
 
 def test_a_later_job_of_the_same_name_has_conditions_of_its_own() -> None:
     before = record(JOB_CODEC, body(JOB_CODEC, running_job()))
-    later = JobCodec(HOME, lambda: T0 + 9, resources())
+    later = JobCodec(HOME, lambda: T0 + 9, RESOURCES)
     for uid, since in ((running_job().uid, "2023-11-14T22:13:20Z"), ("later", "2023-11-14T22:13:29Z")):
         _, status = later.encode(replace(running_job(), uid=uid), before, 1)
         assert {each["lastTransitionTime"] for each in status["conditions"]} == {since}

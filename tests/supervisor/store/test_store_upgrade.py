@@ -18,7 +18,7 @@ from supervisor.decide.reasons import HELD_UP, NO_ROOM, following, requested
 from supervisor.decide.situation import JobFacts
 from supervisor.domain.job import Capability, Observed, RequestKind, SupervisedJob, UserRequest
 from supervisor.domain.notice import NoticeClass
-from supervisor.jobs.registry import resources
+from supervisor.jobs.registry import RESOURCES
 from supervisor.store.codec import Codec, JobCodec, NoticeCodec, StoredRecord, read_job, read_notice
 from supervisor.store.migrations import spec_fields, stored_job
 from supervisor.store.sqlite import SqliteStore
@@ -75,7 +75,7 @@ async def test_a_file_still_says_what_the_version_before_asks_of_a_job(file: Pat
 
 @pytest.mark.parametrize(
     ("codec", "plural", "values"),
-    [(NoticeCodec(), "reclaimnotices", EPISODES), (JobCodec(HOME, lambda: T0, resources()), "supervisedjobs", JOBS)],
+    [(NoticeCodec(), "reclaimnotices", EPISODES), (JobCodec(HOME, lambda: T0, RESOURCES), "supervisedjobs", JOBS)],
     ids=["notices", "jobs"],
 )
 def test_resources_are_read_with_every_field(codec: Codec[Any, Any], plural: str, values: Iterable[Any]) -> None:

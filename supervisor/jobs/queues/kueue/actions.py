@@ -68,7 +68,7 @@ class KueueActions(Generic[J]):
         if workload is None:
             return await self._own.resume(state, workers, requested)
         progress = await self._queued.resume(state, workers, requested)
-        if progress is not ActionProgress.PENDING and (workload.marked or not workload.spec.active):
+        if progress is not ActionProgress.PENDING and (workload.marked or not workload.active):
             await self._workloads.activate(workload, active=True)
         return progress
 
@@ -90,7 +90,7 @@ class KueueActions(Generic[J]):
     async def _deactivated(self, state: JobState[J], workload: Workload) -> bool:
         """Deactivates a job's Workload; False if that was done before, or a job that has succeeded needs none."""
         succeeded = state.launcher is not None and state.launcher.succeeded
-        if succeeded or (workload.marked and not workload.spec.active):
+        if succeeded or (workload.marked and not workload.active):
             return False
         await self._workloads.activate(workload, active=False)
         return True

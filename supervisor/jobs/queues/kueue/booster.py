@@ -169,7 +169,7 @@ class Booster:
             self._boosts.pop(name, None)
             self._foreign.pop(name, None)
             return None
-        if not workload.boost and (foreign := workload.metadata.annotations.boost):
+        if foreign := workload.boost_of_another:
             self._boosts.pop(name, None)
             if self._foreign.get(name) != workload.metadata.uid:
                 self._foreign[name] = workload.metadata.uid
@@ -206,9 +206,7 @@ class Booster:
 
     async def _write(self, name: JobName, workload: Workload, boost: int) -> float | None:
         """Returns after how many seconds to try again; None if there is nothing to do."""
-        # Somebody may have changed or removed a boost that the supervisor has written.
-        is_marked = bool(workload.metadata.annotations.our_boost)
-        if workload.boost == boost and is_marked is bool(boost):
+        if workload.boost == boost and workload.boost_marked is bool(boost):
             return None
         if not self._deps.may_act():
             return _RETRY_SECONDS

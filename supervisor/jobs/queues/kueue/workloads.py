@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -78,69 +79,39 @@ class _WorkloadOutline(msgspec.Struct, frozen=True):
     metadata: _WorkloadMetadata
 
 
-class Workload(msgspec.Struct, frozen=True):
+class _WorkloadBody(_WorkloadOutline, frozen=True):
+    spec: _WorkloadSpec = _WorkloadSpec()
+    status: _WorkloadStatus = _WorkloadStatus()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
     """One Workload, which Kueue makes for a job that it manages.
 
     Attributes:
+        job: The name and the uid of the job that it was made for; None if that is of no supervised kind.
+        active: It takes part in its queue.
+        marked: The supervisor has taken it out of its queue, and not put it back.
+        reserves_quota: It has a part of its queue's quota.
+        may_run: Its job may run, and has not ended.
+        admission: The admission of its job; it contains no number, so that it changes only when something happens.
+        boost: The boost that the supervisor has written, 0 if there is none.
+        boost_of_another: The boost that somebody else has written, empty if there is none.
+        boost_marked: The supervisor has written a boost, which somebody may have changed or removed.
         unread: Why only its metadata could be read; empty if all of it could.
     """
 
-    metadata: _WorkloadMetadata
-    spec: _WorkloadSpec = _WorkloadSpec()
-    status: _WorkloadStatus = _WorkloadStatus()
+    metadata: Metadata
+    job: tuple[JobName, str] | None
+    active: bool
+    marked: bool
+    reserves_quota: bool
+    may_run: bool
+    admission: Admission
+    boost: int
+    boost_of_another: str
+    boost_marked: bool
     unread: str = ""
-
-    @property
-    def job(self) -> tuple[JobName, str] | None:
-        """The name and the uid of the job that it was made for; None if that is of no supervised kind."""
-        owner = next((owner for owner in self.metadata.owner_references if owner.controller), None)
-        name = owning_job(self.metadata.namespace, owner)
-        return None if owner is None or name is None else (name, owner.uid)
-
-    @property
-    def marked(self) -> bool:
-        """Whether the supervisor has taken it out of its queue, and not put it back."""
-        return self.metadata.annotations.suspended_by == OURS
-
-    @property
-    def may_run(self) -> bool:
-        """Whether its job may run, and has not ended."""
-        true = self._conditions()
-        admitted = WorkloadCondition.ADMITTED in true and WorkloadCondition.EVICTED not in true
-        return admitted and self.spec.active and WorkloadCondition.FINISHED not in true
-
-    @property
-    def reserves_quota(self) -> bool:
-        """Whether it has a part of its queue's quota."""
-        return WorkloadCondition.QUOTA_RESERVED in self._conditions()
-
-    @property
-    def boost(self) -> int:
-        """The boost that the supervisor has written, 0 if there is none."""
-        annotations = self.metadata.annotations
-        is_ours = annotations.boost == annotations.our_boost and _OUR_BOOST.fullmatch(annotations.boost)
-        return int(annotations.boost) if is_ours else 0
-
-    @property
-    def admission(self) -> Admission:
-        """The admission of its job; it contains no number, so that it changes only when something happens."""
-        true = self._conditions()
-        is_ours = self.marked and not self.spec.active
-        is_evicted = WorkloadCondition.EVICTED in true
-        is_admitted = WorkloadCondition.ADMITTED in true and not is_evicted
-        # Nothing is known about the admission of an unread one, and nobody stops a job because of that.
-        if self.unread or is_ours or is_admitted or WorkloadCondition.FINISHED in true:
-            return Admission()
-        if WorkloadCondition.QUOTA_RESERVED in true and is_evicted:
-            return Admission(f"Kueue evicts the job: {true[WorkloadCondition.EVICTED]}.")
-        if not self.spec.active:
-            return Admission("The job's Workload was deactivated; somebody has to activate it.")
-        return Admission(f"The job waits in the queue {self.spec.queue_name} of Kueue.")
-
-    def _conditions(self) -> dict[str, str]:
-        """The reasons of the conditions that are true, by type; of several of one type the last one counts."""
-        last = {each.type: each for each in self.status.conditions}
-        return {each.type: each.reason for each in last.values() if each.status == "True"}
 
 
 def read_workload(data: bytes | msgspec.Raw) -> Workload:
@@ -150,10 +121,41 @@ def read_workload(data: bytes | msgspec.Raw) -> Workload:
         msgspec.MsgspecError: It has no metadata.
     """
     try:
-        return msgspec.json.decode(data, type=Workload)
+        read, unread = msgspec.json.decode(data, type=_WorkloadBody), ""
     except msgspec.MsgspecError as error:
         outline = msgspec.json.decode(data, type=_WorkloadOutline)
-        return Workload(outline.metadata, unread=str(error))
+        read, unread = _WorkloadBody(metadata=outline.metadata), str(error)
+    metadata, annotations, active = read.metadata, read.metadata.annotations, read.spec.active
+    # Of several conditions of one type the last one counts.
+    last = {each.type: each for each in read.status.conditions}
+    true = {each.type: each.reason for each in last.values() if each.status == "True"}
+    is_evicted, is_finished = WorkloadCondition.EVICTED in true, WorkloadCondition.FINISHED in true
+    is_admitted = WorkloadCondition.ADMITTED in true and not is_evicted
+    reserves_quota, marked = WorkloadCondition.QUOTA_RESERVED in true, annotations.suspended_by == OURS
+    held = f"The job waits in the queue {read.spec.queue_name} of Kueue."
+    # Nothing is known about the admission of an unread one, and nobody stops a job because of that.
+    if unread or is_admitted or is_finished or (marked and not active):
+        held = ""
+    elif reserves_quota and is_evicted:
+        held = f"Kueue evicts the job: {true[WorkloadCondition.EVICTED]}."
+    elif not active:
+        held = "The job's Workload was deactivated; somebody has to activate it."
+    owner = next((owner for owner in metadata.owner_references if owner.controller), None)
+    name = owning_job(metadata.namespace, owner)
+    is_ours = annotations.boost == annotations.our_boost and _OUR_BOOST.fullmatch(annotations.boost)
+    return Workload(
+        metadata=metadata,
+        job=None if owner is None or name is None else (name, owner.uid),
+        active=active,
+        marked=marked,
+        reserves_quota=reserves_quota,
+        may_run=is_admitted and active and not is_finished,
+        admission=Admission(held),
+        boost=int(annotations.boost) if is_ours else 0,
+        boost_of_another="" if is_ours else annotations.boost,
+        boost_marked=bool(annotations.our_boost),
+        unread=unread,
+    )
 
 
 class Workloads:

@@ -11,7 +11,7 @@ from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
 from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.jobs.jobset.kind import JOBSET, JobSet
 from supervisor.jobs.kind import JobReference, JobState
-from supervisor.jobs.registry import pod_labels, process_of
+from supervisor.jobs.registry import POD_LABELS, process_of
 
 KIND = JOBSET
 NAME = JobName("team/jobset.bert")
@@ -78,7 +78,7 @@ def _pod(index: int, job: str = "worker-0", *, phase: str = "Running", owner: di
         "spec": {"nodeName": "node", "hostname": f"bert-{job}-{index}", "containers": []},
         "status": {"phase": phase},
     }
-    return read_pod(msgspec.json.encode(body), pod_labels())
+    return read_pod(msgspec.json.encode(body), POD_LABELS)
 
 
 _PODS = tuple(_pod(pod, f"worker-{job}") for job in range(2) for pod in range(2))

@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.domain.ids import Host
 from supervisor.domain.job import ELASTIC, OnLoss, Phase, Result, SupervisedJob
-from supervisor.jobs.kind import JobReference, JobState, PodRole
+from supervisor.jobs.kind import JobPodRole, JobReference, JobState
 from supervisor.jobs.mpijob.kind import MpiJob
 from tests.supervisor.jobs.mpijob.mpijob_objects import (
     DISCOVERY,
@@ -236,9 +236,9 @@ def test_pods_belong_to_the_job_that_made_them() -> None:
 
 @pytest.mark.parametrize(
     ("role", "wanted"),
-    [("launcher", PodRole.LAUNCHER), ("worker", PodRole.WORKER), ("excluded", PodRole.WORKER), ("what", None)],
+    [("launcher", JobPodRole.LAUNCHER), ("worker", JobPodRole.WORKER), ("excluded", JobPodRole.WORKER), ("what", None)],
 )
-def test_an_excluded_worker_is_still_a_worker(role: str, wanted: PodRole | None) -> None:
+def test_an_excluded_worker_is_still_a_worker(role: str, wanted: JobPodRole | None) -> None:
     assert KIND.role({"training.kubeflow.org/job-role": role}) is wanted
 
 

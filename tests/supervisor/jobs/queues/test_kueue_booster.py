@@ -38,7 +38,7 @@ _KUEUES = "kueue.x-k8s.io/priority-boost"
 _OURS = "job-supervisor.kube-ai.io/priority-boost"
 
 
-class _Time(Clock):
+class _BoosterClock(Clock):
     """Instants of the test."""
 
     __slots__ = ("seconds",)
@@ -52,7 +52,7 @@ class _Time(Clock):
 
 
 @dataclass
-class _Server:
+class _WorkloadServer:
     """An API server with one Workload, or none; `status` is its answer to patches."""
 
     workload: dict[str, Any] | None
@@ -79,7 +79,7 @@ class _Server:
         return web.json_response(self.workload)
 
 
-class _Cache:
+class _MpiJobCache:
     """The jobs of one kind, as the test says."""
 
     kind = KIND
@@ -98,9 +98,9 @@ class _Cache:
         """Nobody is told here: the test looks when it has changed something."""
 
 
-class _Scene:
-    def __init__(self, server: _Server, api: ApiServer) -> None:
-        self.server, self.time, self.saves, self.cache = server, _Time(), Saves(), _Cache()
+class _BoosterScene:
+    def __init__(self, server: _WorkloadServer, api: ApiServer) -> None:
+        self.server, self.time, self.saves, self.cache = server, _BoosterClock(), Saves(), _MpiJobCache()
         self.jobs: dict[JobName, SupervisedJob] = {NAME: replace(running_job(), name=NAME, uid=_UID)}
         self.workloads = Workloads(api, self.time, lambda _names: None, Bulkhead(Clock()))
         self.policy = POLICY
@@ -167,8 +167,8 @@ def _workload() -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _scene(directory: Path, workload: dict[str, Any] | None) -> AsyncIterator[_Scene]:
-    server = _Server(workload)
+async def _scene(directory: Path, workload: dict[str, Any] | None) -> AsyncIterator[_BoosterScene]:
+    server = _WorkloadServer(workload)
     application = web.Application()
     application.router.add_get("/{path:.*}", server.list)
     application.router.add_patch("/{path:.*}", server.patch)
@@ -177,7 +177,7 @@ async def _scene(directory: Path, workload: dict[str, Any] | None) -> AsyncItera
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     api = await ApiServer.connect(_kubeconfig(directory, runner.addresses[0][1]), 5.0)
     try:
-        one = _Scene(server, api)
+        one = _BoosterScene(server, api)
         await one.workloads.reflector.list()
         yield one
     finally:
@@ -198,7 +198,7 @@ def _kubeconfig(directory: Path, port: int) -> str:
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[_Scene]:
+async def scene(tmp_path: Path) -> AsyncIterator[_BoosterScene]:
     async with _scene(tmp_path, _workload()) as one:
         yield one
 
@@ -216,7 +216,7 @@ def _boosted(value: int) -> dict[str, str]:
         {"ownerReferences": [{**_OWNER, "controller": False}]},
     ],
 )
-async def test_a_workload_that_only_names_the_uid_of_a_job_is_not_the_jobs(scene: _Scene, changes: Any) -> None:
+async def test_a_workload_that_only_names_the_uid_of_a_job_is_not_the_jobs(scene: _BoosterScene, changes: Any) -> None:
     """Whoever may create Workloads in another namespace may put any uid into them, and deactivate them."""
     assert scene.server.workload is not None
     assert scene.workloads.admission(running()) == Admission()
@@ -226,7 +226,7 @@ async def test_a_workload_that_only_names_the_uid_of_a_job_is_not_the_jobs(scene
     assert await scene.look(after=600) == {"a": "b"}
 
 
-async def test_a_workload_changes_its_job_only_by_its_own_namespace_and_name(scene: _Scene) -> None:
+async def test_a_workload_changes_its_job_only_by_its_own_namespace_and_name(scene: _BoosterScene) -> None:
     """The one of another namespace stands beside the job's own, also after that has changed."""
     foreign = _workload()
     foreign["metadata"] |= {"namespace": "tenant", "uid": "foreign", "resourceVersion": "9000"}
@@ -239,7 +239,7 @@ async def test_a_workload_changes_its_job_only_by_its_own_namespace_and_name(sce
     assert admission.held == "The job's Workload was deactivated; somebody has to activate it."
 
 
-async def test_a_boost_grows_and_a_checkpoint_takes_it_back(scene: _Scene) -> None:
+async def test_a_boost_grows_and_a_checkpoint_takes_it_back(scene: _BoosterScene) -> None:
     """Each change is one write, and a look that changes nothing is none."""
     assert await scene.look() == {"a": "b"}
     assert await scene.look(after=600) == _boosted(1)
@@ -252,13 +252,13 @@ async def test_a_boost_grows_and_a_checkpoint_takes_it_back(scene: _Scene) -> No
     assert await scene.look(after=300) == _boosted(1)
 
 
-async def test_a_job_that_saves_within_its_grace_gets_none(scene: _Scene) -> None:
+async def test_a_job_that_saves_within_its_grace_gets_none(scene: _BoosterScene) -> None:
     scene.saved(seconds=20.0)
     await scene.look()
     assert await scene.look(after=86400) == {"a": "b"}
 
 
-async def test_another_leader_goes_on_from_what_is_written(scene: _Scene) -> None:
+async def test_another_leader_goes_on_from_what_is_written(scene: _BoosterScene) -> None:
     await scene.look()
     assert await scene.look(after=1200) == _boosted(2)
     scene.lead()
@@ -274,7 +274,7 @@ async def test_another_leader_goes_on_from_what_is_written(scene: _Scene) -> Non
         _status("QuotaReserved", "Admitted", "Finished"),
     ],
 )
-async def test_only_an_admitted_workload_keeps_its_boost(scene: _Scene, status: dict[str, Any]) -> None:
+async def test_only_an_admitted_workload_keeps_its_boost(scene: _BoosterScene, status: dict[str, Any]) -> None:
     """At once: a boost would change the place of an evicted job in its queue."""
     await scene.look()
     assert await scene.look(after=1200) == _boosted(2)
@@ -283,7 +283,7 @@ async def test_only_an_admitted_workload_keeps_its_boost(scene: _Scene, status: 
 
 
 @pytest.mark.parametrize("change", ["opted out", "ended", "deactivated", "not running", "of another job"])
-async def test_only_a_running_job_that_has_opted_in_keeps_its_boost(scene: _Scene, change: str) -> None:
+async def test_only_a_running_job_that_has_opted_in_keeps_its_boost(scene: _BoosterScene, change: str) -> None:
     await scene.look()
     assert await scene.look(after=1200) == _boosted(2)
     job = scene.jobs[NAME]
@@ -301,7 +301,7 @@ async def test_only_a_running_job_that_has_opted_in_keeps_its_boost(scene: _Scen
     assert await scene.look(after=1) == {"a": "b"}
 
 
-async def test_a_job_that_is_known_later_than_its_workload_gets_one(scene: _Scene) -> None:
+async def test_a_job_that_is_known_later_than_its_workload_gets_one(scene: _BoosterScene) -> None:
     """Nothing changes in the cluster in between."""
     job = scene.jobs.pop(NAME)
     scene.policy = replace(POLICY, step_seconds=0.01)
@@ -316,7 +316,7 @@ async def test_a_job_that_is_known_later_than_its_workload_gets_one(scene: _Scen
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_the_boosts_are_removed_when_the_setting_is_taken_back(scene: _Scene) -> None:
+async def test_the_boosts_are_removed_when_the_setting_is_taken_back(scene: _BoosterScene) -> None:
     await scene.look()
     assert await scene.look(after=1200) == _boosted(2)
     scene.policy = replace(POLICY, maximum=0)
@@ -331,7 +331,7 @@ async def test_the_boosts_are_removed_when_the_setting_is_taken_back(scene: _Sce
 @pytest.mark.parametrize(
     "written", [{_KUEUES: "7"}, {_KUEUES: "-7"}, {_KUEUES: "7", _OURS: "3"}, {_KUEUES: "much", _OURS: "much"}]
 )
-async def test_a_boost_of_somebody_else_is_left_alone(scene: _Scene, written: dict[str, str]) -> None:
+async def test_a_boost_of_somebody_else_is_left_alone(scene: _BoosterScene, written: dict[str, str]) -> None:
     """Also when the job is evicted; it is logged once."""
     await scene.changes(annotations=written)
     with capture_logs() as lines:
@@ -343,7 +343,7 @@ async def test_a_boost_of_somebody_else_is_left_alone(scene: _Scene, written: di
     assert not scene.server.patches
 
 
-async def test_a_boost_that_somebody_has_changed_is_theirs_until_they_remove_it(scene: _Scene) -> None:
+async def test_a_boost_that_somebody_has_changed_is_theirs_until_they_remove_it(scene: _BoosterScene) -> None:
     await scene.look()
     await scene.look(after=1200)
     await scene.changes(annotations={_KUEUES: "50", _OURS: "2"})
@@ -353,7 +353,7 @@ async def test_a_boost_that_somebody_has_changed_is_theirs_until_they_remove_it(
     assert await scene.look(after=600) == {_KUEUES: "1", _OURS: "1"}
 
 
-async def test_a_workload_that_has_changed_meanwhile_is_looked_at_again(scene: _Scene) -> None:
+async def test_a_workload_that_has_changed_meanwhile_is_looked_at_again(scene: _BoosterScene) -> None:
     """Somebody may have written a boost in that moment."""
     await scene.look()
     assert scene.server.workload is not None
@@ -365,7 +365,7 @@ async def test_a_workload_that_has_changed_meanwhile_is_looked_at_again(scene: _
     assert len(scene.server.patches) == 1
 
 
-async def test_nobody_writes_who_does_not_lead(scene: _Scene) -> None:
+async def test_nobody_writes_who_does_not_lead(scene: _BoosterScene) -> None:
     await scene.look()
     scene.leads = False
     assert await scene.look(after=1200) == {"a": "b"}
@@ -375,7 +375,7 @@ async def test_nobody_writes_who_does_not_lead(scene: _Scene) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 500])
-async def test_a_write_that_fails_is_tried_again(scene: _Scene, status: int) -> None:
+async def test_a_write_that_fails_is_tried_again(scene: _BoosterScene, status: int) -> None:
     await scene.look()
     scene.server.status = status
     with pytest.raises(ApiError):
@@ -384,7 +384,7 @@ async def test_a_write_that_fails_is_tried_again(scene: _Scene, status: int) -> 
     assert await scene.look(after=1) == _boosted(2)
 
 
-async def test_errors_of_the_api_server_end_no_task(scene: _Scene) -> None:
+async def test_errors_of_the_api_server_end_no_task(scene: _BoosterScene) -> None:
     await scene.look()
     scene.time.seconds += 1200
     scene.server.status = 500

@@ -13,19 +13,23 @@ _MARK = {"job-supervisor.kube-ai.io/suspended-by": "elastic-job-supervisor"}
 _EVICTED = ("Admitted", "QuotaReserved", "Evicted")
 
 
-def _workload(*true: str, active: bool = True, annotations: dict[str, str] | None = None) -> Workload:
+def _manifest(*true: str, active: bool = True, annotations: dict[str, str] | None = None) -> dict[str, Any]:
     """A Workload with these conditions true and the others false."""
     owner = {"kind": "MPIJob", "name": "j", "uid": "u", "controller": True, "apiVersion": "kubeflow.org/v2beta1"}
     metadata: dict[str, Any] = {"name": "w", "namespace": "n", "uid": "w", "resourceVersion": "7"}
     metadata |= {"ownerReferences": [owner], "annotations": annotations or {}}
     found = [{"type": kind, "status": str(kind in true), "reason": "Preempted"} for kind in (*_EVICTED, "Finished")]
     spec = {"active": active, "queueName": "gpus", "podSets": []}
-    return read_workload(msgspec.json.encode({"metadata": metadata, "spec": spec, "status": {"conditions": found}}))
+    return {"metadata": metadata, "spec": spec, "status": {"conditions": found}}
+
+
+def _workload(*true: str, **parts: Any) -> Workload:
+    return read_workload(msgspec.json.encode(_manifest(*true, **parts)))
 
 
 def test_one_of_another_version_still_has_its_job_and_its_mark_and_holds_nothing_back() -> None:
     """Nobody stops a job because its Workload is not understood; an action finds the Workload."""
-    known = msgspec.json.decode(msgspec.json.encode(_workload("Evicted", annotations=_MARK)))
+    known = _manifest("Evicted", annotations=_MARK)
     strange = read_workload(msgspec.json.encode({**known, "status": {"conditions": "none"}}))
     assert (strange.job, strange.marked, strange.admission) == (_workload().job, True, Admission())
     assert "conditions" in strange.unread

@@ -9,7 +9,7 @@ import pytest
 from supervisor.cluster.objects import Pod, read_pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, SupervisedJob
-from supervisor.jobs.kind import JobState, PodRole
+from supervisor.jobs.kind import JobPodRole, JobState
 from supervisor.jobs.replicated.kind import resized_role
 from supervisor.jobs.replicated.objects import ReplicatedJob
 from supervisor.jobs.tfjob.kind import SHAPE, TFJOB
@@ -85,7 +85,7 @@ def test_a_smaller_run_lacks_workers_and_no_other_role() -> None:
 
 def test_an_evaluator_is_no_host() -> None:
     assert KIND.role({_LABEL: "evaluator"}) is None
-    assert KIND.role({_LABEL: "ps"}) is PodRole.WORKER
+    assert KIND.role({_LABEL: "ps"}) is JobPodRole.WORKER
 
 
 _NOTEBOOKS = b"""
@@ -121,4 +121,4 @@ def test_a_smaller_run_is_written_under_the_name_that_the_spec_uses() -> None:
     """Another spelling would be another role to the API server."""
     job = _job({"Ps": 1, "worker": 4})
     assert job.spec is not None
-    assert resized_role(SHAPE)(job.spec, 3) == {"tfReplicaSpecs": {"worker": {"replicas": 2}}}
+    assert resized_role(job.spec, 3, field=SHAPE.replicas) == {"tfReplicaSpecs": {"worker": {"replicas": 2}}}

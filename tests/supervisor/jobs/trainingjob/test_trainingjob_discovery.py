@@ -20,7 +20,7 @@ LISTED = "127.0.0.1:1\n127.0.0.2:2\n127.0.0.3:1\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher:
+class ScriptLauncher:
     shell: str
     edl: Path
     port: int
@@ -56,17 +56,17 @@ def answering(address: str, port: int = 0) -> Iterator[int]:
 
 
 @pytest.fixture(params=SHELLS)
-def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Launcher]:
+def launcher(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ScriptLauncher]:
     """A launcher with our script, three hosts on its list, all of which answer."""
     with answering("127.0.0.1") as port, answering("127.0.0.2", port), answering("127.0.0.3", port):
-        one = Launcher(request.param, tmp_path, port)
+        one = ScriptLauncher(request.param, tmp_path, port)
         (tmp_path / "discover_hosts.sh").write_text("#!/bin/sh\ncat hostfile\n", encoding="utf-8")
         one.lists(LISTED)
         one.leaves_out()
         yield one
 
 
-def test_all_hosts_are_listed_until_some_are_left_out(launcher: Launcher) -> None:
+def test_all_hosts_are_listed_until_some_are_left_out(launcher: ScriptLauncher) -> None:
     """By their whole names, with their slots; and they come back when they are not left out any more."""
     assert launcher.hosts() == LISTED.splitlines()
     launcher.leaves_out("127.0.0.2", "127.0.0", "0.0.3")
@@ -75,7 +75,7 @@ def test_all_hosts_are_listed_until_some_are_left_out(launcher: Launcher) -> Non
     assert launcher.hosts() == LISTED.splitlines()
 
 
-def test_a_leave_and_a_join_are_two_changes(launcher: Launcher) -> None:
+def test_a_leave_and_a_join_are_two_changes(launcher: ScriptLauncher) -> None:
     """Hosts that leave go at once, hosts that join or come back wait some seconds: Horovod's workers would hang."""
     delay = {"EDL_JOIN_DELAY": "5"}
     assert launcher.hosts(**delay) == LISTED.splitlines()
@@ -89,7 +89,7 @@ def test_a_leave_and_a_join_are_two_changes(launcher: Launcher) -> None:
     assert launcher.hosts(**delay) == [*LISTED.splitlines(), "localhost:1"]
 
 
-def test_a_clock_that_was_set_back_holds_no_host_back(launcher: Launcher) -> None:
+def test_a_clock_that_was_set_back_holds_no_host_back(launcher: ScriptLauncher) -> None:
     delay = {"EDL_JOIN_DELAY": "5"}
     launcher.lists("127.0.0.1:1\n")
     assert launcher.hosts(**delay) == ["127.0.0.1:1"]
@@ -98,13 +98,13 @@ def test_a_clock_that_was_set_back_holds_no_host_back(launcher: Launcher) -> Non
     assert launcher.hosts(**delay) == LISTED.splitlines()
 
 
-def test_what_is_mounted_counts_as_well(launcher: Launcher) -> None:
+def test_what_is_mounted_counts_as_well(launcher: ScriptLauncher) -> None:
     (launcher.edl / "mounted").mkdir()
     (launcher.edl / "mounted" / "excluded-hosts").write_text(exclusion_lines([Host("127.0.0.1")]), encoding="utf-8")
     assert launcher.hosts() == ["127.0.0.2:2", "127.0.0.3:1"]
 
 
-def test_a_new_host_is_listed_once_it_answers(launcher: Launcher) -> None:
+def test_a_new_host_is_listed_once_it_answers(launcher: ScriptLauncher) -> None:
     assert launcher.hosts() == LISTED.splitlines()
     launcher.lists(LISTED + "127.0.0.4:1\n")
     assert launcher.hosts() == LISTED.splitlines()
@@ -113,7 +113,7 @@ def test_a_new_host_is_listed_once_it_answers(launcher: Launcher) -> None:
     assert launcher.hosts() == [*LISTED.splitlines(), "127.0.0.4:1"]
 
 
-def test_a_host_that_went_and_came_back_has_to_answer_again(launcher: Launcher) -> None:
+def test_a_host_that_went_and_came_back_has_to_answer_again(launcher: ScriptLauncher) -> None:
     with answering("127.0.0.4", launcher.port):
         launcher.lists(LISTED + "127.0.0.4:1\n")
         assert "127.0.0.4:1" in launcher.hosts()
@@ -124,7 +124,7 @@ def test_a_host_that_went_and_came_back_has_to_answer_again(launcher: Launcher) 
 
 
 @pytest.mark.parametrize("damage", ["empty", "gone", "directory"])
-def test_what_cannot_be_read_is_what_it_was(launcher: Launcher, damage: str) -> None:
+def test_what_cannot_be_read_is_what_it_was(launcher: ScriptLauncher, damage: str) -> None:
     assert launcher.hosts() == LISTED.splitlines()
     (launcher.edl / "hostfile").unlink()
     if damage == "empty":
@@ -135,14 +135,14 @@ def test_what_cannot_be_read_is_what_it_was(launcher: Launcher, damage: str) -> 
     assert launcher.hosts() == LISTED.splitlines()[:2]
 
 
-def test_it_ends_well_where_there_is_nothing_at_all(launcher: Launcher) -> None:
+def test_it_ends_well_where_there_is_nothing_at_all(launcher: ScriptLauncher) -> None:
     (launcher.edl / "hostfile").unlink()
     (launcher.edl / "excluded_hosts").unlink()
     assert launcher.hosts() == []
 
 
 @pytest.mark.parametrize("tool", ["nc", "python3", "none"])
-def test_it_asks_hosts_with_what_the_image_has(launcher: Launcher, tmp_path: Path, tool: str) -> None:
+def test_it_asks_hosts_with_what_the_image_has(launcher: ScriptLauncher, tmp_path: Path, tool: str) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     found = {name: shutil.which(name) for name in ("mv", "sh", "cat", "nc")}
@@ -163,21 +163,21 @@ def test_it_asks_hosts_with_what_the_image_has(launcher: Launcher, tmp_path: Pat
     assert launcher.runs(command, PATH=str(programs)).splitlines() == [*LISTED.splitlines(), *unreachable]
 
 
-def test_the_first_list_is_taken_as_it_is(launcher: Launcher) -> None:
+def test_the_first_list_is_taken_as_it_is(launcher: ScriptLauncher) -> None:
     """It may be in use already, and nobody knows yet whether the hosts' port is the usual one."""
     assert launcher.hosts(EDL_PORT="1") == LISTED.splitlines()
     launcher.leaves_out("127.0.0.2")
     assert launcher.hosts(EDL_PORT="1") == ["127.0.0.1:1", "127.0.0.3:1"]
 
 
-def test_hosts_are_not_asked_where_that_is_not_wanted(launcher: Launcher) -> None:
+def test_hosts_are_not_asked_where_that_is_not_wanted(launcher: ScriptLauncher) -> None:
     """Port 0."""
     assert launcher.hosts() == LISTED.splitlines()
     launcher.lists(LISTED + "127.0.0.4:1\n")
     assert launcher.hosts(EDL_PORT="0") == [*LISTED.splitlines(), "127.0.0.4:1"]
 
 
-def test_hundreds_of_hosts_are_a_matter_of_a_moment(launcher: Launcher) -> None:
+def test_hundreds_of_hosts_are_a_matter_of_a_moment(launcher: ScriptLauncher) -> None:
     many = "".join(f"bert-worker-{number}.team:8\n" for number in range(2000))
     launcher.lists(many)
     assert launcher.hosts(EDL_PORT="0") == many.splitlines()
@@ -185,7 +185,7 @@ def test_hundreds_of_hosts_are_a_matter_of_a_moment(launcher: Launcher) -> None:
     assert launcher.hosts(EDL_PORT="0") == many.splitlines()[1::2]
 
 
-def test_the_script_is_written_once_and_the_list_each_time(launcher: Launcher) -> None:
+def test_the_script_is_written_once_and_the_list_each_time(launcher: ScriptLauncher) -> None:
     script = launcher.edl / "discover_hosts.sh"
     assert script.read_text(encoding="utf-8") == DISCOVERY
     before, before_list = script.stat().st_ino, (launcher.edl / "excluded_hosts").stat().st_ino

@@ -44,7 +44,7 @@ def _scale_out(namespace: str = "team", selected: str = "bert", uid: str = "job-
 
 
 @dataclass
-class _Cluster:
+class _ScaleOutServer:
     """An API server that lists these ScaleOuts, and notes which are deleted."""
 
     scale_outs: list[dict[str, Any]]
@@ -63,12 +63,12 @@ async def _nobody() -> Mapping[str, str]:
 
 
 @pytest.fixture
-def cluster() -> _Cluster:
-    return _Cluster([])
+def cluster() -> _ScaleOutServer:
+    return _ScaleOutServer([])
 
 
 @pytest.fixture
-async def scale_outs(cluster: _Cluster) -> AsyncIterator[ScaleOuts]:
+async def scale_outs(cluster: _ScaleOutServer) -> AsyncIterator[ScaleOuts]:
     application = web.Application()
     application.router.add_get("/{path:.*}", cluster.list)
     application.router.add_delete("/{path:.*}", cluster.delete)
@@ -105,7 +105,7 @@ async def scale_outs(cluster: _Cluster) -> AsyncIterator[ScaleOuts]:
     ],
 )
 async def test_only_a_jobs_own_scaleout_is_in_its_way(
-    scale_outs: ScaleOuts, cluster: _Cluster, scale_out: dict[str, Any], *, is_the_jobs: bool
+    scale_outs: ScaleOuts, cluster: _ScaleOutServer, scale_out: dict[str, Any], *, is_the_jobs: bool
 ) -> None:
     """One of another namespace with the job's uid, kept by a finalizer, would forbid its growth and each resume."""
     cluster.scale_outs.append(scale_out)
@@ -117,7 +117,7 @@ async def test_only_a_jobs_own_scaleout_is_in_its_way(
 
 @pytest.mark.parametrize(("namespace", "is_the_jobs"), [("team", True), ("tenant", False)])
 async def test_a_scaleout_that_does_not_decode_is_a_jobs_by_its_name(
-    scale_outs: ScaleOuts, cluster: _Cluster, namespace: str, *, is_the_jobs: bool
+    scale_outs: ScaleOuts, cluster: _ScaleOutServer, namespace: str, *, is_the_jobs: bool
 ) -> None:
     """Its operator may go on with it."""
     strange = _scale_out(namespace)

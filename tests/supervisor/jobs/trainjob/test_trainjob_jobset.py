@@ -22,7 +22,7 @@ from supervisor.jobs.cache import ClusterJobs, JobCache, connect
 from supervisor.jobs.jobset.kind import JOBSET
 from supervisor.jobs.kind import ClusterContext, JobState
 from supervisor.jobs.queues.kueue.workloads import Workloads
-from supervisor.jobs.registry import pod_labels, process_of
+from supervisor.jobs.registry import POD_LABELS, process_of
 from supervisor.jobs.trainjob.kind import TRAINJOB
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import running_job
@@ -86,15 +86,15 @@ def _pod(index: int, *, jobset: str = "jobset-uid") -> Pod:
         "spec": {"nodeName": "node", "hostname": f"bert-node-0-{index}", "containers": []},
         "status": {"phase": "Running"},
     }
-    return read_pod(msgspec.json.encode(body), pod_labels())
+    return read_pod(msgspec.json.encode(body), POD_LABELS)
 
 
-class Scene:
+class TrainJobScene:
     """The caches of both kinds, filled as their followers fill them."""
 
     def __init__(self, server: ApiServer) -> None:
         clock = Clock()
-        view = ClusterView(server, pod_labels(), clock, lambda: None, Bulkhead(Clock()))
+        view = ClusterView(server, POD_LABELS, clock, lambda: None, Bulkhead(Clock()))
         self._pods_changed = view.pods_changed
         self.trainjobs = JobCache(TRAINJOB, server, view, clock, Bulkhead(Clock()))
         self.jobsets = JobCache(JOBSET, server, view, clock, Bulkhead(Clock()))
@@ -140,13 +140,13 @@ async def _nobody() -> Mapping[str, str]:
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
+async def scene() -> AsyncIterator[TrainJobScene]:
     server = ApiServer(Access(url="http://127.0.0.1:1", namespace="", tls=None, credentials=_nobody), 1.0)
-    yield Scene(server)
+    yield TrainJobScene(server)
     await server.close()
 
 
-def test_a_trainjob_has_the_size_and_the_pods_of_its_jobset(scene: Scene) -> None:
+def test_a_trainjob_has_the_size_and_the_pods_of_its_jobset(scene: TrainJobScene) -> None:
     """Its hosts are the pods of that, before they are there and then; it has one size."""
     scene.there_is(trainjob=_trainjob(), jobset=_jobset())
     waiting = scene.observed()
@@ -164,7 +164,7 @@ def test_a_trainjob_has_the_size_and_the_pods_of_its_jobset(scene: Scene) -> Non
     assert set(scene.jobs.placements(NAME)) == _HOSTS
 
 
-def test_its_jobset_is_no_job_of_its_own(scene: Scene) -> None:
+def test_its_jobset_is_no_job_of_its_own(scene: TrainJobScene) -> None:
     """Nor do its pods speak for that, but for the TrainJob, also where their template opts in."""
     scene.there_is(trainjob=_trainjob(), jobset=_jobset(template=_OPTED_IN), pods=(_pod(0),))
     assert scene.observed(JOBSET_NAME) is None
@@ -172,14 +172,14 @@ def test_its_jobset_is_no_job_of_its_own(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("owner", ["another TrainJob of that name, deleted meanwhile", ""])
-def test_a_jobset_that_only_has_its_name_is_not_its_own(scene: Scene, owner: str) -> None:
+def test_a_jobset_that_only_has_its_name_is_not_its_own(scene: TrainJobScene, owner: str) -> None:
     """Whatever its pods say, they speak for no TrainJob, and the TrainJob has no run."""
     scene.there_is(trainjob=_trainjob(), jobset=_jobset(owner=owner), pods=(_pod(0), _pod(1)))
     assert scene.observed() is None
     assert scene.process(_pod(0)) == ProcessPrincipal(JOBSET_NAME, "jobset-uid", None, Host("bert-node-0-0"))
 
 
-def test_pods_of_an_earlier_jobset_of_its_name_are_not_its_own(scene: Scene) -> None:
+def test_pods_of_an_earlier_jobset_of_its_name_are_not_its_own(scene: TrainJobScene) -> None:
     scene.there_is(trainjob=_trainjob(), jobset=_jobset(), pods=(_pod(0, jobset="old"), _pod(1, jobset="old")))
     value = scene.observed()
     assert value is not None
@@ -187,7 +187,7 @@ def test_pods_of_an_earlier_jobset_of_its_name_are_not_its_own(scene: Scene) -> 
     assert scene.process(_pod(0, jobset="old")) == ProcessPrincipal(JOBSET_NAME, "old", None, Host("bert-node-0-0"))
 
 
-def test_a_change_of_its_jobset_or_of_a_pod_is_a_change_of_the_trainjob(scene: Scene) -> None:
+def test_a_change_of_its_jobset_or_of_a_pod_is_a_change_of_the_trainjob(scene: TrainJobScene) -> None:
     """A JobSet of which no TrainJob has the name is none of its business."""
     scene.there_is(trainjob=_trainjob())
     scene.changed.clear()
@@ -212,14 +212,14 @@ def test_a_change_of_its_jobset_or_of_a_pod_is_a_change_of_the_trainjob(scene: S
     ],
     ids=["no JobSet", "suspend", "manager", "spec", "unreadable", "empty", "template", "not opted in"],
 )
-def test_one_that_is_not_understood_is_left_alone(scene: Scene, trainjob: Any, jobset: Any) -> None:
+def test_one_that_is_not_understood_is_left_alone(scene: TrainJobScene, trainjob: Any, jobset: Any) -> None:
     """Its runtime may be missing, so that it has no JobSet; either may be anything that the API server takes."""
     scene.there_is(trainjob=trainjob, jobset=jobset, pods=(_pod(0),))
     assert scene.observed() is None
     assert scene.jobs.state(NAME) is not None
 
 
-def test_more_is_not_read_of_it(scene: Scene) -> None:
+def test_more_is_not_read_of_it(scene: TrainJobScene) -> None:
     """What it asks its runtime for is in its JobSet, so it may be unreadable."""
     scene.there_is(trainjob={**_trainjob(runtimeRef=3, trainer="none"), "status": 5}, jobset=_jobset())
     assert scene.observed() is not None
@@ -231,13 +231,13 @@ def test_what_is_no_object_is_refused() -> None:
             TRAINJOB.decode(data)
 
 
-def test_the_pods_of_its_runtime_opt_it_in(scene: Scene) -> None:
+def test_the_pods_of_its_runtime_opt_it_in(scene: TrainJobScene) -> None:
     """Their annotations come from the template of the runtime, which is that of the JobSet."""
     scene.there_is(trainjob=_trainjob(annotations={}), jobset=_jobset(template=_OPTED_IN))
     assert scene.observed() is not None
 
 
-def test_it_is_suspended_as_it_says_and_released_as_its_jobset_says(scene: Scene) -> None:
+def test_it_is_suspended_as_it_says_and_released_as_its_jobset_says(scene: TrainJobScene) -> None:
     """Its controller says so of the TrainJob before anything is suspended, and also where that fails."""
     ours = {**MANAGED, f"{PREFIX}suspended-by": "elastic-job-supervisor"}
     conditions = [{"type": "Suspended", "status": "True", "lastTransitionTime": _MADE}]
@@ -252,12 +252,12 @@ def test_it_is_suspended_as_it_says_and_released_as_its_jobset_says(scene: Scene
         assert value.decision.phase is Phase.SUSPENDED
 
 
-def test_a_trainjob_that_a_person_has_suspended_is_left_alone(scene: Scene) -> None:
+def test_a_trainjob_that_a_person_has_suspended_is_left_alone(scene: TrainJobScene) -> None:
     scene.there_is(trainjob=_trainjob(suspend=True), jobset=_jobset(suspend=True))
     assert scene.observed() is None
 
 
-def test_each_resume_and_each_restart_of_its_jobset_is_another_run(scene: Scene) -> None:
+def test_each_resume_and_each_restart_of_its_jobset_is_another_run(scene: TrainJobScene) -> None:
     resumed: dict[str, Any] = {"conditions": [{"type": "Suspended", "status": "False", "lastTransitionTime": _RESUMED}]}
     runs = set[str]()
     statuses: list[dict[str, Any]] = [{}, resumed, {**resumed, "restarts": 1}]
@@ -282,7 +282,7 @@ def test_another_controller_runs_its_own_jobs() -> None:
 
 
 @pytest.mark.parametrize(("condition", "result"), [("Completed", Result.SUCCEEDED), ("Failed", Result.FAILED)])
-def test_it_ends_as_its_jobset_does(scene: Scene, condition: str, result: Result) -> None:
+def test_it_ends_as_its_jobset_does(scene: TrainJobScene, condition: str, result: Result) -> None:
     scene.there_is(trainjob=_trainjob(), jobset=_jobset())
     known = scene.observed()
     ended = _jobset(status={"conditions": [{"type": condition, "status": "True"}]})
@@ -293,7 +293,7 @@ def test_it_ends_as_its_jobset_does(scene: Scene, condition: str, result: Result
     assert value.observed.result is result
 
 
-async def test_a_stored_trainjob_is_kept_until_the_jobsets_were_listed(scene: Scene, tmp_path: Path) -> None:
+async def test_a_stored_trainjob_is_kept_until_the_jobsets_were_listed(scene: TrainJobScene, tmp_path: Path) -> None:
     """A list of TrainJobs alone does not say that one has no run any more."""
     scene.there_is(trainjob=_trainjob())
     scene.trainjobs._note_listed()
@@ -308,7 +308,7 @@ async def test_a_stored_trainjob_is_kept_until_the_jobsets_were_listed(scene: Sc
         assert NAME not in store.snapshot().jobs
 
 
-async def test_it_is_suspended_by_its_own_field(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_suspended_by_its_own_field(scene: TrainJobScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its JobSet is never written: its controller would take that back."""
     written = list[Any]()
 

@@ -9,7 +9,7 @@ import pytest
 from supervisor.cluster.objects import Pod, read_pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
-from supervisor.jobs.kind import JobReference, JobState, PodRole
+from supervisor.jobs.kind import JobPodRole, JobReference, JobState
 from supervisor.jobs.vcjob.kind import VCJOB, TaskSize, VolcanoJob, VolcanoSizes
 
 KIND = VCJOB
@@ -98,7 +98,7 @@ def test_pods_belong_to_the_job_of_this_group() -> None:
     """Kubernetes has Jobs, too."""
     assert KIND.reference(_pod("worker-0")) == JobReference(NAME, "job-uid")
     assert KIND.reference(_pod("worker-0", "batch/v1")) is None
-    assert KIND.role({"volcano.sh/task-spec": "ps"}) is PodRole.WORKER
+    assert KIND.role({"volcano.sh/task-spec": "ps"}) is JobPodRole.WORKER
     assert KIND.role({}) is None
 
 
