@@ -8,7 +8,7 @@ from typing import Any
 from supervisor.domain.ids import JobId, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.order import Order, OrderKind
-from supervisor.fanout.lines import LineStream, line
+from supervisor.fanout.lines import LineResponse, line
 
 UNKNOWN = "the job is not known any more"
 """The goodbye to the launcher of a job that was deleted, or whose name another one has: it registers again."""
@@ -16,7 +16,7 @@ UNKNOWN = "the job is not known any more"
 
 @dataclass(slots=True)
 class _LauncherConnection:
-    stream: LineStream
+    stream: LineResponse
     job: SupervisedJob
     sent: tuple[Order, str] | None = None
 
@@ -43,7 +43,7 @@ class Launchers:
         self._connections: dict[JobId, _LauncherConnection] = {}
         self._seen: dict[JobId, float] = {}
 
-    def attach(self, job: SupervisedJob, order: Order, stream: LineStream) -> None:
+    def attach(self, job: SupervisedJob, order: Order, stream: LineResponse) -> None:
         """Adds a launcher and sends it the present order; a second stream of one launcher replaces the first."""
         replaced = self._connections.get(job.id)
         if replaced is not None:
@@ -51,7 +51,7 @@ class Launchers:
         self._connections[job.id] = _LauncherConnection(stream, job)
         self.publish(job, order)
 
-    def detach(self, job: JobId, stream: LineStream) -> None:
+    def detach(self, job: JobId, stream: LineResponse) -> None:
         """Removes a stream that has ended."""
         connection = self._connections.get(job)
         if connection is not None and connection.stream is stream:

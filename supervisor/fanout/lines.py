@@ -30,8 +30,8 @@ def line(message: Mapping[str, Any]) -> bytes:
 _HEARTBEAT = line({"type": "heartbeat"})
 
 
-class LineStream:
-    """One open response. `push` may be called anywhere on the loop; `serve` returns when the stream ends."""
+class LineResponse:
+    """Sends lines on one open response. `push` may be called anywhere on the loop; `serve` returns at the end."""
 
     def __init__(self, request: web.Request, refusals: Refusals) -> None:
         self._request = request
@@ -48,7 +48,7 @@ class LineStream:
         self._patience = patience if 0.0 <= patience <= _MAX_PATIENCE else 0.0
 
     @property
-    def wire(self) -> "LineStream":
+    def wire(self) -> "LineResponse":
         """The response that carries the lines: this one."""
         return self
 

@@ -10,7 +10,7 @@ from supervisor.decide.situation import NO_MEMBERS, Member, Members
 from supervisor.domain.agreement import Round
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import SupervisedJob
-from supervisor.fanout.lines import LineStream, line
+from supervisor.fanout.lines import LineResponse, line
 from supervisor.fanout.processes import REPLACED, ByJob
 
 GONE_SECONDS = 0.3
@@ -37,7 +37,7 @@ class MemberId:
 class _MemberConnection:
     id: MemberId
     state: Member
-    stream: LineStream | None = None
+    stream: LineResponse | None = None
     sent: bytes = b""
     revision: int = 0
     heard_at: float = 0.0
@@ -49,7 +49,7 @@ class _JobMembers:
     run: int
     connections: dict[Host, _MemberConnection] = field(default_factory=dict)
     have_ended: bool = False
-    """Members that have ended are gone before the others say that they have."""
+    """Members that have ended are gone before the others report that they have."""
 
 
 class MemberStreams:
@@ -72,7 +72,7 @@ class MemberStreams:
         self._on_change = on_change
         self._jobs: ByJob[_JobMembers] = ByJob()
 
-    def attach(self, sender: MemberId, state: Member, stream: LineStream) -> None:
+    def attach(self, sender: MemberId, state: Member, stream: LineResponse) -> None:
         """Adds a member and sends it its line. It replaces another member of its host."""
         job = self._jobs.get(sender.job)
         if job is None or job.run < sender.run:
@@ -88,7 +88,7 @@ class MemberStreams:
         self._on_change(sender.job.name)
         self._send(connection)
 
-    def detach(self, sender: MemberId, stream: LineStream) -> None:
+    def detach(self, sender: MemberId, stream: LineResponse) -> None:
         """Records that a stream has ended. Its member is gone if it does not return soon."""
         connection = self._found(sender)
         if connection is not None and connection.stream is stream:
@@ -96,7 +96,7 @@ class MemberStreams:
             self._expire(connection, GONE_SECONDS)
 
     def report(self, sender: MemberId, state: Member, revision: int) -> bool:
-        """Records what a member says; returns False if it has no stream, or has said something newer."""
+        """Records the state of a member; returns False if it has no stream, or a newer report of it has come."""
         job, connection = self._jobs.get(sender.job), self._found(sender)
         if job is None or connection is None or connection.stream is None or revision <= connection.revision:
             return False

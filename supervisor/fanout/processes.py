@@ -13,7 +13,7 @@ from supervisor.decide.ranks import RankCounts
 from supervisor.decide.situation import RankZero
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.order import Directive, DirectiveKind, Worker
-from supervisor.fanout.lines import LineStream, line
+from supervisor.fanout.lines import LineResponse, line
 
 V = TypeVar("V")
 
@@ -82,7 +82,7 @@ class ProcessStream(Protocol):
     """Where the lines of one process go: its own response, or its part of one that a relay holds."""
 
     @property
-    def wire(self) -> LineStream:
+    def wire(self) -> LineResponse:
         """The response that carries the lines."""
 
     def push(self, data: bytes) -> None:
@@ -102,7 +102,7 @@ class RelayStream:
         streams: The streams of the processes by their names, in the order in which they joined.
     """
 
-    def __init__(self, lines: LineStream) -> None:
+    def __init__(self, lines: LineResponse) -> None:
         self.lines = lines
         self.streams: dict[str, RelayedStream] = {}
         self._unsent: dict[str, bytes] = {}
@@ -216,7 +216,7 @@ class _JobProcesses:
     """The processes that have not answered the STOP of a generation, so that not each answer looks at all of them."""
 
     @property
-    def wires(self) -> Collection[LineStream]:
+    def wires(self) -> Collection[LineResponse]:
         """The responses that carry the lines; a relay's is there once."""
         return {connection.stream.wire for connection in self.connections.values()}
 

@@ -72,8 +72,8 @@ class RankStates:
         self._on_complete = on_complete
         self._jobs: dict[JobId, _JobRanks] = {}
 
-    def said(self, worker: Worker, statement: Statement) -> None:
-        """Records what a process states about itself; one that has never agreed to anything is not recorded."""
+    def put_statement(self, worker: Worker, statement: Statement) -> None:
+        """Records a statement. A process that has never agreed to anything is not recorded."""
         if worker.job not in self._jobs and not statement.purposes:
             return
         job, state = self._found(worker)
@@ -149,7 +149,7 @@ class RankStates:
             self._on_complete(worker.job.name)
 
     def of(self, known: JobId, run: int, hosts: Collection[Host] | None = None) -> Ranks:
-        """Returns what the connected processes of a run reported, only those on `hosts` if it is given.
+        """Returns the states of the connected processes of a run, only of those on `hosts` if it is given.
 
         It is empty for a job of which no process agrees to anything.
         """

@@ -241,10 +241,6 @@ class PodReports:
             del self._reported[node]
 
 
-def ignore_refusal(_source: Source) -> None:
-    """The `on_refused` that does nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentDependencies:
     """What the agent service works with. `on_refused` is called with the source of each refused report."""
@@ -259,7 +255,7 @@ class AgentDependencies:
     clock: Clock
     bulkhead: Bulkhead
     heartbeat_seconds: float
-    on_refused: Callable[[Source], None] = ignore_refusal
+    on_refused: Callable[[Source], None] = lambda _source: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Framework, OnLoss, Result, Spec, SupervisedJob, with_end
 from supervisor.failpoints import At
 from supervisor.fanout.launchers import UNKNOWN, Launchers
-from supervisor.fanout.lines import LineStream
+from supervisor.fanout.lines import LineResponse
 from supervisor.identity.tokens import LauncherPrincipal
 from supervisor.ingest.errors import TooManyError
 from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
@@ -233,7 +233,7 @@ class LauncherEndpoints:
         failpoint(At.HELLO_RECEIVED)
         job = await self._register(launcher.name, hello)
         failpoint(At.JOB_REGISTERED)
-        lines = LineStream(request, self.refusals)
+        lines = LineResponse(request, self.refusals)
         await lines.prepare()
         # A decision may have been made while the head of the response was sent, or another job may have the name.
         present = self.store.snapshot().jobs.get(job.name)

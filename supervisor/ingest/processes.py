@@ -19,7 +19,7 @@ from supervisor.domain.ids import Host, JobId
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Stop, SupervisedJob
 from supervisor.domain.order import Worker
 from supervisor.failpoints import At
-from supervisor.fanout.lines import LineStream
+from supervisor.fanout.lines import LineResponse
 from supervisor.fanout.processes import Processes, ProcessStream
 from supervisor.fanout.ranks import Measurements, RankStates, Saves, Statement
 from supervisor.identity.tokens import ProcessPrincipal
@@ -78,7 +78,7 @@ class ProcessMessage(msgspec.Struct, frozen=True, kw_only=True):
         printable("host", self.host)
 
     def statement(self, held: HeldAgreement | None = None) -> Statement:
-        """Returns what the process states about itself, without purposes of a later version."""
+        """Returns the statement of the process about itself, without purposes of a later version."""
         return Statement(
             purposes=None if self.agrees is None else frozenset(Purpose(each) for each in _PURPOSES & set(self.agrees)),
             collective=self.collective,
@@ -193,7 +193,7 @@ class ProcessEndpoints:
         principal = await require_principal(ProcessPrincipal, request, self.authenticate)
         hello = await body(request, PostedProcessHello, MAX_MESSAGE_BYTES)
         worker = self.admit(principal, hello)
-        lines = LineStream(request, self.refusals)
+        lines = LineResponse(request, self.refusals)
         await lines.prepare()
         self.attach(worker, hello, lines)
         try:
@@ -223,7 +223,7 @@ class ProcessEndpoints:
     def attach(self, worker: Worker, hello: PostedProcessHello, stream: ProcessStream) -> None:
         """Adds a process, whose lines go to `stream`, unless a later hello of the process has come."""
         if self.processes.attach(worker, stream, hello.revision, hello.attempt):
-            self.ranks.said(worker, hello.statement(hello.agreement))
+            self.ranks.put_statement(worker, hello.statement(hello.agreement))
             self.on_step(worker, hello.step)
 
     async def accept(self, principal: ProcessPrincipal, sent: PostedProcessReport) -> None:
@@ -238,7 +238,7 @@ class ProcessEndpoints:
             raise MalformedError("run must be set")
         worker = self._sender(principal, sent)
         if self.processes.update(worker, sent.revision):
-            self.ranks.said(worker, sent.statement())
+            self.ranks.put_statement(worker, sent.statement())
         self.on_step(worker, sent.step)
         answer = sent.answered(self.clock.now())
         if answer is not None:

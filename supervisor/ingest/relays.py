@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from supervisor.domain.ids import JobName
 from supervisor.fanout import processes as fanout
-from supervisor.fanout.lines import LineStream
+from supervisor.fanout.lines import LineResponse
 from supervisor.fanout.processes import RelayStream
 from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.ingest.errors import OversizedError, TooManyError, UnknownRelayError
@@ -87,7 +87,7 @@ class RelayEndpoints:
         relays = self._relays.get(job, {})
         if hello.relay in relays or len(relays) >= fanout.MAX_STREAMS:
             raise TooManyError(f"{principal.job} has this stream already, or the maximum number of streams")
-        lines = LineStream(request, self.processes.refusals)
+        lines = LineResponse(request, self.processes.refusals)
         opened = self._relays.setdefault(job, {})[hello.relay] = _OpenRelay(principal, RelayStream(lines))
         try:
             await lines.prepare()

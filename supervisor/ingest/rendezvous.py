@@ -11,7 +11,7 @@ from servicekit.clock import Clock
 from supervisor.decide.registration import OlderRevisionError
 from supervisor.decide.situation import KnownRound, Member, RoundStore
 from supervisor.domain.ids import Host
-from supervisor.fanout.lines import LineStream
+from supervisor.fanout.lines import LineResponse
 from supervisor.fanout.members import MemberId, MemberStreams
 from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.ingest.errors import TooManyError
@@ -101,7 +101,7 @@ class RendezvousEndpoints:
         sender = self._sender(principal, hello)
         if self.members.count(sender.job) >= _MAX_MEMBERS:
             raise TooManyError(f"{sender.job.name} has the maximum number of elastic agents")
-        lines = LineStream(request, self.refusals)
+        lines = LineResponse(request, self.refusals)
         await lines.prepare()
         self.members.attach(sender, self._member(sender, hello.state), lines)
         try:

@@ -88,7 +88,7 @@ class Supervisor:
         worker = self._worker(hello)
         connection = self._connections[hello.process] = _Connection(worker, stream)
         stream.on_detached = lambda: self._detach(connection)
-        self._ranks.said(worker, hello.statement(hello.agreement))
+        self._ranks.put_statement(worker, hello.statement(hello.agreement))
         self._send(connection)
         self.think()
 
@@ -96,7 +96,7 @@ class Supervisor:
         """A process reports something."""
         sent = msgspec.convert(fields, PostedProcessReport)
         worker = self._worker(sent)
-        self._ranks.said(worker, sent.statement())
+        self._ranks.put_statement(worker, sent.statement())
         answer = sent.answered(self._now) if sent.kind is PostedReportKind.AGREEMENT else None
         if answer is not None:
             self._ranks.answered(worker, answer, sent.measured)

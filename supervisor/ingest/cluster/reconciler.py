@@ -80,11 +80,11 @@ class SignalReconciler:
         drills.changed.add(self._on_event)
 
     async def run(self, store: Store) -> None:
-        """Root task: takes in what changes, again and again."""
+        """Root task: stores the signals of each subject that changes."""
         await reconcile("signals", lambda: self.once(store), self._bulkhead, wakeup=self._wakeup)
 
     async def once(self, store: Store) -> float | None:
-        """Takes in what has changed; returns the seconds until what could not be taken in is tried again."""
+        """Stores the signals of changed subjects; returns the seconds until failed ones are tried again."""
         changed, self._changed = self._changed, {}
         async with asyncio.TaskGroup() as group:
             tasks = [
@@ -114,7 +114,7 @@ class SignalReconciler:
         return apply_signal(known, signal, self._clock.now(), self._cluster_now(), self._policy)
 
     async def _take_in(self, store: Store, subject: Subject, signal: Signal) -> bool:
-        """Stores what a signal makes of its notice; returns False if that has to be tried again."""
+        """Applies a signal to its notice; returns False if that has to be tried again."""
         before, notice = store.snapshot().notices.get(signal.id), None
         with self._bulkhead.guard("signals.store", subject.uid) as attempt:
             try:

@@ -13,7 +13,7 @@ from aiohttp import web
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
-from supervisor.fanout.lines import LineStream, line
+from supervisor.fanout.lines import LineResponse, line
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError, Viewer
 from supervisor.ingest.errors import ForeignTokenError, MalformedError, OversizedError, TooManyError, code_of
 from supervisor.ingest.http import Authenticate
@@ -152,7 +152,7 @@ class PageViewers:
         self._render = render
         self._version = version
         self._clock = clock
-        self._streams: set[LineStream] = set()
+        self._streams: set[LineResponse] = set()
         self._has_viewers = asyncio.Event()
         self._sent_version: Any = None
         self._sent_at = 0.0
@@ -163,13 +163,13 @@ class PageViewers:
         """Whether the maximum number of viewers is reached."""
         return len(self._streams) >= MAX_VIEWERS
 
-    def attach(self, stream: LineStream) -> None:
+    def attach(self, stream: LineResponse) -> None:
         """Adds a viewer; the next rendering goes to all viewers."""
         self._streams.add(stream)
         self._sent_version = None
         self._has_viewers.set()
 
-    def detach(self, stream: LineStream) -> None:
+    def detach(self, stream: LineResponse) -> None:
         self._streams.discard(stream)
         if not self._streams:
             self._has_viewers.clear()
@@ -287,7 +287,7 @@ class PageEndpoints:
             raise BadTokenError("no bearer token and no session")
         if self.viewers.full:
             raise TooManyError("the maximum number of viewers is reached")
-        lines = LineStream(request, self.refusals)
+        lines = LineResponse(request, self.refusals)
         await lines.prepare()
         end = None
         if session.until is not None:

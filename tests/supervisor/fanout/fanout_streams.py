@@ -12,12 +12,12 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.domain.order import Directive, Worker
-from supervisor.fanout.lines import LineStream
+from supervisor.fanout.lines import LineResponse
 from supervisor.fanout.processes import Processes
 from tests.supervisor.decide.decide_builders import POLICY, T0, noticed, running_job, spec
 
 
-class FakeStream(LineStream):
+class FakeStream(LineResponse):
     """A fake: keeps the lines and the goodbye that a stream would send, and counts its turns. There is no peer."""
 
     def __init__(self) -> None:

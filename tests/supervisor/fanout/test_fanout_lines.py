@@ -11,7 +11,7 @@ from aiohttp import web
 
 from supervisor.decide.directives import order_for
 from supervisor.fanout.launchers import Launchers
-from supervisor.fanout.lines import LineStream, line
+from supervisor.fanout.lines import LineResponse, line
 from supervisor.refusals import Code, Refusals, Wire
 from tests.supervisor.decide.decide_builders import waiting_job
 from tests.testkit.waiting import until
@@ -24,12 +24,12 @@ class Streams:
     """A server whose every answer is a stream, and the streams that are open."""
 
     def __init__(self) -> None:
-        self.open: list[LineStream] = []
+        self.open: list[LineResponse] = []
         self.refusals = Refusals()
         self.address = ("", 0)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        lines = LineStream(request, self.refusals)
+        lines = LineResponse(request, self.refusals)
         await lines.prepare()
         self.open.append(lines)
         try:

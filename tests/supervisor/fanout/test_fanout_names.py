@@ -61,7 +61,7 @@ class Names:
     def process(self, job: SupervisedJob, rank: int = 0) -> tuple[Worker, FakeStream]:
         worker, stream = Worker(f"p{rank}", job.id, job.observed.run, HOST, rank), FakeStream()
         self.processes.attach(worker, stream)
-        self.ranks.said(worker, AGREES)
+        self.ranks.put_statement(worker, AGREES)
         return worker, stream
 
     def member(self, job: SupervisedJob, name: str = "member") -> tuple[MemberId, FakeStream]:
@@ -149,7 +149,7 @@ async def test_the_ranks_of_the_new_job_agree_and_the_earlier_ones_are_not_asked
     assert not found.have_acknowledged(7)
     answer = StepAnswer(epoch=1, at_step=None, kind=AnswerKind.DECLINED, step=90, at=T0)
     names.ranks.answered(old, answer, Measurements())
-    names.ranks.said(old, Statement(purposes=frozenset()))
+    names.ranks.put_statement(old, Statement(purposes=frozenset()))
     assert names.ranks.of(names.new.id, 1) == found
     assert [state.process for state in found.states] == [each.process for each in workers]
 

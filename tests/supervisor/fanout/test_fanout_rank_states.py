@@ -26,7 +26,7 @@ class _Scene:
         self.asked = 0
         self.ranks = RankStates(lambda _job: list(self.workers.values()), lambda _job: self.agreement, self._ask)
         for worker in self.workers.values():
-            self.ranks.said(worker, AGREES)
+            self.ranks.put_statement(worker, AGREES)
         self.asked = 0
 
     def _ask(self, _job: JobName) -> None:
@@ -57,7 +57,7 @@ def test_a_round_of_1024_answers_asks_for_one_decision(scene: _Scene) -> None:
 def test_a_process_that_cannot_answer_is_not_waited_for(scene: _Scene) -> None:
     """It waits to join the next round, which is decided once the others have answered."""
     scene.workers[SIZE] = Worker("joiner", JOB, 1, Host("n2"), 0)
-    scene.ranks.said(scene.workers[SIZE], Statement())
+    scene.ranks.put_statement(scene.workers[SIZE], Statement())
     for number in range(SIZE):
         scene.answers(number, AnswerKind.ACCEPTED)
     assert scene.asked == 1
@@ -67,13 +67,13 @@ def test_the_next_processes_of_a_run_are_asked_before_they_have_said_what_they_a
     """A round of torchrun may change before their first step; without being asked, they would lose those since."""
     workers = {"first": Worker("first", JOB, 1, Host("n1"), 0)}
     ranks = RankStates(lambda _job: list(workers.values()), lambda _job: None, lambda _job: None)
-    ranks.said(workers["first"], AGREES)
+    ranks.put_statement(workers["first"], AGREES)
     workers = {"second": Worker("second", JOB, 1, Host("n1"), 0)}
     for statement in (Statement(), Statement(purposes=frozenset())):
-        ranks.said(workers["second"], statement)
+        ranks.put_statement(workers["second"], statement)
         [state] = ranks.of(JOB, 1).states
         assert state.purposes == {Purpose.RENDEZVOUS, Purpose.REGROUP}
-    ranks.said(workers["second"], Statement(purposes=frozenset({Purpose.STOP})))
+    ranks.put_statement(workers["second"], Statement(purposes=frozenset({Purpose.STOP})))
     assert ranks.of(JOB, 1).states[0].purposes == {Purpose.STOP}
 
 
@@ -120,7 +120,7 @@ def test_another_run_begins_anew(scene: _Scene) -> None:
     """And nobody of an earlier one speaks for it."""
     for worker in list(scene.workers.values()):
         scene.workers[worker.rank or 0] = replace(worker, run=2)
-        scene.ranks.said(replace(worker, run=2), AGREES)
+        scene.ranks.put_statement(replace(worker, run=2), AGREES)
     assert scene.ranks.of(JOB, 2).agree_to(Purpose.STOP)
     assert scene.ranks.of(JOB, 1) is NO_RANKS
     scene.answers(0, AnswerKind.DECLINED, run=1)
@@ -130,7 +130,7 @@ def test_another_run_begins_anew(scene: _Scene) -> None:
 def test_a_job_whose_processes_do_not_agree_costs_nothing() -> None:
     scene = _Scene()
     other = Worker("p", JOB._replace(name=JobName("other")), 1, Host("n1"), 0)
-    scene.ranks.said(other, Statement(purposes=frozenset(), world_size=8))
+    scene.ranks.put_statement(other, Statement(purposes=frozenset(), world_size=8))
     assert scene.ranks.of(other.job, 1) is NO_RANKS
     scene.ranks.forget_others([])
     assert scene.ranks.of(JOB, 1) is NO_RANKS
@@ -144,8 +144,8 @@ def test_the_time_of_a_step_is_estimated_until_it_is_measured(scene: _Scene) -> 
 
 def test_the_time_of_a_step_is_known_before_anybody_asks(scene: _Scene) -> None:
     """From what the rank says about itself; a report without it changes nothing."""
-    scene.ranks.said(scene.workers[0], Statement(step_seconds=0.5))
-    scene.ranks.said(scene.workers[0], Statement(world_size=SIZE))
+    scene.ranks.put_statement(scene.workers[0], Statement(step_seconds=0.5))
+    scene.ranks.put_statement(scene.workers[0], Statement(world_size=SIZE))
     assert scene.ranks.of(JOB, 1).slowest_step == 0.5
     assert scene.asked == 0
 

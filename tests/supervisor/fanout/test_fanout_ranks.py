@@ -28,7 +28,7 @@ def _answer(kind: AnswerKind, at_step: int | None = 20, epoch: int = 2) -> StepA
 def test_an_answer_that_comes_late_replaces_no_later_one(last: StepAnswer, late: StepAnswer) -> None:
     """Otherwise the rank would count as silent, and all others would wait at the step."""
     ranks = RankStates(lambda _: [WORKER], lambda _: PROPOSAL, lambda _: None)
-    ranks.said(WORKER, Statement(purposes=frozenset({Purpose.STOP})))
+    ranks.put_statement(WORKER, Statement(purposes=frozenset({Purpose.STOP})))
     for answer in (last, late):
         ranks.answered(WORKER, answer, Measurements())
     assert [state.answer for state in ranks.of(JOB, 1).states] == [last]

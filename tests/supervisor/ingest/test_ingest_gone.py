@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from supervisor.fanout.lines import LineStream
+from supervisor.fanout.lines import LineResponse
 from supervisor.ingest.errors import MalformedError
 from supervisor.ingest.http import body, done, protocol_log, refusing
 from supervisor.refusals import Code, Refusals, Wire
@@ -73,14 +73,14 @@ def leave(request: web.Request) -> None:
 
 
 async def gone_before_the_head(request: web.Request, refusals: Refusals) -> web.StreamResponse:
-    lines = LineStream(request, refusals)
+    lines = LineResponse(request, refusals)
     leave(request)
     await lines.prepare()
     raise AssertionError
 
 
 async def gone_before_the_goodbye(request: web.Request, refusals: Refusals) -> web.StreamResponse:
-    lines = LineStream(request, refusals)
+    lines = LineResponse(request, refusals)
     await lines.prepare()
     lines.finish("enough")
     leave(request)
