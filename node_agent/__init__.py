@@ -1,1 +1,1 @@
-"""The node agent: polls the sources of reclaim notices for this node and reports them to the supervisor."""
+"""Polls the sources of reclaim notices for this node and reports the notices to the supervisor."""

@@ -63,10 +63,6 @@ class SupervisorEndpoint:
         credentials = grpc.ssl_channel_credentials(root_certificates=trusted)
         return grpc.aio.secure_channel(str(self.address), credentials, options=OPTIONS)
 
-    def explain(self, reason: str) -> str:
-        """Adds to a failure's reason that TLS was off: a server that expects TLS does not say so."""
-        return reason if self.ca_file else f"{reason} (connected without TLS, as no CA file is set)"
-
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Returns the call's metadata with the token.
 

@@ -193,7 +193,7 @@ class NoticeReport:
 
     @property
     def id(self) -> NoticeId:
-        """The same for every report by this source about this subject, also after a restart."""
+        """Identifies the notice: the same in every report by this source about this subject, also after a restart."""
         return NoticeId(f"{self.source}/{self.subject.uid}")
 
 

@@ -83,7 +83,7 @@ class StreamLost(Exception):  # noqa: N818 - it names what happened
 
 
 class HelloOutdated(Exception):  # noqa: N818 - it names what is so
-    """More is known of the machine than the hello said, and the supervisor is too old for an update: connect again."""
+    """The machine is known better than in the hello, and the supervisor is too old for an update: connect again."""
 
 
 class SessionSuperseded(Exception):  # noqa: N818 - it names what happened
@@ -176,7 +176,9 @@ class SupervisorUplink:
         except HelloOutdated:
             structlog.get_logger().info("machine.updated", machine=asdict(self._node.machine))
         except StreamLost as error:
-            self.fault.failed(self._endpoint.explain(str(error)))
+            # A server that expects TLS does not say so.
+            hint = "" if self._endpoint.ca_file else " (connected without TLS, as no CA file is set)"
+            self.fault.failed(f"{error}{hint}")
         except SupervisorUnusable as error:
             self.fault.failed(str(error))
         except SessionSuperseded as superseded:
@@ -340,13 +342,13 @@ class AgentStream:
                 await self._write(pb.AgentMessage(source=self._encoded_status(status)))
 
     def _encoded_report(self, report: notices.NoticeReport) -> pb.NoticeReport | None:
-        """The report as a message; None if it cannot be one. Its source is noticed all the same."""
+        """Encodes the report; None if it cannot be encoded. Its source is noticed all the same."""
         with self._bulkhead.guard("report", report.id):
             return encode_report(report, self._clock.monotonic())
         return None
 
     def _encoded_status(self, status: notices.ReportedSource) -> pb.SourceReport:
-        """The status as a message. A source that was left out would count as if it announced nothing."""
+        """Encodes the status. A source that was left out would count as if it announced nothing."""
         with self._bulkhead.guard("report", status.source):
             return encode_status(status, self._clock.monotonic())
         return pb.SourceReport(source=status.source, state=pb.SOURCE_STATE_UNKNOWN, about=_KINDS[status.about])
@@ -379,7 +381,7 @@ class AgentStream:
             self._handle(message, on_welcome)
 
     def _patience(self) -> float:
-        """Seconds without a message after which the supervisor is gone, or hangs while a report waits."""
+        """Returns the seconds of silence after which the supervisor is gone, or hangs while a report waits."""
         heartbeat = min(self._heartbeat, self._report_heartbeat) if self._outbox.unacknowledged() else self._heartbeat
         limit = _SILENT_HEARTBEATS * heartbeat
         return limit if self._is_welcomed else min(limit, _WELCOME_SECONDS)

@@ -1,1 +1,1 @@
-"""Building blocks for services: clock, lifecycle, logs, settings, work queues, metrics, probes, Kubernetes client."""
+"""Has the building blocks of services: clock, lifecycle, logs, settings, work queues, metrics, Kubernetes client."""

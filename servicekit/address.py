@@ -19,7 +19,7 @@ class Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is certainly this machine: names other than `localhost` are not resolved."""
+    """Returns whether the host is certainly this machine: names other than `localhost` are not resolved."""
     if host == "localhost":
         return True
     try:

@@ -196,7 +196,7 @@ class GuardedWork:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions of a group, at any depth; an exception that is no group is its own only one."""
+    """Yields the exceptions of a group, at any depth; an exception that is no group yields itself."""
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
             yield from _leaves(one)
@@ -205,6 +205,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _summary(error: Exception) -> str:
-    """An exception in one line, without the parts of a group's message that only count exceptions."""
+    """Writes an exception in one line, without the parts of a group's message that only count exceptions."""
     first = next(_leaves(error))
     return one_line(f"{type(first).__name__}: {first}" if str(first) else type(first).__name__)

@@ -34,20 +34,20 @@ class Clock:
         self._booted_at = self.wall() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Returns Unix seconds."""
         return self._booted_at + time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall(self) -> float:
-        """Unix seconds of the system's clock, with its steps: to compare with instants that others just read."""
+        """Returns Unix seconds of the system's clock, with its steps, to compare with what others have just read."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary point; only differences mean anything."""
+        """Returns seconds since an arbitrary point; only differences mean anything."""
         return time.monotonic()
 
     @property
     def boot_time(self) -> BootTime:
-        """The boot from which `now` counts."""
+        """Returns the boot from which `now` counts."""
         try:
             boot = _BOOT_ID.read_text(encoding="ascii").strip()
         except OSError:

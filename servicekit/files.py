@@ -1,4 +1,4 @@
-"""Atomic writes of files that only their owner may read."""
+"""Writes files atomically that only their owner may read."""
 
 import os
 import tempfile

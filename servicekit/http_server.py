@@ -63,7 +63,7 @@ class GuardedConnection(asyncio.Protocol):
         self._request: web.Request | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open, and the TLS handshake is done if there is one."""
+        """Sets the first deadline: the connection is open, and the TLS handshake is done if there is one."""
         # No isinstance: uvloop's transports are not of asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
         # Ends a connection whose peer acknowledges nothing. Keepalive does not: the kernel sends no probes while
@@ -102,12 +102,12 @@ class GuardedConnection(asyncio.Protocol):
         self._inner.resume_writing()
 
     def request_started(self, request: web.Request) -> None:
-        """A complete head has been received."""
+        """Sets the deadline for the rest: a complete head has been received."""
         self._request = request
         self._arm(Drop.TOO_SLOW)
 
     def request_ended(self) -> None:
-        """The handler has answered; the peer has to read the answer and may send the next request."""
+        """Sets the deadline for the next request: the handler has answered."""
         self._request = None
         if self._transport is not None:
             self._arm(Drop.IDLE)
@@ -161,7 +161,7 @@ class GuardedSite(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """The address, for people."""
+        """Returns the address, for people."""
         return str(self._address)
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Logging to stderr: each line is an event name with fields."""
+"""Logs to stderr: each line is an event name with fields."""
 
 import contextlib
 import enum

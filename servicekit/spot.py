@@ -1,4 +1,4 @@
-"""The rules by which node agents and supervisors alike read spot capacity from the API server's objects. Pure.
+"""Reads spot capacity from the API server's objects, by the same rules for node agents and supervisors. Pure.
 
 The labels of a Node describe its machine. The state of a pod shows a reclaim, which ends the pod against its owner's
 will. A deletion alone is never a reclaim: users, scale-ins and the garbage collector after a deleted job delete pods
@@ -163,7 +163,7 @@ def _ends(pod: PodState, disrupted: PodCondition) -> datetime | None:
 
 
 def _known(instant: datetime | None) -> datetime | None:
-    """An instant within the bounds; whoever writes a pod's status can write any."""
+    """Returns an instant if it is within the bounds; whoever writes a pod's status can write any."""
     return None if instant is None else later(instant, 0.0)
 
 

@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 
 
 class CertificateUnusable(Exception):  # noqa: N818 - it names what is so
-    """The files have no usable pair: a person has to correct them. The text says what is wrong."""
+    """The files have no usable pair, so a person has to correct them. The text says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,8 @@ class ServerCertificate:
                 context = _loaded(found)
                 self._lifetime = _tested(context, found)
                 self.pair, self._present = found, context
-                _log.info("certificate.exchanged", days_left=self._days_left())
+                left = self._lifetime.ends - self._clock.wall()
+                _log.info("certificate.exchanged", days_left=round(left / _DAY, 1))
         except CertificateUnusable as error:
             self._fault.failed(str(error))
         else:
@@ -123,13 +124,12 @@ class ServerCertificate:
 
     def _warn(self) -> None:
         """Logs a warning once for each change for the worse."""
-        validity = self._lifetime.validity(self._clock.wall())
+        now = self._clock.wall()
+        validity = self._lifetime.validity(now)
         if validity is not self._warned and validity is not Validity.GOOD:
-            _log.warning("certificate.ends", validity=validity.value, days_left=self._days_left())
+            days_left = round((self._lifetime.ends - now) / _DAY, 1)
+            _log.warning("certificate.ends", validity=validity.value, days_left=days_left)
         self._warned = validity
-
-    def _days_left(self) -> float:
-        return round((self._lifetime.ends - self._clock.wall()) / _DAY, 1)
 
 
 def _read(files: Files) -> Pair:

@@ -1,1 +1,1 @@
-"""The sources of announcements, each a module: `node_agent.notices.NoticeSource` is their interface."""
+"""Holds the sources of announcements. Each implements `node_agent.notices.NoticeSource`."""

@@ -1,4 +1,4 @@
-"""Source `aws`: the metadata service (IMDSv2) of an EC2 spot instance.
+"""Source `aws`: asks the metadata service (IMDSv2) of an EC2 spot instance.
 
 `…/spot/instance-action` answers with 404 while nothing is planned, and from two minutes before an interruption with
 the action and its instant. `…/events/recommendations/rebalance` says that the risk has grown. It is a hint and no more:
@@ -80,7 +80,7 @@ class AwsSource(metadata.MetadataSource):
         self._hint_due = clock.monotonic()
 
     async def recognize(self) -> bool:
-        """Other clouds answer some of the same requests, but in another domain."""
+        """Compares the domain: other clouds answer some of the same requests, but in another one."""
         return (await metadata.read_item(self._get, _DOMAIN)) in _DOMAINS
 
     async def poll(self) -> Answer:

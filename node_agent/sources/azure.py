@@ -1,4 +1,4 @@
-"""Source `azure`: the Scheduled Events of an Azure VM.
+"""Source `azure`: reads the Scheduled Events of an Azure VM.
 
 Every VM of a scale set gets the events of all of them, so the resources of an event must name this VM. An event that
 is called off, or that is over, leaves the list.

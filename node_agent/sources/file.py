@@ -1,4 +1,4 @@
-"""Source `file`: a file that another program writes, for drills, tests and clouds without a source of their own here.
+"""Source `file`: reads a file that another program writes, for drills, tests and clouds without a source here.
 
 Absent or empty: nothing is announced. A UTC timestamp: the node will be gone at that instant.
 """

@@ -1,4 +1,4 @@
-"""Source `gcp`: the metadata service of a Compute Engine VM.
+"""Source `gcp`: asks the metadata service of a Compute Engine VM.
 
 Three items: `instance/preempted` turns TRUE when a spot VM is preempted, `instance/maintenance-event` names what is
 about to happen to the VM, and `instance/upcoming-maintenance`, on some machines, announces maintenance days ahead.

@@ -1,6 +1,6 @@
-"""Sources `aliyun`, `tencent` and `volcengine`: metadata services that have the instant of a spot instance's release.
+"""Sources `aliyun`, `tencent` and `volcengine`: ask a metadata service when the spot instance will be released.
 
-One item has it, which answers with 404 or an empty body while no release is planned. Everything but that and the
+One item has the instant; it answers with 404 or an empty body while no release is planned. Everything but that and the
 instant, including refusals and time-outs, is unknown.
 """
 
