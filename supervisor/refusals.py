@@ -66,7 +66,7 @@ class Refusals:
         _log.warning("peer.refused", wire=wire, code=code, why=readable(why), exc_info=fault)
 
     def counts(self) -> Mapping[tuple[Wire, Code], int]:
-        """The number of refusals by wire and code since this process started."""
+        """Returns the number of refusals by wire and code since this process started."""
         return self._counts
 
     async def run(self) -> None:
@@ -86,5 +86,5 @@ class Refusals:
 
 
 def readable(text: str, most: int = _MAX_WHY) -> str:
-    """The beginning of a text that may quote a peer, without control characters."""
+    """Returns the beginning of a text that may quote a peer, without control characters."""
     return "".join(letter if letter.isprintable() else "�" for letter in text[:most])

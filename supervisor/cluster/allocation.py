@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class FreeCapacity:
-    """The room on each node, which is worked out again for what has changed. A pod takes room until it is gone."""
+    """Keeps the room on each node up to date as pods and nodes change. A pod takes room until it is gone."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -110,7 +110,7 @@ class Allocation:
         return allocate(pending_jobs, reservations, self._free_capacity.nodes(noticed, avoided), self._policy, running)
 
     def _of_each(self, jobs: Iterable[SupervisedJob], of: Callable[[SupervisedJob], T | None]) -> list[T]:
-        """Returns what `of` returns of each job; a job for which it raises gets nothing."""
+        """Applies `of` to each job, and leaves out None; a job for which it raises gets nothing."""
         found = list[T]()
         for job in jobs:
             with self._bulkhead.guard("grant", job.name):
@@ -161,6 +161,6 @@ class Allocation:
         )
 
     def _bound(self, placement: Placement | None) -> bool:
-        """Whether a pod is bound to a node; one that is being deleted belongs to an earlier run."""
+        """Returns whether a pod is bound to a node; one that is being deleted belongs to an earlier run."""
         pod = None if placement is None else self._view.pod(placement.pod)
         return pod is not None and bool(pod.node) and not pod.over and pod.deleted_at is None

@@ -50,12 +50,12 @@ class EventMetadata(Metadata, frozen=True, rename="camel"):
     annotations: _Annotations = _Annotations()
 
 
-class _EventSeries(msgspec.Struct, frozen=True, rename="camel"):
+class _ClusterEventSeries(msgspec.Struct, frozen=True, rename="camel"):
     last_observed_time: datetime | None = None
 
 
 class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """One Event; a repetition changes it."""
+    """An Event; its reporter changes it when it repeats."""
 
     metadata: EventMetadata
     involved_object: Involved
@@ -64,12 +64,12 @@ class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
     first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
-    series: _EventSeries | None = None
+    series: _ClusterEventSeries | None = None
     reporting_component: str = ""
 
     @property
     def at(self) -> datetime | None:
-        """When it was reported last, by the reporter's clock; each kind of recorder fills in other fields."""
+        """The instant of the last report, by the reporter's clock; each kind of recorder fills in other fields."""
         repeated = None if self.series is None else self.series.last_observed_time
         return (
             repeated

@@ -1,4 +1,4 @@
-"""Decodes pods and nodes from the API server's JSON into what the supervisor caches: 1 KB of a pod's 5 to 10 KB."""
+"""Decodes pods and nodes from the API server's JSON, and keeps some 1 KB of a pod's 5 to 10 KB."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -85,7 +85,7 @@ class Pod:
 
     @property
     def host(self) -> Host:
-        """The host that it is to its job. Its replacement is the same host."""
+        """The name of the pod as a host of its job. Its replacement is the same host."""
         return Host(self.hostname or self.metadata.name)
 
     @property
@@ -118,7 +118,7 @@ _REMOVAL = SCALE_IN_TAINTS | {"node.kubernetes.io/out-of-service"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node. `ready` is what the cluster says; `annotations` are our own, `conditions` all that it has.
+    """One node. `annotations` are our own, `conditions` all of the node's.
 
     `unread` is as a pod's.
     """
@@ -150,7 +150,7 @@ class Node:
 
 
 _USUAL = frozenset({"Ready", "Initialized", "ContainersReady", "PodReadyToStartContainers", "PodScheduled"})
-"""Conditions that every pod has; `Pod.ready` is all that is asked of them."""
+"""Conditions that every pod has; the supervisor reads them as `Pod.ready` only."""
 
 _OWNERS = 4096
 """Owners that are shared by their pods: those of thousands of jobs."""
@@ -358,7 +358,7 @@ def _controller(metadata: _ObjectMetadata) -> Owner | None:
 
 
 def _hostname(metadata: _ObjectMetadata, hostname: str) -> str:
-    """Empty for a pod that its controller has named: a template may give all pods of a job the same host name."""
+    """Ignores the host name of a pod that its controller has named: a template may give it to all pods of a job."""
     return hostname if metadata.generate_name else ""
 
 

@@ -123,7 +123,7 @@ class _Volume(Body, frozen=True):
 
 
 class PodSpec(Body, frozen=True):
-    """The needed part of the spec of a pod or template."""
+    """The part of the spec of a pod or template that the supervisor reads."""
 
     node_name: str = ""
     hostname: str = ""

@@ -1,11 +1,11 @@
-"""The cache of all pods and nodes of the cluster, with indexes for frequent queries."""
+"""Caches all pods and nodes of the cluster, with indexes for frequent queries."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-import msgspec
 import structlog
 
 from servicekit.bounds import one_line
@@ -60,7 +60,7 @@ class ClusterView:
         node_uids: The uids of all nodes, by name, live.
         version: Grows with every change of anything that is kept here.
         nodes_version: Grows with every node that comes, goes or is replaced.
-        pods_changed, nodes_changed: For those who need to know what has changed.
+        pods_changed, nodes_changed: Hooks that are called with each change.
     """
 
     def __init__(
@@ -71,10 +71,8 @@ class ClusterView:
         changed: Callable[[], None],
         bulkhead: Bulkhead,
     ) -> None:
-        def decode_pod(data: bytes | msgspec.Raw) -> Pod:
-            return pod_or_outline(data, labels)
-
-        pods, nodes = ResourceClient(server, PODS, decode_pod), ResourceClient(server, NODES, node_or_outline)
+        pods = ResourceClient(server, PODS, partial(pod_or_outline, labels=labels))
+        nodes = ResourceClient(server, NODES, node_or_outline)
         self.pods_changed = Hooks[Pod](bulkhead)
         self.nodes_changed = Hooks[Node](bulkhead)
         self._pods: Cache[Pod] = Cache(PODS.plural, self._pod_moved, bulkhead)
@@ -179,7 +177,7 @@ class ClusterView:
 
 
 def _differ(before: P | None, after: P | None) -> bool:
-    """Whether more than the version has changed: kubelet heartbeats alone are dozens a second in a large cluster."""
+    """Returns whether more than the version has changed: a large cluster has dozens of heartbeats a second."""
     if before is None or after is None or before.metadata.uid != after.metadata.uid:
         return True
     return replace(before, metadata=after.metadata) != after

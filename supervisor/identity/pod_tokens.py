@@ -71,7 +71,7 @@ class PodsByUid(Protocol):
         """Whether the cache is complete."""
 
     def pod(self, uid: str) -> TokenPod | None:
-        """The pod of that uid, if it exists."""
+        """Returns the pod of that uid, if it exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

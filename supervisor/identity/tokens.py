@@ -167,12 +167,12 @@ class PodAuthenticator(Protocol):
         """Returns the principal of a token."""
 
 
+@dataclass(frozen=True, slots=True)
 class Authenticator:
     """Accepts the supervisor's own tokens, and on a cluster those of pods."""
 
-    def __init__(self, tokens: Tokens, pods: PodAuthenticator | None = None) -> None:
-        self._tokens = tokens
-        self._pods = pods
+    tokens: Tokens
+    pods: PodAuthenticator | None = None
 
     async def authenticate(self, authorization: str | None) -> Principal:
         """Returns the principal that sent an Authorization header.
@@ -182,15 +182,15 @@ class Authenticator:
             ForeignPodError: The pod is neither an agent's nor a job's.
             AuthenticationUnavailableError: The token cannot be checked at present.
         """
-        if self._pods is None:
-            return self._tokens.authenticate(authorization)
+        if self.pods is None:
+            return self.tokens.authenticate(authorization)
         token = token_in(authorization)
         try:
             # API servers sign with asymmetric keys.
             is_ours = jwt.get_unverified_header(token).get("alg") == _ALGORITHM
         except (jwt.InvalidTokenError, ValueError):  # Our own check refuses it.
             is_ours = True
-        return self._tokens.authenticate(authorization) if is_ours else await self._pods.authenticate(token)
+        return self.tokens.authenticate(authorization) if is_ours else await self.pods.authenticate(token)
 
 
 def token_in(authorization: str | None) -> str:

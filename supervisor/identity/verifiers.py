@@ -174,7 +174,7 @@ class JwksVerifier:
 
 
 def _usable(shown: bytes) -> dict[str, jwt.PyJWK]:
-    """The keys by id, without those of unknown types."""
+    """Returns the keys by id, without those of unknown types."""
     try:
         keys = msgspec.json.decode(shown, type=_KeySet).keys
         known = [each for each in keys if each.get("kty") in _KEY_TYPES and each.get("kid")]
@@ -265,7 +265,7 @@ class TokenReviewVerifier:
 
 
 def _claims(user: _ReviewedUser, issued: float) -> PodClaims | None:
-    """None if the user is not a pod."""
+    """Returns None if the user is not a pod."""
     rest, _, account = user.username.rpartition(":")
     prefix, _, namespace = rest.rpartition(":")
     pod, uid = user.extra.get(_POD_NAME, [""])[0], user.extra.get(_POD_UID, [""])[0]

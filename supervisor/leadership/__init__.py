@@ -1,1 +1,1 @@
-"""Who of several supervisors on one cluster leads: takes streams, decides and acts."""
+"""Elects the supervisor that takes streams, decides and acts, if a cluster has several."""

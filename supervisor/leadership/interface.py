@@ -1,4 +1,4 @@
-"""Leadership as seen by the code that acts."""
+"""Defines leadership for the code that acts."""
 
 from typing import Protocol
 
@@ -17,7 +17,7 @@ class Leadership(Protocol):
     """Tells whether this supervisor leads."""
 
     def may_act(self) -> bool:
-        """Whether no other supervisor can lead at this moment. Ask right before an action that no epoch guards."""
+        """Returns whether no other supervisor can lead now. Ask right before an action that no epoch guards."""
 
 
 class AlwaysLeader:

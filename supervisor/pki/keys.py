@@ -217,8 +217,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_instant(now - _BACKDATED))
-        .not_valid_after(_instant(not_after))
+        .not_valid_before(datetime.fromtimestamp(int(now - _BACKDATED), UTC))
+        .not_valid_after(datetime.fromtimestamp(int(not_after), UTC))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
@@ -242,10 +242,6 @@ def _general(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def _instant(seconds: float) -> datetime:
-    return datetime.fromtimestamp(int(seconds), UTC)
 
 
 def _key_pem(key: Key) -> bytes:

@@ -46,7 +46,7 @@ class Endpoints(Protocol):
     """A group of HTTP endpoints."""
 
     def routes(self) -> list[web.RouteDef]:
-        """The paths and their handlers."""
+        """Returns the paths and their handlers."""
 
 
 class ServingState(StrEnum):
@@ -59,16 +59,16 @@ class ServingState(StrEnum):
 
 @dataclass(slots=True)
 class SupervisorHealth:
-    """Live: the event loop runs. Ready: it serves or can take over, so that replicas can be rolled one by one."""
+    """Answers the probes. Ready: it serves or can take over, so that replicas can be rolled one by one."""
 
     standing: ServingState = ServingState.STARTING
 
     def live(self) -> Health:
-        """Healthy while the process answers: nothing outside it can make this fail."""
+        """Returns healthy while the process answers: nothing outside it can make this fail."""
         return Health(ok=True, detail={"standing": self.standing})
 
     def ready(self) -> Health:
-        """Healthy once the store has been read."""
+        """Returns healthy once the store has been read."""
         return Health(ok=self.standing is not ServingState.STARTING, detail={"standing": self.standing})
 
 
@@ -153,7 +153,7 @@ def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
 
 
 def _grpc_options(patience: float) -> list[tuple[str, int]]:
-    """The limits of one agent's connection; `patience` is in seconds."""
+    """Returns the limits of one agent's connection; `patience` is in seconds."""
     milliseconds = round(patience * 1000)
     return [
         # Above this limit gRPC itself refuses a message; ingest refuses and counts messages above 1 MiB.
@@ -180,7 +180,7 @@ def _grpc_options(patience: float) -> list[tuple[str, int]]:
 
 
 def _credentials(certificate: ServerCertificate) -> grpc.ServerCredentials:
-    """Credentials that gRPC fetches at each handshake, in its own threads; None means unchanged."""
+    """Returns credentials that gRPC fetches at each handshake, in its own threads; None means unchanged."""
     served = certificate.pair
 
     def configuration() -> grpc.ServerCertificateConfiguration:

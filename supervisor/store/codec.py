@@ -1,4 +1,4 @@
-"""Encodes notices and jobs as custom resources and decodes them: their names, their fields and their parts.
+"""Encodes notices and jobs as custom resources, and decodes them.
 
 A resource has names in camelCase, instants in RFC 3339 that are rounded to a microsecond, and no field for None. The
 CRDs in charts/elastic-job-supervisor/files/crds/ list the fields.

@@ -1,4 +1,4 @@
-"""The conditions of custom resources for `kubectl wait`, and the sentences about notices that people read in them."""
+"""Derives the conditions of custom resources for `kubectl wait`, and the sentences about notices in them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ class StoreUnavailableError(StoreError):
 
 
 def decided_since(read: SupervisedJob, job: SupervisedJob) -> bool:
-    """Whether `job` has another decision than `read`, or is another registration.
+    """Returns whether `job` has another decision than `read`, or is another registration.
 
     A later registration begins with the same small generations, so its identity counts as well.
     """
@@ -67,7 +67,7 @@ class Store(Protocol):
         """Changes a job, as `put_notice` does a notice."""
 
     async def decide(self, read: SupervisedJob, decision: Decision) -> bool:
-        """Stores a decision and returns True, if the job is still the registration that was read, with its generation.
+        """Stores a decision if the job still has the registration and the generation of `read`; returns whether it has.
 
         Raises:
             StoreUnavailableError: The decision is not durable.

@@ -54,7 +54,7 @@ class KubernetesStoreOptions:
 
 
 class KubernetesStore:
-    """See `supervisor.store.interface.Store`. Open with `open`, let `run` run, end with `close`."""
+    """Implements `Store` by custom resources. Open it with `open`, let `run` run, and end with `close`."""
 
     def __init__(self, server: ApiServer, options: KubernetesStoreOptions, clock: Clock, bulkhead: Bulkhead) -> None:
         self._server = server
@@ -131,18 +131,18 @@ class KubernetesStore:
         self._notices.epoch = self._jobs.epoch = epoch
 
     def notice_object(self, key: NoticeId) -> Metadata | None:
-        """The resource of a notice's newest episode, if there is one."""
+        """Returns the metadata of the resource of a notice's newest episode, if there is one."""
         record = self._notices.newest.get(key)
         return None if record is None else record.metadata
 
     def job_object(self, name: JobName) -> Metadata | None:
-        """The resource of a job, if there is one."""
+        """Returns the metadata of a job's resource, if there is one."""
         record = self._jobs.newest.get(name)
         return None if record is None else record.metadata
 
     @property
     def requests(self) -> int:
-        """The number of requests so far."""
+        """The number of requests that this store has sent."""
         return self._server.requests
 
     async def close(self) -> None:

@@ -36,7 +36,7 @@ def spec_fields(spec: Spec) -> dict[str, Any]:
 def stored_job(
     name: JobName, uid: str, spec: Mapping[str, Any], observed: Observed, decision: Decision
 ) -> SupervisedJob:
-    """Returns the job of these stored parts.
+    """Returns a job from its stored parts.
 
     Its spec is without the capabilities that only a later version knows, and its decision without a round that nobody
     can follow, so that the members get another round.

@@ -89,7 +89,7 @@ class _PendingDraft:
 
 
 class SqliteStore:
-    """See `supervisor.store.interface.Store`. Open with `open`, let `run` run, end with `close`.
+    """Implements `Store` by an SQLite file. Open it with `open`, let `run` run, and end with `close`.
 
     Attributes:
         unread: How many rows of each table did not decode when the file was opened.

@@ -286,5 +286,5 @@ class TypedStore(Generic[K, T]):
 
 
 def _differs(before: Fields | None, after: Fields) -> bool:
-    """Ignores the epoch: a leader that has nothing else to write does not write that it leads."""
+    """Compares without the epoch: a leader that has nothing else to write does not write that it leads."""
     return before is None or {**before, "epoch": None} != {**after, "epoch": None}

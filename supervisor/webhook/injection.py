@@ -3,6 +3,7 @@
 import math
 import ssl
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from servicekit.clock import Clock
@@ -29,7 +30,7 @@ class CaFile:
         self._text = _checked(path, _read(path))
 
     def text(self) -> str:
-        """The present content as PEM; the file is small and in the page cache."""
+        """Returns the present content as PEM; the file is small and in the page cache."""
         try:
             found = _read(self._path)
             if found != self._text:
@@ -85,7 +86,7 @@ class NoticedNodes:
         self._nodes = AvoidedNodes()
 
     def now(self) -> AvoidedNodes:
-        """The nodes to avoid at present."""
+        """Returns the nodes to avoid at present."""
         snapshot, now = self._snapshot(), self._clock()
         seen = snapshot.version, self._nodes_version()
         if seen != self._seen or now >= self._changes_at:
@@ -96,7 +97,7 @@ class NoticedNodes:
 
 
 def avoided(snapshot: Snapshot, objects: Mapping[Host, str], now: float, policy: Policy) -> AvoidedNodes:
-    """The nodes of the cluster to avoid. Only the leader also knows the live answers of agents.
+    """Returns the nodes of the cluster to avoid. Only the leader also knows the live answers of agents.
 
     The noticed nodes with the latest deadline come first: the others are gone before many pods could be bound to them.
     """
@@ -112,15 +113,14 @@ def _active(snapshot: Snapshot) -> list[ReclaimNotice]:
     return [each for each in snapshot.notices.values() if each.state is NoticeState.ACTIVE]
 
 
+@dataclass(frozen=True, slots=True)
 class PodInjector:
     """Builds the injection for each pod."""
 
-    def __init__(self, address: str, audience: str, ca: Callable[[], str], nodes: Callable[[], AvoidedNodes]) -> None:
-        self._address = address
-        self._audience = audience
-        self._ca = ca
-        self._nodes = nodes
+    address: str
+    audience: str
+    ca: Callable[[], str]
+    nodes: Callable[[], AvoidedNodes]
 
     def injection(self) -> PodInjection:
-        """The present injection."""
-        return PodInjection(address=self._address, ca=self._ca(), audience=self._audience, avoid=self._nodes())
+        return PodInjection(address=self.address, ca=self.ca(), audience=self.audience, avoid=self.nodes())

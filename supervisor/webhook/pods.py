@@ -95,7 +95,7 @@ class Volume(Body, frozen=True):
 
     @property
     def shown(self) -> frozenset[str]:
-        """The files of the volume that expose fields of the pod."""
+        """The files of the volume that expose fields of the pod, by path."""
         volumes = (each.downward_api for each in self._sources)
         return frozenset(item.path for volume in volumes if volume is not None for item in volume.items or ())
 

@@ -80,7 +80,6 @@ class AdmissionRequest(Body, frozen=True):
 
     @property
     def creates(self) -> bool:
-        """Whether the request creates an object."""
         return self.operation == "CREATE" and not self.sub_resource
 
 
@@ -164,7 +163,13 @@ class Webhook:
     async def _mutate(self, request: web.Request) -> web.Response:
         review = await body(request, AdmissionReview, _MAX_BYTES)
         began = time.monotonic()
-        mutated, outcome = self._mutation(review)
+        try:
+            mutated = review_mutation(review.request, self.injection())
+            outcome = "shaped" if mutated.patch else "unchanged"
+        except PodNotUnderstoodError as error:
+            self.refusals.add(Wire.WEBHOOK, Code.MALFORMED, f"a pod that cannot be decoded: {error}")
+            mutated = PodMutation(warnings=[f"the pod is not changed: {readable(str(error))}"])
+            outcome = "not_understood"
         self.on_review(outcome, time.monotonic() - began)
         return _response(answer(review.request.uid, mutated))
 
@@ -183,14 +188,6 @@ class Webhook:
             except UncheckedError as error:
                 _log.info("webhook.job_unchecked", reason=readable(str(error)))
         return (), "unchecked"
-
-    def _mutation(self, review: AdmissionReview) -> tuple[PodMutation, str]:
-        try:
-            mutated = review_mutation(review.request, self.injection())
-        except PodNotUnderstoodError as error:
-            self.refusals.add(Wire.WEBHOOK, Code.MALFORMED, f"a pod that cannot be decoded: {error}")
-            return PodMutation(warnings=[f"the pod is not changed: {readable(str(error))}"]), "not_understood"
-        return mutated, "shaped" if mutated.patch else "unchanged"
 
     def _dropped(self, why: Drop) -> None:
         if why is not Drop.IDLE:

@@ -91,7 +91,7 @@ class FakePods:
 
 
 @dataclass
-class Script:
+class ApiServerScript:
     keys: list[Key] = field(default_factory=lambda: [FIRST])
     status: int = 200
     reviews: bool = True
@@ -124,8 +124,8 @@ class Script:
 
 
 @dataclass
-class Scene:
-    script: Script
+class IdentityScene:
+    script: ApiServerScript
     pods: FakePods
     keys: JwksVerifier
     tokens: Tokens
@@ -142,7 +142,9 @@ KEYS, REVIEWS = "/openid/v1/jwks", "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
 @asynccontextmanager
-async def judging(directory: Path, script: Script, issuer: str = "", ahead: float = 0.0) -> AsyncIterator[Scene]:
+async def judging(
+    directory: Path, script: ApiServerScript, issuer: str = "", ahead: float = 0.0
+) -> AsyncIterator[IdentityScene]:
     """Somebody who has asked nothing yet, and whose clock is so far ahead."""
     clock = Clock()
     clock.move(ahead)
@@ -165,7 +167,7 @@ async def judging(directory: Path, script: Script, issuer: str = "", ahead: floa
             agent_account=AGENTS,
             clock=clock,
         )
-        yield Scene(script, pods, keys, tokens, Authenticator(tokens, judge))
+        yield IdentityScene(script, pods, keys, tokens, Authenticator(tokens, judge))
     finally:
         await server.close()
         await runner.cleanup()
@@ -184,8 +186,8 @@ async def _connected(directory: Path, url: str) -> ApiServer:
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    async with judging(tmp_path, Script()) as one:
+async def scene(tmp_path: Path) -> AsyncIterator[IdentityScene]:
+    async with judging(tmp_path, ApiServerScript()) as one:
         yield one
 
 
@@ -221,7 +223,7 @@ def bound(
 WORKER = ProcessPrincipal(JobName("space/trainingjob.train"), "uid-of-train", None, Host("worker-0"))
 
 
-async def test_a_pods_token_names_job_and_host_and_an_agents_its_node(scene: Scene) -> None:
+async def test_a_pods_token_names_job_and_host_and_an_agents_its_node(scene: IdentityScene) -> None:
     """By the pod that lives, not by what the token says of its node."""
     assert await scene.authenticate(signed()) == WORKER
     scene.pods.known["agent"] = FakePod(key=("system", "a"), account="agent", node="node2", job=None)
@@ -234,14 +236,14 @@ async def test_a_pods_token_names_job_and_host_and_an_agents_its_node(scene: Sce
 async def test_a_token_is_good_by_the_clock_that_follows_the_api_server(tmp_path: Path, ahead: float) -> None:
     """On a machine whose own clock is hours off every agent would be refused."""
     now = int(time.time() + ahead)
-    async with judging(tmp_path, Script(), ahead=ahead) as scene:
+    async with judging(tmp_path, ApiServerScript(), ahead=ahead) as scene:
         assert await scene.authenticate(signed(iat=now - 60, nbf=now - 60, exp=now + 600)) == WORKER
         for wrong in (signed(), signed(iat=now - 700, exp=now - 60), signed(iat=now + 600, exp=now + 1200)):
             with pytest.raises(BadTokenError):
                 await scene.authenticate(wrong)
 
 
-async def test_tokens_of_our_own_are_known_without_the_api_server(scene: Scene) -> None:
+async def test_tokens_of_our_own_are_known_without_the_api_server(scene: IdentityScene) -> None:
     """And a header that is no token at all is refused without it."""
     assert await scene.authenticate(scene.tokens.viewer()) == Viewer()
     for header in (None, "", "Basic x", "Bearer ", "Bearer x", "Bearer a.b.c"):
@@ -287,7 +289,7 @@ def by_the_public_half() -> str:
     return b".".join((said, base64url_encode(hmac.digest(pem, said, "sha256")))).decode()
 
 
-async def test_a_bad_token_is_refused(scene: Scene) -> None:
+async def test_a_bad_token_is_refused(scene: IdentityScene) -> None:
     """For others, by others, of other times, incomplete, or of pods that are not there."""
     bad = bad_tokens()
     found = await asyncio.gather(*map(scene.authenticate, bad.values()), return_exceptions=True)
@@ -295,20 +297,20 @@ async def test_a_bad_token_is_refused(scene: Scene) -> None:
     assert scene.count(REVIEWS) == 0
 
 
-async def test_a_pod_of_nobody_is_foreign(scene: Scene) -> None:
+async def test_a_pod_of_nobody_is_foreign(scene: IdentityScene) -> None:
     scene.pods.known["uid"] = FakePod(job=None)
     with pytest.raises(ForeignPodError):
         await scene.authenticate(signed())
 
 
-async def test_a_pod_that_is_not_seen_is_no_bad_token_while_nobody_sees_all(scene: Scene) -> None:
+async def test_a_pod_that_is_not_seen_is_no_bad_token_while_nobody_sees_all(scene: IdentityScene) -> None:
     scene.pods.synced = False
     with pytest.raises(AuthenticationUnavailableError):
         await scene.authenticate(signed(to=bound("new")))
     assert await scene.authenticate(signed()) == WORKER
 
 
-async def test_a_new_token_is_not_bad_before_its_pod_is_known(scene: Scene) -> None:
+async def test_a_new_token_is_not_bad_before_its_pod_is_known(scene: IdentityScene) -> None:
     """The watch tells of a pod a moment after the kubelet has its token; afterwards nobody waits for it any more."""
     now = int(time.time())
     with pytest.raises(AuthenticationUnavailableError):
@@ -323,14 +325,14 @@ async def test_a_new_token_is_not_bad_before_its_pod_is_known(scene: Scene) -> N
 
 @pytest.mark.parametrize("iat", ["soon", [], 10**400])
 async def test_a_token_of_no_time_is_not_reviewed(tmp_path: Path, iat: object) -> None:
-    async with judging(tmp_path, Script(status=404)) as one:
+    async with judging(tmp_path, ApiServerScript(status=404)) as one:
         with pytest.raises(BadTokenError):
             await one.authenticate(signed(iat=iat))
         assert one.count(REVIEWS) == 0
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_new_key_is_found_and_an_old_one_let_go(scene: Scene) -> None:
+async def test_a_new_key_is_found_and_an_old_one_let_go(scene: IdentityScene) -> None:
     assert await scene.authenticate(signed()) == WORKER
     scene.script.keys = [FIRST, SECOND]
     assert await scene.authenticate(signed(SECOND)) == WORKER
@@ -342,7 +344,7 @@ async def test_a_new_key_is_found_and_an_old_one_let_go(scene: Scene) -> None:
         await scene.authenticate(signed())
 
 
-async def test_keys_that_nobody_has_cost_few_requests(scene: Scene) -> None:
+async def test_keys_that_nobody_has_cost_few_requests(scene: IdentityScene) -> None:
     """Anybody may name one: a hundred at once are one look, and none for ten seconds after it."""
     unknown = [signed(Key(f"unknown-{number}", SECOND.private, "ES256")) for number in range(100)]
     found = await asyncio.gather(*map(scene.authenticate, unknown), return_exceptions=True)
@@ -352,7 +354,7 @@ async def test_keys_that_nobody_has_cost_few_requests(scene: Scene) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_known_keys_are_enough_while_the_api_server_is_away(scene: Scene) -> None:
+async def test_known_keys_are_enough_while_the_api_server_is_away(scene: IdentityScene) -> None:
     assert await scene.authenticate(signed()) == WORKER
     scene.script.status = 503
     with pytest.raises(AuthenticationUnavailableError):
@@ -362,7 +364,7 @@ async def test_known_keys_are_enough_while_the_api_server_is_away(scene: Scene) 
     assert await scene.authenticate(signed(SECOND)) == WORKER
 
 
-async def test_the_keys_are_there_before_anybody_asks(scene: Scene) -> None:
+async def test_the_keys_are_there_before_anybody_asks(scene: IdentityScene) -> None:
     task = asyncio.create_task(scene.keys.run())
     try:
         await until(lambda: scene.count(KEYS))
@@ -374,7 +376,7 @@ async def test_the_keys_are_there_before_anybody_asks(scene: Scene) -> None:
 
 
 async def test_an_issuer_that_is_given_is_not_asked_for(tmp_path: Path) -> None:
-    async with judging(tmp_path, Script(), issuer="https://given") as one:
+    async with judging(tmp_path, ApiServerScript(), issuer="https://given") as one:
         assert await one.authenticate(signed(iss="https://given")) == WORKER
         with pytest.raises(BadTokenError):
             await one.authenticate(signed())
@@ -390,7 +392,7 @@ async def test_where_no_keys_are_published_each_token_is_reviewed_once(tmp_path:
         signed(sub=name): {**user, "username": name} for name in ("admin", "system:node:n", "nobody:else:space:default")
     }
     no_pod = signed(sub="no pod")
-    script = Script(status=status, good={good: user, **people, no_pod: {**user, "extra": {}}})
+    script = ApiServerScript(status=status, good={good: user, **people, no_pod: {**user, "extra": {}}})
     async with judging(tmp_path, script) as one:
         for _ in range(3):
             assert await one.authenticate(good) == WORKER
@@ -410,8 +412,8 @@ async def test_a_review_for_others_or_of_no_pod_is_worth_nothing(tmp_path: Path)
     extra = {"authentication.kubernetes.io/pod-name": ["worker-0"], "authentication.kubernetes.io/pod-uid": ["uid"]}
     token = signed()
     for script in (
-        Script(status=404, audience="https://cluster", good={token: {**user, "extra": extra}}),
-        Script(status=404, good={token: user}),
+        ApiServerScript(status=404, audience="https://cluster", good={token: {**user, "extra": extra}}),
+        ApiServerScript(status=404, good={token: user}),
     ):
         async with judging(tmp_path, script) as one:
             one.pods.synced = False
@@ -421,6 +423,6 @@ async def test_a_review_for_others_or_of_no_pod_is_worth_nothing(tmp_path: Path)
 
 
 async def test_a_token_that_nobody_can_review_is_not_bad(tmp_path: Path) -> None:
-    async with judging(tmp_path, Script(status=403, reviews=False)) as one:
+    async with judging(tmp_path, ApiServerScript(status=403, reviews=False)) as one:
         with pytest.raises(AuthenticationUnavailableError):
             await one.authenticate(signed())

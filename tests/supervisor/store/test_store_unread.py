@@ -22,7 +22,7 @@ from tests.supervisor.store.store_behaviour import put_job, to
 _PLURALS = (JOBS.plural, NOTICES.plural)
 
 
-class _Cluster:
+class _ResourceCluster:
     """An API server that keeps custom resources, as far as the store needs it."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ async def _nobody() -> Mapping[str, str]:
 
 
 @asynccontextmanager
-async def _serving(cluster: _Cluster) -> AsyncIterator[KubernetesStore]:
+async def _serving(cluster: _ResourceCluster) -> AsyncIterator[KubernetesStore]:
     """A store that has read the cluster, and whose changes are made; nothing is watched."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", cluster.handle)
@@ -86,9 +86,9 @@ async def _serving(cluster: _Cluster) -> AsyncIterator[KubernetesStore]:
 
 
 @pytest.fixture
-def cluster() -> _Cluster:
+def cluster() -> _ResourceCluster:
     """It has a job and a notice that another version wrote, and one of each that this version knows."""
-    found, codec = _Cluster(), JobCodec("home", lambda: T0, {})
+    found, codec = _ResourceCluster(), JobCodec("home", lambda: T0, {})
     root = f"/apis/{JOBS.group}/{JOBS.version}"
     for job, phase in ((running_job(), "Flying"), (waiting_job(name="plain"), None)):
         spec, status = codec.encode(job, None, 1)
@@ -103,14 +103,14 @@ def cluster() -> _Cluster:
     return found
 
 
-async def test_the_store_opens_and_shows_what_it_understands(cluster: _Cluster) -> None:
+async def test_the_store_opens_and_shows_what_it_understands(cluster: _ResourceCluster) -> None:
     async with _serving(cluster) as store:
         assert set(store.snapshot().jobs) == {waiting_job(name="plain").name}
         assert set(store.snapshot().notices) == {notice(2).id}
         assert store.unread == {JOBS.plural: 1, NOTICES.plural: 1}
 
 
-async def test_a_job_that_is_observed_again_does_not_overwrite_its_resource(cluster: _Cluster) -> None:
+async def test_a_job_that_is_observed_again_does_not_overwrite_its_resource(cluster: _ResourceCluster) -> None:
     """The refusal names it; other jobs are stored, and so is this one once a person has deleted the resource."""
     before = msgspec.json.encode(cluster.objects)
     async with _serving(cluster) as store:
@@ -126,7 +126,7 @@ async def test_a_job_that_is_observed_again_does_not_overwrite_its_resource(clus
         assert len(store.snapshot().jobs) == 3
 
 
-async def test_a_notice_that_is_reported_again_is_stored_beside_its_resource(cluster: _Cluster) -> None:
+async def test_a_notice_that_is_reported_again_is_stored_beside_its_resource(cluster: _ResourceCluster) -> None:
     """Nothing may keep a reclaim from being acted on, and the next change finds it there."""
     async with _serving(cluster) as store:
         await store.put_notice(notice(1).id, to(notice(1)))
