@@ -1,4 +1,4 @@
-"""What the command knows of a supervisor or a cluster, whichever it connects to, and what it asks of it."""
+"""The interface through which the command reads and steers a supervisor or a cluster, and the values that it gets."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -13,7 +13,7 @@ from supervisor.observability.views import AgentView, GroupView, HostView, JobVi
 
 
 class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything at one moment; `now` is Unix seconds. `unseen` lists in sentences what this backend cannot see.
+    """The whole status at one moment; `now` is Unix seconds. `unseen` lists in sentences what this backend cannot see.
 
     `unconfirmed` notices are announced but not stored yet, for example because the supervisor cannot write.
     """
@@ -38,7 +38,7 @@ class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def active(self) -> list[NoticeView]:
-        """The active notices, also those that are not stored yet."""
+        """Returns the active notices, also those that are not stored yet."""
         return [notice for notice in self.by_id.values() if notice.active]
 
     @property
@@ -48,11 +48,11 @@ class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_id(self) -> Mapping[str, NoticeView]:
-        """The notices; an unconfirmed one is newer than a stored one of the same id."""
+        """Maps ids to notices; an unconfirmed one is newer than a stored one of the same id."""
         return {notice.id: notice for notice in (*self.notices, *self.unconfirmed)}
 
     def hosts_of(self, job: JobView) -> list[HostView]:
-        """The hosts that a job holds; if it holds none, the nodes in its launcher's list."""
+        """Returns the hosts that a job holds; if it holds none, the nodes in its launcher's list."""
         if job.host_states or job.over or kind_of(job.job) != STANDALONE:
             return job.host_states
         noticed = {notice.subject: notice for notice in self.by_id.values() if notice.active and notice.acted_on}
@@ -72,11 +72,11 @@ class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def concerned(self, kind: SubjectKind, subject: str) -> list[JobView]:
-        """The jobs that have a host on that node, or whose host is that pod."""
+        """Returns the jobs that have a host on that node, or whose host is that pod."""
         return [job for job in self.jobs if self.hosts_on(job, kind, subject)]
 
     def hosts_on(self, job: JobView, kind: SubjectKind, subject: str) -> list[HostView]:
-        """The hosts of a job on that node, or the one that is that pod."""
+        """Returns the hosts of a job on that node, or the one that is that pod."""
         if kind is SubjectKind.POD:
             space = job.job.partition("/")[0]
             return [host for host in job.host_states if subject == f"{space}/{host.host}"]
@@ -91,7 +91,7 @@ def _short_names(name: JobName) -> tuple[str, ...]:
 
 
 class PastEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened; `at` is Unix seconds, `jobs` are the jobs that it concerned."""
+    """One event of the history; `at` is Unix seconds, `jobs` are the jobs that it concerned."""
 
     at: float
     subject: str
@@ -101,7 +101,7 @@ class PastEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend knows of the past beside its status.
+    """The part of the past that a backend knows beside its status.
 
     `since`: the instant (Unix seconds) since which a supervisor has kept `entries` as its timeline, in the order of
     time; None if they are single decisions, such as those that Events tell. `is_cut`: its earliest are left out.
@@ -126,13 +126,13 @@ class Backend(Protocol):
         """Reads the present status."""
 
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
-        """The object of a job as the cluster has it, without a namespace that of the context; None if none is shown."""
+        """Reads the object of a job, by default in the namespace of the context; None if none is shown."""
 
     async def labelled(self, selector: str) -> Container[JobName]:
-        """The names of the jobs whose objects have labels that match."""
+        """Lists the jobs whose objects have labels that match."""
 
     async def past(self, status: SeenStatus, job: JobName | None) -> Past:
-        """What is known of the past beside the status; adds to its `unseen` what cannot be read."""
+        """Reads the past; adds a sentence to `unseen` of the status for each part that cannot be read."""
 
     async def subject(self, text: str) -> DrillSubject:
         """Resolves `node/NAME`, `pod/NAME` or `NAME`."""

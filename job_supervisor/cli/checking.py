@@ -47,7 +47,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `-o json` prints."""
+    """The output of `-o json`."""
 
     jobs: Sequence[Checked]
 
@@ -123,7 +123,7 @@ def _understood(file: str) -> Iterator[None]:
 
 
 def _jobs_of(file: str, documents: Mapping[str, Sequence[object]]) -> list[CheckedJob]:
-    """The jobs of one of the files, whose runtimes may be in others."""
+    """Reads the jobs of one of the files; their runtimes may be in another one."""
     with _understood(file):
         jobs = list(jobs_in(*documents[file], beside=chain.from_iterable(documents.values())))
     if not jobs and not any(map(is_runtime, documents[file])):
@@ -174,7 +174,7 @@ async def _manifest(backend: Backend, kind: CheckedKind, where: str, name: str) 
 
 
 async def _job(backend: Backend, document: object) -> CheckedJob:
-    """The job of a manifest on a cluster, where the runtime that it may name is, too."""
+    """Reads the job of a manifest on a cluster, with the runtime that it may name."""
     reference, beside = runtime_of(document), None
     if reference is not None and reference.resource is not None:
         beside = await backend.manifest(reference.resource, text(document, "metadata", "namespace"), reference.name)
@@ -192,7 +192,7 @@ def _supervised_kind(job: JobView) -> CheckedKind | None:
 
 
 def _facts(job: JobView, stated: CheckedFacts) -> CheckedFacts:
-    """What the supervisor has measured; what the user says counts more."""
+    """Returns the measurements of the supervisor; a value that the user states counts more."""
     measured = stated.checkpoint_seconds is None and job.checkpoint_seconds is not None
     return CheckedFacts(
         checkpoint_seconds=job.checkpoint_seconds if measured else stated.checkpoint_seconds,
@@ -203,7 +203,7 @@ def _facts(job: JobView, stated: CheckedFacts) -> CheckedFacts:
 
 
 def _kind_and_name(target: str) -> tuple[CheckedKind | None, str]:
-    """The parts of `KIND/NAME`, with kinds as kubectl takes them; None for the name of a supervised job."""
+    """Splits `KIND/NAME`, with kinds as kubectl takes them; None for the name of a supervised job."""
     kind, slash, name = target.partition("/")
     return (_KINDS.get(kind.lower()), name) if slash else (None, target)
 

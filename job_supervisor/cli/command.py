@@ -124,7 +124,7 @@ def _blamed(variable: str | None) -> Iterator[None]:
 
 
 def _directory(given: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
-    """The supervisor's data directory; None if the command should use a cluster, as in the pod of a supervisor."""
+    """Chooses the data directory of a supervisor; None for a cluster, as in the pod of a supervisor."""
     if given.data_dir is not None:
         return Path(given.data_dir)
     named = _path(environ, "JOB_SUPERVISOR_DATA_DIR")

@@ -31,7 +31,7 @@ def serves(directory: Path) -> bool:
 
 
 def endpoints(directory: Path) -> ServedEndpoints:
-    """The addresses of the supervisor that serves, or served last, from this data directory.
+    """Reads the addresses of the supervisor that serves, or served last, from this data directory.
 
     Raises:
         UnreachableError: No supervisor has served from it.
@@ -82,7 +82,7 @@ def token_file(file: Path) -> Callable[[], str]:
 
 
 def whoami() -> str:
-    """The name of the user who runs the drill, for the log and the notice."""
+    """Returns the name of the user who runs the command, for the log and the notice."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # A user id without a name, as containers have.
@@ -98,7 +98,7 @@ def _not_yours(directory: Path) -> str:
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
-    """The directory where `dev` puts its files unless it is told otherwise."""
+    """Returns the directory where `dev` puts its files without --data-dir."""
     state = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME') or '~'}/.local/state"
     return Path(state).expanduser() / "elastic-job-supervisor" / "dev"
 

@@ -20,7 +20,7 @@ _ACTS = {
     "rendezvous": "save and hold for the next round",
     "regroup": "hold for the next round",
 }
-"""What ranks do at an agreed step, unless they stop."""
+"""The action of the ranks at an agreed step, unless they stop."""
 
 
 def is_drained(notice: NoticeView) -> bool:
@@ -43,7 +43,7 @@ def has_ended(notice: NoticeView) -> str:
 
 
 def source_label(notice: NoticeView) -> str:
-    """The source, and that it holds a drill or announces something that is not sudden."""
+    """Names the source, with a mark for a drill, a drain and a notice that is not sudden."""
     if notice.simulated:
         return f"{notice.source} (drill)"
     if notice.drains:
@@ -52,7 +52,7 @@ def source_label(notice: NoticeView) -> str:
 
 
 def rank_fault(ranks: RankCounts) -> str:
-    """Why nobody can answer a STOP for the job, as a sentence; empty if rank 0 can, or if nothing is known."""
+    """Explains in a sentence why nobody can answer a STOP for the job; empty if rank 0 can, or if nothing is known."""
     if ranks.processes and not ranks.ranked:
         return f"No process is rank 0: none of the {ranks.processes} that are connected knows its rank."
     if ranks.processes and not ranks.zeros:
@@ -97,13 +97,13 @@ def _phase(job: JobView) -> Iterator[str]:
 
 
 def round_sentence(held: RoundView) -> str:
-    """The present members of a rendezvous."""
+    """Describes the present members of a rendezvous."""
     how = ", which their processes entered without a restart" if held.in_process else ""
     return f"{_count(held.size, 'elastic agent')} of torchrun train together in round {held.number}{how}."
 
 
 def _request(job: JobView) -> str:
-    """What the job asks for, and which of its requests were not understood."""
+    """Lists the requests of the job, also those that the supervisor did not understand."""
     sentences = [f"The job asks for {job.min_workers} to {job.max_workers} hosts."]
     if job.on_loss == "hold":
         sentences = [f"The job holds its size of {_count(job.requested_workers, 'host')}."]
@@ -135,7 +135,7 @@ def acknowledgement_sentence(answer: AcknowledgementView) -> str:
 
 
 def _missing_hosts(job: JobView) -> Iterator[str]:
-    """What a waiting job lacks to start, or why a running one uses fewer hosts than it requested, host by host."""
+    """Lists for each host why a waiting job cannot start, or why a running one does without it."""
     if not job.waits_for and not job.shortfall:
         return
     yield f"Waits for: {job.waits_for}" if job.waits_for else f"Smaller than requested: {job.shortfall}"
@@ -170,7 +170,7 @@ def _noticed_host(host: HostView, notice: NoticeView | None) -> str:
 
 
 def _ahead(job: JobView, status: SeenStatus) -> Iterator[str]:
-    """The notices on the job's hosts that change nothing yet."""
+    """Lists the notices on the job's hosts that change nothing yet."""
     for notice in status.by_id.values():
         if not notice.active or notice.acted_on or job.job not in notice.jobs:
             continue
@@ -195,7 +195,7 @@ def _prospects(job: JobView) -> Iterator[str]:
 
 
 def _coverage(job: JobView) -> Iterator[str]:
-    """Whether a reclaim of each worker would be noticed, and its processes told."""
+    """Tells which workers have no agent that would notice a reclaim, or no process that receives directives."""
     workers = [host for host in job.host_states if host.worker]
     if (
         job.phase in _WAITS

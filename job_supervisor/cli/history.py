@@ -16,7 +16,7 @@ _DECISIONS = ("Stopping", "Shrinking")
 
 
 def history_of(status: SeenStatus, past: Past, job: JobView | None) -> list[PastEntry]:
-    """What is known of one job or of all, the oldest first."""
+    """Returns the known history of one job or of all, the oldest entry first."""
     if past.since is None:
         entries = [*past.entries, *_groups(status), *_phases(status), *_notices(status)]
         wanted = [entry for entry in entries if job is None or job.job in entry.jobs]
@@ -62,7 +62,7 @@ def horizon(status: SeenStatus, past: Past) -> list[str]:
 
 
 def _completed(entry: PastEntry, status: SeenStatus) -> PastEntry:
-    """An entry of a timeline with the jobs that it concerns, and with what came of the decision that it tells."""
+    """Adds to an entry of a timeline the jobs that it concerns, and the outcome of its decision."""
     kind, _, name = entry.subject.partition("/")
     if kind != "job":
         jobs = [job.job for job in status.jobs if _concerns(name, (), job)]
@@ -110,7 +110,7 @@ def _consequences(group: GroupView) -> Iterator[str]:
 
 
 def _phases(status: SeenStatus) -> Iterator[PastEntry]:
-    """The registration, the present phase and the last acknowledgement of each job.
+    """Yields the registration, the present phase and the last acknowledgement of each job.
 
     Only the latest reason of a phase is known, which may be later than the phase's beginning.
     """
@@ -157,7 +157,7 @@ def _concerns(subject: str, noted: Container[JobName], job: JobView) -> bool:
 
 
 def _without_repetition(entries: Sequence[PastEntry]) -> Iterator[PastEntry]:
-    """A group and the present phase of its job tell of the same decision: the first one counts."""
+    """Leaves out the later of two entries about one decision, as a group and the present phase of its job are."""
     told: dict[tuple[str, str], PastEntry] = {}
     for entry in entries:
         last = told.get((entry.subject, entry.what))

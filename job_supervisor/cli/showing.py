@@ -30,7 +30,7 @@ _AGENT_STATES = {
 
 
 def overview(status: SeenStatus, *, wide: bool = False, namespace: str = "") -> list[Block]:
-    """The tables of `status`; without `namespace`, jobs of a cluster have a column for theirs."""
+    """Makes the tables of `status`; without `namespace`, jobs of a cluster have a column for theirs."""
     spaces = not namespace and any("/" in job.job for job in status.jobs)
     jobs: Block = "No jobs."
     if status.jobs:
@@ -118,7 +118,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nodes_of(status: SeenStatus) -> list[NodeRow]:
-    """All nodes that an agent, a notice or a host of a job names, by name."""
+    """Returns all nodes that an agent, a notice or a host of a job names, sorted by name."""
     agents: Mapping[str, AgentView] = {agent.node: agent for agent in status.agents or ()}
     noticed = {notice.subject for notice in status.active if notice.kind is SubjectKind.NODE}
     hosts = {host.node or host.host for job in status.jobs for host in status.hosts_of(job)}
@@ -237,7 +237,7 @@ async def status(backend: Backend, given: argparse.Namespace) -> CliExitCode:
 
 
 async def read_status(backend: Backend, given: argparse.Namespace) -> SeenStatus:
-    """The status, limited to the namespace and the labels of the arguments."""
+    """Reads the status, limited to the namespace and the labels of the arguments."""
     found = await backend.status()
     jobs = found.jobs
     if given.namespace:
@@ -336,7 +336,7 @@ async def nodes(backend: Backend, given: argparse.Namespace) -> CliExitCode:
 
 
 def only(found: SeenStatus, name: str) -> JobView:
-    """The job of that name.
+    """Finds the job of that name.
 
     Raises:
         UnknownError: There is none.

@@ -1,4 +1,4 @@
-"""Asks something of a job or node, and with `--wait` follows what happens.
+"""Steers jobs and nodes, and with `--wait` follows what happens.
 
 `simulate` predicts a fire drill and starts it, `drain` empties a node, `suspend`, `resume` and `stop` steer a job.
 """
@@ -176,13 +176,13 @@ def _print_changes(
 
 @dataclass(frozen=True, slots=True)
 class SteeringGoal:
-    """What a verb asks for; None is nothing any more."""
+    """The request of a verb; None takes a request back."""
 
     verb: str
     request: RequestKind | None
 
     def is_asked(self, job: JobView) -> bool:
-        """Whether the supervisor knows what is asked."""
+        """Whether the supervisor knows the request."""
         return self.request is (None if job.request is None else job.request.kind)
 
     def is_reached(self, job: JobView) -> bool:
@@ -234,7 +234,7 @@ async def steer(backend: Backend, given: argparse.Namespace) -> CliExitCode:
 
 
 def _reason_of(given: argparse.Namespace) -> str:
-    """The reason that a person has given, on one line and cut to what a supervisor takes; empty for none."""
+    """Returns the reason of the user on one line, cut to the length that a supervisor accepts; empty for none."""
     return " ".join(getattr(given, "reason", "").split())[:_LONGEST_REASON]
 
 
@@ -285,7 +285,7 @@ async def _follow_job(backend: Backend, goal: SteeringGoal, before: JobView, sec
 
 
 async def _answered(backend: Backend) -> SeenStatus | None:
-    """The status; None while there is no answer, as during a restart of the supervisor."""
+    """Reads the status; None while there is no answer, as during a restart of the supervisor."""
     try:
         return await backend.status()
     except (NotNowError, UnreachableError):
@@ -293,7 +293,7 @@ async def _answered(backend: Backend) -> SeenStatus | None:
 
 
 def _unsaved(before: JobView, job: JobView) -> str | None:
-    """Why a run that was stopped has saved nothing, as a sentence; None if it may have saved, or was not running."""
+    """Explains why a run that was stopped has saved nothing; None if it may have saved, or was not running."""
     answer = job.acknowledgement
     if not before.running:
         return None

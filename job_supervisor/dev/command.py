@@ -132,12 +132,12 @@ class DrillClaim:
 
 
 def shrunk(excluded: str, run: int) -> DrillClaim:
-    """One host was reclaimed, the others had to go on."""
+    """Checks that the others went on after one host was reclaimed."""
     return DrillClaim(f"training continued without {excluded}, and was not restarted (run {run})", run == 1)
 
 
 def stopped(answer: AcknowledgementView | None, last: SampleProgress) -> list[DrillClaim]:
-    """Too few hosts were left: rank 0 had to save the last step."""
+    """Checks that rank 0 saved the last step when too few hosts were left."""
     saved = None if answer is None or answer.kind != "saved" else answer.step
     if saved is None:
         return [DrillClaim("rank 0 did not say that it saved a checkpoint", holds=False)]
@@ -148,7 +148,7 @@ def stopped(answer: AcknowledgementView | None, last: SampleProgress) -> list[Dr
 
 
 def resumed(last: SampleProgress, again: SampleProgress, hosts: Sequence[str]) -> list[DrillClaim]:
-    """The hosts are back: the job had to go on where it was stopped, on all of them."""
+    """Checks that the job went on where it was stopped, on all hosts, after they came back."""
     return [
         DrillClaim(f"the next run resumed at step {again.first_step} of {last.step}", again.first_step == last.step),
         DrillClaim(f"{len(again.hosts)} of {len(hosts)} hosts train again", sorted(again.hosts) == sorted(hosts)),

@@ -125,7 +125,7 @@ def options(given: argparse.Namespace) -> DevOptions:
 
 
 def instructions(chosen: DevOptions, url: str, token: Path) -> str:
-    """What to type in another terminal."""
+    """Tells the user which commands to type in another terminal."""
     name = "job-supervisor"
     if shutil.which(name) is None:  # As in a checkout, whose environment is not activated.
         beside = Path(sysconfig.get_path("scripts")) / name

@@ -14,7 +14,7 @@ from supervisor.jobs.registry import KINDS
 
 
 def at(value: object, *path: str) -> object:
-    """The value at that path of names; None if there is none."""
+    """Returns the value at that path of names; None if there is none."""
     for name in path:
         if not isinstance(value, Mapping):
             return None
@@ -23,25 +23,25 @@ def at(value: object, *path: str) -> object:
 
 
 def mapping(value: object, *path: str) -> Mapping[str, object]:
-    """The mapping at that path; an empty one if there is none."""
+    """Returns the mapping at that path; an empty one if there is none."""
     found = at(value, *path)
     return {str(name): each for name, each in found.items()} if isinstance(found, Mapping) else {}
 
 
 def items(value: object, *path: str) -> Sequence[object]:
-    """The list at that path; an empty one if there is none."""
+    """Returns the list at that path; an empty one if there is none."""
     found = at(value, *path)
     return found if isinstance(found, list) else ()
 
 
 def text(value: object, *path: str) -> str:
-    """The text at that path, also of a number; empty if there is none."""
+    """Returns the text at that path, also of a number; empty if there is none."""
     found = at(value, *path)
     return "" if found is None or isinstance(found, Mapping | list | bool) else str(found)
 
 
 def number(value: object, *path: str) -> float | None:
-    """The number at that path; None if there is none."""
+    """Returns the number at that path; None if there is none."""
     found = at(value, *path)
     if not isinstance(found, int | float) or isinstance(found, bool):
         return None
@@ -114,7 +114,7 @@ SHAPES: Mapping[CheckedKind, ManifestShape] = {
 
 
 def kind_of(group: str, name: str) -> CheckedKind | None:
-    """The kind with that API group and name; None if it is none that can be checked."""
+    """Finds the kind with that API group and name; None if it is none that can be checked."""
     named = ((kind, shape.resource) for kind, shape in SHAPES.items())
     return next((kind for kind, resource in named if (resource.group, resource.kind) == (group, name)), None)
 
@@ -126,7 +126,7 @@ SUPERVISED: Mapping[str, CheckedKind] = {
 
 
 def training_jobs(spec: object) -> Iterator[tuple[str, object]]:
-    """The paths and templates of the Jobs that train: those that others wait for to complete have ended before."""
+    """Yields the paths and templates of the Jobs that train. One that others wait for has ended before."""
     jobs = items(spec, "replicatedJobs")
     dependencies = [each for job in jobs for each in items(job, "dependsOn")]
     ended = {text(each, "name") for each in dependencies if text(each, "status") == "Complete"}
