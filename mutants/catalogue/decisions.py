@@ -179,8 +179,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _DIRECTIVES,
-                "    return max(deadline_of(own, policy) - policy.leave_margin_seconds,",
-                "    return min(own.first_seen,",
+                "        last = max(deadline_of(own, policy) - policy.leave_margin_seconds,",
+                "        last = min(own.first_seen,",
             ),
         ),
     ),

@@ -99,16 +99,21 @@ def allocate(
     to a noticed node. A start is worth more than a growth: no job grows by a kind of capacity that another one waits
     for or is about to get.
     """
-    usable, noticed = _packer(nodes.usable, reservations), BinPacker(nodes.noticed)
+    usable, noticed = BinPacker(nodes.usable), BinPacker(nodes.noticed)
+    for reservation in sorted(reservations, key=lambda each: each.job.name):
+        for pods in reservation.pods:
+            usable.give(pods.demand, pods.count)
     granted: dict[JobName, Grant] = {}
     unmet: list[PendingJob] = []
     busy = {name for each in reservations if each.pending for name in _kind(each.request)}
-    for each in sorted(pending_jobs, key=_queue_order):
-        spec = each.job.spec
-        if _could_take_one(noticed, each.request):
+    for each in sorted(pending_jobs, key=lambda each: (each.job.decision.waiting_since or 0.0, each.job.name)):
+        spec, demands = each.job.spec, (each.request.worker, *(pods.demand for pods in each.request.beside))
+        if any(map(noticed.has_room, demands)):
             granted[each.job.name] = Grant(held_up=True)
         elif count := usable.take(
-            each.request, min(spec.requested_workers, _hosts(each.job)), partial(startable_workers, spec=spec)
+            each.request,
+            min(spec.requested_workers, len(each.job.observed.hosts)),
+            partial(startable_workers, spec=spec),
         ):
             granted[each.job.name] = Grant(first_hosts(each.job, count))
             busy |= _kind(each.request)
@@ -126,19 +131,12 @@ def allocate(
 
 def first_hosts(job: SupervisedJob, count: int) -> frozenset[Host]:
     """The hosts of a run of that many workers: controllers number workers from 0."""
-    return frozenset(sorted(job.observed.hosts, key=_natural_order)[:count])
 
+    def in_order(host: Host) -> list[tuple[bool, int, str]]:
+        """Sorts worker-2 before worker-10."""
+        return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _NUMBER.split(host)]
 
-def _packer(usable: Iterable[NodeCapacity], reservations: Iterable[Reservation]) -> BinPacker:
-    packer = BinPacker(usable)
-    for reservation in sorted(reservations, key=lambda each: each.job.name):
-        for pods in reservation.pods:
-            packer.give(pods.demand, pods.count)
-    return packer
-
-
-def _could_take_one(noticed: BinPacker, request: ResourceRequest) -> bool:
-    return any(map(noticed.has_room, (request.worker, *(each.demand for each in request.beside))))
+    return frozenset(sorted(job.observed.hosts, key=in_order)[:count])
 
 
 def _probes(unmet: Iterable[PendingJob], busy: Collection[str], policy: Policy) -> Mapping[JobName, Grant]:
@@ -152,7 +150,7 @@ def _probes(unmet: Iterable[PendingJob], busy: Collection[str], policy: Policy) 
     offered: dict[JobName, Grant] = {}
     for each in sorted(unmet, key=lambda each: (probe_at(each.job.decision, policy), each.job.name)):
         kind, size = _kind(each.request), probe_size(each.job)
-        if taken.isdisjoint(kind) and size <= _hosts(each.job):
+        if taken.isdisjoint(kind) and size <= len(each.job.observed.hosts):
             taken |= kind
             offered[each.job.name] = Grant(first_hosts(each.job, size), probe=True)
     return offered
@@ -184,16 +182,3 @@ def _kind(request: ResourceRequest) -> frozenset[str]:
     """The resources that jobs compete for: the scarce ones, on whatever nodes."""
     workers = (request.worker, *(each.demand for each in request.others))
     return frozenset().union(*map(scarce, workers)) or frozenset({_PLAIN})
-
-
-def _queue_order(each: PendingJob) -> tuple[float, str]:
-    return (each.job.decision.waiting_since or 0.0, each.job.name)
-
-
-def _hosts(job: SupervisedJob) -> int:
-    return len(job.observed.hosts)
-
-
-def _natural_order(host: Host) -> list[tuple[bool, int, str]]:
-    """Sorts worker-2 before worker-10."""
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _NUMBER.split(host)]

@@ -83,22 +83,21 @@ def _kind(
     own = notices.get(worker.host)
     if decision.stop is not None and worker.run <= decision.stop.run:
         return _stopping(decision, decision.stop, worker, own, policy)
-    if decision.phase in (Phase.QUEUED, Phase.SUSPENDED, Phase.TIMED_OUT) or _awaits_round(job, worker):
+    # The ranks save and hold at an agreed step, and their elastic agents then start others.
+    agreement = _agreement(job, worker)
+    holds = agreement is not None and agreement.committed and agreement.purpose is Purpose.RENDEZVOUS
+    if decision.phase in (Phase.QUEUED, Phase.SUSPENDED, Phase.TIMED_OUT) or holds:
         return DirectiveKind.STOP, decision.generation, None
     if own is not None and worker.host in decision.exclusions:
         return DirectiveKind.LEAVE, decision.excluded_at, deadline_of(own, policy) - policy.leave_margin_seconds
     if _announced(own) and not job.over:
-        return DirectiveKind.LEAVE, decision.generation, _undecided_at(own, policy)
+        # A process leaves even if no decision about its notice has been made by then.
+        last = max(deadline_of(own, policy) - policy.leave_margin_seconds, own.first_seen + _UNDECIDED_SECONDS)
+        return DirectiveKind.LEAVE, decision.generation, last
     asked_at = _checkpoint_generation(job, worker)
     if asked_at is not None:
         return DirectiveKind.CHECKPOINT, asked_at, None
     return DirectiveKind.RUN, decision.generation, None
-
-
-def _awaits_round(job: SupervisedJob, worker: Worker) -> bool:
-    """Whether the ranks save and hold at an agreed step, and their elastic agents then start others."""
-    agreement = _agreement(job, worker)
-    return agreement is not None and agreement.committed and agreement.purpose is Purpose.RENDEZVOUS
 
 
 def _checkpoint_generation(job: SupervisedJob, worker: Worker) -> int | None:
@@ -132,11 +131,6 @@ def _stopping(
 
 def _announced(own: ReclaimNotice | None) -> TypeGuard[ReclaimNotice]:
     return own is not None and own.state is NoticeState.ACTIVE
-
-
-def _undecided_at(own: ReclaimNotice, policy: Policy) -> float:
-    """The instant at which a process leaves if no decision about its notice has been made by then."""
-    return max(deadline_of(own, policy) - policy.leave_margin_seconds, own.first_seen + _UNDECIDED_SECONDS)
 
 
 def _most_urgent(job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> Host | None:

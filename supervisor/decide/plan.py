@@ -69,7 +69,12 @@ def plan(job: SupervisedJob, facts: JobFacts, now: float, policy: Policy) -> Pla
     decision = before = job.decision
     for _ in range(_MAX_TRANSITIONS):
         situation = Situation(replace(job, decision=decision), job.decision, facts, now, policy)
-        following = _step(situation)
+        if job.over:
+            following = _finished(situation)
+        elif enters_queue(situation):
+            following = queued(situation)
+        else:
+            following = _RULES[decision.phase](situation)
         if following == decision:
             break
         before, decision = decision, following
@@ -150,13 +155,6 @@ def _numbered(decision: Decision, previous: Decision) -> Decision:
     if decision.checkpoint is not None and decision.checkpoint != previous.checkpoint:
         decision = replace(decision, checkpoint=replace(decision.checkpoint, generation=generation))
     return decision
-
-
-def _step(s: Situation) -> Decision:
-    """Makes one transition."""
-    if s.job.over:
-        return _finished(s)
-    return queued(s) if enters_queue(s) else _RULES[s.previous.phase](s)
 
 
 def _finished(s: Situation) -> Decision:
