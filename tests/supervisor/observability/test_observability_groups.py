@@ -31,7 +31,7 @@ from tests.supervisor.decide.decide_builders import (
 )
 
 
-class Life:
+class GroupedLife:
     """A job's decisions one after another, told to groups and phases as the journal would."""
 
     def __init__(self, job: SupervisedJob, *notices: ReclaimNotice) -> None:
@@ -57,16 +57,16 @@ class Life:
         return group
 
 
-def stopped() -> Life:
+def stopped() -> GroupedLife:
     """Six hosts of which four are needed; three will be gone, from the first second on."""
-    life = Life(running_job(spec(4)), *(notice(number, left=60.0 + number) for number in (1, 2, 3)))
+    life = GroupedLife(running_job(spec(4)), *(notice(number, left=60.0 + number) for number in (1, 2, 3)))
     life.decided(2.0)
     return life
 
 
 def test_a_change_of_exclusions_is_one_group() -> None:
     """With what was newly excluded, by whom it was announced, and how long the decision took."""
-    life = Life(running_job(spec(3)), notice(1), notice(2, seen=T0 + 1))
+    life = GroupedLife(running_job(spec(3)), notice(1), notice(2, seen=T0 + 1))
     life.decided(1.0)
     life.decided(5.0)
     group = life.only()
@@ -77,7 +77,7 @@ def test_a_change_of_exclusions_is_one_group() -> None:
 
 
 def test_a_second_change_holds_only_what_is_new() -> None:
-    life = Life(running_job(spec(3)), notice(1))
+    life = GroupedLife(running_job(spec(3)), notice(1))
     life.decided(0.0)
     life.decided(5.0)
     life.noticed = noticed(notice(1), notice(2, seen=T0 + 10))
@@ -116,7 +116,7 @@ def test_an_answer_to_something_else_is_none() -> None:
     early = answered(decide(running_job(spec(4)), seeing(noticed(notice(1), notice(2), notice(3)))).job)
     answer = early.observed.acknowledgement
     assert answer is not None
-    life = Life(
+    life = GroupedLife(
         observing(running_job(spec(4)), acknowledgement=replace(answer, generation=answer.generation - 3)),
         *(notice(number) for number in (1, 2, 3)),
     )
@@ -126,7 +126,7 @@ def test_an_answer_to_something_else_is_none() -> None:
 
 def test_a_run_that_ends_before_the_stop_was_heard_of_is_a_stop_all_the_same() -> None:
     job = running_job(spec(4))
-    life = Life(job, notice(1), notice(2), notice(3))
+    life = GroupedLife(job, notice(1), notice(2), notice(3))
     life.becomes(replace(job, decision=replace(job.decision, phase=Phase.SUSPENDED, generation=7)), 1.0)
     assert (life.only().outcome, life.only().suspended_at) == (GroupOutcome.STOPPED, T0 + 1)
 
@@ -135,14 +135,14 @@ def test_a_try_that_fails_is_no_group() -> None:
     """A job that could not resume is suspended again, and nothing was taken from it."""
     job = suspended_job()
     resuming = replace(job, decision=replace(job.decision, phase=Phase.RESUMING))
-    life = Life(resuming)
+    life = GroupedLife(resuming)
     life.becomes(replace(job, decision=replace(job.decision, failed_resumes=job.decision.failed_resumes + 1)), 5.0)
     assert life.groups.all() == ()
 
 
 def test_workers_that_went_without_a_word_have_no_notice() -> None:
     job = observing(running_job(spec(4)), hosts=hosts(1, 2, 3))
-    life = Life(job)
+    life = GroupedLife(job)
     life.decided(0.0)
     life.decided(POLICY.lost_grace_seconds + 1)
     group = life.only()
@@ -167,7 +167,7 @@ def test_a_job_that_is_forgotten_is_not_suspended_for_ever() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    life = Life(running_job(spec(3)))
+    life = GroupedLife(running_job(spec(3)))
     for number in range(MAX_GROUPS + 5):
         decision = replace(life.job.decision, exclusions=hosts(number), generation=number)
         life.becomes(replace(life.job, decision=decision), float(number))
@@ -176,7 +176,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert kept[0].subjects == (f"n{MAX_GROUPS + 4}",)
 
 
-def since(life: Life) -> float | None:
+def since(life: GroupedLife) -> float | None:
     return life.phases.since(life.job)
 
 
@@ -268,7 +268,7 @@ def test_a_later_job_of_the_name_says_nothing_of_an_earlier_one() -> None:
     [(METADATA, GroupCause.RECLAIM), (SIMULATED, GroupCause.DRILL), (OPERATOR, GroupCause.DRAIN)],
 )
 def test_a_group_says_what_it_is_for(source: Source, cause: GroupCause) -> None:
-    life = Life(running_job(spec(6)), replace(notice(1), source=source))
+    life = GroupedLife(running_job(spec(6)), replace(notice(1), source=source))
     life.decided(0)
     assert life.only().cause is cause
 
@@ -276,6 +276,6 @@ def test_a_group_says_what_it_is_for(source: Source, cause: GroupCause) -> None:
 def test_a_stop_that_a_person_asked_for_is_no_reclaim() -> None:
     """Also while a host has a notice: the request decides."""
     asked = UserRequest(kind=RequestKind.SUSPEND, by="ann", reason="", at=T0)
-    life = Life(observing(running_job(), request=asked), notice(1))
+    life = GroupedLife(observing(running_job(), request=asked), notice(1))
     life.decided(0)
     assert life.only().cause is GroupCause.PERSON

@@ -103,7 +103,7 @@ def answer(status: int, message: str) -> Callable[[web.Request], web.Response]:
 
 
 @dataclass
-class Scene:
+class EventScene:
     """A recorder that runs, and the API server that it speaks with."""
 
     server: EventServer
@@ -130,7 +130,7 @@ async def _nobody() -> dict[str, str]:
 @asynccontextmanager
 async def recording(
     *, timeout_seconds: float = 5.0, may_write: Callable[[], bool] = always, **limits: float
-) -> AsyncIterator[Scene]:
+) -> AsyncIterator[EventScene]:
     events, known = EventServer(), Known()
     events.open.set()
     application = web.Application()
@@ -145,7 +145,7 @@ async def recording(
     recorder = EventRecorder(server, known, "pod-1", Clock(), Bulkhead(Clock()), bounds)
     task = asyncio.create_task(recorder.run())
     try:
-        yield Scene(events, recorder, known)
+        yield EventScene(events, recorder, known)
         assert not task.done()
     finally:
         task.cancel()

@@ -9,15 +9,22 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from supervisor.cluster.events import REPORTER
-from tests.supervisor.observability.events.observability_events import JOB, TRAINING_JOB, Scene, answer, pod, recording
+from tests.supervisor.observability.events.observability_events import (
+    JOB,
+    TRAINING_JOB,
+    EventScene,
+    answer,
+    pod,
+    recording,
+)
 from tests.testkit.waiting import until
 
 
-async def counted(scene: Scene, outcomes: Mapping[str, int]) -> None:
+async def counted(scene: EventScene, outcomes: Mapping[str, int]) -> None:
     await until(lambda: scene.outcomes() == outcomes, lambda: f"{outcomes} in {scene.outcomes()}")
 
 
-async def received(scene: Scene, count: int) -> None:
+async def received(scene: EventScene, count: int) -> None:
     await until(lambda: len(scene.server.events) >= count, lambda: f"{count} Events in {scene.server.events}")
 
 

@@ -28,7 +28,7 @@ from tests.supervisor.decide.decide_builders import (
 )
 
 
-class Life:
+class NotifiedLife:
     """A job's decisions one after another, and what they were worth telling."""
 
     def __init__(self, job: SupervisedJob, *notices: ReclaimNotice) -> None:
@@ -51,14 +51,14 @@ class Life:
         return [each.kind for each in self.told]
 
 
-def stopped() -> Life:
-    life = Life(running_job(spec(4)), *(notice(number, left=60.0 + number) for number in (1, 2, 3)))
+def stopped() -> NotifiedLife:
+    life = NotifiedLife(running_job(spec(4)), *(notice(number, left=60.0 + number) for number in (1, 2, 3)))
     life.decided(2.0)
     return life
 
 
 def test_a_group_that_is_excluded_is_one_occurrence_with_its_hosts() -> None:
-    life = Life(running_job(spec(3)), notice(1), notice(2))
+    life = NotifiedLife(running_job(spec(3)), notice(1), notice(2))
     life.decided(1.0)
     assert life.kinds() == []
     life.decided(5.0)
@@ -117,12 +117,12 @@ def test_an_answer_in_time_is_not_late() -> None:
 
 
 def test_a_job_that_times_out_or_ends_is_told() -> None:
-    life = Life(suspended_job(spec(max_wait=10.0)))
+    life = NotifiedLife(suspended_job(spec(max_wait=10.0)))
     life.decided(11.0)
     life.becomes(observing(life.job, result=Result.TIMED_OUT), 12.0)
     life.decided(12.5)
     assert life.kinds()[0] == NotificationKind.TIMED_OUT
-    ended = Life(observing(running_job(), running=False, result=Result.SUCCEEDED))
+    ended = NotifiedLife(observing(running_job(), running=False, result=Result.SUCCEEDED))
     ended.decided(1.0)
     assert ended.kinds() == [NotificationKind.FINISHED]
 
@@ -148,7 +148,7 @@ def test_a_notice_is_told_once_for_each_episode() -> None:
 
 
 def test_a_drill_is_marked() -> None:
-    life = Life(running_job(spec(3)), replace(notice(1), source=SIMULATED))
+    life = NotifiedLife(running_job(spec(3)), replace(notice(1), source=SIMULATED))
     life.decided(1.0)
     life.decided(5.0)
     assert [each.drill for each in life.told] == [True]

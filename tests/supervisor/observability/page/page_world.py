@@ -15,7 +15,7 @@ NODES = ["n1", "n2", "n3"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageAnswer:
     status: int
     headers: dict[str, str]
     text: str
@@ -27,21 +27,21 @@ class Answer:
         return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", self.text).split()))
 
 
-async def get(peers: ServedPeers, path: str = "/", token: str | None = None, cookie: str | None = None) -> Answer:
+async def get(peers: ServedPeers, path: str = "/", token: str | None = None, cookie: str | None = None) -> PageAnswer:
     return await _answer(peers, "GET", path, token, cookie)
 
 
-async def sign_in(peers: ServedPeers, token: str, **headers: str) -> Answer:
+async def sign_in(peers: ServedPeers, token: str, **headers: str) -> PageAnswer:
     return await _answer(peers, "POST", "/status/login", data={"token": token}, headers=headers)
 
 
-async def post(peers: ServedPeers, path: str, **given: Any) -> Answer:
+async def post(peers: ServedPeers, path: str, **given: Any) -> PageAnswer:
     return await _answer(peers, "POST", path, **given)
 
 
 async def _answer(
     peers: ServedPeers, method: str, path: str, token: str | None = None, cookie: str | None = None, **given: Any
-) -> Answer:
+) -> PageAnswer:
     headers = {**given.pop("headers", {}), "Connection": "close"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
@@ -58,10 +58,10 @@ async def _answer(
         morsel = answer.cookies.get("job_supervisor_viewer")
         text = await answer.text()
         peers.session.cookie_jar.clear()
-        return Answer(answer.status, dict(answer.headers), text, None if morsel is None else morsel.OutputString())
+        return PageAnswer(answer.status, dict(answer.headers), text, None if morsel is None else morsel.OutputString())
 
 
-async def viewing(served: Served) -> Answer:
+async def viewing(served: Served) -> PageAnswer:
     return await get(served.peers, token=served.peers.tokens.viewer())
 
 

@@ -11,14 +11,14 @@ from supervisor.observability.page.rendering import PageRenderer
 from supervisor.observability.snapshot import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import LeaderView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, noticed, running_job
-from tests.supervisor.observability.page.page_world import NODES, Answer, get, viewing
+from tests.supervisor.observability.page.page_world import NODES, PageAnswer, get, viewing
 from tests.testkit.serving import Served, serving
 from tests.testkit.waiting import until
 
 NAME = "train.a-1"
 
 
-async def page_of(served: Served, job: str) -> Answer:
+async def page_of(served: Served, job: str) -> PageAnswer:
     return await get(served.peers, f"/status/jobs/{quote(job)}", token=served.peers.tokens.viewer())
 
 

@@ -10,16 +10,16 @@ import pytest
 
 from simulator.certificates import SimulatedAuthority
 from supervisor.identity.tokens import Tokens
-from tests.supervisor.observability.page.page_world import Answer, get, post, sign_in, stream, viewing
+from tests.supervisor.observability.page.page_world import PageAnswer, get, post, sign_in, stream, viewing
 from tests.testkit.serving import Served, serving, tls_settings
 
 
-def kept(answer: Answer) -> str:
+def kept(answer: PageAnswer) -> str:
     assert answer.cookie is not None
     return SimpleCookie(answer.cookie)["job_supervisor_viewer"].value
 
 
-def ends(answer: Answer) -> float:
+def ends(answer: PageAnswer) -> float:
     """When the session that was given does, whatever the browser does about it."""
     claims = jwt.decode(kept(answer), options={"verify_signature": False})
     assert claims["kind"] == "viewer"
