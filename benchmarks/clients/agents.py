@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import msgspec
-from kubeai.elastic.wire import ReconnectBackoff
+from kubeai.elastic.wire import WireBackoff
 from reclaim.v1 import reclaim_pb2 as wire
 from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
@@ -79,7 +79,7 @@ class _Agent:
 
     async def run(self) -> None:
         """Keep a stream open."""
-        backoff = ReconnectBackoff()
+        backoff = WireBackoff()
         while True:
             try:
                 async with self._open_channel() as channel:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
-from kubeai.elastic.wire import ChunkDecoder, LineSplitter, ReconnectBackoff
+from kubeai.elastic.wire import ChunkDecoder, LineSplitter, WireBackoff
 
 from benchmarks.clients.jsonlines import serve
 
@@ -115,7 +115,7 @@ class _StreamedProcess:
         self.request = request
         self._index = index
         self._clients = clients
-        self._backoff = ReconnectBackoff()
+        self._backoff = WireBackoff()
         self._streams: list[_LoadStream] = []
 
     @property
@@ -180,7 +180,7 @@ class _Relay(_StreamedProcess):
 
     async def _join(self) -> None:
         """Announce the processes, until the supervisor has accepted that or the stream is lost."""
-        stream, request, backoff = self._streams[-1], self._join_request, ReconnectBackoff()
+        stream, request, backoff = self._streams[-1], self._join_request, WireBackoff()
         is_joined = False
         while not stream.is_lost and not is_joined:
             is_joined = await self._clients.post(request)

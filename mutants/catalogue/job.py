@@ -119,8 +119,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _RECONCILE,
-                "    return order is not None and order.kind is LauncherOrderKind.RUN and order.run <= state.run\n",
-                "    return order is not None and order.kind is not LauncherOrderKind.END\n",
+                "    return order is not None and order.kind is RunOrderKind.RUN and order.run <= state.run\n",
+                "    return order is not None and order.kind is not RunOrderKind.END\n",
             ),
         ),
     ),

@@ -20,15 +20,15 @@ from typing import Any
 import aiohttp
 from kubeai.elastic import wire
 from kubeai.elastic.commands.link import LauncherLink, SupervisorAccess
-from kubeai.elastic.commands.link import ReportOutbox as LauncherOutbox
+from kubeai.elastic.commands.link import RunReportOutbox as LauncherOutbox
 from kubeai.elastic.commands.orders import (
     JobRequest,
-    LauncherOrder,
-    LauncherOrderKind,
-    LauncherReport,
     Ordered,
     Rejected,
     RunnerEvent,
+    RunOrder,
+    RunOrderKind,
+    RunReport,
 )
 
 from benchmarks.clients import streams
@@ -145,10 +145,10 @@ class ChaosLauncher:
     def __init__(self, plan: ChaosJobPlan, token_file: Path) -> None:
         count = len(plan.hosts)
         self.plan = plan
-        self.orders: list[LauncherOrder] = []
+        self.orders: list[RunOrder] = []
         self.rejections: list[Rejected] = []
         self._outbox = LauncherOutbox()
-        self._outbox.publish(LauncherReport(hosts=plan.hosts))
+        self._outbox.publish(RunReport(hosts=plan.hosts))
         scheme = "http" if plan.route.ca is None else "https"
         self._supervisor = SupervisorAccess(f"{scheme}://{plan.route.http}", token_file, plan.route.ca)
         job = JobRequest(plan.name, "horovod", count - plan.spare, count, count, 0.0, None)
@@ -163,7 +163,7 @@ class ChaosLauncher:
     @property
     def token(self) -> str:
         """The job token of the first run; empty before there is one."""
-        return next((order.token for order in self.orders if order.kind is LauncherOrderKind.RUN), "")
+        return next((order.token for order in self.orders if order.kind is RunOrderKind.RUN), "")
 
     @property
     def is_running(self) -> bool:
@@ -181,22 +181,22 @@ class ChaosLauncher:
             self.orders.append(event.order)
             self._follow(event.order)
 
-    def _follow(self, order: LauncherOrder) -> None:
+    def _follow(self, order: RunOrder) -> None:
         before = self._outbox.latest()
         if order.stopping:
             self._acknowledge(order)
-        elif order.kind is LauncherOrderKind.RUN:
+        elif order.kind is RunOrderKind.RUN:
             report = replace(before, run=order.run, running=True, exit_code=None, applied=order.generation)
             self._outbox.publish(report)
         elif before.running:
             self._outbox.publish(replace(before, running=False, exit_code=_STOPPED, applied=order.generation))
 
-    def _acknowledge(self, order: LauncherOrder) -> None:
+    def _acknowledge(self, order: RunOrder) -> None:
         """Reports that rank 0 has left, until that is confirmed; as the SDK in its exit hook."""
         who = {"process": f"{self.plan.name}-0", "host": self.plan.hosts[0], "rank": 0}
         body = {**who, "step": 1, "run": order.run, "generation": order.generation, "kind": "left"}
         endpoint = replace(self._supervisor.address_now(), token=order.token)
-        backoff = wire.ReconnectBackoff()
+        backoff = wire.WireBackoff()
         while not self._is_confirmed(endpoint, body):
             time.sleep(backoff.next())
 

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from kubeai.elastic import wire
-from kubeai.elastic.commands.orders import LauncherOrderKind, MalformedOrder, order_of
+from kubeai.elastic.commands.orders import MalformedOrder, RunOrderKind, order_of
 from kubeai.elastic.commands.workspace import RunWorkspace
 from kubeai.elastic.messages import DirectiveKind, MalformedDirective, parse_line
 from kubeai.elastic.monitor import ReceivedState, advance, apply
@@ -95,7 +95,7 @@ def in_place_or_ignored(directory: Path, line: bytes) -> None:
         order = order_of(message)
     except MalformedOrder:
         return
-    assert order.kind in LauncherOrderKind
+    assert order.kind in RunOrderKind
     assert all(0 <= number <= MOST for number in (order.generation, order.run, order.workers))
     workspace = RunWorkspace(directory, "job", "http://localhost:1", None)
     workspace.list_hosts(order.hosts, order.exclusions)

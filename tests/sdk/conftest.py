@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kubeai.elastic.testing import FakeSupervisor
 
-from tests.sdk.sdk_scripts import SDK, Clean, Script, Start
+from tests.sdk.sdk_scripts import SDK, Clean, Start, TrainingScript
 
 STRICT = ("-X", "dev", "-W", "error")
 
@@ -28,9 +28,9 @@ def supervisor(tmp_path: Path) -> Iterator[FakeSupervisor]:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start a script with the identity in `tmp_path`; keyword arguments are its environment. It ends with the test."""
-    running: list[Script] = []
+    running: list[TrainingScript] = []
 
-    def begin(script: str, python: str = sys.executable, **environ: str) -> Script:
+    def begin(script: str, python: str = sys.executable, **environ: str) -> TrainingScript:
         out, err = (tmp_path / f"{name}-{len(running)}" for name in ("out", "err"))
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -42,7 +42,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 start_new_session=True,
                 env={**kept, "PYTHONPATH": str(SDK), "KUBEAI_DIR": str(tmp_path), **environ},
             )
-        running.append(Script(process, out, err))
+        running.append(TrainingScript(process, out, err))
         return running[-1]
 
     yield begin

@@ -36,7 +36,7 @@ def without_sender(lines: str) -> str:
 
 
 @dataclass(frozen=True)
-class Script:
+class TrainingScript:
     process: subprocess.Popen[bytes]
     out: Path
     err: Path
@@ -56,7 +56,7 @@ class Script:
         return without_sender(self.err.read_text())
 
 
-Start = Callable[..., Script]
+Start = Callable[..., TrainingScript]
 
 
 @dataclass(frozen=True)

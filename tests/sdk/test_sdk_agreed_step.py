@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kubeai.elastic.testing import FakeSupervisor
 
-from tests.sdk.sdk_scripts import HOLDING, TRAINING, Script, Start
+from tests.sdk.sdk_scripts import HOLDING, TRAINING, Start, TrainingScript
 
 COUNTING = """
     import os, time
@@ -39,14 +39,14 @@ COUNTING = """
 AGREED = "stops at {}, agreed True False True\n"
 ALONE = "agreed False False True\n"
 
-Ranks = Callable[..., list[Script]]
+Ranks = Callable[..., list[TrainingScript]]
 
 
 @pytest.fixture
 def ranks(supervisor: FakeSupervisor, start: Start) -> Ranks:
     """Start this many ranks and wait until they train. Keyword arguments are their environment."""
 
-    def begin(count: int = 1, **environ: str) -> list[Script]:
+    def begin(count: int = 1, **environ: str) -> list[TrainingScript]:
         scripts = [start(COUNTING, RANK=str(rank), **environ) for rank in range(count)]
         supervisor.wait_for(lambda: len(supervisor.hellos) == count)
         for script in scripts:
@@ -65,7 +65,7 @@ def _answer(supervisor: FakeSupervisor, epoch: int, answer: str) -> dict[str, ob
     return supervisor.wait_for(given)[0]
 
 
-def _step(script: Script) -> int:
+def _step(script: TrainingScript) -> int:
     """The step that a script has reached."""
     return script.out.read_text().count("step ")
 

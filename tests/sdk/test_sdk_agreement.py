@@ -170,7 +170,7 @@ def test_a_rank_holds_only_at_a_step_that_it_has_reached(
 
 
 @dataclass
-class Rank:
+class SteppingRank:
     """A rank that takes one step at a time, and waits where it must."""
 
     held: HeldPositions = field(default_factory=HeldPositions)
@@ -184,10 +184,10 @@ class Rank:
 
 
 @dataclass
-class Job:
+class SteppingJob:
     """Ranks, and a supervisor that commits only what all of them have accepted."""
 
-    ranks: list[Rank]
+    ranks: list[SteppingRank]
     lines: list[StepAgreement | None] = field(default_factory=lambda: [None])
     outcomes: dict[int, bool] = field(default_factory=dict)
 
@@ -207,7 +207,7 @@ class Job:
         if last is not None and not last.committed:
             self.lines.append(None)
 
-    def deliver(self, rank: Rank, line: int) -> None:
+    def deliver(self, rank: SteppingRank, line: int) -> None:
         """Lines may be skipped and repeated; an older one may come late, but not the news that there is none."""
         line %= len(self.lines)
         if line < rank.heard and self.lines[line] is None:
@@ -219,7 +219,7 @@ class Job:
         for rank in self.ranks:
             self.deliver(rank, len(self.lines) - 1)
 
-    def advance(self, rank: Rank, *, gives_up: bool) -> None:
+    def advance(self, rank: SteppingRank, *, gives_up: bool) -> None:
         if rank.stopped_at is not None:
             return
         if not rank.waits():
@@ -232,7 +232,7 @@ class Job:
         rank.stopped_at = rank.step if reached else None
 
     @staticmethod
-    def _has_accepted(rank: Rank, line: StepAgreement) -> bool:
+    def _has_accepted(rank: SteppingRank, line: StepAgreement) -> bool:
         return rank.held.positions.get(StepPurpose.STOP) == RankPosition(line, RankAnswer.ACCEPTED)
 
 
@@ -250,7 +250,7 @@ ACTIONS = st.one_of(
 @examples(400)
 def test_no_two_ranks_stop_at_different_steps(actions: list[tuple[str, int, int]]) -> None:
     """Under loss, repetition and reordering, and with ranks that give up waiting before they hear of the commit."""
-    job = Job([Rank() for _ in range(4)])
+    job = SteppingJob([SteppingRank() for _ in range(4)])
     for _ in ("poll", "proposal"):
         job.decide(ahead=2)
         job.deliver_to_all()

@@ -12,7 +12,7 @@ from kubeai.elastic.testing import FakeSupervisor
 from tests.sdk.sdk_scripts import Start
 
 
-class Store:
+class CompareSetStore:
     """A store as torch's: the expected value "" stands for a key that does not exist."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ def _modules(store: Any, *, initialized: bool = True) -> dict[str, ModuleType]:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_the_first_rank_decides_for_all(first: bool) -> None:  # noqa: FBT001
-    store = Store()
+    store = CompareSetStore()
     ranks = [StoreArbiter(_modules(store)) for _ in range(3)]
     proposals = [first, not first, not first]
     outcomes = [rank.settle(2, 7, go_through=mine) for rank, mine in zip(ranks, proposals, strict=True)]
@@ -41,7 +41,7 @@ def test_the_first_rank_decides_for_all(first: bool) -> None:  # noqa: FBT001
 
 
 def test_each_epoch_is_settled_on_its_own() -> None:
-    rank = StoreArbiter(_modules(Store()))
+    rank = StoreArbiter(_modules(CompareSetStore()))
     assert rank.settle(2, 7, go_through=False) is False
     assert rank.settle(2, 8, go_through=True) is True
 
@@ -55,7 +55,7 @@ def test_without_a_store_there_is_no_outcome() -> None:
     bare = _modules(None)
     del bare["torch.distributed.distributed_c10d"]
     broken = _modules(SimpleNamespace(compare_set=fail))
-    for modules in ({}, bare, _modules(Store(), initialized=False), _modules(None), broken):
+    for modules in ({}, bare, _modules(CompareSetStore(), initialized=False), _modules(None), broken):
         assert StoreArbiter(modules).settle(1, 1, go_through=True) is None
 
 

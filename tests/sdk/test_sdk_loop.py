@@ -14,7 +14,7 @@ from tests.testkit.waiting import wait_until
 
 
 @dataclass
-class Recorder:
+class SaveRecorder:
     """Takes the place of the library's functions and of `save`, and keeps the order of the calls."""
 
     checkpoint_at: int | None = None
@@ -57,8 +57,8 @@ class Recorder:
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    recorder = Recorder()
+def api(monkeypatch: pytest.MonkeyPatch) -> SaveRecorder:
+    recorder = SaveRecorder()
     taken = ("resumed", "should_stop", "should_checkpoint", "checkpoint_saved", "checkpoint_failed", "exit_for_resume")
     for name in (*taken, "seconds_left", "may_save_again"):
         monkeypatch.setattr(library, name, getattr(recorder, name))
@@ -73,20 +73,20 @@ def batches(taken: list[int], first: int, last: int) -> Iterator[int]:
         yield batch
 
 
-def test_it_yields_each_batch_with_its_step(api: Recorder) -> None:
+def test_it_yields_each_batch_with_its_step(api: SaveRecorder) -> None:
     """Counted from the checkpoint, whose step is reported once."""
     assert list(loop.steps("abc", api.save, first=7)) == [(7, "a"), (8, "b"), (9, "c")]
     assert api.calls == [("resumed", 7)]
 
 
-def test_a_requested_checkpoint_is_saved_and_training_continues(api: Recorder) -> None:
+def test_a_requested_checkpoint_is_saved_and_training_continues(api: SaveRecorder) -> None:
     api.checkpoint_at = 2
     assert [step for step, _ in loop.steps("abc", api.save)] == [0, 1, 2]
     assert api.calls == [("resumed", 0), ("save", 2), ("saved", 2)]
     assert api.seconds is not None
 
 
-def test_a_stop_saves_the_finished_step_and_exits(api: Recorder) -> None:
+def test_a_stop_saves_the_finished_step_and_exits(api: SaveRecorder) -> None:
     """No further batch is taken from the loader."""
     api.stop_at, taken, trained = 2, list[int](), list[int]()
     with pytest.raises(SystemExit) as ended:
@@ -96,7 +96,7 @@ def test_a_stop_saves_the_finished_step_and_exits(api: Recorder) -> None:
     assert api.calls == [("resumed", 0), ("save", 2), ("saved", 2), ("exit", 75)]
 
 
-def test_a_stop_after_the_last_batch_is_not_missed(api: Recorder) -> None:
+def test_a_stop_after_the_last_batch_is_not_missed(api: SaveRecorder) -> None:
     api.stop_at = 3
     with pytest.raises(SystemExit):
         list(loop.steps("abc", api.save))
@@ -104,7 +104,7 @@ def test_a_stop_after_the_last_batch_is_not_missed(api: Recorder) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["checkpoint_at", "stop_at"])
-def test_a_save_that_fails_is_reported_as_that(api: Recorder, wanted: str) -> None:
+def test_a_save_that_fails_is_reported_as_that(api: SaveRecorder, wanted: str) -> None:
     """Its exception reaches the script, which neither goes on nor exits as if it could be resumed from there."""
 
     def save(step: int) -> None:
@@ -122,7 +122,7 @@ def test_a_save_that_fails_is_reported_as_that(api: Recorder, wanted: str) -> No
     ids=["no deadline", "time for some", "time for none", "all ranks have to"],
 )
 def test_a_save_that_fails_in_a_stop_is_tried_again_while_there_is_time(
-    api: Recorder, left: float | None, pauses: list[float], *, is_alone: bool
+    api: SaveRecorder, left: float | None, pauses: list[float], *, is_alone: bool
 ) -> None:
     api.stop_at, api.left, api.is_alone = 1, left, is_alone
     with pytest.raises(OSError, match="no space"):
@@ -131,7 +131,7 @@ def test_a_save_that_fails_in_a_stop_is_tried_again_while_there_is_time(
     assert api.calls == [("resumed", 0), *[("failed", 1)] * (len(pauses) + 1)]
 
 
-def test_a_save_that_fails_without_a_stop_is_not_tried_again(api: Recorder) -> None:
+def test_a_save_that_fails_without_a_stop_is_not_tried_again(api: SaveRecorder) -> None:
     api.left = None
     with pytest.raises(OSError, match="no space"):
         list(loop.steps("abc", _full, every=2))
@@ -142,14 +142,14 @@ def _full(step: int) -> None:
     raise OSError(f"no space for step {step}")
 
 
-def test_a_loop_that_is_left_neither_saves_nor_exits(api: Recorder) -> None:
+def test_a_loop_that_is_left_neither_saves_nor_exits(api: SaveRecorder) -> None:
     api.stop_at = 1
     for _step, _batch in loop.steps("abc", api.save):
         break
     assert api.calls == [("resumed", 0)]
 
 
-def test_an_exception_of_the_loader_reaches_the_script(api: Recorder) -> None:
+def test_an_exception_of_the_loader_reaches_the_script(api: SaveRecorder) -> None:
     def broken() -> Iterator[int]:
         yield 1
         raise ValueError("a broken record")
@@ -159,35 +159,35 @@ def test_an_exception_of_the_loader_reaches_the_script(api: Recorder) -> None:
     assert api.calls == [("resumed", 0)]
 
 
-def test_checkpoints_can_be_saved_every_so_many_steps(api: Recorder) -> None:
+def test_checkpoints_can_be_saved_every_so_many_steps(api: SaveRecorder) -> None:
     """Counted from step 0, not from the start of the run."""
     list(loop.steps("abcd", api.save, first=5, every=3))
     assert api.calls == [("resumed", 5), ("save", 6), ("saved", 6), ("save", 9), ("saved", 9)]
 
 
-def test_a_checkpoint_every_zero_steps_is_refused_before_training(api: Recorder) -> None:
+def test_a_checkpoint_every_zero_steps_is_refused_before_training(api: SaveRecorder) -> None:
     with pytest.raises(ValueError, match="every is 0"):
         loop.steps("abc", api.save, every=0)
     assert not api.calls
 
 
 @pytest.mark.parametrize("save", [lambda: None, divmod, 5, None])
-def test_a_save_that_cannot_be_called_with_a_step_is_refused_before_training(api: Recorder, save: Any) -> None:
+def test_a_save_that_cannot_be_called_with_a_step_is_refused_before_training(api: SaveRecorder, save: Any) -> None:
     """Otherwise the mistake would show itself only at the reclaim."""
     with pytest.raises(TypeError, match="save"):
         loop.steps("abc", save)
     assert not api.calls
 
 
-@pytest.mark.parametrize("save", [print, max, Recorder().save])
-def test_a_save_of_any_kind_is_taken_if_it_takes_a_step(api: Recorder, save: Any) -> None:
+@pytest.mark.parametrize("save", [print, max, SaveRecorder().save])
+def test_a_save_of_any_kind_is_taken_if_it_takes_a_step(api: SaveRecorder, save: Any) -> None:
     assert list(loop.steps("a", save)) == [(0, "a")]
     assert api.calls == [("resumed", 0)]
 
 
 @pytest.mark.parametrize(("first", "error"), [(-1, ValueError), ("3", TypeError), (1.5, TypeError)])
 def test_a_first_step_that_is_none_is_refused_before_training(
-    api: Recorder, first: Any, error: type[Exception]
+    api: SaveRecorder, first: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         loop.steps("abc", api.save, first=first)

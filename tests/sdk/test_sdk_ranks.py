@@ -9,7 +9,7 @@ from kubeai.elastic.ranks import RANK, WORLD_SIZE, NumberWatch
 from kubeai.elastic.threads import StderrLog
 
 
-class Framework:
+class FakeFramework:
     """A loaded framework: torch.distributed and horovod spell the same things differently."""
 
     def __init__(self, rank: int | None) -> None:
@@ -36,11 +36,11 @@ def _watch(modules: dict[str, ModuleType], environ: dict[str, str] | None = None
 
 
 def _torch(rank: int | None) -> dict[str, ModuleType]:
-    return {"torch.distributed": Framework(rank).torch()}
+    return {"torch.distributed": FakeFramework(rank).torch()}
 
 
 def _horovod(rank: int | None) -> dict[str, ModuleType]:
-    return {"horovod.torch": Framework(rank).horovod()}
+    return {"horovod.torch": FakeFramework(rank).horovod()}
 
 
 def _says(rank: Any) -> Any:
@@ -73,7 +73,7 @@ def test_nobody_knows() -> None:
 
 
 def test_every_look_asks_anew() -> None:
-    framework = Framework(1)
+    framework = FakeFramework(1)
     watch = _watch({"horovod.tensorflow": framework.horovod()})
     assert watch.poll() == 1
     framework.current = 0
@@ -82,7 +82,7 @@ def test_every_look_asks_anew() -> None:
 
 def test_between_two_rendezvous_the_last_rank_stands() -> None:
     """The environment names the rank of the process's birth and must not come back."""
-    framework = Framework(4)
+    framework = FakeFramework(4)
     watch = _watch({"horovod.torch": framework.horovod()}, {"HOROVOD_RANK": "7"})
     assert watch.poll() == 4
     framework.current = None

@@ -18,7 +18,7 @@ from kubeai.elastic.testing import FakeSupervisor
 from kubeai.elastic.threads import StderrLog
 from kubeai.elastic.wire import CallAddress
 
-from tests.sdk.sdk_scripts import Script, Start
+from tests.sdk.sdk_scripts import Start, TrainingScript
 from tests.testkit.serving import AgentPeer, Served
 from tests.testkit.waiting import PATIENCE, until
 
@@ -65,7 +65,7 @@ class Host:
     start: Start
     agent: AgentPeer
 
-    async def run(self, count: int, **environ: str) -> list[Script]:
+    async def run(self, count: int, **environ: str) -> list[TrainingScript]:
         """Start processes with the ranks from 0, and wait until all are connected."""
         scripts = [self.start(TRAINING, NUMBER=str(number), **environ) for number in range(count)]
         await self.connected(count)
@@ -94,7 +94,7 @@ async def host(served: Served, start: Start, tmp_path: Path) -> Host:
     return Host(served, tmp_path, start, agent)
 
 
-def relay_of(scripts: list[Script]) -> Script:
+def relay_of(scripts: list[TrainingScript]) -> TrainingScript:
     [relay] = [script for script in scripts if "relay" in script.out.read_text().split()]
     return relay
 

@@ -12,7 +12,7 @@ from kubeai.elastic.messages import Directive, DirectiveKind, DirectiveLine, Ran
 from kubeai.elastic.monitor import Monitor
 from kubeai.elastic.testing import FakeSupervisor
 
-from tests.sdk.sdk_scripts import Script, Start
+from tests.sdk.sdk_scripts import Start, TrainingScript
 from tests.testkit.waiting import wait_until
 
 TRAINING = """
@@ -35,7 +35,7 @@ LINE = DirectiveLine(Directive(DirectiveKind.RUN, "job", 1, 1, "sent by a test")
 ROUND = {"KUBEAI_RENDEZVOUS_ROUND": "1"}
 
 
-def _ranks(supervisor: FakeSupervisor, start: Start, **environ: str) -> list[Script]:
+def _ranks(supervisor: FakeSupervisor, start: Start, **environ: str) -> list[TrainingScript]:
     scripts = [start(TRAINING, RANK=str(rank), **environ) for rank in range(2)]
     for script in scripts:
         script.wait_for_line("step 3.")

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from supervisor.domain.job import AcknowledgementKind, Phase
 from tests.job_supervisor.cli.cli_running import ended, line, run, started
-from tests.sdk.sdk_scripts import Script, Start
+from tests.sdk.sdk_scripts import Start, TrainingScript
 from tests.testkit.serving import LauncherPeer, PeerRefusal, Served, serving
 from tests.testkit.waiting import PATIENCE, until
 
@@ -93,10 +93,10 @@ DIES = """
 
 
 @dataclass(frozen=True)
-class Training:
+class SupervisedTraining:
     served: Served
     launcher: LauncherPeer
-    scripts: list[Script]
+    scripts: list[TrainingScript]
     data: Path
 
     @property
@@ -114,7 +114,7 @@ class Training:
         return await self.served.peers.post("/v1/jobs/suspend", token, {"job": JOB})
 
 
-Train = Callable[..., contextlib.AbstractAsyncContextManager[Training]]
+Train = Callable[..., contextlib.AbstractAsyncContextManager[SupervisedTraining]]
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def train(tmp_path: Path, start: Start) -> Train:
     """Runs a script as the ranks of a job that a supervisor supervises; `variables` are their environment."""
 
     @asynccontextmanager
-    async def training(script: str, ranks: int = 2, **variables: str) -> AsyncIterator[Training]:
+    async def training(script: str, ranks: int = 2, **variables: str) -> AsyncIterator[SupervisedTraining]:
         data = tmp_path / "supervisor"
         data.mkdir()
         async with serving(data, just_in_time=False) as served:
@@ -134,12 +134,12 @@ def train(tmp_path: Path, start: Start) -> Train:
             scripts = [start(script, **given, RANK=str(number), KUBEAI_HOST=node) for number, node in enumerate(nodes)]
             for each in scripts:
                 await asyncio.to_thread(each.wait_for_line, "training", PATIENCE)
-            yield Training(served, launcher, scripts, data)
+            yield SupervisedTraining(served, launcher, scripts, data)
 
     return training
 
 
-async def _told(training: Training) -> list[dict[str, Any]]:
+async def _told(training: SupervisedTraining) -> list[dict[str, Any]]:
     """What the status says about the groups."""
     groups: list[dict[str, Any]] = (await training.served.status())["groups"]
     return groups

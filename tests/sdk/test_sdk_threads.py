@@ -11,7 +11,7 @@ from kubeai.elastic import threads, wire
 from kubeai.elastic.relay import PodRelay, RelayedCall
 from kubeai.elastic.testing import FakeSupervisor
 from kubeai.elastic.threads import StderrLog
-from kubeai.elastic.wire import CallAddress, LineStream, open_stream
+from kubeai.elastic.wire import CallAddress, WireStream, open_stream
 
 from tests.sdk.sdk_scripts import Start
 from tests.testkit.serving import Served
@@ -102,7 +102,7 @@ class FaultyRelay(PodRelay):
         super()._pass_on(message)
 
 
-def _opened(name: str, process: str) -> LineStream | None:
+def _opened(name: str, process: str) -> WireStream | None:
     hello = {"process": process, "host": "n1", "rank": None, "run": 1, "pid": 1, "step": None, "sdk": "0"}
     try:
         return open_stream(CallAddress(wire.LOCAL_SCHEME + name, ""), "/v1/processes/stream", hello)

@@ -20,10 +20,10 @@ from kubeai.elastic.wire import (
     MAX_LINE,
     CallAddress,
     CallRefused,
-    LineStream,
     PostConnection,
-    ReconnectBackoff,
     Unreachable,
+    WireBackoff,
+    WireStream,
     open_stream,
     post,
 )
@@ -37,7 +37,7 @@ def endpoint(supervisor: FakeSupervisor, ca: Path | None = None) -> CallAddress:
     return CallAddress(supervisor.address, supervisor.job_token("job", 1), ca)
 
 
-def listen(supervisor: FakeSupervisor, silence: float = 5.0) -> LineStream:
+def listen(supervisor: FakeSupervisor, silence: float = 5.0) -> WireStream:
     return open_stream(endpoint(supervisor), STREAM, HELLO, silence)
 
 
@@ -261,7 +261,7 @@ class _Clock:
 def test_a_backoff_grows_with_the_absence_of_the_supervisor_and_begins_again() -> None:
     """Ceilings double to a second, are a quarter of the absence later, and 5 s in the end; anything below may come."""
     clock = _Clock()
-    backoff = ReconnectBackoff(first=0.1, maximum=5.0, clock=clock)
+    backoff = WireBackoff(first=0.1, maximum=5.0, clock=clock)
     for ceiling in (0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
         assert 0 <= backoff.next() <= ceiling
     for absence, ceiling in ((4.0, 1.0), (8.0, 2.0), (3600.0, 5.0)):

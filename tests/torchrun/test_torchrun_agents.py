@@ -16,7 +16,7 @@ from tests.testkit.waiting import wait_until
 from tests.torchrun import torchrun_processes as processes
 from tests.torchrun.conftest import NEWER, OLDER
 from tests.torchrun.torchrun_job import SECONDS
-from tests.torchrun.torchrun_processes import Torch, Training
+from tests.torchrun.torchrun_processes import Torch, TorchrunTraining
 
 pytestmark = [pytest.mark.long, pytest.mark.parametrize("torch", [NEWER, OLDER], indirect=True)]
 
@@ -26,7 +26,7 @@ _HERE = Path(__file__).parent
 class Agents:
     """Agents that are configured by variables alone, as PyTorchJob does it, with one worker each."""
 
-    def __init__(self, training: Training, coordinator: FakeCoordinator) -> None:
+    def __init__(self, training: TorchrunTraining, coordinator: FakeCoordinator) -> None:
         self.root = training.directory
         self.end = training.directory / "end"
         self._training = training
@@ -58,7 +58,7 @@ class Agents:
 
 
 @contextmanager
-def started(training: Training) -> Iterator[tuple[Agents, FakeCoordinator]]:
+def started(training: TorchrunTraining) -> Iterator[tuple[Agents, FakeCoordinator]]:
     with FakeCoordinator() as coordinator:
         agents = Agents(training, coordinator)
         try:
@@ -69,7 +69,7 @@ def started(training: Training) -> Iterator[tuple[Agents, FakeCoordinator]]:
 
 @pytest.mark.brief
 def test_a_parked_agent_trains_again_and_is_released_at_the_end(torch: Torch, directory: Path) -> None:
-    with started(Training(torch, directory)) as (agents, coordinator):
+    with started(TorchrunTraining(torch, directory)) as (agents, coordinator):
         first, second = agents.start("node1"), agents.start("node2")
         coordinator.form("node1", "node2", seconds=SECONDS)
         wait_until(lambda: processes.workers(agents.root, "node2"), second.tail, seconds=SECONDS)
@@ -89,7 +89,7 @@ def test_a_parked_agent_trains_again_and_is_released_at_the_end(torch: Torch, di
 
 def test_agents_go_on_without_a_supervisor_after_a_loss(torch: Torch, directory: Path) -> None:
     """Also if the lost one held the store. The supervisor hears of the round when it is back."""
-    with started(Training(torch, directory)) as (agents, coordinator):
+    with started(TorchrunTraining(torch, directory)) as (agents, coordinator):
         first, second = agents.start("node1"), agents.start("node2")
         coordinator.form("node1", "node2", seconds=SECONDS)
         wait_until(lambda: processes.workers(agents.root, "node2"), second.tail, seconds=SECONDS)
@@ -107,7 +107,7 @@ def test_agents_go_on_without_a_supervisor_after_a_loss(torch: Torch, directory:
 
 def test_agents_go_on_in_process_without_a_supervisor_after_a_loss(torch: Torch, directory: Path) -> None:
     """The survivors have all state: no process of theirs is restarted, and no step is repeated."""
-    with started(Training(torch, directory, in_process=True, step_seconds=0.2)) as (agents, coordinator):
+    with started(TorchrunTraining(torch, directory, in_process=True, step_seconds=0.2)) as (agents, coordinator):
         hosts = ("node1", "node2", "node3")
         children = {host: agents.start(host) for host in hosts}
         coordinator.form(*hosts, seconds=SECONDS)
@@ -139,7 +139,7 @@ def _has_trained_with(ranks: int, directory: Path, host: str) -> bool:
 
 def test_standalone_is_refused(torch: Torch, directory: Path) -> None:
     """Torchrun would use c10d without a word."""
-    training = Training(torch, directory)
+    training = TorchrunTraining(torch, directory)
     program = [str(torch.home / "bin" / "python"), "-m", "torch.distributed.run"]
     command = [*program, "--standalone", "--rdzv-backend", "kubeai", str(_HERE / "torchrun_waiting.py"), "end"]
     variables = environment(directory, training.environment())
@@ -151,6 +151,6 @@ def test_standalone_is_refused(torch: Torch, directory: Path) -> None:
 def test_agents_do_not_wait_at_their_end_for_one_that_left_in_process(torch: Torch, directory: Path) -> None:
     """Torch counts them under keys of its own, which another version may change."""
     command = [str(torch.home / "bin" / "python"), str(_HERE / "torchrun_end.py")]
-    variables = environment(directory, Training(torch, directory).environment())
+    variables = environment(directory, TorchrunTraining(torch, directory).environment())
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert (done.returncode, done.stdout) == (0, "ended\nended\n"), done.stderr

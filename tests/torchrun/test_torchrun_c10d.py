@@ -8,7 +8,7 @@ import pytest
 
 from tests.torchrun.conftest import NEWER, OLDER
 from tests.torchrun.torchrun_c10d import C10d, c10d
-from tests.torchrun.torchrun_processes import Torch, Training
+from tests.torchrun.torchrun_processes import Torch, TorchrunTraining
 from tests.torchrun.torchrun_scenes import Row
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 async def test_an_announced_leave_costs_every_survivor_a_restart(torch: Torch, directory: Path, row: Row) -> None:
     """Nobody tells c10d of the announcement: the agent is ended at the deadline, as its pod would be."""
-    async with c10d(directory.parent / "c10d", Training(torch, directory)) as job:
+    async with c10d(directory.parent / "c10d", TorchrunTraining(torch, directory)) as job:
         await job.until_trains(4)
         job.terminate_agent("node2")
         cost = await job.until_trains(3)
@@ -46,7 +46,7 @@ LOSSES = (
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.event)
 async def test_a_loss_costs_steps(torch: Torch, directory: Path, row: Row, loss: Loss) -> None:
     """All steps since the last checkpoint are trained again."""
-    async with c10d(directory.parent / "c10d", Training(torch, directory)) as job:
+    async with c10d(directory.parent / "c10d", TorchrunTraining(torch, directory)) as job:
         await job.until_trains(4)
         loss.happen(job, "node3")
         cost = await job.until_trains(loss.hosts)

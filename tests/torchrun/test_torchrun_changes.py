@@ -6,7 +6,7 @@ import pytest
 
 from tests.torchrun.conftest import NEWER, OLDER
 from tests.torchrun.torchrun_job import assert_as_alone
-from tests.torchrun.torchrun_processes import Torch, Training
+from tests.torchrun.torchrun_processes import Torch, TorchrunTraining
 from tests.torchrun.torchrun_scenes import Row, Scenes
 from tests.torchrun.torchrun_world import elastic
 
@@ -20,7 +20,7 @@ def scenes(row: Row) -> Scenes:
 
 async def test_a_leave_and_its_withdrawal_cost_nothing(torch: Torch, directory: Path, scenes: Scenes) -> None:
     """The host that leaves parks: its agent stays, its GPU is free, and it trains again after the withdrawal."""
-    async with elastic(directory.parent, Training(torch, directory)) as job:
+    async with elastic(directory.parent, TorchrunTraining(torch, directory)) as job:
         await job.until_trains(4)
         job.announce("node2")
         await scenes.costs_nothing(job, "announced leave of one", 3)
@@ -33,7 +33,7 @@ async def test_a_leave_and_its_withdrawal_cost_nothing(torch: Torch, directory: 
 @pytest.mark.parametrize(("torch", "wrapping"), [(NEWER, "ddp"), (NEWER, "fsdp"), (OLDER, "ddp")], indirect=["torch"])
 async def test_announced_changes_cost_nothing(torch: Torch, directory: Path, scenes: Scenes, wrapping: str) -> None:
     """FSDP2 of the older version does not work without a GPU."""
-    async with elastic(directory.parent, Training(torch, directory, wrapping)) as job:
+    async with elastic(directory.parent, TorchrunTraining(torch, directory, wrapping)) as job:
         await job.until_trains(4)
         job.announce("node1")
         await scenes.costs_nothing(job, "announced leave of member 0", 3)
@@ -54,7 +54,7 @@ async def test_announced_changes_cost_nothing(torch: Torch, directory: Path, sce
 @pytest.mark.parametrize("torch", [NEWER, OLDER], indirect=True)
 async def test_losses_cost_no_survivor_a_restart(torch: Torch, directory: Path, scenes: Scenes) -> None:
     """Steps since the last checkpoint are trained again, on the hosts that are left, and parameters are the same."""
-    async with elastic(directory.parent, Training(torch, directory)) as job:
+    async with elastic(directory.parent, TorchrunTraining(torch, directory)) as job:
         await job.until_trains(4)
         job.kill_worker("node2")
         assert (await scenes.settled(job, "worker killed", 4)).burned == 0
@@ -70,7 +70,7 @@ async def test_losses_cost_no_survivor_a_restart(torch: Torch, directory: Path, 
 async def test_it_stops_below_the_minimum_and_resumes_at_another_size(
     torch: Torch, directory: Path, scenes: Scenes
 ) -> None:
-    async with elastic(directory.parent, Training(torch, directory)) as job:
+    async with elastic(directory.parent, TorchrunTraining(torch, directory)) as job:
         await job.until_trains(4)
         job.announce("node2", "node3", "node4")
         await job.until_status(lambda status: status.phase == "Suspended" and not status.running, "suspended")

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.torchrun.conftest import NEWER, OLDER
-from tests.torchrun.torchrun_job import HOSTS, Job, assert_as_alone
-from tests.torchrun.torchrun_processes import PROCESSES, Torch, Training
+from tests.torchrun.torchrun_job import HOSTS, TorchrunJob, assert_as_alone
+from tests.torchrun.torchrun_processes import PROCESSES, Torch, TorchrunTraining
 from tests.torchrun.torchrun_scenes import Row, Scenes
-from tests.torchrun.torchrun_world import Elastic, elastic
+from tests.torchrun.torchrun_world import ElasticTorchrun, elastic
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -18,7 +18,7 @@ def scenes(row: Row) -> Scenes:
     return Scenes(row, "kubeai, in process")
 
 
-def assert_not_restarted(job: Job, *hosts: str) -> None:
+def assert_not_restarted(job: TorchrunJob, *hosts: str) -> None:
     """Check that these hosts have had no other processes than their first ones."""
     for host in hosts:
         assert len({one.pid for one in job.records() if one.host == host}) == PROCESSES
@@ -32,7 +32,7 @@ def assert_not_restarted(job: Job, *hosts: str) -> None:
 async def test_announced_changes_restart_nobody(torch: Torch, directory: Path, scenes: Scenes, wrapping: str) -> None:
     """The host that leaves parks. When it comes back, its new processes join the others, which train meanwhile."""
     async with elastic(
-        directory.parent, Training(torch, directory, wrapping, in_process=True, step_seconds=0.1)
+        directory.parent, TorchrunTraining(torch, directory, wrapping, in_process=True, step_seconds=0.1)
     ) as job:
         await job.until_trains(4)
         job.announce("node2")
@@ -50,7 +50,7 @@ async def test_announced_changes_restart_nobody(torch: Torch, directory: Path, s
 async def test_two_leave_at_once_and_come_back(torch: Torch, directory: Path, scenes: Scenes, wrapping: str) -> None:
     """The data is divided among other numbers of ranks each time, and no sample is left out or taken twice."""
     async with elastic(
-        directory.parent, Training(torch, directory, wrapping, in_process=True, step_seconds=0.1)
+        directory.parent, TorchrunTraining(torch, directory, wrapping, in_process=True, step_seconds=0.1)
     ) as job:
         await job.until_trains(4)
         job.announce("node3", "node4")
@@ -64,7 +64,7 @@ async def test_two_leave_at_once_and_come_back(torch: Torch, directory: Path, sc
 @pytest.mark.parametrize("torch", [NEWER, OLDER], indirect=True)
 async def test_losses_cost_no_step(torch: Torch, directory: Path, scenes: Scenes) -> None:
     """The others repeat the step that has failed and was never applied. The host's next processes join them."""
-    async with elastic(directory.parent, Training(torch, directory, in_process=True, step_seconds=0.2)) as job:
+    async with elastic(directory.parent, TorchrunTraining(torch, directory, in_process=True, step_seconds=0.2)) as job:
         await job.until_trains(4)
         job.kill_host("node3")
         await scenes.costs_nothing(job, "host killed", 3)
@@ -84,7 +84,7 @@ async def test_losses_cost_no_step(torch: Torch, directory: Path, scenes: Scenes
 
 async def test_twenty_changes_use_up_nothing(torch: Torch, directory: Path) -> None:
     """The agents and workers that stay have as many descriptors and threads as before, and hardly more memory."""
-    async with elastic(directory.parent, Training(torch, directory, in_process=True, step_seconds=0.3)) as job:
+    async with elastic(directory.parent, TorchrunTraining(torch, directory, in_process=True, step_seconds=0.3)) as job:
         await job.until_trains(4)
         await _leave_and_return(job)
         before = job.resources(*HOSTS[2:])
@@ -97,7 +97,7 @@ async def test_twenty_changes_use_up_nothing(torch: Torch, directory: Path) -> N
         await job.finish()
 
 
-async def _leave_and_return(job: Elastic) -> None:
+async def _leave_and_return(job: ElasticTorchrun) -> None:
     job.announce("node2")
     await job.until_trains(3)
     await job.until_parked("node2")

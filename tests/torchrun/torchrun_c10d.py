@@ -11,14 +11,14 @@ from pathlib import Path
 from simulator.cloud.process import CloudChild, environment, spawn
 from tests.testkit.waiting import until
 from tests.torchrun import torchrun_processes as processes
-from tests.torchrun.torchrun_job import HOSTS, LEAST, Job
-from tests.torchrun.torchrun_processes import Training
+from tests.torchrun.torchrun_job import HOSTS, LEAST, TorchrunJob
+from tests.torchrun.torchrun_processes import TorchrunTraining
 
 _STORE = Path(__file__).with_name("torchrun_store.py")
 
 
 @dataclass(slots=True, kw_only=True)
-class C10d(Job):
+class C10d(TorchrunJob):
     """A job of four agents without a supervisor.
 
     Attributes:
@@ -35,7 +35,7 @@ class C10d(Job):
 
 
 @asynccontextmanager
-async def c10d(root: Path, training: Training) -> AsyncIterator[C10d]:
+async def c10d(root: Path, training: TorchrunTraining) -> AsyncIterator[C10d]:
     """Start a job of four hosts. At the end all of its processes are killed."""
     # c10d hangs at its second rendezvous if workers share its store.
     variables = {**training.environment(), "KUBEAI_DIR": "/dev/null", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

@@ -13,7 +13,7 @@ import pytest
 from simulator.cloud.process import environment
 from tests.testkit.waiting import until
 from tests.torchrun import torchrun_processes as processes
-from tests.torchrun.torchrun_processes import PROCESSES, Training
+from tests.torchrun.torchrun_processes import PROCESSES, TorchrunTraining
 from tests.torchrun.torchrun_records import Cost, Stepped, cost, latest, read
 
 HOSTS = ("node1", "node2", "node3", "node4")
@@ -30,7 +30,7 @@ STEPS_IN_PROCESS = 1500
 
 
 @dataclass(slots=True)
-class Job(ABC):
+class TorchrunJob(ABC):
     """A running job.
 
     Attributes:
@@ -41,7 +41,7 @@ class Job(ABC):
     """
 
     root: Path
-    training: Training
+    training: TorchrunTraining
     since: float = 0.0
     hit: str = ""
 
@@ -144,13 +144,13 @@ class Job(ABC):
         processes.send(pids, number)
 
 
-def parameters(training: Training) -> list[float]:
+def parameters(training: TorchrunTraining) -> list[float]:
     """All parameters that a training has ended with."""
     saved = json.loads((training.directory / "parameters.json").read_text(encoding="ascii"))
     return [number for parameter in saved for number in parameter]
 
 
-async def assert_as_alone(job: Job, root: Path, steps: int) -> None:
+async def assert_as_alone(job: TorchrunJob, root: Path, steps: int) -> None:
     """Check that the parameters are those of a single process that trained the same steps."""
     directory = root / "alone"
     directory.mkdir()
@@ -159,7 +159,7 @@ async def assert_as_alone(job: Job, root: Path, steps: int) -> None:
     assert parameters(job.training) == pytest.approx(parameters(alone), rel=1e-9, abs=1e-12)
 
 
-async def _run_alone(root: Path, training: Training, steps: int) -> None:
+async def _run_alone(root: Path, training: TorchrunTraining, steps: int) -> None:
     """Train so many steps in a single process, which writes its parameters."""
     (training.directory / "end").write_text(str(steps), encoding="ascii")
     variables = {**training.environment(), **processes.alone_environment(), "TORCHRUN_STEP_SECONDS": "0"}

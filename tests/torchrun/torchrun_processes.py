@@ -27,7 +27,7 @@ class Torch:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TorchrunTraining:
     """What is trained: with which torch and wrapping, where its records and checkpoints are.
 
     Attributes:

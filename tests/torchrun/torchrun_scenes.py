@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.torchrun.torchrun_job import Job
+from tests.torchrun.torchrun_job import TorchrunJob
 from tests.torchrun.torchrun_records import Cost
 
 Row = Callable[[str, str, Cost], None]
@@ -17,14 +17,14 @@ class Scenes:
     row: Row
     backend: str
 
-    async def settled(self, job: Job, event: str, hosts: int) -> Cost:
+    async def settled(self, job: TorchrunJob, event: str, hosts: int) -> Cost:
         """Wait until so many hosts train after an event; returns what it cost."""
         cost = await job.until_trains(hosts)
         assert cost is not None
         self.row(event, f"{self.backend}, {job.training.wrapping}", cost)
         return cost
 
-    async def costs_nothing(self, job: Job, event: str, hosts: int) -> None:
+    async def costs_nothing(self, job: TorchrunJob, event: str, hosts: int) -> None:
         """Wait in the same way, and check that it used up no restart and that no step was trained twice."""
         cost = await self.settled(job, event, hosts)
         assert (cost.burned, cost.redone) == (0, 0)

@@ -30,7 +30,7 @@ _EVERY = 50
 _BACKEND = os.environ.get("TORCHRUN_BACKEND", "gloo")
 
 
-class Replicated:
+class ReplicatedModel:
     """DDP, whose checkpoint rank 0 writes alone."""
 
     def __init__(self, directory: Path, model: torch.nn.Module, device: torch.device) -> None:
@@ -57,7 +57,7 @@ class Replicated:
             draft.replace(self._path)
 
 
-class Sharded:
+class ShardedModel:
     """FSDP2, whose checkpoint all ranks write together."""
 
     def __init__(self, directory: Path, model: torch.nn.Module, device: torch.device) -> None:
@@ -127,7 +127,7 @@ def _main(wrapping: str, directory: Path) -> None:
     device = _device()
     dist.init_process_group(_BACKEND)
     kubeai.init(collective=wrapping == "fsdp")
-    training = (Sharded if wrapping == "fsdp" else Replicated)(directory, _model(device), device)
+    training = (ShardedModel if wrapping == "fsdp" else ReplicatedModel)(directory, _model(device), device)
     record, first = _recorder(directory), training.load()
     seconds = float(os.environ.get("TORCHRUN_STEP_SECONDS", "0"))
     for step, batch in kubeai.steps(_batches_from(first, directory, device), training.save, first=first, every=_EVERY):

@@ -21,8 +21,8 @@ from simulator.harness import ReplayWorld, ServiceSettings, world
 from simulator.services import JobProcess, ServedJobPlan
 from simulator.status import ReadJobStatus
 from tests.torchrun import torchrun_processes as processes
-from tests.torchrun.torchrun_job import HOSTS, LEAST, SECONDS, Job
-from tests.torchrun.torchrun_processes import Training
+from tests.torchrun.torchrun_job import HOSTS, LEAST, SECONDS, TorchrunJob
+from tests.torchrun.torchrun_processes import TorchrunTraining
 
 LEAD = 300.0
 """Seconds from a notice to the end of its host. The tests end hosts themselves, so that none is gone in between."""
@@ -33,7 +33,7 @@ _NAME = "train"
 class _Plan(ServedJobPlan):
     """torchrun on each host."""
 
-    training: Training
+    training: TorchrunTraining
 
     def command(self, paths: CloudPaths, supervisor_url: str, token: Path) -> list[str]:
         rendezvous = ("--rdzv-backend", "kubeai", "--rdzv-id", self.name, "--nnodes", f"{LEAST}:{len(HOSTS)}")
@@ -45,7 +45,7 @@ class _Plan(ServedJobPlan):
 
 
 @dataclass(slots=True, kw_only=True)
-class Elastic(Job):
+class ElasticTorchrun(TorchrunJob):
     """A job in a world of its own.
 
     Attributes:
@@ -106,7 +106,9 @@ class Elastic(Job):
 
 
 @asynccontextmanager
-async def elastic(root: Path, training: Training, settings: Mapping[str, str] | None = None) -> AsyncIterator[Elastic]:
+async def elastic(
+    root: Path, training: TorchrunTraining, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[ElasticTorchrun]:
     """Start a job of four hosts in a new world; `settings` are variables of its supervisor.
 
     At the end everything is stopped. A process that survives that is an error.
@@ -117,7 +119,7 @@ async def elastic(root: Path, training: Training, settings: Mapping[str, str] | 
         plan = _Plan(min_workers=LEAST, max_workers=len(HOSTS), name=_NAME, training=training)
         process = one.start_job(plan, training.environment())
         try:
-            yield Elastic(one.paths.root, training, world=one, job=process)
+            yield ElasticTorchrun(one.paths.root, training, world=one, job=process)
         finally:
             # What a test has frozen cannot be stopped.
             for host in HOSTS:

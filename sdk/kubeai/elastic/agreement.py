@@ -143,8 +143,8 @@ class Participant:
         self.directives: dict[StepPurpose, Directive] = {}
         self._purposes: set[StepPurpose] = set()
         self._newest: StepAgreement | None = None
-        self._unsent: dict[StepPurpose, RankPosition] = {}
-        self._sent: dict[StepPurpose, RankPosition] = {}
+        self.unsent: dict[StepPurpose, RankPosition] = {}  # the most recent answer last
+        self.sent: dict[StepPurpose, RankPosition] = {}
 
     def is_awaited(self) -> bool:
         """Return whether the supervisor waits until this rank reads its step or reaches a gate."""
@@ -211,23 +211,9 @@ class Participant:
         self.held = self.held.hold(purpose)
         self._answer(purpose)
 
-    def answer_again(self) -> None:
-        """Send each answer again when it is given next: a new stream's supervisor may not know the answers."""
-        self._sent.clear()
-
-    def next_unsent(self) -> RankPosition | None:
-        """Return a position to report, the most recent answer first."""
-        return next(iter(reversed(list(self._unsent.values()))), None)
-
-    def confirm(self, position: RankPosition) -> None:
-        """Record that a position was reported."""
-        purpose = position.agreement.purpose
-        if self._unsent.get(purpose) is position:
-            del self._unsent[purpose]
-
     def repeat(self) -> None:
         """Report the present positions again."""
-        self._sent.clear()
+        self.sent.clear()
         for purpose in self._purposes:
             self._answer(purpose)
 
@@ -235,17 +221,17 @@ class Participant:
         position = self.held.positions.get(purpose)
         if purpose is StepPurpose.REGROUP and position is not None and position.answer is RankAnswer.REACHED:
             return  # the next round may begin with this answer, and this rank has something to do before
-        if position is not None and position != self._sent.get(purpose):
-            self._unsent.pop(purpose, None)  # the newest answer is sent first
-            self._unsent[purpose] = self._sent[purpose] = position
+        if position is not None and position != self.sent.get(purpose):
+            self.unsent.pop(purpose, None)  # the newest answer is sent first
+            self.unsent[purpose] = self.sent[purpose] = position
 
 
+@dataclass
 class AgreedStep:
     """Answers `should_stop` and `should_checkpoint` at an open gate, in the training thread."""
 
-    def __init__(self, monitor: Monitor, arbiter: StoreArbiter) -> None:
-        self._monitor = monitor
-        self._arbiter = arbiter
+    monitor: Monitor
+    arbiter: StoreArbiter
 
     def arrive(self, purpose: StepPurpose, step: int) -> bool:
         """Return whether to stop or to save after `step` finished steps. Raises TypeError if that is no integer.
@@ -256,20 +242,21 @@ class AgreedStep:
         if purpose is StepPurpose.STOP and elastic_agent.has_round():
             purposes.append(StepPurpose.RENDEZVOUS)
         for each in purposes:
-            self._monitor.join(each)
+            self.monitor.join(each)
         answer = False
         for each in purposes:
-            position = None if answer else self._monitor.wait_at(each, step, _COMMIT_SECONDS)
+            position = None if answer else self.monitor.wait_at(each, step, _COMMIT_SECONDS)
             if position is not None:
-                run, epoch = self._monitor.agreements.directives[each].run, position.agreement.epoch
-                outcome = self._arbiter.settle(run, epoch, go_through=position.is_committed)
-                answer = self._monitor.settle(position, outcome=outcome)
-        answer = answer or self._monitor.wants_alone(purpose)
+                run, epoch = self.monitor.agreements.directives[each].run, position.agreement.epoch
+                outcome = self.arbiter.settle(run, epoch, go_through=position.is_committed)
+                answer = self.monitor.settle(position, outcome=outcome)
+        answer = answer or self.monitor.wants_alone(purpose)
         if answer and purpose is StepPurpose.STOP:
-            self._monitor.stop_at(step)
+            self.monitor.stop_at(step)
         return answer
 
 
+@dataclass
 class StoreArbiter:
     """Lets the ranks settle between themselves whether they stop at an agreed step.
 
@@ -278,16 +265,15 @@ class StoreArbiter:
     connects the ranks without the supervisor: the first of them to write decides for all. Nothing is imported here.
     """
 
-    def __init__(self, modules: Mapping[str, ModuleType]) -> None:
-        self._modules = modules
+    modules: Mapping[str, ModuleType]
 
     def settle(self, run: int, epoch: int, *, go_through: bool) -> bool | None:
         """Propose an outcome for an epoch and return the one that holds for all ranks; None without a usable store.
 
         Waits for at most 2 s.
         """
-        torch = self._modules.get("torch.distributed")
-        inner = self._modules.get("torch.distributed.distributed_c10d")
+        torch = self.modules.get("torch.distributed")
+        inner = self.modules.get("torch.distributed.distributed_c10d")
         if torch is None or inner is None or not ask(torch, "is_available") or not ask(torch, "is_initialized"):
             return None
         store = ask(inner, "_get_default_store")

@@ -33,7 +33,8 @@ _NO_DESCRIPTOR = -1
 _COLLECTIVE_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 _COLLECTIVE_WORDS = ("gloo", "nccl")
 
-_failed_in_collective = False
+failed_in_collective = False
+"""Whether this process exits because a collective has failed."""
 
 
 def has_round() -> bool:
@@ -48,16 +49,11 @@ def watch_failures() -> None:
     before = sys.excepthook
 
     def noted(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        global _failed_in_collective  # noqa: PLW0603 - the exit hook has nothing else of this process to look at
-        _failed_in_collective = is_of_collective(error)
+        global failed_in_collective  # noqa: PLW0603 - the exit hook has nothing else of this process to look at
+        failed_in_collective = is_of_collective(error)
         before(kind, error, traceback)
 
     sys.excepthook = noted
-
-
-def failed_in_collective() -> bool:
-    """Return whether this process exits because a collective has failed."""
-    return _failed_in_collective
 
 
 def is_of_collective(error: BaseException) -> bool:

@@ -31,7 +31,7 @@ from .messages import (
     parse_line,
 )
 from .uplink import CallRetry, RunIsOver
-from .wire import CallRefused, LineStream, Unreachable
+from .wire import CallRefused, Unreachable, WireStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -211,12 +211,6 @@ class Monitor:
         return not self._is_ending and (self.state.directive.is_final or self.agreements.is_awaited())
 
     @property
-    def awaits_agent(self) -> bool:
-        """Whether this process has stopped for the next round, so that its elastic agent will end it."""
-        position = self.agreements.held.positions.get(StepPurpose.RENDEZVOUS)
-        return position is not None and position.is_settled and position.is_committed
-
-    @property
     def awaits_stop(self) -> bool:
         """Whether a STOP for this process may be on its way: SIGTERM may come before it, as at a preemption."""
         decided = self._received.directive.is_final or self.is_released
@@ -272,7 +266,7 @@ class Monitor:
             if hello is not None:
                 self._reported = hello
                 self.streams += 1
-                self.agreements.answer_again()
+                self.agreements.sent.clear()  # the supervisor at its other end may not know the answers
                 self._wake()
 
     def end_run(self) -> None:
@@ -513,12 +507,15 @@ class Monitor:
     def next_reply(self) -> RankPosition | None:
         """Return the position that is to be reported next."""
         with self._changed:
-            return None if self.run_is_over else self.agreements.next_unsent()
+            unsent = [] if self.run_is_over else list(self.agreements.unsent.values())
+            return unsent[-1] if unsent else None  # the most recent answer first
 
     def confirm_reply(self, position: RankPosition) -> None:
         """Record that a position was reported."""
         with self._changed:
-            self.agreements.confirm(position)
+            purpose = position.agreement.purpose
+            if self.agreements.unsent.get(purpose) is position:
+                del self.agreements.unsent[purpose]
 
     def repeat_replies(self) -> None:
         """Report all present positions again."""
@@ -545,7 +542,7 @@ class StreamListener:
         self._stderr = stderr
         self._retry = CallRetry(stderr)
         self._heard_at = time.monotonic()
-        self._stream: LineStream | None = None
+        self._stream: WireStream | None = None
         self._is_closed = False
         self._has_noted_stop = False
 

@@ -176,14 +176,6 @@ class NumberWatch:
         return number if number >= self._number.least else None
 
 
-class RankWatches:
-    """The rank of this process and the number of ranks."""
-
-    def __init__(self, modules: Mapping[str, ModuleType], environ: Mapping[str, str], stderr: StderrLog) -> None:
-        self.rank = NumberWatch(RANK, modules, environ, stderr)
-        self.world_size = NumberWatch(WORLD_SIZE, modules, environ, stderr)
-
-
 def ask(module: ModuleType, name: str) -> Any:
     """Call a function of a framework without arguments; None if it fails."""
     try:

@@ -26,7 +26,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import threads, wire
-from .wire import CallAddress, CallRefused, LineStream, MalformedBytes, Unreachable
+from .wire import CallAddress, CallRefused, MalformedBytes, Unreachable, WireStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ class RelayedCall:
     body: dict[str, Any]
 
 
-class RelayPeer:
+class RelayedPeer:
     """The connection of a process to the relay, which carries one call.
 
     `send` and `end` may be called by both threads, under one lock.
@@ -149,7 +149,7 @@ def _answer(error: CallRefused | Unreachable | None) -> bytes:
     return head.encode() + body
 
 
-SentMessages = List[Tuple[Optional[RelayPeer], Dict[str, Any]]]
+SentMessages = List[Tuple[Optional[RelayedPeer], Dict[str, Any]]]
 """Messages with those who wait for their answer."""
 
 
@@ -166,14 +166,14 @@ class PodRelay:
         self._name = os.urandom(16).hex()
         self._connection = wire.PostConnection()
         self._selector = selectors.PollSelector()  # without a descriptor that a forked child would inherit
-        self._streams: queue.SimpleQueue[LineStream | None] = queue.SimpleQueue()
-        self._peers: set[RelayPeer] = set()
+        self._streams: queue.SimpleQueue[WireStream | None] = queue.SimpleQueue()
+        self._peers: set[RelayedPeer] = set()
         self._unsent: SentMessages = []
         self._is_closed = False
         # What both threads use: the open stream, and the processes on it.
         self._lock = threading.Lock()
-        self._stream: LineStream | None = None
-        self._members: dict[str, RelayPeer] = {}
+        self._stream: WireStream | None = None
+        self._members: dict[str, RelayedPeer] = {}
 
     def start(self) -> None:
         """Start the threads. Raises RuntimeError if the process is exiting."""
@@ -230,18 +230,18 @@ class PodRelay:
             wire.release(sock)
             return
         sock.settimeout(0)
-        peer = RelayPeer(sock)
+        peer = RelayedPeer(sock)
         self._peers.add(peer)
         self._selector.register(sock, selectors.EVENT_READ, peer)
 
-    def _read(self, peer: RelayPeer) -> None:
+    def _read(self, peer: RelayedPeer) -> None:
         is_open, call = peer.read()
         if not is_open:
             self._drop(peer)
         elif call is not None:
             self._received(peer, call)
 
-    def _received(self, peer: RelayPeer, call: RelayedCall) -> None:
+    def _received(self, peer: RelayedPeer, call: RelayedCall) -> None:
         kind, process = _KINDS.get(call.path), call.body.get("process")
         if kind is None or not isinstance(process, str):
             peer.end(_answer(CallRefused(HTTPStatus.NOT_FOUND, "unknown_call", "a relay has no such call")))
@@ -250,7 +250,7 @@ class PodRelay:
             peer.process = process
         self._unsent.append((peer, {kind: call.body}))
 
-    def _drop(self, peer: RelayPeer) -> None:
+    def _drop(self, peer: RelayedPeer) -> None:
         self._selector.unregister(peer.sock)
         self._peers.discard(peer)
         wire.release(peer.sock)
@@ -315,7 +315,7 @@ class PodRelay:
             if peer is not None:
                 self._settle(peer, message, each)
 
-    def _settle(self, peer: RelayPeer, message: Mapping[str, Any], result: Any) -> None:
+    def _settle(self, peer: RelayedPeer, message: Mapping[str, Any], result: Any) -> None:
         """Pass the answer to one message on: `{}`, or its refusal."""
         error = None
         if result != {}:
@@ -376,7 +376,7 @@ class PodRelay:
         if stream is not None:
             self._end_members(stream, b"")
 
-    def _end_members(self, stream: LineStream, last: bytes) -> None:
+    def _end_members(self, stream: WireStream, last: bytes) -> None:
         with self._lock:
             if self._stream is stream:
                 self._stream = None
@@ -405,10 +405,10 @@ class SharedStream:
         self._stderr = stderr
         self._is_wanted = os.environ.get("KUBEAI_RELAY") != "0"
         self._relay: PodRelay | None = None
-        self._stream: LineStream | None = None
+        self._stream: WireStream | None = None
         self._there = CallAddress("", "")
 
-    def open(self, own: RunIdentity, path: str, hello: Mapping[str, Any]) -> LineStream | None:
+    def open(self, own: RunIdentity, path: str, hello: Mapping[str, Any]) -> WireStream | None:
         """Open a stream through the relay; None: hold a stream of its own. Raises CallRefused or Unreachable."""
         before, self._stream = self._stream, None
         # A relay that was silent may be stopped, while the kernel still accepts connections for it.

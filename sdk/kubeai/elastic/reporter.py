@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from .messages import Notice
     from .monitor import Monitor
-    from .ranks import RankWatches
+    from .ranks import NumberWatch
     from .threads import StderrLog
 
 _POLL_SECONDS = 0.5  # between two polls of the rank
@@ -37,11 +37,16 @@ class Reporter:
     """The thread that may block: polls the rank, calls the notice callbacks, repeats each report until confirmed."""
 
     def __init__(
-        self, monitor: Monitor, uplink: ProcessUplink, ranks: RankWatches, callbacks: NoticeCallbacks, stderr: StderrLog
+        self,
+        monitor: Monitor,
+        uplink: ProcessUplink,
+        ranks: tuple[NumberWatch, NumberWatch],
+        callbacks: NoticeCallbacks,
+        stderr: StderrLog,
     ) -> None:
         self._monitor = monitor
         self._uplink = uplink
-        self._ranks = ranks
+        self._rank, self._world_size = ranks
         self._callbacks = callbacks
         self._stderr = stderr
         self._retry = CallRetry(stderr)
@@ -52,8 +57,8 @@ class Reporter:
         """Poll, notify and report forever."""
         version = 0
         while True:
-            rank = self._ranks.rank.poll()
-            self._monitor.set_rank(rank, self._ranks.world_size.poll())
+            rank = self._rank.poll()
+            self._monitor.set_rank(rank, self._world_size.poll())
             self._watch_rank(rank, time.monotonic())
             while self._monitor.notices:
                 self._callbacks.notify(self._monitor.notices.popleft())

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from . import elastic_agent, gates, identity, monitor, threads, wire
 from .agreement import AgreedStep, StoreArbiter
 from .messages import DirectiveKind, StepPurpose, described
-from .ranks import RankWatches
+from .ranks import RANK, WORLD_SIZE, NumberWatch
 from .reporter import AgreementReplies, NoticeCallbacks, Reporter
 from .threads import StderrLog
 from .uplink import CallRetry, ProcessUplink, RunIsOver, host_name, is_unknown
@@ -49,7 +49,8 @@ class ProcessSession:
         self._stderr = StderrLog()
         self.monitor = monitor.Monitor()
         self._stderr.sender = self._sender
-        self._ranks = RankWatches(sys.modules, os.environ, self._stderr)
+        self._rank = NumberWatch(RANK, sys.modules, os.environ, self._stderr)
+        self._world_size = NumberWatch(WORLD_SIZE, sys.modules, os.environ, self._stderr)
         self.callbacks = NoticeCallbacks(self._stderr)
         self._sigterm = SigtermHandler(self.monitor.terminate, self._stderr)
         self._starting = threading.Lock()
@@ -75,9 +76,9 @@ class ProcessSession:
         if self._is_child:
             return
         if rank is not None:
-            self._ranks.rank.callable = rank
+            self._rank.callable = rank
         if world_size is not None:
-            self._ranks.world_size.callable = world_size
+            self._world_size.callable = world_size
         if collective:
             self.monitor.set_member(collective=True)
         if not self._is_started:
@@ -133,7 +134,9 @@ class ProcessSession:
             os.register_at_fork(after_in_child=self._abandon)
             tasks: dict[str, Callable[[], object]] = {
                 "time": functools.partial(self.monitor.run_timer, annotations.poll),
-                "report": Reporter(self.monitor, uplink, self._ranks, self.callbacks, self._stderr).run,
+                "report": Reporter(
+                    self.monitor, uplink, (self._rank, self._world_size), self.callbacks, self._stderr
+                ).run,
                 "answer": AgreementReplies(self.monitor, uplink, self._stderr).run,
                 "listen": listener.run,
             }
@@ -250,12 +253,14 @@ def report_exit(monitor: Monitor, uplink: ProcessUplink, stderr: StderrLog, hold
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     if isinstance(error, Exception) and monitor.state.directive.is_final and monitor.state.wants_checkpoint:
         monitor.checkpoint_failed(None, described(error))
-    if monitor.awaits_agent:
+    position = monitor.agreements.held.positions.get(StepPurpose.RENDEZVOUS)
+    if position is not None and position.is_settled and position.is_committed:
+        # It has stopped for the next round, so its elastic agent will end it.
         elastic_agent.obey_sigterm()
         monitor.hold(StepPurpose.RENDEZVOUS)
         monitor.wait_for(lambda: monitor.is_released, max(hold, elastic_agent.HOLD_SECONDS))
         return
-    if elastic_agent.failed_in_collective():
+    if elastic_agent.failed_in_collective:
         elastic_agent.obey_sigterm()
         monitor.wait_for(lambda: monitor.is_released, elastic_agent.FAILURE_SECONDS)
         return

@@ -45,7 +45,7 @@ class ProcessUplink:
         self._hellos = 0
         self._share = SharedStream(self._relay_address, stderr)
 
-    def open(self, hello: ProcessHello) -> wire.LineStream:
+    def open(self, hello: ProcessHello) -> wire.WireStream:
         """Open the stream. Raises RunIsOver, CallRefused or Unreachable."""
         own = self._identity()
         body = {"process": self._process, "host": host_name(), **hello.fields(), "pid": os.getpid(), "sdk": __version__}
@@ -58,7 +58,9 @@ class ProcessUplink:
             if shared is not None:
                 return shared
             self._hellos += 1
-            return wire.open_stream(_address(own), _STREAM, {**body, "attempt": self._hellos})
+            return wire.open_stream(
+                CallAddress(own.address, own.token, own.ca), _STREAM, {**body, "attempt": self._hellos}
+            )
 
     def report(self, report: ProcessReport, timeout: float = 5.0) -> None:
         """Post a report and return when it is confirmed. Raises as `open` does."""
@@ -67,7 +69,7 @@ class ProcessUplink:
         body = {"process": self._process, "host": host_name(), **report.fields(), "run": run}
         with _translated():
             if not self._share.post(_REPORT, body, timeout):
-                wire.post(_address(own), _REPORT, body, timeout)
+                wire.post(CallAddress(own.address, own.token, own.ca), _REPORT, body, timeout)
 
     def close(self) -> None:
         """Stop relaying for other processes. Callable from another thread."""
@@ -88,7 +90,8 @@ class ProcessUplink:
 
     def _relay_address(self) -> CallAddress:
         try:
-            return _address(self._identity())
+            own = self._identity()
+            return CallAddress(own.address, own.token, own.ca)
         except RunIsOver as error:
             raise CallRefused(http.HTTPStatus.CONFLICT, "run_is_over", "a later run has begun") from error
 
@@ -110,7 +113,7 @@ class CallRetry:
 
     def __init__(self, stderr: StderrLog) -> None:
         self._stderr = stderr
-        self._backoff = wire.ReconnectBackoff(maximum=_SLOWEST_SECONDS)
+        self._backoff = wire.WireBackoff(maximum=_SLOWEST_SECONDS)
         self._was_reached = False
 
     def was_reached(self, seconds: float) -> None:
@@ -153,10 +156,6 @@ def _translated() -> Iterator[None]:
         if error.code == "run_is_over":
             raise RunIsOver from error
         raise
-
-
-def _address(own: identity.RunIdentity) -> CallAddress:
-    return CallAddress(own.address, own.token, own.ca)
 
 
 def host_name() -> str:

@@ -79,7 +79,7 @@ class CallAddress:
     ca: Path | None = None
 
 
-class ReconnectBackoff:
+class WireBackoff:
     """Computes waits between attempts in seconds: full jitter below a ceiling that doubles up to `maximum`.
 
     While the supervisor has not been away for long, the ceiling is a second, and later a quarter of its absence. So
@@ -163,7 +163,7 @@ class LineSplitter:
         return [bytes(line) for line in lines]
 
 
-class LineStream:
+class WireStream:
     """An open stream. Iterating yields each line as a dict, without heartbeats.
 
     The iteration ends when the supervisor ends the stream cleanly or after `close`. It raises Unreachable if the
@@ -181,7 +181,7 @@ class LineStream:
         self._chunks = ChunkDecoder()
         self._lines = LineSplitter()
 
-    def __enter__(self) -> LineStream:  # noqa: PYI034 - typing.Self needs Python 3.11
+    def __enter__(self) -> WireStream:  # noqa: PYI034 - typing.Self needs Python 3.11
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -242,7 +242,7 @@ def post(address: CallAddress, path: str, body: Mapping[str, Any], timeout: floa
         return _object(_content(response))
 
 
-def open_stream(address: CallAddress, path: str, hello: Mapping[str, Any], silence: float = 60.0) -> LineStream:
+def open_stream(address: CallAddress, path: str, hello: Mapping[str, Any], silence: float = 60.0) -> WireStream:
     """Send the hello and return the stream. Raises CallRefused or Unreachable.
 
     `silence` is the longest time in seconds without a byte from the supervisor, which is asked for three heartbeats in
@@ -263,7 +263,7 @@ def open_stream(address: CallAddress, path: str, hello: Mapping[str, Any], silen
             first = b""
         finally:
             sock.settimeout(silence)
-        stream = LineStream(sock, response, first, silence)
+        stream = WireStream(sock, response, first, silence)
         stack.pop_all()
         return stream
 

@@ -181,7 +181,11 @@ class _Training:
         self._step += 1
         finish_step(self._step, self._state.save, is_due=every is not None and self._step % every == 0)
         if self._rounds is not None and regroup.should_regroup(self._step):
-            self._hold(self._rounds)
+            # Stand at the agreed step until the next round comes. The agent ends a process that is not part of it.
+            self._state.hold(self._step)
+            regroup.report_holding()
+            if self._wait(self._rounds, self._limits.holding, is_whole=True) is Move.GIVE_UP:
+                raise NotFormed(f"this process is not part of the round after {self._round}")
 
     def _attempt(self, action: Callable[[], object]) -> RuntimeError | None:
         """Carry out an action, and return the error of a failed collective, without the frames that it keeps alive.
@@ -200,13 +204,6 @@ class _Training:
             failure.__context__ = failure.__cause__ = None
             return failure
         return None
-
-    def _hold(self, rounds: RoundFile) -> None:
-        """Stand at the agreed step until the next round comes. The elastic agent ends a process that is not part."""
-        self._state.hold(self._step)
-        regroup.report_holding()
-        if self._wait(rounds, self._limits.holding, is_whole=True) is Move.GIVE_UP:
-            raise NotFormed(f"this process is not part of the round after {self._round}")
 
     def _is_overtaken(self) -> bool:
         return self._rounds is not None and is_newer(self._rounds.newest(), self._round)

@@ -33,9 +33,7 @@ from .peers import PeerLink
 from .workers import JOINS, Workers
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore  # type: ignore[import-not-found,unused-ignore]
-
-    from .member import RendezvousRound, RoundStoreAddress
+    from .member import RendezvousRound
 
 _SLICE_SECONDS = 0.25  # between two looks at the round a signal is handled
 _PROGRESS_SECONDS = 0.05
@@ -214,11 +212,12 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._workers.forget()
         self._workers.publish(entered, index)
         self._published = entered.number
-        self._set_environment(entered.number, joins=False, identical=entered.is_uniform)
+        is_uniform = len({one.processes for one in entered.members}) == 1
+        self._set_environment(entered.number, joins=False, identical=is_uniform)
         self._membership.change(lambda state: _in_round(state, entered))
         size = len(entered.members)
         self._stderr.once(f"round {entered.number}", f"round {entered.number}: member {index} of {size}")
-        return _info(store, where, index, size)
+        return RendezvousInfo(store, index, size, RendezvousStoreInfo(where.address, where.port))
 
     def _start_to_join(self) -> RendezvousInfo:
         """Start workers on a store of their own; they join a later round in process."""
@@ -229,7 +228,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._workers.forget()
         self._set_environment(line.wanted if line else 0, joins=True, identical=True)
         self._membership.change(member.start_to_join)
-        return _info(store, where, 0, 1)
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(where.address, where.port))
 
     def _regroup(self) -> None:
         """Tell the workers of a round that they enter in process.
@@ -282,10 +281,6 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
             if self._membership.state.stranded:
                 self._peers.look()
                 self._regroup()
-
-
-def _info(store: TCPStore, where: RoundStoreAddress, index: int, size: int) -> RendezvousInfo:
-    return RendezvousInfo(store, index, size, RendezvousStoreInfo(where.address, where.port))
 
 
 def _in_round(state: MemberState, entered: RendezvousRound) -> MemberState:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kubeai.elastic.threads import StderrLog
 
-    from .member import Membership, RendezvousLine
+    from .member import Membership
 
 _STREAM, _REPORT = "/v1/rendezvous/stream", "/v1/rendezvous/report"
 # The supervisor takes a member that is silent for 3 s for a frozen one.
@@ -45,7 +45,7 @@ class MemberLink:
         self._after_line = after_line
         self._stderr = stderr
         self._run: int | None = None
-        self._stream: wire.LineStream | None = None
+        self._stream: wire.WireStream | None = None
         self._closed = threading.Event()
         self._posting = threading.Lock()
         self._connection = wire.PostConnection()
@@ -77,7 +77,7 @@ class MemberLink:
         self._connection.close()
 
     def _follow_for_ever(self) -> None:
-        backoff = wire.ReconnectBackoff(maximum=_SLOWEST_SECONDS)
+        backoff = wire.WireBackoff(maximum=_SLOWEST_SECONDS)
         while not self._closed.is_set():
             try:
                 self._follow(backoff)
@@ -93,7 +93,7 @@ class MemberLink:
                 self._membership.set_absent(absent=True)
             self._closed.wait(backoff.next())
 
-    def _follow(self, backoff: wire.ReconnectBackoff) -> None:
+    def _follow(self, backoff: wire.WireBackoff) -> None:
         with wire.open_stream(self._endpoint(), _STREAM, self._body(), _SILENCE_SECONDS) as stream:
             self._stream = stream
             if self._closed.is_set():
@@ -103,17 +103,15 @@ class MemberLink:
             for message in stream:
                 if message.get("type") == "rendezvous":
                     try:
-                        self._apply(parse_line(message))
+                        line = parse_line(message)
                     except MalformedRendezvous as error:
                         self._stderr.once("line", f"ignoring a malformed line: {error}")
+                    else:
+                        self._run = line.run if self._run is None else self._run
+                        self._membership.receive(line)
+                        self._after_line()
                 if time.monotonic() > opened_at + _SLOWEST_SECONDS:
                     backoff.reset()
-
-    def _apply(self, line: RendezvousLine) -> None:
-        if self._run is None:
-            self._run = line.run
-        self._membership.receive(line)
-        self._after_line()
 
     def _report_for_ever(self) -> None:
         while not self._closed.is_set():

@@ -51,23 +51,9 @@ class RendezvousRound:
     in_process: bool = False
     store: RoundStoreAddress | None = None
 
-    @property
-    def world_size(self) -> int:
-        """The number of worker processes."""
-        return sum(member.processes for member in self.members)
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether all members have the same number of processes."""
-        return len({member.processes for member in self.members}) == 1
-
     def index_of(self, member: str) -> int | None:
         """Return the index of a member id, None if it is not part of the round."""
         return next((index for index, one in enumerate(self.members) if one.member == member), None)
-
-    def base_rank(self, index: int) -> int:
-        """Return the rank of the first process of the member at `index`."""
-        return sum(member.processes for member in self.members[:index])
 
     def fields(self) -> dict[str, Any]:
         """Return the round as JSON, as it is in a line."""

@@ -56,8 +56,8 @@ class Workers:
             "number": entered.number,
             "in_process": entered.in_process,
             "node": index,
-            "base_rank": entered.base_rank(index),
-            "world_size": entered.world_size,
+            "base_rank": sum(one.processes for one in entered.members[:index]),
+            "world_size": sum(one.processes for one in entered.members),
             "members": members,
             "store": None if entered.store is None else vars(entered.store),
         }

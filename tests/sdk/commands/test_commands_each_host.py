@@ -28,7 +28,7 @@ exec env -i PATH="$PATH" sh -c "$2"
 
 
 @dataclass
-class EachHost:
+class EachHostProcess:
     place: Path
     process: subprocess.Popen[bytes] | None = None
 
@@ -75,8 +75,8 @@ class EachHost:
 
 
 @pytest.fixture
-def each_host(tmp_path: Path) -> Iterator[EachHost]:
-    one = EachHost(tmp_path)
+def each_host(tmp_path: Path) -> Iterator[EachHostProcess]:
+    one = EachHostProcess(tmp_path)
     one.give("a b")
     yield one
     if one.process is not None:
@@ -84,7 +84,7 @@ def each_host(tmp_path: Path) -> Iterator[EachHost]:
         one.process.wait(_SECONDS)
 
 
-def test_it_ends_with_zero_when_the_command_has_on_all_hosts(each_host: EachHost) -> None:
+def test_it_ends_with_zero_when_the_command_has_on_all_hosts(each_host: EachHostProcess) -> None:
     each_host.start("--local")
     each_host.until_started("a", "b")
     each_host.end_on("a", 0)
@@ -93,7 +93,7 @@ def test_it_ends_with_zero_when_the_command_has_on_all_hosts(each_host: EachHost
     assert each_host.wait() == 0
 
 
-def test_it_starts_on_a_new_host_and_ends_on_one_that_is_gone(each_host: EachHost) -> None:
+def test_it_starts_on_a_new_host_and_ends_on_one_that_is_gone(each_host: EachHostProcess) -> None:
     each_host.start("--local")
     each_host.until_started("a", "b")
     each_host.give("a c")
@@ -101,7 +101,7 @@ def test_it_starts_on_a_new_host_and_ends_on_one_that_is_gone(each_host: EachHos
     each_host.until_said(f"on b ended with {-signal.SIGTERM}")
 
 
-def test_it_starts_again_on_a_host_that_returns_as_a_new_machine(each_host: EachHost) -> None:
+def test_it_starts_again_on_a_host_that_returns_as_a_new_machine(each_host: EachHostProcess) -> None:
     each_host.start("--local", "--restarts", "0")
     each_host.until_started("a", "b")
     each_host.give("a b", excluded="b")
@@ -112,7 +112,7 @@ def test_it_starts_again_on_a_host_that_returns_as_a_new_machine(each_host: Each
     each_host.until_started("a", "b", "b")
 
 
-def test_it_passes_on_the_code_of_a_command_that_fails_too_often(each_host: EachHost) -> None:
+def test_it_passes_on_the_code_of_a_command_that_fails_too_often(each_host: EachHostProcess) -> None:
     each_host.give("a")
     each_host.end_on("a", 3)
     each_host.start("--local", "--restarts", "1")
@@ -120,21 +120,21 @@ def test_it_passes_on_the_code_of_a_command_that_fails_too_often(each_host: Each
     assert each_host.started() == ["a", "a"]
 
 
-def test_a_signal_ends_all_commands(each_host: EachHost) -> None:
+def test_a_signal_ends_all_commands(each_host: EachHostProcess) -> None:
     each_host.start("--local")
     each_host.until_started("a", "b")
     each_host.signal(signal.SIGTERM)
     assert each_host.wait() == 128 + signal.SIGTERM
 
 
-def test_a_command_that_ignores_sigterm_is_killed(each_host: EachHost) -> None:
+def test_a_command_that_ignores_sigterm_is_killed(each_host: EachHostProcess) -> None:
     each_host.start("--local", "--stop-grace", "0.2", command=("sh", "-c", f"trap '' TERM; {_COMMAND}"))
     each_host.until_started("a", "b")
     each_host.signal(signal.SIGTERM)
     assert each_host.wait() == 128 + signal.SIGTERM
 
 
-def test_a_remote_command_has_our_variables_and_the_named_ones(each_host: EachHost) -> None:
+def test_a_remote_command_has_our_variables_and_the_named_ones(each_host: EachHostProcess) -> None:
     """Its directory is the one it was started in, and nothing of a word is lost on the way through a shell."""
     ssh = each_host.place / "ssh"
     ssh.write_text(_SSH, encoding="utf-8")
@@ -156,14 +156,14 @@ def test_a_remote_command_has_our_variables_and_the_named_ones(each_host: EachHo
     ],
 )
 def test_wrong_arguments_are_explained(
-    each_host: EachHost, options: tuple[str, ...], command: tuple[str, ...], said: str
+    each_host: EachHostProcess, options: tuple[str, ...], command: tuple[str, ...], said: str
 ) -> None:
     each_host.start(*options, command=command)
     assert each_host.wait() == 64
     assert said in each_host.said.read_text()
 
 
-def test_it_says_where_it_belongs(each_host: EachHost) -> None:
+def test_it_says_where_it_belongs(each_host: EachHostProcess) -> None:
     """Without kubeai-run there is no list of hosts."""
     each_host.start(KUBEAI_DIR="")
     assert each_host.wait() == 78

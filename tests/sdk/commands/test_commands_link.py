@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubeai.elastic.commands.link import LauncherLink, ReportOutbox, SupervisorAccess
-from kubeai.elastic.commands.orders import Confirmed, JobRequest, LauncherReport, Lost, Ordered, RunnerEvent
+from kubeai.elastic.commands.link import LauncherLink, RunReportOutbox, SupervisorAccess
+from kubeai.elastic.commands.orders import Confirmed, JobRequest, Lost, Ordered, RunnerEvent, RunReport
 from kubeai.elastic.testing import FakeSupervisor
 
 from tests.testkit.waiting import wait_until
@@ -14,12 +14,12 @@ JOB = JobRequest("job", "horovod", 1, 2, 2, 0.0, None)
 
 
 @pytest.fixture
-def outbox() -> ReportOutbox:
-    return ReportOutbox()
+def outbox() -> RunReportOutbox:
+    return RunReportOutbox()
 
 
 @pytest.fixture
-def events(tmp_path: Path, supervisor: FakeSupervisor, outbox: ReportOutbox) -> Iterator[list[RunnerEvent]]:
+def events(tmp_path: Path, supervisor: FakeSupervisor, outbox: RunReportOutbox) -> Iterator[list[RunnerEvent]]:
     token = tmp_path / "token"
     token.write_text(FakeSupervisor.launcher_token, encoding="utf-8")
     put: list[RunnerEvent] = []
@@ -30,7 +30,7 @@ def events(tmp_path: Path, supervisor: FakeSupervisor, outbox: ReportOutbox) -> 
 
 
 def test_what_a_hello_said_is_confirmed_before_its_order_is_passed_on(
-    events: list[RunnerEvent], outbox: ReportOutbox
+    events: list[RunnerEvent], outbox: RunReportOutbox
 ) -> None:
     wait_until(lambda: len(events) > 1, lambda: str(events))
     assert events[0] == Confirmed(outbox.latest())
@@ -38,12 +38,12 @@ def test_what_a_hello_said_is_confirmed_before_its_order_is_passed_on(
 
 
 def test_a_report_that_is_called_older_is_said_again_under_a_higher_revision(
-    events: list[RunnerEvent], outbox: ReportOutbox, supervisor: FakeSupervisor
+    events: list[RunnerEvent], outbox: RunReportOutbox, supervisor: FakeSupervisor
 ) -> None:
     """Else the supervisor would never hear of the present state."""
     wait_until(lambda: len(events) > 1, lambda: str(events))
     supervisor.refuse(409, "older_revision", path="/v1/launchers/report")
-    outbox.publish(LauncherReport(run=1))
+    outbox.publish(RunReport(run=1))
     offered = outbox.latest().revision
     wait_until(lambda: outbox.latest().revision > offered, lambda: str(outbox.latest()))
     supervisor.accept()
@@ -53,11 +53,11 @@ def test_a_report_that_is_called_older_is_said_again_under_a_higher_revision(
 
 
 def test_a_stream_that_ends_is_opened_again_and_says_the_present_state(
-    events: list[RunnerEvent], outbox: ReportOutbox, supervisor: FakeSupervisor
+    events: list[RunnerEvent], outbox: RunReportOutbox, supervisor: FakeSupervisor
 ) -> None:
     wait_until(lambda: len(events) > 1, lambda: str(events))
     supervisor.refuse(503, "not_serving")
-    outbox.publish(LauncherReport(run=7))
+    outbox.publish(RunReport(run=7))
     supervisor.drop()
     wait_until(lambda: any(isinstance(event, Lost) for event in events), lambda: str(events))
     supervisor.accept()

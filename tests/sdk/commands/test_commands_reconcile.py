@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from kubeai.elastic.commands.orders import JobResult, LauncherOrder, LauncherOrderKind, RunExitCode
+from kubeai.elastic.commands.orders import JobResult, RunExitCode, RunOrder, RunOrderKind
 from kubeai.elastic.commands.reconcile import (
     Apply,
     Finish,
@@ -21,8 +21,8 @@ from kubeai.elastic.commands.reconcile import (
 
 NOW = 1000.0
 LIMITS = RunLimits(restarts=2, register=60.0, stop=10.0, offline=30.0, settle=0.5)
-RUN_1 = LauncherOrder(generation=5, kind=LauncherOrderKind.RUN, run=1, workers=2, phase="Running", token="t1")
-WAIT = LauncherOrder(generation=9, kind=LauncherOrderKind.WAIT, run=1, phase="Suspended")
+RUN_1 = RunOrder(generation=5, kind=RunOrderKind.RUN, run=1, workers=2, phase="Running", token="t1")
+WAIT = RunOrder(generation=9, kind=RunOrderKind.WAIT, run=1, phase="Suspended")
 STOP_1 = replace(RUN_1, generation=7, stopping=True, phase="Stopping")
 
 
@@ -35,11 +35,11 @@ def in_place(state: RunnerState) -> RunnerState:
     return replace(state, in_place=True, applied=state.order.generation)
 
 
-def given(order: LauncherOrder, before: RunnerState | None = None) -> RunnerState:
+def given(order: RunOrder, before: RunnerState | None = None) -> RunnerState:
     return in_place((before or new()).ordered(order))
 
 
-def running(order: LauncherOrder = RUN_1, run: int = 1) -> RunnerState:
+def running(order: RunOrder = RUN_1, run: int = 1) -> RunnerState:
     return given(order).started(run, restart=False)
 
 
@@ -63,8 +63,8 @@ def test_once_registered_no_absence_ends_it() -> None:
     assert then(replace(running(), fresh=False), NOW + 1e9) == Wait()
 
 
-@pytest.mark.parametrize("order", [RUN_1, WAIT, STOP_1, replace(WAIT, kind=LauncherOrderKind.END)])
-def test_an_order_is_applied_before_anything_is_started_ended_or_finished(order: LauncherOrder) -> None:
+@pytest.mark.parametrize("order", [RUN_1, WAIT, STOP_1, replace(WAIT, kind=RunOrderKind.END)])
+def test_an_order_is_applied_before_anything_is_started_ended_or_finished(order: RunOrder) -> None:
     assert then(new().ordered(order)) == Apply(order)
     assert then(running().ordered(order)) == Apply(order)
 
@@ -102,10 +102,10 @@ def test_a_run_order_at_or_below_the_running_number_lets_it_go_on(run: int) -> N
 
 @pytest.mark.parametrize(
     "order",
-    [WAIT, replace(WAIT, kind=LauncherOrderKind.END), replace(RUN_1, generation=9, run=2)],
+    [WAIT, replace(WAIT, kind=RunOrderKind.END), replace(RUN_1, generation=9, run=2)],
     ids=["wait", "end", "another run"],
 )
-def test_a_command_that_should_not_run_is_asked_to_end_and_killed_after_the_grace(order: LauncherOrder) -> None:
+def test_a_command_that_should_not_run_is_asked_to_end_and_killed_after_the_grace(order: RunOrder) -> None:
     state = given(order, running())
     assert then(state) == Terminate()
     asked = state.asked_to_end(NOW)
@@ -225,7 +225,7 @@ def test_a_run_that_is_to_stop_before_its_restart_is_not_started() -> None:
     ],
 )
 def test_an_order_to_end_is_the_end(phase: str, expected: Finish) -> None:
-    end = replace(WAIT, kind=LauncherOrderKind.END, phase=phase)
+    end = replace(WAIT, kind=RunOrderKind.END, phase=phase)
     assert then(given(end)) == expected
     assert then(given(end, running()).asked_to_end(NOW).ended(-15, NOW, 1.0, None)) == expected
 
@@ -311,8 +311,8 @@ def test_a_name_that_is_taken_while_it_saves_ends_it_at_once() -> None:
 
 def _situations() -> list[RunnerState]:
     orders = [
-        LauncherOrder(generation=generation, kind=kind, run=run, stopping=stopping)
-        for generation, kind, run, stopping in product((6, 8), LauncherOrderKind, (1, 2, 3), (False, True))
+        RunOrder(generation=generation, kind=kind, run=run, stopping=stopping)
+        for generation, kind, run, stopping in product((6, 8), RunOrderKind, (1, 2, 3), (False, True))
     ]
     bases = [
         new(),
@@ -343,12 +343,12 @@ def test_in_every_situation_the_step_is_one_that_may_be_taken(later: float, *, l
         if isinstance(step, Start):
             assert not state.running
             assert step.run > state.run
-            assert order.kind is LauncherOrderKind.RUN
+            assert order.kind is RunOrderKind.RUN
             end = state.end
             assert step.restart == (end is not None and not end.asked and state.stopped_by is None)
         if isinstance(step, Terminate):
             assert state.running
-            assert order.kind is not LauncherOrderKind.RUN or order.run > state.run
+            assert order.kind is not RunOrderKind.RUN or order.run > state.run
         if isinstance(step, Wait) and step.until is not None:
             assert step.until > NOW + later
         if isinstance(step, Finish):

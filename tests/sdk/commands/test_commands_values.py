@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from kubeai.elastic.commands.command import has_live_member
 from kubeai.elastic.commands.hosts import DEFAULT_FILE, HostSource, Unreadable, name_of, parse, source
-from kubeai.elastic.commands.link import ReportOutbox
+from kubeai.elastic.commands.link import RunReportOutbox
 from kubeai.elastic.commands.options import back_off
 from kubeai.elastic.commands.orders import (
     HostsChanged,
-    LauncherOrder,
-    LauncherOrderKind,
-    LauncherReport,
     LogMessage,
     MalformedOrder,
     RunnerEvent,
+    RunOrder,
+    RunOrderKind,
+    RunReport,
     order_of,
 )
 from kubeai.elastic.commands.run import HostsWatch
@@ -109,9 +109,9 @@ def test_a_watch_puts_what_is_new_and_remarks_once_that_it_cannot_read(tmp_path:
 
 
 def test_an_order_is_read_whole() -> None:
-    assert order_of({**LINE, "news": 1}) == LauncherOrder(
+    assert order_of({**LINE, "news": 1}) == RunOrder(
         generation=4,
-        kind=LauncherOrderKind.RUN,
+        kind=RunOrderKind.RUN,
         run=2,
         workers=1,
         hosts=("a", "b", "c"),
@@ -166,21 +166,21 @@ def test_the_back_off_grows_from_one_second_to_sixty(restarts: int, least: float
 
 def test_only_what_is_new_gets_a_new_revision() -> None:
     """Else every look at the state would be a report."""
-    outbox = ReportOutbox()
-    outbox.publish(LauncherReport(hosts=("a",)))
+    outbox = RunReportOutbox()
+    outbox.publish(RunReport(hosts=("a",)))
     first = outbox.latest()
-    outbox.publish(LauncherReport(hosts=("a",)))
+    outbox.publish(RunReport(hosts=("a",)))
     assert outbox.latest() is first
-    outbox.publish(LauncherReport(hosts=("b",)))
+    outbox.publish(RunReport(hosts=("b",)))
     assert outbox.latest().revision == first.revision + 1
 
 
 def test_the_latest_report_waits_until_it_is_confirmed() -> None:
-    outbox = ReportOutbox()
+    outbox = RunReportOutbox()
     outbox.set_open(True)
     older = outbox.wait()
     assert older is not None
-    outbox.publish(LauncherReport(run=1))
+    outbox.publish(RunReport(run=1))
     outbox.confirm(older)
     newer = outbox.wait()
     assert newer is not None
@@ -191,9 +191,9 @@ def test_the_latest_report_waits_until_it_is_confirmed() -> None:
 
 
 def test_an_older_report_does_not_overtake_a_newer_one() -> None:
-    outbox = ReportOutbox()
+    outbox = RunReportOutbox()
     older = outbox.latest()
-    outbox.publish(LauncherReport(run=1))
+    outbox.publish(RunReport(run=1))
     newer = outbox.latest()
     outbox.raise_revision(older)
     assert outbox.latest() is newer

@@ -111,7 +111,7 @@ def test_members_whose_workers_have_lost_a_rank_go_on_in_process(
     assert found is None or found.in_process
 
 
-class Agent:
+class PeeringAgent:
     """A member without torch: it enters what it is to enter, and goes on until it is stopped."""
 
     def __init__(self, name: str) -> None:
@@ -166,8 +166,8 @@ class Agent:
 
 
 @pytest.fixture
-def agents() -> Iterator[list[Agent]]:
-    made = [Agent(name) for name in "abc"]
+def agents() -> Iterator[list[PeeringAgent]]:
+    made = [PeeringAgent(name) for name in "abc"]
     one = RendezvousRound(1, tuple(agent.member for agent in made), store=STORE)
     for agent in made:
         agent.enter(one)
@@ -176,7 +176,7 @@ def agents() -> Iterator[list[Agent]]:
         agent.stop()
 
 
-def test_the_survivors_of_a_loss_go_on_together(agents: list[Agent]) -> None:
+def test_the_survivors_of_a_loss_go_on_together(agents: list[PeeringAgent]) -> None:
     """The first is gone. The third has not noticed anything; the second asks it to stop its workers."""
     gone, second, third = agents
     gone.peers.close()
@@ -187,7 +187,7 @@ def test_the_survivors_of_a_loss_go_on_together(agents: list[Agent]) -> None:
     assert not third.membership.state.failed
 
 
-def test_the_survivors_of_a_loss_in_process_stop_no_workers(agents: list[Agent]) -> None:
+def test_the_survivors_of_a_loss_in_process_stop_no_workers(agents: list[PeeringAgent]) -> None:
     """One whose workers have not noticed the loss yet is asked to stop nothing: it is waited for."""
     gone, second, third = agents
     gone.peers.close()
@@ -202,7 +202,7 @@ def test_the_survivors_of_a_loss_in_process_stop_no_workers(agents: list[Agent])
         assert agent.membership.state.known.in_process
 
 
-def test_nothing_is_formed_while_one_of_them_has_the_supervisor(agents: list[Agent]) -> None:
+def test_nothing_is_formed_while_one_of_them_has_the_supervisor(agents: list[PeeringAgent]) -> None:
     gone, second, third = agents
     gone.peers.close()
     third.membership.set_absent(absent=False)
@@ -214,7 +214,7 @@ def test_nothing_is_formed_while_one_of_them_has_the_supervisor(agents: list[Age
     wait_until(lambda: third.membership.must_rejoin, "the third member to be asked")
 
 
-def test_a_member_that_was_taken_off_keeps_parked(agents: list[Agent]) -> None:
+def test_a_member_that_was_taken_off_keeps_parked(agents: list[PeeringAgent]) -> None:
     one = agents[0].membership.state.known
     agents[0].membership.receive(RendezvousLine(1, 2, one))
     agents[0].rejoin()
@@ -225,7 +225,7 @@ def test_a_member_that_was_taken_off_keeps_parked(agents: list[Agent]) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"round": "x"}, {"round": None}])
-def test_a_stranger_and_garbage_are_refused(agents: list[Agent], body: dict[str, Any]) -> None:
+def test_a_stranger_and_garbage_are_refused(agents: list[PeeringAgent], body: dict[str, Any]) -> None:
     agent = agents[0]
     with pytest.raises(wire.CallRefused) as stranger:
         wire.post(wire.CallAddress(f"http://{agent.peers.address}", "b"), "/v1/peers", {"round": 1})

@@ -26,8 +26,7 @@ def test_a_round_survives_the_wire() -> None:
     assert parse_line(message) == RendezvousLine(1, 7, TWO, starts=True, release=143, reason="b")
 
 
-def test_ranks_are_counted_through_the_members() -> None:
-    assert (TWO.world_size, TWO.base_rank(0), TWO.base_rank(1), TWO.is_uniform) == (5, 0, 2, False)
+def test_a_member_is_found_by_its_id() -> None:
     assert (TWO.index_of("m2"), TWO.index_of("m3")) == (1, None)
 
 

@@ -85,7 +85,12 @@ def _answer(directory: str, argv: Sequence[str], problems: list[str]) -> list[st
         problems.append(f"{problem or type(problem).__name__}: using the last good list")
         return [line for name, line in last.items() if not obstacle(name)]
     if admitted != last:
-        _keep(directory, admitted, problems)
+        temporary = f"{_LAST}.{os.getpid()}"
+        try:
+            _write_file(directory, temporary, _text(admitted.values()))
+            os.replace(os.path.join(directory, temporary), os.path.join(directory, _LAST))
+        except OSError as error:
+            problems.append(f"cannot save the last good list: {error.strerror}")
     chosen = [line for name, line in admitted.items() if not obstacle(name)]
     unreachable = [name for name in listed if name not in admitted and not obstacle(name)]
     is_news = _is_news(directory, unreachable)
@@ -204,15 +209,6 @@ def _answering(names: Sequence[str], port: int) -> set[str]:
     return set(answered)
 
 
-def _keep(directory: str, admitted: dict[str, str], problems: list[str]) -> None:
-    temporary = f"{_LAST}.{os.getpid()}"
-    try:
-        _write_file(directory, temporary, _text(admitted.values()))
-        os.replace(os.path.join(directory, temporary), os.path.join(directory, _LAST))
-    except OSError as error:
-        problems.append(f"cannot save the last good list: {error.strerror}")
-
-
 def _is_news(directory: str, unreachable: Sequence[str]) -> bool:
     """Return whether other hosts are unreachable than at the last call, which was a second ago."""
     try:
@@ -248,21 +244,17 @@ def paced(directory: str, lines: Sequence[str], delay: float) -> list[str]:
     leaves = not printed.issubset(present)
     if leaves:
         _write_file(directory, _LEFT, "")
-    if delay and (leaves or _seconds_since_leave(directory) < delay):
+    try:
+        since = time.time() - os.stat(os.path.join(directory, _LEFT)).st_mtime
+    except OSError:
+        since = delay
+    # Below 0, the clock was set back: nobody knows, and waiting could take for ever.
+    if delay and (leaves or 0 <= since < delay):
         lines = [line for line in lines if hosts.name_of(line) in printed]
         present = [hosts.name_of(line) for line in lines]
     if printed != set(present):
         _write_file(directory, _PRINTED, _text(present))
     return list(lines)
-
-
-def _seconds_since_leave(directory: str) -> float:
-    try:
-        age = time.time() - os.stat(os.path.join(directory, _LEFT)).st_mtime
-    except OSError:
-        return float("inf")
-    # The clock was set back: nobody knows, and waiting could take for ever.
-    return age if age >= 0 else float("inf")
 
 
 def _write_file(directory: str, name: str, text: str) -> None:

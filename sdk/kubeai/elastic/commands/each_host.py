@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import queue
 import random
@@ -20,7 +19,7 @@ from typing import Collection, Iterator, Mapping, Sequence
 from kubeai.elastic.version import __version__
 
 from .command import Command
-from .options import CommandParser, CommandSettingError, CommandUsageError, back_off, split_command
+from .options import CommandSettingError, CommandUsageError, RaisingParser, back_off, seconds, split_command
 from .orders import RunExitCode
 
 _DESCRIPTION = """\
@@ -71,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandUsageError as error:
         _log(str(error))
         return error.code
-    return EachHost(options).run()
+    return EachHostRunner(options).run()
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def plan(
     return EachHostPlan(start, end, kept, min(later) if later else None, code)
 
 
-class EachHost:
+class EachHostRunner:
     """Runs the command on each host until all have ended, or until a signal ends them."""
 
     def __init__(self, options: EachHostOptions) -> None:
@@ -205,7 +204,13 @@ class EachHost:
                     for command in self._commands.values():
                         command.join()
                     return _SIGNAL_CODES + event
-                self._ended(*event)
+                host, code = event
+                _log(f"the command on {host} ended with {code}")
+                del self._commands[host]
+                if host in self._places:
+                    place = self._places[host]
+                    delay = back_off(_BACK_OFF_SECONDS, place.failures, random.random())  # noqa: S311 - jitter.
+                    self._places = {**self._places, host: place.ended(code, time.monotonic() + delay)}
 
     def _started(self, host: str, place: HostPlace) -> HostPlace:
         """Start the command on a host. A machine that has no process left for it is a failure like others."""
@@ -233,14 +238,6 @@ class EachHost:
         variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(ours.items()))
         command = " ".join(map(shlex.quote, self._options.command))
         return f"cd {shlex.quote(str(Path.cwd()))} && exec env {variables} {command}"
-
-    def _ended(self, host: str, code: int) -> None:
-        _log(f"the command on {host} ended with {code}")
-        del self._commands[host]
-        place = self._places.get(host)
-        if place is not None:
-            delay = back_off(_BACK_OFF_SECONDS, place.failures, random.random())  # noqa: S311 - jitter.
-            self._places = {**self._places, host: place.ended(code, time.monotonic() + delay)}
 
     def _read_lists(self) -> None:
         """Read the exclusions last: kubeai-run writes them before it adds a host that is excluded."""
@@ -287,7 +284,7 @@ def _options(argv: Sequence[str], environ: Mapping[str, str]) -> EachHostOptions
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
+    parser = RaisingParser(
         prog="kubeai-each-host",
         usage="kubeai-each-host [options] -- COMMAND [ARGUMENT ...]",
         description=_DESCRIPTION,
@@ -305,7 +302,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--stop-grace",
         default=8.0,
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="time from SIGTERM to SIGKILL; must be less than that of kubeai-run [8]",
     )
@@ -316,13 +313,6 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 <= float(text) < math.inf:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
 
 
 def _log(text: str) -> None:

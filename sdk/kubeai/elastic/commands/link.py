@@ -19,7 +19,6 @@ from .failpoints import RunFailpoint, failpoint
 from .orders import (
     Confirmed,
     JobRequest,
-    LauncherReport,
     LogMessage,
     Lost,
     MalformedOrder,
@@ -27,6 +26,7 @@ from .orders import (
     Rejected,
     RunExitCode,
     RunnerEvent,
+    RunReport,
     order_of,
 )
 
@@ -60,34 +60,34 @@ class SupervisorAccess:
             raise wire.Unreachable(f"token: {error}") from error
 
 
-class ReportOutbox:
+class RunReportOutbox:
     """Keeps the latest report until the supervisor has confirmed it: the main thread publishes, the others deliver."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._latest = LauncherReport(revision=1)
+        self._latest = RunReport(revision=1)
         self._confirmed = 0
         self._open = False
         self._closed = False
 
-    def publish(self, report: LauncherReport) -> None:
+    def publish(self, report: RunReport) -> None:
         """Make this the latest report. If it differs from the present one, it gets the next revision."""
         with self._changed:
             if report != replace(self._latest, revision=report.revision):
                 self._latest = replace(report, revision=self._latest.revision + 1)
                 self._changed.notify_all()
 
-    def latest(self) -> LauncherReport:
+    def latest(self) -> RunReport:
         """Return the latest report."""
         with self._changed:
             return self._latest
 
-    def confirm(self, report: LauncherReport) -> None:
+    def confirm(self, report: RunReport) -> None:
         """Record that the supervisor has confirmed this report."""
         with self._changed:
             self._confirmed = max(self._confirmed, report.revision)
 
-    def raise_revision(self, report: LauncherReport) -> None:
+    def raise_revision(self, report: RunReport) -> None:
         """Raise the revision of this report if it is still the latest: the supervisor knows a higher revision."""
         with self._changed:
             if self._latest.revision == report.revision:
@@ -105,7 +105,7 @@ class ReportOutbox:
             self._closed = True
             self._changed.notify_all()
 
-    def wait(self) -> LauncherReport | None:
+    def wait(self) -> RunReport | None:
         """Block until there is a report to deliver. Returns None once the outbox is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or (self._open and self._latest.revision > self._confirmed))
@@ -126,7 +126,7 @@ class LauncherLink:
         self,
         supervisor: SupervisorAccess,
         job: JobRequest,
-        outbox: ReportOutbox,
+        outbox: RunReportOutbox,
         on_event: Callable[[RunnerEvent], None],
     ) -> None:
         self._supervisor = supervisor
@@ -136,7 +136,7 @@ class LauncherLink:
         self._instance = uuid.uuid4().hex
         self._stopped = threading.Event()
         self._guard = threading.Lock()
-        self._stream: wire.LineStream | None = None
+        self._stream: wire.WireStream | None = None
         self._is_registered = False
         self._threads: list[threading.Thread] = []
 
@@ -155,7 +155,7 @@ class LauncherLink:
             thread.join(timeout)
 
     def _follow_for_ever(self) -> None:
-        backoff = wire.ReconnectBackoff()
+        backoff = wire.WireBackoff()
         while not self._stopped.is_set():
             try:
                 self._follow(backoff)
@@ -174,7 +174,7 @@ class LauncherLink:
                 self._outbox.set_open(False)
             self._stopped.wait(backoff.next())
 
-    def _follow(self, backoff: wire.ReconnectBackoff) -> None:
+    def _follow(self, backoff: wire.WireBackoff) -> None:
         report = self._outbox.latest()
         is_registered = False
         hello = self._job.hello(self._instance, report)
@@ -206,7 +206,7 @@ class LauncherLink:
             stream.close()
 
     def _report_for_ever(self) -> None:
-        backoff = wire.ReconnectBackoff()
+        backoff = wire.WireBackoff()
         remarked = ""
         for report in iter(self._outbox.wait, None):
             trouble = self._deliver(report)
@@ -218,7 +218,7 @@ class LauncherLink:
                 backoff.reset()
             remarked = trouble
 
-    def _deliver(self, report: LauncherReport) -> str:
+    def _deliver(self, report: RunReport) -> str:
         """Post one report and return the error message, or "" on success."""
         body = {"job": self._job.name, "instance": self._instance, **report.fields()}
         failpoint(RunFailpoint.REPORT_SENDING)
@@ -233,7 +233,7 @@ class LauncherLink:
         self._on_event(Confirmed(report))
         return ""
 
-    def _handle_refusal(self, report: LauncherReport, refusal: wire.CallRefused) -> str:
+    def _handle_refusal(self, report: RunReport, refusal: wire.CallRefused) -> str:
         if refusal.code == _OLDER_REVISION:
             # A hello was faster. If there is no newer report by now, repeat this one with a higher revision.
             self._outbox.raise_revision(report)

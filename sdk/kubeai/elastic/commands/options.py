@@ -90,7 +90,7 @@ class RunOptions:
     command: tuple[str, ...]
 
 
-class CommandParser(argparse.ArgumentParser):
+class RaisingParser(argparse.ArgumentParser):
     """Raises UsageError where argparse would exit with code 2."""
 
     def error(self, message: str) -> NoReturn:
@@ -106,11 +106,21 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> RunOptions:
     """
     before, command = split_command(argv)
     given = _parser().parse_args(before)
+    job, supervisor, source, port = _job(given), _supervisor(given, environ), _source(given, environ), given.port
+    if port is None:
+        try:
+            port = _PORT(environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT))
+        except argparse.ArgumentTypeError as error:
+            raise CommandSettingError(f"{hosts.PORT_VARIABLE}: {error}") from error
+    if not command:
+        raise CommandUsageError("the command is missing; put it after --")
+    if shutil.which(command[0]) is None:
+        raise CommandUsageError(f"command {command[0]!r} was not found or is not executable")
     return RunOptions(
-        job=_job(given),
-        supervisor=_supervisor(given, environ),
-        source=_source(given, environ),
-        port=_port_of(given, environ),
+        job=job,
+        supervisor=supervisor,
+        source=source,
+        port=port,
         limits=RunLimits(
             restarts=given.back_off_limit,
             register=given.register_timeout,
@@ -120,17 +130,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> RunOptions:
         ),
         back_off=given.back_off,
         directory=Path(given.directory).absolute() if given.directory else None,
-        command=_found(command),
+        command=command,
     )
-
-
-def _found(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command if its program exists. Raises UsageError."""
-    if not command:
-        raise CommandUsageError("the command is missing; put it after --")
-    if shutil.which(command[0]) is None:
-        raise CommandUsageError(f"command {command[0]!r} was not found or is not executable")
-    return command
 
 
 def back_off(first: float, restarts: int, draw: float) -> float:
@@ -206,15 +207,6 @@ def _names(option: object, variable: str) -> Iterator[None]:
         raise
 
 
-def _port_of(given: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    if given.port is not None:
-        return int(given.port)
-    try:
-        return _PORT(environ.get(hosts.PORT_VARIABLE) or str(hosts.DEFAULT_PORT))
-    except argparse.ArgumentTypeError as error:
-        raise CommandSettingError(f"{hosts.PORT_VARIABLE}: {error}") from error
-
-
 def _source(given: argparse.Namespace, environ: Mapping[str, str]) -> hosts.HostSource:
     """Choose the source of the host list. A file must exist at the start; later the last good list replaces it."""
     source = hosts.source(given.hosts_file, given.hosts_script, environ)
@@ -255,7 +247,7 @@ def _check_readable(path: Path) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
+    parser = RaisingParser(
         prog="kubeai-run",
         usage="kubeai-run --job NAME --max-workers N [options] -- COMMAND [ARGUMENT ...]",
         description=_DESCRIPTION,
@@ -302,7 +294,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-wait-time",
         default=0.0,
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="how long to wait for resources; 0 = forever [0]",
     )
@@ -342,41 +334,41 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--back-off",
         default=1.0,
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="delay before the first restart; doubles up to 60 [1]",
     )
     group.add_argument(
         "--register-timeout",
         default=60.0,
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="time limit to reach the supervisor at the start [60]",
     )
     group.add_argument(
         "--save-grace",
         default=60.0,
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="time for a checkpoint after SIGTERM or SIGINT, before --stop-grace; 0 = none [60]",
     )
     group.add_argument(
         "--stop-grace",
         default=10.0,
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="time from SIGTERM to SIGKILL for the command [10]",
     )
     group.add_argument(
         "--offline-grace",
         default=30.0,
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="how long to wait for an absent supervisor to say that a command's exit was a stop, not a failure [30]",
     )
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     """Read a number of seconds. Raises argparse.ArgumentTypeError."""
     try:
         number = float(text)

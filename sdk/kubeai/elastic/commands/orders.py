@@ -42,7 +42,7 @@ EXIT_CODE_MEANINGS = {
 }
 
 
-class LauncherOrderKind(Enum):
+class RunOrderKind(Enum):
     """What the launcher must do with its command."""
 
     RUN = "run"
@@ -64,11 +64,11 @@ class MalformedOrder(Exception):  # noqa: N818 - the name describes the line.
 
 
 @dataclass(frozen=True)
-class LauncherOrder:
+class RunOrder:
     """A line of type ``order``: the complete desired state, and what a waiting job waits for, as a sentence."""
 
     generation: int
-    kind: LauncherOrderKind
+    kind: RunOrderKind
     run: int = 0
     stopping: bool = False
     workers: int = 0
@@ -80,16 +80,16 @@ class LauncherOrder:
     token: str = field(default="", repr=False)
 
 
-def order_of(line: Mapping[str, Any]) -> LauncherOrder:
+def order_of(line: Mapping[str, Any]) -> RunOrder:
     """Parse a line of type ``order``.
 
     Raises:
         MalformedOrder: A field is missing or has the wrong type.
     """
     try:
-        order = LauncherOrder(
+        order = RunOrder(
             generation=_number(line["generation"]),
-            kind=LauncherOrderKind(line["order"]),
+            kind=RunOrderKind(line["order"]),
             run=_number(line["run"]),
             stopping=_typed(bool, line.get("stopping", False)),
             workers=_number(line["workers"]),
@@ -102,7 +102,7 @@ def order_of(line: Mapping[str, Any]) -> LauncherOrder:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MalformedOrder(f"malformed order: {type(error).__name__}: {error}") from error
-    if order.kind is LauncherOrderKind.RUN and order.run < 1:
+    if order.kind is RunOrderKind.RUN and order.run < 1:
         raise MalformedOrder("malformed order: run number below 1")
     return order
 
@@ -128,7 +128,7 @@ def _text(value: Any, allowed: re.Pattern[str]) -> str:
 
 
 @dataclass(frozen=True)
-class LauncherReport:
+class RunReport:
     """The launcher's present state, as it is sent."""
 
     revision: int = 0
@@ -170,7 +170,7 @@ class JobRequest:
     on_loss: str = "shrink"
     worker_multiple: int = 1
 
-    def hello(self, instance: str, report: LauncherReport) -> dict[str, Any]:
+    def hello(self, instance: str, report: RunReport) -> dict[str, Any]:
         """Return the hello of the contract."""
         return {
             "job": self.name,
@@ -195,7 +195,7 @@ class RunnerEvent:
 class Ordered(RunnerEvent):
     """An order was received."""
 
-    order: LauncherOrder
+    order: RunOrder
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Lost(RunnerEvent):
 class Confirmed(RunnerEvent):
     """The supervisor has confirmed a report."""
 
-    report: LauncherReport
+    report: RunReport
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .orders import TIMED_OUT_PHASE, JobResult, LauncherOrder, LauncherOrderKind, RunExitCode
+from .orders import TIMED_OUT_PHASE, JobResult, RunExitCode, RunOrder, RunOrderKind
 
 _SIGNALLED = (RunExitCode.TERMINATED, RunExitCode.INTERRUPTED)
 
@@ -65,7 +65,7 @@ class RunnerState:
     """
 
     began_at: float
-    order: LauncherOrder | None = None
+    order: RunOrder | None = None
     fresh: bool = False
     in_place: bool = False
     applied: int = 0
@@ -86,13 +86,13 @@ class RunnerState:
         """Whether somebody has requested the end of the job."""
         return self.leaving in _SIGNALLED
 
-    def ordered(self, order: LauncherOrder) -> RunnerState:
+    def ordered(self, order: RunOrder) -> RunnerState:
         """Return the state after an order, which replaces the previous one."""
         present = replace(self, order=order, fresh=True, in_place=False, blocked_until=0.0)
         # A decided STOP is never withdrawn, so a later order need not repeat it.
         is_stop = order.stopping and order.run == self.run
         # Suspended although the command ended by itself: the announcement of that STOP was never received.
-        is_suspension = order.kind is LauncherOrderKind.WAIT and self.end is not None
+        is_suspension = order.kind is RunOrderKind.WAIT and self.end is not None
         return present.with_stop(order.generation) if is_stop or is_suspension else present
 
     def with_stop(self, generation: int) -> RunnerState:
@@ -180,7 +180,7 @@ class Wait(RunStep):
 class Apply(RunStep):
     """Write the order's hosts, exclusions and token."""
 
-    order: LauncherOrder
+    order: RunOrder
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def _leave(state: RunnerState, code: RunExitCode, limits: RunLimits, now: float)
 def _is_wanted(state: RunnerState) -> bool:
     """Whether the order allows the running command to continue."""
     order = state.order
-    return order is not None and order.kind is LauncherOrderKind.RUN and order.run <= state.run
+    return order is not None and order.kind is RunOrderKind.RUN and order.run <= state.run
 
 
 def _end_command(state: RunnerState, limits: RunLimits, now: float) -> RunStep:
@@ -258,15 +258,15 @@ def _end_command(state: RunnerState, limits: RunLimits, now: float) -> RunStep:
     return KillCommand() if state.impatient or now >= deadline else Wait(deadline)
 
 
-def _after_exit(state: RunnerState, order: LauncherOrder, limits: RunLimits, now: float) -> RunStep:
+def _after_exit(state: RunnerState, order: RunOrder, limits: RunLimits, now: float) -> RunStep:
     end = state.end
     if _has_succeeded(state):
         return Finish(RunExitCode.SUCCEEDED, JobResult.SUCCEEDED)
-    if order.kind is LauncherOrderKind.END:
+    if order.kind is RunOrderKind.END:
         is_timed_out = order.phase == TIMED_OUT_PHASE
         code = RunExitCode.TIMED_OUT if is_timed_out else RunExitCode.TERMINATED
         return Finish(code, JobResult.TIMED_OUT if is_timed_out else JobResult.TERMINATED)
-    if order.kind is LauncherOrderKind.WAIT:
+    if order.kind is RunOrderKind.WAIT:
         return Wait(None if state.in_place else state.blocked_until)
     if end is not None and not end.asked and state.stopped_by is None:
         return _after_a_failure(state, order, end, limits, now)
@@ -284,9 +284,7 @@ def _has_succeeded(state: RunnerState) -> bool:
     return state.end is not None and state.end.exit_code == 0 and not state.end.asked
 
 
-def _after_a_failure(
-    state: RunnerState, order: LauncherOrder, end: CommandEnd, limits: RunLimits, now: float
-) -> RunStep:
+def _after_a_failure(state: RunnerState, order: RunOrder, end: CommandEnd, limits: RunLimits, now: float) -> RunStep:
     """Wait for a possible STOP, then for the back-off, then start the next run or give up.
 
     The supervisor orders the next run as soon as it knows of the failure. The back-off and its limit are applied here.

@@ -25,7 +25,7 @@ from kubeai.elastic.threads import StderrLog
 from . import hosts
 from .command import Command
 from .failpoints import RunFailpoint, UnknownFailpoint, arm, failpoint
-from .link import LauncherLink, ReportOutbox
+from .link import LauncherLink, RunReportOutbox
 from .options import TOKEN_FILE_VARIABLE, CommandUsageError, RunOptions, back_off, parse
 from .orders import (
     EXIT_CODE_MEANINGS,
@@ -33,14 +33,14 @@ from .orders import (
     Confirmed,
     HostsChanged,
     JobResult,
-    LauncherOrder,
-    LauncherReport,
     LogMessage,
     Lost,
     Ordered,
     Rejected,
     RunExitCode,
     RunnerEvent,
+    RunOrder,
+    RunReport,
     SignalReceived,
 )
 from .reconcile import Apply, Finish, KillCommand, RunnerState, Start, Terminate, Wait, reconcile
@@ -142,7 +142,7 @@ class Runner:
         self._workspace = workspace
         # SimpleQueue.put may be called from a signal handler.
         self._events: queue.SimpleQueue[RunnerEvent] = queue.SimpleQueue()
-        self._outbox = ReportOutbox()
+        self._outbox = RunReportOutbox()
         self._link = LauncherLink(options.supervisor, options.job, self._outbox, self._events.put)
         self._watch = HostsWatch(options.source, self._events.put)
         self._state = RunnerState(began_at=time.monotonic())
@@ -211,9 +211,9 @@ class Runner:
                     self._state = replace(self._state, blocked_until=now + _RETRY_SECONDS)
             self._outbox.publish(self._report())
 
-    def _report(self, result: JobResult | None = None) -> LauncherReport:
+    def _report(self, result: JobResult | None = None) -> RunReport:
         state = self._state
-        return LauncherReport(
+        return RunReport(
             hosts=self._hosts,
             run=state.run,
             running=state.running,
@@ -234,8 +234,13 @@ class Runner:
     def _handle(self, event: RunnerEvent) -> None:
         state = self._state
         if isinstance(event, Ordered):
-            self._log_order(event.order)
-            self._state = state.ordered(event.order)
+            before, order = state.order, event.order
+            if self._logged_reasons:
+                self._logged_reasons.clear()
+                _log("the supervisor is reachable again" if before else "connected to the supervisor")
+            if before is None or (before.phase, before.kind, before.run) != (order.phase, order.kind, order.run):
+                _log(f"{order.phase}: {order.reason or 'no reason given'} ({order.kind.value}, run {order.run})")
+            self._state = state.ordered(order)
         elif isinstance(event, Lost):
             self._log_absence(event.reason)
             self._state = replace(state, fresh=False)
@@ -243,7 +248,12 @@ class Runner:
             if not event.report.running:
                 self._state = state.confirmed_end(event.report.run)
         elif isinstance(event, CommandEnded):
-            self._handle_exit(event.exit_code)
+            failpoint(RunFailpoint.COMMAND_ENDED)
+            delay = back_off(self._options.back_off, state.restarts, random.random())  # noqa: S311 - jitter.
+            stop = self._workspace.read_stop_marker()
+            self._command = None
+            self._state = state.ended(event.exit_code, time.monotonic(), delay, stop)
+            _log(f"run {state.run} ended with {event.exit_code}" + (", stopped" if self._state.stopped_by else ""))
         elif isinstance(event, HostsChanged):
             self._hosts = event.hosts
         elif isinstance(event, LogMessage):
@@ -254,14 +264,6 @@ class Runner:
         elif isinstance(event, SignalReceived):
             self._handle_signal(event.number)
 
-    def _handle_exit(self, exit_code: int) -> None:
-        failpoint(RunFailpoint.COMMAND_ENDED)
-        delay = back_off(self._options.back_off, self._state.restarts, random.random())  # noqa: S311 - jitter.
-        stop = self._workspace.read_stop_marker()
-        self._command = None
-        self._state = self._state.ended(exit_code, time.monotonic(), delay, stop)
-        _log(f"run {self._state.run} ended with {exit_code}" + (", stopped" if self._state.stopped_by else ""))
-
     def _handle_signal(self, number: int) -> None:
         before, save, code = self._state, self._options.limits.save, RunExitCode(128 + number)
         self._state = before.ask_to_end(code, time.monotonic()) if save else before.leave(code)
@@ -271,14 +273,6 @@ class Runner:
                 f"{signal.Signals(number).name}: waiting up to {save:g} s for run {before.run} to save a checkpoint; "
                 f"a second signal ends it at once{away}"
             )
-
-    def _log_order(self, order: LauncherOrder) -> None:
-        before = self._state.order
-        if self._logged_reasons:
-            self._logged_reasons.clear()
-            _log("the supervisor is reachable again" if before else "connected to the supervisor")
-        if before is None or (before.phase, before.kind, before.run) != (order.phase, order.kind, order.run):
-            _log(f"{order.phase}: {order.reason or 'no reason given'} ({order.kind.value}, run {order.run})")
 
     def _log_waiting(self, now: float) -> None:
         """Log what the job waits for: at once, whenever it changes, and again after a while."""
@@ -310,7 +304,7 @@ class Runner:
             failpoint(RunFailpoint.COMMAND_KILLED)
             self._state = replace(self._state, kill_asked=True)
 
-    def _apply(self, order: LauncherOrder) -> None:
+    def _apply(self, order: RunOrder) -> None:
         self._workspace.list_hosts(order.hosts, order.exclusions)
         if order.run == self._state.run:
             self._workspace.give_token(order.token)

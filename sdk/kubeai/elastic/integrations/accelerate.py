@@ -62,7 +62,7 @@ def resumable(
         raise ValueError(f"keep is {keep}, but one checkpoint is needed to resume from")
     count = accelerator.num_processes
     api.init(lambda: int(accelerator.process_index), collective=count > 1, world_size=lambda: int(count))
-    checkpoints = _Checkpoints(accelerator, Path(directory), keep)
+    checkpoints = _AccelerateCheckpoints(accelerator, Path(directory), keep)
     step = checkpoints.load()
     api.resumed(step)
     while step < epochs * len(loader):
@@ -87,7 +87,7 @@ def _rest_of_epoch(loader: Any, step: int) -> Iterator[Any]:
     yield from batches
 
 
-class _Checkpoints:
+class _AccelerateCheckpoints:
     """The checkpoints of one job. All ranks call `load` and `save`."""
 
     def __init__(self, accelerator: Any, directory: Path, keep: int) -> None:

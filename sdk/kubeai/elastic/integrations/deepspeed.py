@@ -47,7 +47,7 @@ def supervise(engine: Any, directory: str | os.PathLike[str], others: Mapping[st
         ValueError: The engine writes checkpoints in the background, so that nobody knows when they are complete; or the
             last one lacks the state of one of `others`.
     """
-    checkpoints = _Checkpoints(engine, Path(directory), dict(others or {}))
+    checkpoints = _DeepSpeedCheckpoints(engine, Path(directory), dict(others or {}))
     checkpoints.load()
     api.resumed(engine.global_steps)
     update = engine.step
@@ -62,7 +62,7 @@ def supervise(engine: Any, directory: str | os.PathLike[str], others: Mapping[st
     return int(engine.global_steps)
 
 
-class _Checkpoints:
+class _DeepSpeedCheckpoints:
     """The checkpoints of one engine. DeepSpeed's file `latest` names the complete one to resume from."""
 
     def __init__(self, engine: Any, directory: Path, others: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ written whatever `save_strategy` says. While one is being written, it holds the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -59,7 +60,13 @@ def train(trainer: Any, **arguments: Any) -> Any:
 def latest_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     """Return the path of the newest complete checkpoint of a Trainer, or None if there is none."""
     found = ((_CHECKPOINT.fullmatch(path.name), path) for path in Path(output_dir).glob("checkpoint-*"))
-    complete = [(int(name[1]), path) for name, path in found if name and _is_complete(path)]
+    complete = []
+    for name, path in found:
+        if name is None or (path / _INCOMPLETE).exists():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            json.loads((path / _STATE).read_text(encoding="utf-8"))
+            complete.append((int(name[1]), path))
     return str(max(complete)[1]) if complete else None
 
 
@@ -138,11 +145,3 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
 
 def _checkpoint(args: Any, state: Any) -> Path:
     return Path(args.output_dir, f"checkpoint-{state.global_step}")
-
-
-def _is_complete(checkpoint: Path) -> bool:
-    try:
-        json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return not (checkpoint / _INCOMPLETE).exists()

@@ -154,8 +154,9 @@ class AgreedStop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
 
     def _present(self) -> dict[str, Any]:
         """Return what changes with every batch and is not among the model's weights."""
-        seeds, metrics = _seed_variables(self.model), self.model.metrics_variables
-        return {"random": random_state(), "seeds": _values(seeds), "metrics": _values(metrics)}
+        variables = {"seeds": _seed_variables(self.model), "metrics": self.model.metrics_variables}
+        values = {name: [variable.value.detach().clone() for variable in each] for name, each in variables.items()}
+        return {"random": random_state(), **values}
 
     def _save(self, step: int) -> None:
         """Write this rank's checkpoint. It gets its name once it is complete."""
@@ -214,10 +215,6 @@ def _seed_variables(model: Any) -> list[Any]:
     """Return the counters of the layers' seed generators, which are variables but not weights."""
     weights = {id(weight) for weight in model.weights}
     return [variable for variable in model.variables if id(variable) not in weights]
-
-
-def _values(variables: list[Any]) -> list[torch.Tensor]:
-    return [variable.value.detach().clone() for variable in variables]
 
 
 def _assign(variables: list[Any], values: list[torch.Tensor]) -> None:

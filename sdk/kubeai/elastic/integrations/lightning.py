@@ -138,11 +138,15 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
         progress = trainer.fit_loop.epoch_loop.batch_progress
         is_in_validation = self._validation_random is not None
         own = {"epoch": self._epoch_random, "present": self._validation_random or random_state()}
+        ranks: list[Any] = [own]
+        if dist.is_available() and dist.is_initialized():
+            ranks = [None] * dist.get_world_size()
+            dist.all_gather_object(ranks, own)
         checkpoint[_KEY] = {
             "step": self._step,
             "batches": 0 if progress.is_last_batch and not is_in_validation else progress.current.processed,
             "is_in_validation": is_in_validation,
-            "ranks": _gather(own),
+            "ranks": ranks,
         }
         if is_in_validation:
             _restart_validation(checkpoint["loops"]["fit_loop"])
@@ -186,7 +190,8 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
             self._epoch_random = own["epoch"] if batches else own["present"]
             self._validation_random = own["present"] if loaded["is_in_validation"] else None
             set_random_state(self._epoch_random)
-        if not _restores_itself(fetcher.combined_loader.flattened):
+        # Lightning restores the loaders' own states, as those of torchdata's StatefulDataLoader.
+        if not any(hasattr(loader, "load_state_dict") for loader in fetcher.combined_loader.flattened):
             _draw(fetcher, batches, trainer.fit_loop.epoch_progress.current.processed)
         if own is not None and batches:
             set_random_state(own["present"])
@@ -194,20 +199,6 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
 
 def _is_in_fit(trainer: Any) -> bool:
     return trainer.state.fn == "fit" and not trainer.sanity_checking
-
-
-def _gather(own: Any) -> list[Any]:
-    """Return what each rank has given, by rank."""
-    if not dist.is_available() or not dist.is_initialized():
-        return [own]
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, own)
-    return every
-
-
-def _restores_itself(loaders: list[Any]) -> bool:
-    """Whether Lightning restores the loaders' own states, as those of torchdata's StatefulDataLoader."""
-    return any(hasattr(loader, "load_state_dict") for loader in loaders)
 
 
 def _draw(fetcher: Any, batches: int, epoch: int) -> None:

@@ -85,7 +85,9 @@ class ShardedCheckpoints:
             self._model, self._optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
         if random is not None:
-            _set_encoded_random_state(state[_random_key()])
+            content = bytearray(state[_random_key()].numel())
+            torch.frombuffer(content, dtype=torch.uint8).copy_(state[_random_key()])
+            set_random_state(torch.load(io.BytesIO(content)))
         return step
 
     def save(self, step: int) -> None:
@@ -99,7 +101,11 @@ class ShardedCheckpoints:
         """
         draft = self._directory / f"{_DRAFT}{step}"
         if on_rank_zero(lambda: self._prepare(step)):
-            dcp.save({**self._state(), _random_key(): _encoded_random_state()}, checkpoint_id=draft)
+            # The state of this rank's generators as a tensor, because only tensors are saved in every rank.
+            buffer = io.BytesIO()
+            torch.save(random_state(), buffer)
+            encoded = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+            dcp.save({**self._state(), _random_key(): encoded}, checkpoint_id=draft)
             on_rank_zero(lambda: self._publish(draft, step))
 
     def _state(self) -> dict[str, Any]:
@@ -132,19 +138,6 @@ class ShardedCheckpoints:
 
 def _random_key() -> str:
     return f"random_{dist.get_rank()}"
-
-
-def _encoded_random_state() -> torch.Tensor:
-    """Return the state of this rank's generators as a tensor, because only tensors are saved in every rank."""
-    buffer = io.BytesIO()
-    torch.save(random_state(), buffer)
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-
-
-def _set_encoded_random_state(encoded: torch.Tensor) -> None:
-    content = bytearray(encoded.numel())
-    torch.frombuffer(content, dtype=torch.uint8).copy_(encoded)
-    set_random_state(torch.load(io.BytesIO(content)))
 
 
 def on_rank_zero(action: Callable[[], T]) -> T:

@@ -35,7 +35,7 @@ class ProcessFailed(Exception):  # noqa: N818 - the name describes what happened
     """A training process ended in the middle of a step."""
 
 
-class Hosts:
+class DiscoveredHosts:
     """The hosts that the job may use now, asked for every second as Horovod does."""
 
     def __init__(self) -> None:
@@ -44,20 +44,21 @@ class Hosts:
 
     def follow(self) -> None:
         """Look again and again in the background."""
-        threads.start("hosts", self._follow, StderrLog())
+
+        def follow() -> None:
+            while True:
+                time.sleep(_DISCOVERY_SECONDS)
+                self.look()
+
+        threads.start("hosts", follow, StderrLog())
 
     def look(self) -> None:
         """Ask once. The script always answers, with the last good list if it must."""
         listed = subprocess.run(_DISCOVERY, stdout=subprocess.PIPE, check=True).stdout  # noqa: S603 - our own command.
         self.names = tuple(line.split(":")[0] for line in listed.decode().split())
 
-    def _follow(self) -> None:
-        while True:
-            time.sleep(_DISCOVERY_SECONDS)
-            self.look()
 
-
-class Worker:
+class SampleWorker:
     """One training process."""
 
     def __init__(self, host: str, checkpoint: Path) -> None:
@@ -95,28 +96,38 @@ class Worker:
         self._process.communicate()
 
 
-class Launcher:
+class SampleLauncher:
     """Trains step by step with the processes of the present hosts."""
 
     def __init__(self, given: argparse.Namespace, run: int) -> None:
         self._given = given
         self._file = given.progress / f"run-{run}.json"
-        self._hosts = Hosts()
-        self._workers: dict[str, Worker] = {}
+        self._hosts = DiscoveredHosts()
+        self._workers: dict[str, SampleWorker] = {}
         self._logged_at = 0.0
 
     def train(self) -> None:
         """Train until all steps are done."""
         self._hosts.follow()
         self._await_hosts()
-        first = self._loaded()
-        state = first
+        rank_zero = next(iter(self._workers.values()))
+        rank_zero.send(0, None)  # asks for the checkpoint
+        first = state = state_of(rank_zero.receive())
         while state.step < self._given.steps:
             begun = time.monotonic()
             self._await_hosts()
-            gradients = self._gradients(state)
+            workers = list(self._workers.values())
+            for rank, worker in enumerate(workers):
+                worker.send(rank, state)
+            answers = [worker.receive() for worker in workers]
+            gradients = [Gradient(tuple(answer["gradient"]), answer["loss"]) for answer in answers]
             state = advanced(state, gradients)
-            self._note(first, state, sum(one.loss for one in gradients) / len(gradients))
+            loss = sum(one.loss for one in gradients) / len(gradients)
+            progress = {"first_step": first.step, "step": state.step, "loss": loss, "hosts": sorted(self._workers)}
+            identity.write_atomically(self._file, json.dumps(progress))
+            if time.monotonic() - self._logged_at >= _LOG_SECONDS:
+                self._logged_at = time.monotonic()
+                _log(f"step {state.step}: loss {loss:.4f} on {len(self._workers)} hosts")
             time.sleep(max(0.0, self._given.step_seconds - (time.monotonic() - begun)))
         for worker in self._workers.values():
             worker.dismiss()
@@ -129,28 +140,7 @@ class Launcher:
             self._workers.pop(host).dismiss()
         for host in names:
             if host not in self._workers:
-                self._workers[host] = Worker(host, self._given.checkpoint)
-
-    def _loaded(self) -> State:
-        """Ask rank 0 for the checkpoint."""
-        rank_zero = next(iter(self._workers.values()))
-        rank_zero.send(0, None)
-        return state_of(rank_zero.receive())
-
-    def _gradients(self, state: State) -> list[Gradient]:
-        workers = list(self._workers.values())
-        for rank, worker in enumerate(workers):
-            worker.send(rank, state)
-        answers = [worker.receive() for worker in workers]
-        return [Gradient(tuple(answer["gradient"]), answer["loss"]) for answer in answers]
-
-    def _note(self, first: State, state: State, loss: float) -> None:
-        progress = {"first_step": first.step, "step": state.step, "loss": loss, "hosts": sorted(self._workers)}
-        identity.write_atomically(self._file, json.dumps(progress))
-        now = time.monotonic()
-        if now - self._logged_at >= _LOG_SECONDS:
-            self._logged_at = now
-            _log(f"step {state.step}: loss {loss:.4f} on {len(self._workers)} hosts")
+                self._workers[host] = SampleWorker(host, self._given.checkpoint)
 
 
 def main() -> int:
@@ -158,7 +148,7 @@ def main() -> int:
     given = _parser().parse_args()
     given.progress.mkdir(parents=True, exist_ok=True)
     try:
-        Launcher(given, int(os.environ.get("KUBEAI_RUN", "1"))).train()
+        SampleLauncher(given, int(os.environ.get("KUBEAI_RUN", "1"))).train()
     except ProcessFailed as failed:
         _log(str(failed))
         return 1
