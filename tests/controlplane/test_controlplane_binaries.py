@@ -166,7 +166,7 @@ def test_an_operator_is_its_program_and_its_module(workshop: Path, operators: Pa
     ask = partial(_python, workshop, "-c", code)
     assert "two is not built; `make operators` does it" in ask().stderr
     program = _run(workshop, "operators").stdout.splitlines()[1]
-    assert ask().stdout == f"Operator(program={Path(program)!r}, module={workshop / 'modules'!r})\n"
+    assert ask().stdout == f"OperatorBinary(program={Path(program)!r}, module={workshop / 'modules'!r})\n"
     (workshop / "bin" / "go").unlink()
     assert "there is none on the PATH" in ask(PATH=str(workshop / "bin")).stderr
 
