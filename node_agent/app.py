@@ -92,7 +92,7 @@ async def _serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         where = address.parse(settings.metrics_address)
         tasks.root["metrics"] = MetricsServer(metrics.registry, where, clock, bulkhead).run
     async with contextlib.AsyncExitStack() as stack:
-        # What the API server knows of this node: the Node object, and whether no opted-in pod runs here.
+        # The API server shows the Node object, and whether any opted-in pod runs here.
         spot: NodeObject = ALWAYS_SPOT
         is_idle: Callable[[], bool] | None = None
         cluster_clock = ClusterClock(clock)

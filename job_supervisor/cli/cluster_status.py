@@ -83,7 +83,7 @@ def status_of(
             refused={},
         )
     )
-    # What only the leader's streams tell is unknown here, and not false.
+    # Only the streams of the leader show these facts, so they are unknown here, and not false.
     shown = [
         replace(job, host_states=[replace(host, agent=None, stream=None) for host in job.host_states])
         for job in view.jobs

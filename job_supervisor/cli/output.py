@@ -202,7 +202,7 @@ _JSONPATH = "jsonpath="
 
 
 class OutputForm(StrEnum):
-    """What `--output` may be; `jsonpath=TEMPLATE` too."""
+    """The forms that `--output` accepts by name. It also accepts `jsonpath=TEMPLATE`."""
 
     TABLE = "table"
     WIDE = "wide"

@@ -174,7 +174,7 @@ class _NotInTime(Exception):  # noqa: N818 - the name describes what happened
 
 
 class _SampleDrill:
-    """One drill; `claims` grows with each step of it."""
+    """Holds one drill. Each of its steps adds to `claims`."""
 
     def __init__(self, scene: DevScene) -> None:
         self.claims: list[DrillClaim] = []

@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         name="decides-late",
         breaks="Reconciles jobs only every eight seconds.",
-        # What else is late depends on where in the eight seconds a notice comes.
+        # Whether anything else is late depends on when a notice comes within the eight seconds.
         violates=(Failure.NOT_SUSPENDED,),
         edits=(
             Edit(
