@@ -16,7 +16,7 @@ from supervisor.decide.urgency import NodeIdentities, noticed_hosts
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Framework, Spec
 from supervisor.domain.notice import Announcement, ReclaimNotice, Report, Subject, SubjectKind
-from supervisor.domain.order import Directive, Order, Worker
+from supervisor.domain.order import Order, ProcessDirective, Worker
 
 _JOB = JobName("job")
 _SOURCE = Source("metadata")
@@ -97,7 +97,7 @@ class Decider:
         """What the launcher is told."""
         return order_for(self.job)
 
-    def directive(self) -> Directive:
+    def directive(self) -> ProcessDirective:
         """What rank 0 is told."""
         return JobDirectives.of(self.job, self.noticed, self._policy).directive(self._rank_zero)
 

@@ -18,7 +18,7 @@ from supervisor.decide.situation import RankZero
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision
-from supervisor.domain.order import Directive, DirectiveKind
+from supervisor.domain.order import ProcessDirective, ProcessDirectiveKind
 
 COMMIT_STEPS = 10
 """How often the processes keep their state in memory. Those that remain return to it if a host of the ring is lost."""
@@ -119,7 +119,7 @@ class RingOfProcesses:
         )
         return Ranks((rank,))
 
-    def hear(self, decision: Decision, directive: Directive) -> None:
+    def hear(self, decision: Decision, directive: ProcessDirective) -> None:
         """All ranks learn of a decision and rank 0's directive."""
         heard = decision.generation, self._entered
         if self.state not in _CONNECTED or heard == self._heard:
@@ -128,7 +128,7 @@ class RingOfProcesses:
         agreement = directive.agreement
         if agreement is not None and not agreement.committed:
             self._line.after(2 * self._delays.wire, lambda: self._say(agreement))
-        if directive.kind is DirectiveKind.STOP and self.state is ProcessesState.TRAINING:
+        if directive.kind is ProcessDirectiveKind.STOP and self.state is ProcessesState.TRAINING:
             self._stop_at(decision.agreed_stop, directive.generation)
 
     def _say(self, agreement: Agreement) -> None:

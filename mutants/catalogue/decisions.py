@@ -167,8 +167,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _DIRECTIVES,
-                "    if asked_at is not None:\n        return DirectiveKind.CHECKPOINT, asked_at,",
-                "    if decision.exclusions:\n        return DirectiveKind.STOP, decision.excluded_at,",
+                "    if asked_at is not None:\n        return ProcessDirectiveKind.CHECKPOINT, asked_at,",
+                "    if decision.exclusions:\n        return ProcessDirectiveKind.STOP, decision.excluded_at,",
             ),
         ),
     ),

@@ -10,7 +10,7 @@ from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Framework, Phase, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.domain.order import Directive, DirectiveKind, Order, OrderKind, Worker
+from supervisor.domain.order import Order, OrderKind, ProcessDirective, ProcessDirectiveKind, Worker
 
 _RELEASED = (Phase.QUEUED, Phase.SUSPENDED, Phase.TIMED_OUT, Phase.FINISHED)
 
@@ -40,11 +40,11 @@ class JobDirectives:
         """The key of a process; processes with the same key get the same directive."""
         return worker.run, worker.host if worker.host in self.notices else None, worker.rank == 0
 
-    def directive(self, worker: Worker) -> Directive:
+    def directive(self, worker: Worker) -> ProcessDirective:
         """The directive for one process."""
         kind, generation, act_at = _kind(self.job, worker, self.notices, self.policy)
         host = self._noticed(worker)
-        return Directive(
+        return ProcessDirective(
             kind=kind,
             run=worker.run,
             generation=generation,
@@ -78,7 +78,7 @@ def _agreement(job: SupervisedJob, worker: Worker) -> Agreement | None:
 
 def _kind(
     job: SupervisedJob, worker: Worker, notices: Mapping[Host, ReclaimNotice], policy: Policy
-) -> tuple[DirectiveKind, int, float | None]:
+) -> tuple[ProcessDirectiveKind, int, float | None]:
     decision = job.decision
     own = notices.get(worker.host)
     if decision.stop is not None and worker.run <= decision.stop.run:
@@ -87,17 +87,17 @@ def _kind(
     agreement = _agreement(job, worker)
     holds = agreement is not None and agreement.committed and agreement.purpose is Purpose.RENDEZVOUS
     if decision.phase in (Phase.QUEUED, Phase.SUSPENDED, Phase.TIMED_OUT) or holds:
-        return DirectiveKind.STOP, decision.generation, None
+        return ProcessDirectiveKind.STOP, decision.generation, None
     if own is not None and worker.host in decision.exclusions:
-        return DirectiveKind.LEAVE, decision.excluded_at, deadline_of(own, policy) - policy.leave_margin_seconds
+        return ProcessDirectiveKind.LEAVE, decision.excluded_at, deadline_of(own, policy) - policy.leave_margin_seconds
     if _announced(own) and not job.over:
         # A process leaves even if no decision about its notice has been made by then.
         last = max(deadline_of(own, policy) - policy.leave_margin_seconds, own.first_seen + _UNDECIDED_SECONDS)
-        return DirectiveKind.LEAVE, decision.generation, last
+        return ProcessDirectiveKind.LEAVE, decision.generation, last
     asked_at = _checkpoint_generation(job, worker)
     if asked_at is not None:
-        return DirectiveKind.CHECKPOINT, asked_at, None
-    return DirectiveKind.RUN, decision.generation, None
+        return ProcessDirectiveKind.CHECKPOINT, asked_at, None
+    return ProcessDirectiveKind.RUN, decision.generation, None
 
 
 def _checkpoint_generation(job: SupervisedJob, worker: Worker) -> int | None:
@@ -114,7 +114,7 @@ def _checkpoint_generation(job: SupervisedJob, worker: Worker) -> int | None:
 
 def _stopping(
     decision: Decision, stop: Stop, worker: Worker, own: ReclaimNotice | None, policy: Policy
-) -> tuple[DirectiveKind, int, float | None]:
+) -> tuple[ProcessDirectiveKind, int, float | None]:
     """STOP for rank 0, or for all. The others continue, but leave before their host is gone.
 
     Their LEAVE is later than the last moment at which a STOP goes to all processes, and stands in for it. While the
@@ -122,11 +122,11 @@ def _stopping(
     """
     is_alone = decision.agreement is None and worker.rank == 0
     if stop.everyone or is_alone or decision.agreed_stop is not None:
-        return DirectiveKind.STOP, stop.generation, None
+        return ProcessDirectiveKind.STOP, stop.generation, None
     if not _announced(own):
-        return DirectiveKind.RUN, stop.generation, None
+        return ProcessDirectiveKind.RUN, stop.generation, None
     end = max(deadline_of(own, policy), stop.since + policy.margin_seconds)
-    return DirectiveKind.LEAVE, stop.generation, end - policy.leave_margin_seconds / 2
+    return ProcessDirectiveKind.LEAVE, stop.generation, end - policy.leave_margin_seconds / 2
 
 
 def _announced(own: ReclaimNotice | None) -> TypeGuard[ReclaimNotice]:

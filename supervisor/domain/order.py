@@ -101,7 +101,7 @@ class EndJob:
 Action = SetHostList | StartRun | SuspendRun | RemoveHosts | AddHosts | LeaveHosts | StopProcesses | EndJob
 
 
-class DirectiveKind(StrEnum):
+class ProcessDirectiveKind(StrEnum):
     """RUN: continue. CHECKPOINT: save and continue. LEAVE: this worker exits. STOP: rank 0 saves and all exit."""
 
     RUN = "RUN"
@@ -122,7 +122,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Directive:
+class ProcessDirective:
     """A directive to one process. It takes effect at `act_at`, None: at once; on the wire this is a duration.
 
     `notice` is shown even before a decision, and `host` is the job's host that it concerns. `release` lets a process
@@ -130,7 +130,7 @@ class Directive:
     CHECKPOINT with a committed one takes effect at its step.
     """
 
-    kind: DirectiveKind
+    kind: ProcessDirectiveKind
     run: int
     generation: int
     reason: str

@@ -12,7 +12,7 @@ from supervisor.decide.directives import DirectiveKey, JobDirectives
 from supervisor.decide.ranks import RankCounts
 from supervisor.decide.situation import RankZero
 from supervisor.domain.ids import Host, JobId, JobName
-from supervisor.domain.order import Directive, DirectiveKind, Worker
+from supervisor.domain.order import ProcessDirective, ProcessDirectiveKind, Worker
 from supervisor.fanout.lines import LineResponse, line
 
 V = TypeVar("V")
@@ -36,7 +36,7 @@ REPLACED = "another job has this name now"
 Render = Callable[[JobName], JobDirectives | None]
 """Computes the present directives of the job with a name; None if there is none."""
 
-OnSent = Callable[[JobName, Collection[Directive]], None]
+OnSent = Callable[[JobName, Collection[ProcessDirective]], None]
 """Called with the directives that were just sent to connected processes of a job."""
 
 
@@ -156,7 +156,7 @@ class _ProcessConnection:
     revision: int | None
     since: float
     attempt: int | None = None
-    sent: Directive | None = None
+    sent: ProcessDirective | None = None
     answered: int = 0
     """The generation of the STOP that it has answered last."""
 
@@ -173,12 +173,12 @@ class _DirectiveLines:
 
     def __init__(self, directives: JobDirectives, now: float) -> None:
         self._directives = directives
-        self._encoded: dict[DirectiveKey, tuple[Directive, bytes]] = {}
+        self._encoded: dict[DirectiveKey, tuple[ProcessDirective, bytes]] = {}
         self.job = directives.job.id
         self.now = now
-        self.sent: dict[int, Directive] = {}
+        self.sent: dict[int, ProcessDirective] = {}
 
-    def to(self, worker: Worker) -> tuple[Directive, bytes]:
+    def to(self, worker: Worker) -> tuple[ProcessDirective, bytes]:
         """Returns the directive of a process, and its encoded line."""
         key = self._directives.key(worker)
         entry = self._encoded.get(key)
@@ -201,7 +201,7 @@ class _DirectiveLines:
         known = None if connection.sent is None else connection.sent.agreement
         if directive.agreement != known:  # Each round of an agreement counts, and its step comes nearer.
             return True
-        if directive.kind is DirectiveKind.RUN or directive == connection.sent:
+        if directive.kind is ProcessDirectiveKind.RUN or directive == connection.sent:
             return False
         return directive.act_at is None or directive.act_at - self.now < _SOON_SECONDS
 
@@ -479,7 +479,7 @@ class Processes:
             self._on_sent(known.name, lines.sent.values())
 
 
-def message(directive: Directive, job: JobName, now: float) -> Mapping[str, Any]:
+def message(directive: ProcessDirective, job: JobName, now: float) -> Mapping[str, Any]:
     """Encodes a directive for the wire: instants become seconds from now."""
     notice, agreement = directive.notice, directive.agreement
     seconds_left = None if notice is None or notice.deadline is None else max(0.0, notice.deadline - now)

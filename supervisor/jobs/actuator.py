@@ -167,7 +167,9 @@ class Actuator:
                 return await self._remove(state, hosts)
             case order.LeaveHosts(run, hosts) if run == job.observed.run:
                 generation, reason = job.decision.excluded_at, job.decision.reason
-                directive = PodDirective(run=run, generation=generation, kind=order.DirectiveKind.LEAVE, reason=reason)
+                directive = PodDirective(
+                    run=run, generation=generation, kind=order.ProcessDirectiveKind.LEAVE, reason=reason
+                )
                 silent = [pod for pod in self._without_stream(state, job) if pod.host in hosts]
                 return None if await self._annotate(silent, directive) else _RETRY_SECONDS
             case order.StopProcesses():
@@ -193,7 +195,7 @@ class Actuator:
         if stop is None:
             return None
         directive = PodDirective(
-            run=stop.run, generation=stop.generation, kind=order.DirectiveKind.STOP, reason=job.decision.reason
+            run=stop.run, generation=stop.generation, kind=order.ProcessDirectiveKind.STOP, reason=job.decision.reason
         )
         addresses = [pod.ip for pod in silent if pod.ip]
         async with asyncio.TaskGroup() as group:

@@ -10,7 +10,7 @@ from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError
 from supervisor.cluster.annotations import DIRECTIVE
 from supervisor.cluster.objects import Pod
-from supervisor.domain.order import DirectiveKind
+from supervisor.domain.order import ProcessDirectiveKind
 from supervisor.failpoints import At
 
 _CONCURRENCY = 20
@@ -71,7 +71,7 @@ class PodDirective:
 
     run: int
     generation: int
-    kind: DirectiveKind
+    kind: ProcessDirectiveKind
     reason: str
 
 

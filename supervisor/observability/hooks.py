@@ -11,7 +11,7 @@ from supervisor.domain.capacity import Machine, Placement
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice, Subject
-from supervisor.domain.order import Directive, Worker
+from supervisor.domain.order import ProcessDirective, Worker
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
@@ -77,7 +77,7 @@ class MetricsHooks(Protocol):
     def attach(self, live: LiveState) -> Sequence[ChangeListener]:
         """Gives access to the leader's state; returns the listeners that the journal has to notify."""
 
-    def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:
+    def on_directives_sent(self, job: JobName, directives: Collection[ProcessDirective]) -> None:
         """Because of a change, each of these directives was sent to at least one connected process of the job."""
 
     def on_store_write(self, operation: str, seconds: float, *, durable: bool) -> None:
@@ -96,7 +96,7 @@ class NoMetrics:
     def attach(self, _live: LiveState) -> Sequence[ChangeListener]:
         return ()
 
-    def on_directives_sent(self, _job: JobName, _directives: Collection[Directive]) -> None:
+    def on_directives_sent(self, _job: JobName, _directives: Collection[ProcessDirective]) -> None:
         pass
 
     def on_store_write(self, _operation: str, _seconds: float, *, durable: bool) -> None:

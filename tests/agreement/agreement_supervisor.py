@@ -17,7 +17,7 @@ from supervisor.decide.situation import JobFacts, RankZero
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.domain.order import Directive, Worker
+from supervisor.domain.order import ProcessDirective, Worker
 from supervisor.fanout.processes import message
 from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.processes import PostedProcessHello, PostedProcessReport, PostedReportKind
@@ -53,7 +53,7 @@ class Notices:
 class _Connection:
     worker: Worker
     stream: DelayedStream
-    sent: Directive | None = None
+    sent: ProcessDirective | None = None
 
 
 class Supervisor:

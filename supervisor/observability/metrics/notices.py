@@ -11,7 +11,7 @@ from supervisor.decide.grant import least_workers
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.domain.order import Directive, DirectiveKind
+from supervisor.domain.order import ProcessDirective, ProcessDirectiveKind
 from supervisor.observability.hooks import NodeLocations
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged, NoticedHosts, is_stopped
 from supervisor.observability.metrics.table import counter, histogram
@@ -72,18 +72,18 @@ class _MeasuredDecision:
     notice: ReclaimNotice | None
     hosts: frozenset[Host] = frozenset()
 
-    def covers(self, directive: Directive) -> bool:
+    def covers(self, directive: ProcessDirective) -> bool:
         """Whether the directive follows from this decision. A LEAVE may precede any decision about its host."""
         if directive.generation != self.generation:
             return False
-        return directive.kind is not DirectiveKind.LEAVE or directive.host in self.hosts
+        return directive.kind is not ProcessDirectiveKind.LEAVE or directive.host in self.hosts
 
 
 @dataclass(slots=True)
 class _MeasuredJob:
     last: _MeasuredDecision | None = None
-    measured: set[DirectiveKind] = field(default_factory=set)
-    unmatched: deque[tuple[Directive, float]] = field(default_factory=lambda: deque(maxlen=_MAX_UNMATCHED))
+    measured: set[ProcessDirectiveKind] = field(default_factory=set)
+    unmatched: deque[tuple[ProcessDirective, float]] = field(default_factory=lambda: deque(maxlen=_MAX_UNMATCHED))
 
 
 class Latencies:
@@ -108,11 +108,11 @@ class Latencies:
         self._to_directive = histogram(registry, "decision_to_directive_seconds")
         self._in_all = histogram(registry, "notice_to_directive_seconds")
 
-    def on_directives_sent(self, name: JobName, directives: Collection[Directive]) -> None:
+    def on_directives_sent(self, name: JobName, directives: Collection[ProcessDirective]) -> None:
         """See `supervisor.observability.hooks.MetricsHooks`."""
         now = self._now()
         for directive in directives:
-            if directive.kind is DirectiveKind.RUN:
+            if directive.kind is ProcessDirectiveKind.RUN:
                 continue
             job = self._jobs.setdefault(name, _MeasuredJob())
             if job.last is not None and job.last.covers(directive):
@@ -153,7 +153,7 @@ class Latencies:
         job.unmatched.clear()
 
     def _measure(
-        self, job: _MeasuredJob, last: _MeasuredDecision, name: JobName, kind: DirectiveKind, at: float
+        self, job: _MeasuredJob, last: _MeasuredDecision, name: JobName, kind: ProcessDirectiveKind, at: float
     ) -> None:
         """Measures once for each decision and kind: processes that connect later receive the directive again."""
         if kind in job.measured:

@@ -13,7 +13,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.metrics import LabelLimiter, MetricsServer, guarded, registry
 from supervisor.domain.ids import JobName, Source
-from supervisor.domain.order import Directive, Worker
+from supervisor.domain.order import ProcessDirective, Worker
 from supervisor.observability.hooks import OPERATIONS, Gpus, LiveState, NodeLocations, unknown_gpus, unknown_location
 from supervisor.observability.journal import ChangeListener
 from supervisor.observability.metrics.jobs import AgreementMetrics, JobMetrics, NamedJobs, StepsLost
@@ -143,7 +143,7 @@ class LeaderMetrics:
         return (self._named, self._notices, jobs, agreements, self._suspensions, self._latencies, self._steps)
 
     @guarded
-    def on_directives_sent(self, job: JobName, directives: Collection[Directive]) -> None:
+    def on_directives_sent(self, job: JobName, directives: Collection[ProcessDirective]) -> None:
         if self._latencies is not None:
             self._latencies.on_directives_sent(job, directives)
 

@@ -10,7 +10,7 @@ from supervisor.decide.urgency import deadline_of
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision, Phase, RequestKind, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.domain.order import DirectiveKind, Worker
+from supervisor.domain.order import ProcessDirectiveKind, Worker
 from tests.supervisor.decide.decide_world import POLICY, DecisionWorld
 
 LIVE = (Phase.RUNNING, Phase.SHRINKING, Phase.RESUMING)
@@ -257,15 +257,17 @@ def _directives_follow(after: SupervisedJob, facts: JobFacts) -> None:
         for rank in (0, 1):
             worker = Worker("process", after.id, after.observed.run, host, rank)
             told = JobDirectives.of(after, facts.notices, POLICY).directive(worker)
-            if told.kind is DirectiveKind.STOP:
+            if told.kind is ProcessDirectiveKind.STOP:
                 assert decision.phase in (Phase.STOPPING, Phase.SUSPENDED, Phase.TIMED_OUT)
                 assert rank == 0 or decision.stop is None or decision.stop.everyone
-            if told.kind is DirectiveKind.LEAVE:
+            if told.kind is ProcessDirectiveKind.LEAVE:
                 _leaves_with_its_host(facts.notices[host], decision, told.act_at)
             if _announced(facts, host) and not after.over:
-                assert told.kind in (DirectiveKind.LEAVE, DirectiveKind.STOP), "nobody goes down with its host unwarned"
+                assert told.kind in (ProcessDirectiveKind.LEAVE, ProcessDirectiveKind.STOP), (
+                    "nobody goes down with its host unwarned"
+                )
             if decision.phase is Phase.STOPPING and rank == 0:
-                assert told.kind is DirectiveKind.STOP
+                assert told.kind is ProcessDirectiveKind.STOP
 
 
 def _announced(facts: JobFacts, host: Host) -> bool:

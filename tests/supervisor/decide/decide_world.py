@@ -42,10 +42,10 @@ from supervisor.domain.job import (
 from supervisor.domain.notice import Announcement, NoticeState, ReclaimNotice, Report, Subject, SubjectKind
 from supervisor.domain.order import (
     Action,
-    DirectiveKind,
     EndJob,
     Order,
     OrderKind,
+    ProcessDirectiveKind,
     SetHostList,
     StartRun,
     SuspendRun,
@@ -476,5 +476,5 @@ class DecisionWorld:
         if not self.rank_zeros[name].connected or launcher.told is not None:
             return
         directive = JobDirectives.of(self.jobs[name], self.noticed(), POLICY).directive(self._rank_zero(name))
-        if directive.kind is DirectiveKind.STOP:
+        if directive.kind is ProcessDirectiveKind.STOP:
             launcher.told = (launcher.run, directive.generation)

@@ -14,7 +14,7 @@ from supervisor.domain.agreement import AnswerKind, Purpose
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, SupervisedJob
 from supervisor.domain.notice import NoticeClass
-from supervisor.domain.order import Directive, DirectiveKind, SetHostList, StopProcesses, Worker
+from supervisor.domain.order import ProcessDirective, ProcessDirectiveKind, SetHostList, StopProcesses, Worker
 from tests.supervisor.decide.agreement_builders import SIZE, answering, present, rank_states, stopping_for
 from tests.supervisor.decide.decide_builders import (
     POLICY,
@@ -53,7 +53,7 @@ def _committed(at: float = 0.2) -> SupervisedJob:
     return decide(job, stopping_for(answering(STATES, present(job), ACCEPTED, at=at)), at).job
 
 
-def _told(job: SupervisedJob, rank: int = 0, number: int = 1) -> Directive:
+def _told(job: SupervisedJob, rank: int = 0, number: int = 1) -> ProcessDirective:
     worker = Worker(f"p{rank}", job.id, 1, Host(f"n{number}"), rank)
     return JobDirectives.of(job, noticed(notice(4)), POLICY).directive(worker)
 
@@ -65,7 +65,7 @@ def test_the_ranks_are_polled_first() -> None:
     assert (job.job.decision.phase, job.job.decision.stop) == (Phase.RUNNING, None)
     assert (agreement.epoch, agreement.step, agreement.committed, agreement.run) == (1, None, False, 1)
     assert not any(isinstance(action, SetHostList) for action in job.plan.actions)
-    assert _told(job.job).kind is DirectiveKind.RUN
+    assert _told(job.job).kind is ProcessDirectiveKind.RUN
     assert _told(job.job).agreement == agreement
     assert job.job.decision.reason.endswith("(minimum 4): stopping. All ranks are to stop at one step.")
 
@@ -106,7 +106,7 @@ def test_the_step_is_committed_once_all_have_accepted() -> None:
     assert stop is not None
     assert (job.decision.phase, stop.generation, stop.run) == (Phase.STOPPING, job.decision.generation, 1)
     assert job.decision.reason.endswith(f"stopping. All ranks save after step {agreement.step}.")
-    assert {_told(job, rank).kind for rank in range(SIZE)} == {DirectiveKind.STOP}
+    assert {_told(job, rank).kind for rank in range(SIZE)} == {ProcessDirectiveKind.STOP}
     assert _told(job, 3).agreement == agreement
 
 
@@ -159,7 +159,7 @@ def test_the_time_out_names_who_did_not_answer_and_rank_zero_stops_alone() -> No
     assert job.decision.reason.endswith(
         "There is no agreed step, as rank 3 (flag not read for 31 s) did not answer: rank 0 saves alone."
     )
-    assert [_told(job, rank).kind for rank in (0, 1)] == [DirectiveKind.STOP, DirectiveKind.RUN]
+    assert [_told(job, rank).kind for rank in (0, 1)] == [ProcessDirectiveKind.STOP, ProcessDirectiveKind.RUN]
 
 
 def test_ranks_that_are_not_connected_are_named() -> None:
@@ -378,13 +378,13 @@ def test_a_commit_that_came_too_late_is_followed_by_another_attempt() -> None:
     facts = stopping_for(answering(STATES, present(job), PASSED, at=60.5, step=700), since=T0 + 60)
     polled = decide(job, facts, 60.5).job
     assert (polled.decision.phase, present(polled).epoch, present(polled).step) == (Phase.STOPPING, 2, None)
-    assert {_told(polled, rank).kind for rank in range(SIZE)} == {DirectiveKind.RUN}
+    assert {_told(polled, rank).kind for rank in range(SIZE)} == {ProcessDirectiveKind.RUN}
     states = answering(STATES, present(polled), DECLINED, at=60.6, step=701)
     proposed = decide(polled, stopping_for(states, since=T0 + 60), 60.6).job
     states = answering(STATES, present(proposed), ACCEPTED, at=60.7, step=701)
     again = decide(proposed, stopping_for(states, since=T0 + 60), 60.7).job
     assert present(again).committed
-    assert {_told(again, rank).kind for rank in range(SIZE)} == {DirectiveKind.STOP}
+    assert {_told(again, rank).kind for rank in range(SIZE)} == {ProcessDirectiveKind.STOP}
 
 
 def test_epochs_that_ranks_know_from_a_lost_store_are_not_used_again() -> None:
@@ -401,14 +401,14 @@ def test_ranks_that_save_together_are_asked_until_the_last_moment() -> None:
     job = decide(job, facts, 10).job
     assert (job.decision.phase, present(job).step) == (Phase.STOPPING, None)
     assert job.decision.reason.endswith("did not answer: asking again, as all ranks save together.")
-    assert {_told(job, rank).kind for rank in range(SIZE)} == {DirectiveKind.RUN}
+    assert {_told(job, rank).kind for rank in range(SIZE)} == {ProcessDirectiveKind.RUN}
     for at in (25, 100, 297.9):
         job = decide(job, facts, at).job
         assert (job.decision.phase, present(job).committed) == (Phase.STOPPING, False)
     last = decide(job, facts, 298).job
     assert last.decision.agreement is None
     assert last.decision.reason.endswith("Time is up: all ranks exit, and none can save.")
-    assert {_told(last, rank).kind for rank in range(SIZE)} == {DirectiveKind.STOP}
+    assert {_told(last, rank).kind for rank in range(SIZE)} == {ProcessDirectiveKind.STOP}
 
 
 def test_a_stop_that_was_decided_without_them_becomes_an_agreed_one() -> None:
@@ -461,19 +461,19 @@ def test_a_checkpoint_is_agreed_on_as_well() -> None:
     """Until the commit nobody is asked to save; then all are, at one step, and the run continues."""
     job = _asked()
     assert (present(job).purpose, present(job).step) == (Purpose.CHECKPOINT, None)
-    assert _told(job, number=1).kind is DirectiveKind.RUN
+    assert _told(job, number=1).kind is ProcessDirectiveKind.RUN
     saving = _saving()
     assert saving.decision.phase is Phase.RUNNING
     assert present(saving).committed
     directive = JobDirectives.of(saving, {}, POLICY).directive(Worker("p1", saving.id, 1, Host("n1"), 1))
-    assert (directive.kind, directive.agreement) == (DirectiveKind.CHECKPOINT, present(saving))
+    assert (directive.kind, directive.agreement) == (ProcessDirectiveKind.CHECKPOINT, present(saving))
 
 
 def test_a_checkpoint_without_an_agreement_is_asked_for_as_ever() -> None:
     job = decide(_asked(), replace(seeing(ahead=[HINT]), ranks=Ranks(STATES)), 10).job
     assert job.decision.agreement is None
     directive = JobDirectives.of(job, {}, POLICY).directive(Worker("p1", job.id, 1, Host("n1"), 1))
-    assert (directive.kind, directive.agreement) == (DirectiveKind.CHECKPOINT, None)
+    assert (directive.kind, directive.agreement) == (ProcessDirectiveKind.CHECKPOINT, None)
 
 
 def test_a_stop_waits_for_a_checkpoint_that_ranks_have_begun() -> None:

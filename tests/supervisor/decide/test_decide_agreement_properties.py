@@ -11,7 +11,7 @@ from supervisor.decide.ranks import Ranks, RankState
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
-from supervisor.domain.order import DirectiveKind, Worker
+from supervisor.domain.order import ProcessDirectiveKind, Worker
 from tests.supervisor.decide.agreement_builders import BOTH, SIZE, stopping_for
 from tests.supervisor.decide.decide_builders import POLICY, T0, noticed, running_job, spec
 from tests.testkit.properties import examples
@@ -102,9 +102,9 @@ class NegotiationScene:
         assert len({each.agreement for each in told}) == 1
         decision = self.job.decision
         if decision.phase is Phase.STOPPING and decision.agreed_stop is not None:
-            assert {each.kind for each in told} == {DirectiveKind.STOP}
+            assert {each.kind for each in told} == {ProcessDirectiveKind.STOP}
         elif decision.agreement is not None and not (decision.stop and decision.stop.everyone):
-            assert DirectiveKind.STOP not in {each.kind for each in told}
+            assert ProcessDirectiveKind.STOP not in {each.kind for each in told}
 
 
 EVENTS = st.one_of(

@@ -9,7 +9,7 @@ from supervisor.decide.explanation import prospects
 from supervisor.decide.plan import plan
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Capability, Phase, RequestKind, SupervisedJob, UserRequest
-from supervisor.domain.order import DirectiveKind, SuspendRun, Worker
+from supervisor.domain.order import ProcessDirectiveKind, SuspendRun, Worker
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,
@@ -61,7 +61,7 @@ def test_a_run_that_its_queue_has_ended_is_queued() -> None:
     job, planned = decide(lost, seeing())
     assert (job.decision.phase, job.decision.reason, planned.actions) == (Phase.QUEUED, HELD, ())
     rank_zero = Worker("p0", job.id, 1, Host("n1"), 0)
-    assert JobDirectives.of(job, {}, POLICY).directive(rank_zero).kind is DirectiveKind.STOP
+    assert JobDirectives.of(job, {}, POLICY).directive(rank_zero).kind is ProcessDirectiveKind.STOP
 
 
 def test_a_person_can_suspend_a_queued_job() -> None:

@@ -11,7 +11,7 @@ from supervisor.decide.directives import JobDirectives
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.domain.order import Directive, Worker
+from supervisor.domain.order import ProcessDirective, Worker
 from supervisor.fanout.lines import LineResponse
 from supervisor.fanout.processes import Processes
 from tests.supervisor.decide.decide_builders import POLICY, T0, noticed, running_job, spec
@@ -43,7 +43,7 @@ class JobStreams:
         self.notices: dict[Host, ReclaimNotice] = {}
         self.now = T0
         self.rank_zero_looks: list[JobName] = []
-        self.sent: list[Collection[Directive]] = []
+        self.sent: list[Collection[ProcessDirective]] = []
         self.processes = Processes(
             self._directives, lambda: self.now, Bulkhead(Clock()), self.rank_zero_looks.append, self._on_sent
         )
@@ -51,7 +51,7 @@ class JobStreams:
     def _directives(self, _name: JobName) -> JobDirectives:
         return JobDirectives.of(self.job, self.notices, POLICY)
 
-    def _on_sent(self, _name: JobName, directives: Collection[Directive]) -> None:
+    def _on_sent(self, _name: JobName, directives: Collection[ProcessDirective]) -> None:
         self.sent.append(list(directives))
 
     def worker(self, number: int, rank: int | None) -> Worker:

@@ -22,7 +22,7 @@ from servicekit.metrics import guarded
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
-from supervisor.domain.order import Directive
+from supervisor.domain.order import ProcessDirective
 from supervisor.observability.hooks import NoMetrics
 from supervisor.observability.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
@@ -251,7 +251,7 @@ class Failing(NoMetrics):
         raise RuntimeError("cannot count")
 
     @guarded
-    def on_directives_sent(self, _job: JobName, _directives: Collection[Directive]) -> None:
+    def on_directives_sent(self, _job: JobName, _directives: Collection[ProcessDirective]) -> None:
         raise RuntimeError("cannot count")
 
 

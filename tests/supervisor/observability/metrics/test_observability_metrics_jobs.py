@@ -10,7 +10,7 @@ from servicekit.metrics import registry
 from supervisor.domain.agreement import Agreement, Purpose, Round
 from supervisor.domain.ids import Host
 from supervisor.domain.job import AcknowledgementKind, Phase, Stop, SupervisedJob
-from supervisor.domain.order import Directive, DirectiveKind, Worker
+from supervisor.domain.order import ProcessDirective, ProcessDirectiveKind, Worker
 from supervisor.observability.journal import JobForgotten
 from supervisor.observability.metrics.jobs import AgreementMetrics, JobMetrics, NamedJobs, StepsLost
 from supervisor.observability.metrics.notices import Latencies, certain
@@ -233,8 +233,8 @@ def timed() -> tuple[Story, Latencies]:
     return story, latencies
 
 
-def directive(kind: DirectiveKind, generation: int, host: Host | None = None) -> Directive:
-    return Directive(kind=kind, run=1, generation=generation, reason="It must.", host=host)
+def directive(kind: ProcessDirectiveKind, generation: int, host: Host | None = None) -> ProcessDirective:
+    return ProcessDirective(kind=kind, run=1, generation=generation, reason="It must.", host=host)
 
 
 def test_a_group_is_timed_from_its_first_notice(timed: tuple[Story, Latencies]) -> None:
@@ -243,10 +243,10 @@ def test_a_group_is_timed_from_its_first_notice(timed: tuple[Story, Latencies]) 
     story.notices = noticed(notice(1), notice(2, seen=T0 + 0.5))
     story.decides(1.0)
     step = decide(story.job, seeing(story.notices), 1.3)
-    [on_directives_sent] = [directive(DirectiveKind.LEAVE, step.job.decision.excluded_at, Host("n2"))]
+    [on_directives_sent] = [directive(ProcessDirectiveKind.LEAVE, step.job.decision.excluded_at, Host("n2"))]
     story.at = 1.5
     latencies.on_directives_sent(
-        story.job.name, [on_directives_sent, directive(DirectiveKind.RUN, on_directives_sent.generation)]
+        story.job.name, [on_directives_sent, directive(ProcessDirectiveKind.RUN, on_directives_sent.generation)]
     )
     story.becomes(step.job, 1.4)
     assert story.measured("notice_to_decision_seconds", decision="shrink") == (1, 1.4)
@@ -264,7 +264,7 @@ def test_a_leave_that_nothing_was_decided_about_is_not_timed(timed: tuple[Story,
     story.decides(2.0)
     generation = story.job.decision.generation
     story.at = 500.0
-    latencies.on_directives_sent(story.job.name, [directive(DirectiveKind.LEAVE, generation, Host("n2"))])
+    latencies.on_directives_sent(story.job.name, [directive(ProcessDirectiveKind.LEAVE, generation, Host("n2"))])
     assert story.value("decision_to_directive_seconds_count", directive="LEAVE") is None
 
 
@@ -273,7 +273,9 @@ def test_a_stop_is_timed_from_the_notice_that_made_it_certain(timed: tuple[Story
     story.notices = noticed(*(notice(number, seen=T0 + number / 4) for number in (1, 2, 3, 4)))
     story.decides(1.01)
     assert story.job.decision.stop is not None
-    latencies.on_directives_sent(story.job.name, [directive(DirectiveKind.STOP, story.job.decision.stop.generation)])
+    latencies.on_directives_sent(
+        story.job.name, [directive(ProcessDirectiveKind.STOP, story.job.decision.stop.generation)]
+    )
     assert story.measured("notice_to_decision_seconds", decision="stop") == (1, 0.01)
     assert story.value("decision_to_directive_seconds_count", directive="STOP") == 1
 

@@ -11,7 +11,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
-from supervisor.domain.order import Directive, DirectiveKind
+from supervisor.domain.order import ProcessDirective, ProcessDirectiveKind
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState
 from supervisor.observability.hooks import NodeLocation
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
@@ -86,7 +86,7 @@ class Soak:
             for change in lives(number):
                 for listener in self.listeners:
                     listener.on_change(change)
-            stop = Directive(kind=DirectiveKind.STOP, run=1, generation=6, reason="", host=Host("n6"))
+            stop = ProcessDirective(kind=ProcessDirectiveKind.STOP, run=1, generation=6, reason="", host=Host("n6"))
             self.leader.on_directives_sent(JobName(f"job-{number - number % 100}"), [stop])
             self.leader.on_store_write("put_notice", 0.001, durable=True)
             if number % 100 == 99:
