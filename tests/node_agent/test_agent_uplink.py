@@ -263,10 +263,11 @@ async def test_a_supervisor_that_is_away_is_found_when_it_is_back(
     """Connecting goes on for ever, and the token is read again each time."""
     agent.start()
     await until(lambda: agent.uplink.welcomed)
+    assert fake.streams[-1].authorization == "Bearer secret"
+    (tmp_path / "token").write_text("another")  # Before the agent calls again, which it may do at once.
     await fake.stop()
     await until(lambda: agent.uplink.fault.reason)
     assert not agent.uplink.welcomed
-    (tmp_path / "token").write_text("another")
     agent.outbox.put(agent.report())
     await fake.start()
     await until(lambda: agent.uplink.welcomed)
