@@ -11,7 +11,14 @@ from typing import Any, Protocol
 
 from kubeai.elastic import gates
 from kubeai.elastic.agreement import RankPosition
-from kubeai.elastic.messages import AgreementReply, ProcessReport, ProcessReportKind, StepPurpose, parse_line
+from kubeai.elastic.messages import (
+    AgreementReply,
+    ProcessHello,
+    ProcessReport,
+    ProcessReportKind,
+    StepPurpose,
+    parse_line,
+)
 from kubeai.elastic.monitor import Monitor
 from kubeai.elastic.reporter import StepTimer
 
@@ -182,7 +189,8 @@ class SimulatedRank:
         """Opens a stream, again and again."""
         if self.is_dead or self._is_frozen(self.connect):
             return
-        hello = self.monitor.hello()
+        monitor = self.monitor
+        hello = ProcessHello(monitor.member, monitor.step, monitor.agreements.held.newest())
 
         def opened() -> None:
             self._attempts = 0
@@ -242,7 +250,7 @@ class SimulatedRank:
         position = self.monitor.next_reply()
         assert position is not None
         while self.monitor.saves:
-            self._clock.saved(self.monitor.saves.popleft())
+            self._clock.saves.append(self.monitor.saves.popleft())
         pace = self._clock.sample(self._cells["_step"], self._now)
         generation = self.monitor.state.directive.generation
         reply = AgreementReply(position, self._cells["_step"], pace)

@@ -50,7 +50,7 @@ def test_the_time_since_the_step_last_changed() -> None:
 def test_the_slowest_recent_checkpoint_counts() -> None:
     clock = StepTimer()
     for seconds in (9.0, *[2.0] * 19):
-        clock.saved(seconds)
+        clock.saves.append(seconds)
     assert clock.sample(0, 0.0).checkpoint_seconds == 9
-    clock.saved(3.0)
+    clock.saves.append(3.0)
     assert clock.sample(0, 0.0).checkpoint_seconds == 3

@@ -11,5 +11,5 @@ def test_a_confirmed_report_forgets_the_absence_before_it() -> None:
     for _ in range(50):
         for _ in range(10):
             assert retry.after(away) <= 1.0
-        retry.delivered()
+        retry.was_reached()
         assert retry.after(away) <= 0.1

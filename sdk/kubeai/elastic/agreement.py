@@ -72,10 +72,6 @@ class HeldPositions:
         ]
         return max(bound, key=lambda position: position.agreement.epoch, default=None)
 
-    def concerns(self, agreement: StepAgreement | None) -> bool:
-        """Return whether an agreement is the present one or newer, so that `receive` looks at it."""
-        return agreement is not None and agreement.epoch >= self.epoch
-
     def receive(self, agreement: StepAgreement | None, step: int | None) -> HeldPositions:
         """Return what the rank holds after a line with this agreement. The line is the whole present state.
 
@@ -132,19 +128,19 @@ def _answered(known: RankPosition | None, agreement: StepAgreement, step: int | 
     return RankPosition(agreement, RankAnswer.ACCEPTED if step < agreement.step else RankAnswer.DECLINED)
 
 
+@dataclass(eq=False)
 class Participant:
     """Keeps the positions of this rank and collects the answers that it still has to give.
 
     Not thread-safe: the monitor calls everything here with its lock held, and places the gates again afterwards.
     """
 
-    def __init__(self) -> None:
-        self.held = HeldPositions()
-        self.directives: dict[StepPurpose, Directive] = {}
-        self._purposes: set[StepPurpose] = set()
-        self._newest: StepAgreement | None = None
-        self.unsent: dict[StepPurpose, RankPosition] = {}  # the most recent answer last
-        self.sent: dict[StepPurpose, RankPosition] = {}
+    held: HeldPositions = field(default_factory=HeldPositions)
+    directives: dict[StepPurpose, Directive] = field(default_factory=dict)
+    unsent: dict[StepPurpose, RankPosition] = field(default_factory=dict)  # the most recent answer last
+    sent: dict[StepPurpose, RankPosition] = field(default_factory=dict)
+    _purposes: set[StepPurpose] = field(default_factory=set)
+    _newest: StepAgreement | None = None
 
     def is_awaited(self) -> bool:
         """Return whether the supervisor waits until this rank reads its step or reaches a gate."""
@@ -156,7 +152,9 @@ class Participant:
     def awaits_step(self, line: DirectiveLine) -> bool:
         """Return whether the directive of a line that was received takes effect at an agreed step, or has done so."""
         agreement = line.agreement
-        if agreement is None or not line.is_agreed or agreement.purpose not in self._purposes:
+        if agreement is None or not agreement.committed or agreement.purpose not in self._purposes:
+            return False
+        if DIRECTIVE_OF.get(agreement.purpose) is not line.directive.kind:
             return False
         position, agreed = self.held.positions.get(agreement.purpose), self.directives.get(agreement.purpose)
         # A line may carry a checkpoint that was saved beside a later request, which was not agreed.
@@ -173,7 +171,7 @@ class Participant:
     def receive(self, line: DirectiveLine) -> None:
         """Apply the agreement of a line, or that there is none."""
         new = self._newest = line.agreement
-        if new is not None and self.held.concerns(new):
+        if new is not None and new.epoch >= self.held.epoch:
             known = self.held.positions.get(new.purpose)
             if known is None or not (known.is_settled and known.agreement.epoch == new.epoch):
                 kind = DIRECTIVE_OF.get(new.purpose, line.directive.kind)
@@ -182,7 +180,7 @@ class Participant:
 
     def _apply(self, new: StepAgreement | None) -> None:
         step = None
-        if new is not None and new.purpose in self._purposes and self.held.concerns(new):
+        if new is not None and new.purpose in self._purposes and new.epoch >= self.held.epoch:
             if new.step is not None:
                 gates.lower(new.purpose, new.step)  # before the step is read, see above
             step = gates.finished_steps()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 import time
 from typing import TYPE_CHECKING
 
 from .gates import should_checkpoint, should_stop
-from .messages import Directive, DirectiveKind, Notice
+from .messages import Directive, DirectiveKind, Notice, described
 from .monitor import check_alive
 from .session import ProcessSession
 
@@ -79,22 +80,22 @@ def notice() -> Notice | None:
     A notice is available before the supervisor has decided anything. It may be withdrawn, and it does not say what to
     do.
     """
-    return _session.state.notice_at(time.monotonic())
+    return _session.monitor.state.notice_at(time.monotonic())
 
 
 def seconds_left() -> float | None:
     """Return the seconds until the first noticed host is gone, at least 0; None if that is unknown."""
-    return _session.state.seconds_left(time.monotonic())
+    return _session.monitor.state.seconds_left(time.monotonic())
 
 
 def directive() -> Directive:
     """Return the directive that is in effect; RUN with generation 0 until the supervisor has sent one."""
-    return _session.state.directive
+    return _session.monitor.state.directive
 
 
 def stop_is_agreed() -> bool:
     """Return whether this process stops at a step at which all ranks stop, so that they can save together."""
-    state = _session.state
+    state = _session.monitor.state
     return state.is_agreed and state.directive.is_final
 
 
@@ -110,7 +111,19 @@ def checkpoint_saved(step: int | None = None, *, seconds: float | None = None) -
         step: The number of finished steps in the checkpoint. None: those of the present state.
         seconds: How long it took. By default, the time since it was requested.
     """
-    _session.checkpoint_saved(step, seconds)
+    try:
+        duration = None if seconds is None else float(seconds)
+    except (TypeError, ValueError):
+        duration = None
+    if duration is not None and not (math.isfinite(duration) and duration >= 0):
+        duration = None
+    if _session.is_child or _session.monitor.checkpoint_saved(_whole(step), duration):
+        return
+    _session.stderr.once(
+        "another step",
+        f"the checkpoint of step {step} is not the one that is asked for: the job waits for that of the step at which "
+        "this process stops",
+    )
 
 
 def checkpoint_failed(error: object, step: int | None = None) -> None:
@@ -123,7 +136,8 @@ def checkpoint_failed(error: object, step: int | None = None) -> None:
         error: Why, an exception or a text.
         step: The number of finished steps in the checkpoint. None: those of the present state.
     """
-    _session.checkpoint_failed(error, step)
+    if not _session.is_child:
+        _session.monitor.checkpoint_failed(_whole(step), described(error))
 
 
 def may_save_again() -> bool:
@@ -146,7 +160,8 @@ def resumed(step: int) -> None:
     """
     if operator.index(step) < 0:
         raise ValueError(f"step is {step}: no number of finished steps")
-    _session.resumed(step)
+    if not _session.is_child:
+        _session.monitor.resumed(operator.index(step))
 
 
 def exit_for_resume() -> NoReturn:
@@ -163,7 +178,15 @@ def on_notice(callback: Callable[[Notice], object]) -> None:
     The callback runs in a thread of the library. It should return quickly, because later callbacks and checkpoint
     reports wait for it. An exception that it raises is printed as one line on stderr.
     """
-    _session.callbacks.add(callback)
+    _session.callbacks.append((callback, set()))
+
+
+def _whole(step: int | None) -> int | None:
+    """Convert a step to int, also from numpy; None if it is no integer."""
+    try:
+        return None if step is None else operator.index(step)
+    except TypeError:
+        return None
 
 
 def _function(name: str, given: _Given) -> Callable[[], int | None] | None:

@@ -120,15 +120,6 @@ class DirectiveLine:
     release: bool
     agreement: StepAgreement | None = None
 
-    @property
-    def is_agreed(self) -> bool:
-        """Whether the directive is the one of a committed agreement."""
-        return (
-            self.agreement is not None
-            and self.agreement.committed
-            and DIRECTIVE_OF.get(self.agreement.purpose) is self.directive.kind
-        )
-
 
 def parse_line(message: Mapping[str, Any]) -> DirectiveLine:
     """Validate a message of type `directive`. Unknown fields are ignored. Raises MalformedDirective."""

@@ -210,12 +210,6 @@ class Monitor:
         """Whether the supervisor waits until the script calls `should_stop` or `should_checkpoint` with a step."""
         return not self._is_ending and (self.state.directive.is_final or self.agreements.is_awaited())
 
-    @property
-    def awaits_stop(self) -> bool:
-        """Whether a STOP for this process may be on its way: SIGTERM may come before it, as at a preemption."""
-        decided = self._received.directive.is_final or self.is_released
-        return self._is_terminated and self._has_stream and self.member.rank == 0 and not decided
-
     # What arrives.
 
     def receive(self, line: DirectiveLine) -> None:
@@ -440,8 +434,19 @@ class Monitor:
                 self._holds = None
                 self._wake()
 
-    def answer_stop(self) -> None:
-        """Report the checkpoint of after SIGTERM as the answer to a STOP that came after it."""
+    def await_stop(self, seconds: float) -> None:
+        """Wait while a STOP for this process may be on its way: SIGTERM may come before it, as at a preemption.
+
+        Report the checkpoint of after SIGTERM as the answer to a STOP that has come.
+        """
+
+        def may_come() -> bool:
+            decided = self._received.directive.is_final or self.is_released
+            return self._is_terminated and self._has_stream and self.member.rank == 0 and not decided
+
+        if not may_come():
+            return
+        self.wait_for(lambda: not may_come(), seconds)
         with self._changed:
             directive, saved = self._received.directive, self._saved_at_signal
             if directive.kind is DirectiveKind.STOP and saved is not None and saved.generation != directive.generation:
@@ -471,10 +476,6 @@ class Monitor:
         return outcome is not None and directive.is_final and outcome.generation == directive.generation
 
     # What is reported.
-
-    def hello(self) -> ProcessHello:
-        """Return the hello of a new stream."""
-        return ProcessHello(self.member, self.step, self.agreements.held.newest())
 
     def left(self) -> ProcessReport:
         """Return the report that this process exits."""
@@ -552,7 +553,7 @@ class StreamListener:
         while not self._is_closed:
             try:
                 self._hold_stream()
-                pause = self._retry.pause()
+                pause = self._retry.backoff.next()
             except (CallRefused, Unreachable) as error:
                 pause = self._retry.after(error, time.monotonic() - self._heard_at)
             except RunIsOver:
@@ -567,7 +568,7 @@ class StreamListener:
             self._stream.close()
 
     def _hold_stream(self) -> None:
-        hello = self._monitor.hello()
+        hello = ProcessHello(self._monitor.member, self._monitor.step, self._monitor.agreements.held.newest())
         with self._uplink.open(hello) as stream:
             self._stream = stream
             opened_at = time.monotonic()
@@ -588,7 +589,8 @@ class StreamListener:
         except MalformedDirective as error:
             self._stderr.once("line", f"ignoring a malformed directive: {error}")
             return
-        self._uplink.learn_run(line.directive.run)
+        if self._uplink.learned_run is None:
+            self._uplink.learned_run = line.directive.run
         self._monitor.receive(line)
         # A launcher must not take a later failure for the stop of a job that goes on in another round.
         goes_on = line.agreement is not None and line.agreement.purpose is StepPurpose.RENDEZVOUS

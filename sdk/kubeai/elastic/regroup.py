@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from . import api
 from .gates import should_regroup
+from .messages import StepPurpose
 
 __all__ = ["report_holding", "should_regroup"]
 
@@ -24,4 +25,6 @@ def report_holding() -> None:
     A checkpoint that was reported before is delivered first. Without a `should_regroup` that was True for the present
     agreement, the call has no effect.
     """
-    api._session.hold_for_regroup()  # noqa: SLF001 - the one session of the process
+    session = api._session  # noqa: SLF001 - the one session of the process
+    if not session.is_child:
+        session.monitor.hold(StepPurpose.REGROUP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from . import gates
@@ -13,7 +14,7 @@ from .uplink import CallRetry, ProcessUplink, RunIsOver, is_unknown
 from .wire import CallRefused, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .messages import Notice
     from .monitor import Monitor
@@ -41,7 +42,7 @@ class Reporter:
         monitor: Monitor,
         uplink: ProcessUplink,
         ranks: tuple[NumberWatch, NumberWatch],
-        callbacks: NoticeCallbacks,
+        callbacks: Sequence[tuple[Callable[[Notice], object], set[str]]],
         stderr: StderrLog,
     ) -> None:
         self._monitor = monitor
@@ -61,8 +62,8 @@ class Reporter:
             self._monitor.set_rank(rank, self._world_size.poll())
             self._watch_rank(rank, time.monotonic())
             while self._monitor.notices:
-                self._callbacks.notify(self._monitor.notices.popleft())
-            self._callbacks.notify(self._monitor.state.notice_at(time.monotonic()))
+                self._notify(self._monitor.notices.popleft())
+            self._notify(self._monitor.state.notice_at(time.monotonic()))
             self._deliver()
             waiting = self._not_before - time.monotonic()
             version = self._monitor.wait_beyond(version, waiting if 0 < waiting < _POLL_SECONDS else _POLL_SECONDS)
@@ -75,6 +76,18 @@ class Reporter:
             self._unknown_since = now
         elif now >= self._unknown_since + _UNKNOWN_SECONDS:
             self._stderr.once("rank", _UNKNOWN)
+
+    def _notify(self, notice: Notice | None) -> None:
+        """Call each callback once per notice. A notice that was withdrawn and returns is reported again."""
+        for callback, notified in list(self._callbacks):
+            if notice is None:
+                notified.clear()
+            elif notice.id not in notified:
+                notified.add(notice.id)
+                try:
+                    callback(notice)
+                except Exception as error:  # noqa: BLE001 - user code may raise anything, and training must continue
+                    self._stderr.once("callback", f"a notice callback failed: {error!r}")
 
     def _deliver(self) -> None:
         report = self._monitor.next_report()
@@ -89,33 +102,9 @@ class Reporter:
                 else:
                     self._not_before = time.monotonic() + self._retry.after(error)
             else:
-                self._retry.delivered()
+                self._retry.was_reached()
                 self._monitor.confirm(report)
             report = self._monitor.next_report()
-
-
-class NoticeCallbacks:
-    """Calls each callback once per notice. A notice that was withdrawn and returns is reported again."""
-
-    def __init__(self, stderr: StderrLog) -> None:
-        self._stderr = stderr
-        self._callbacks: list[tuple[Callable[[Notice], object], set[str]]] = []
-
-    def add(self, callback: Callable[[Notice], object]) -> None:
-        """Add a callback. It is called with the present notice first."""
-        self._callbacks.append((callback, set()))
-
-    def notify(self, notice: Notice | None) -> None:
-        """Call the callbacks that have not seen this notice."""
-        for callback, notified in list(self._callbacks):
-            if notice is None:
-                notified.clear()
-            elif notice.id not in notified:
-                notified.add(notice.id)
-                try:
-                    callback(notice)
-                except Exception as error:  # noqa: BLE001 - user code may raise anything, and training must continue
-                    self._stderr.once("callback", f"a notice callback failed: {error!r}")
 
 
 class AgreementReplies:
@@ -150,7 +139,7 @@ class AgreementReplies:
 
     def _sample(self, now: float) -> TrainingPace:
         while self._monitor.saves:
-            self._timer.saved(self._monitor.saves.popleft())
+            self._timer.saves.append(self._monitor.saves.popleft())
         pace = self._timer.sample(gates.finished_steps(), now)
         self._monitor.learn_step_seconds(pace.step_seconds)
         return pace
@@ -184,23 +173,24 @@ class AgreementReplies:
                 else:
                     self._not_before = time.monotonic() + self._retry.after(error)
             else:
-                self._retry.delivered()
+                self._retry.was_reached()
                 monitor.confirm_reply(position)
             position = monitor.next_reply()
 
 
+@dataclass(eq=False)
 class StepTimer:
     """Measures how long steps and checkpoints take, and how long the step has not changed, from samples of the step.
 
-    Times are seconds of one monotonic clock, which the caller passes in.
+    Times are seconds of one monotonic clock, which the caller passes in. The caller also appends to `saves` how long
+    each checkpoint took.
     """
 
-    def __init__(self) -> None:
-        self._step: int | None = None
-        self._changed_at = 0.0
-        self._window: tuple[int, float] | None = None  # where the present window began
-        self._step_seconds: deque[float] = deque(maxlen=_WINDOWS)
-        self._saves: deque[float] = deque(maxlen=_SAVES)
+    saves: deque[float] = field(default_factory=lambda: deque(maxlen=_SAVES))
+    _step: int | None = None
+    _changed_at: float = 0.0
+    _window: tuple[int, float] | None = None  # where the present window began
+    _step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOWS))
 
     def sample(self, step: int | None, now: float) -> TrainingPace:
         """Record that `step` steps are finished, and return the present pace.
@@ -217,10 +207,6 @@ class StepTimer:
                 self._window = (step, now)
         return TrainingPace(
             step_seconds=min(self._step_seconds, default=None),
-            checkpoint_seconds=max(self._saves, default=None),
+            checkpoint_seconds=max(self.saves, default=None),
             unread_seconds=None if self._step is None else now - self._changed_at,
         )
-
-    def saved(self, seconds: float) -> None:
-        """Record how long a checkpoint took."""
-        self._saves.append(seconds)

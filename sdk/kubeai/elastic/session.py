@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import functools
 import math
-import operator
 import os
 import signal
 import sys
@@ -23,7 +22,7 @@ from . import elastic_agent, gates, identity, monitor, threads, wire
 from .agreement import AgreedStep, StoreArbiter
 from .messages import DirectiveKind, StepPurpose, described
 from .ranks import RANK, WORLD_SIZE, NumberWatch
-from .reporter import AgreementReplies, NoticeCallbacks, Reporter
+from .reporter import AgreementReplies, Reporter
 from .threads import StderrLog
 from .uplink import CallRetry, ProcessUplink, RunIsOver, host_name, is_unknown
 from .wire import CallRefused, Unreachable
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
-    from .monitor import Monitor, ReceivedState
+    from .messages import Notice
+    from .monitor import Monitor
 
 _HOLD_SECONDS = 20.0
 # Nobody waits for a worker that leaves alone; this is enough for one more attempt at the slowest pace.
@@ -43,26 +43,28 @@ _POST_SECONDS = 2.0  # a post in the training thread must not take much longer t
 
 
 class ProcessSession:
-    """Does nothing until it is started. Forked children can only read it."""
+    """Does nothing until it is started. Forked children can only read it.
+
+    Attributes:
+        monitor: What is received and reported. In a forked child, it keeps the state at the fork.
+        callbacks: The functions that `on_notice` was given, each with the ids of the notices that it has seen.
+        stderr: Where the library writes to.
+        is_child: Whether this process was forked from the one that the session was started in.
+    """
 
     def __init__(self) -> None:
-        self._stderr = StderrLog()
+        self.stderr = StderrLog()
         self.monitor = monitor.Monitor()
-        self._stderr.sender = self._sender
-        self._rank = NumberWatch(RANK, sys.modules, os.environ, self._stderr)
-        self._world_size = NumberWatch(WORLD_SIZE, sys.modules, os.environ, self._stderr)
-        self.callbacks = NoticeCallbacks(self._stderr)
-        self._sigterm = SigtermHandler(self.monitor.terminate, self._stderr)
+        self.callbacks: list[tuple[Callable[[Notice], object], set[str]]] = []
+        self.is_child = False
+        self.stderr.sender = self._sender
+        self._rank = NumberWatch(RANK, sys.modules, os.environ, self.stderr)
+        self._world_size = NumberWatch(WORLD_SIZE, sys.modules, os.environ, self.stderr)
+        self._sigterm = SigtermHandler(self.monitor.terminate, self.stderr)
         self._starting = threading.Lock()
         self._is_started = False
-        self._is_child = False
         agreed = AgreedStep(self.monitor, StoreArbiter(sys.modules))
-        gates.connect(agreed.arrive, lambda: self.state.wants_checkpoint)
-
-    @property
-    def state(self) -> ReceivedState:
-        """The received state; in a forked child, the state at the fork."""
-        return self.monitor.state
+        gates.connect(agreed.arrive, lambda: self.monitor.state.wants_checkpoint)
 
     def start(
         self,
@@ -73,7 +75,7 @@ class ProcessSession:
         collective: bool,
     ) -> None:
         """Start listening on the first call. The arguments are applied on each call."""
-        if self._is_child:
+        if self.is_child:
             return
         if rank is not None:
             self._rank.callable = rank
@@ -89,37 +91,6 @@ class ProcessSession:
         if sigterm:
             self._sigterm.watch()
 
-    def checkpoint_saved(self, step: int | None, seconds: float | None) -> None:
-        """Record a checkpoint, to be reported."""
-        try:
-            duration = None if seconds is None else float(seconds)
-        except (TypeError, ValueError):
-            duration = None
-        if duration is not None and not (math.isfinite(duration) and duration >= 0):
-            duration = None
-        if self._is_child or self.monitor.checkpoint_saved(_whole(step), duration):
-            return
-        self._stderr.once(
-            "another step",
-            f"the checkpoint of step {step} is not the one that is asked for: the job waits for that of the step at "
-            "which this process stops",
-        )
-
-    def checkpoint_failed(self, error: object, step: int | None) -> None:
-        """Record that a checkpoint could not be saved, to be reported."""
-        if not self._is_child:
-            self.monitor.checkpoint_failed(_whole(step), described(error))
-
-    def resumed(self, step: int) -> None:
-        """Record the step that this run starts from, to be reported."""
-        if not self._is_child:
-            self.monitor.resumed(operator.index(step))
-
-    def hold_for_regroup(self) -> None:
-        """Answer that this process waits for the next round."""
-        if not self._is_child:
-            self.monitor.hold(StepPurpose.REGROUP)
-
     def _sender(self) -> str:
         rank = self.monitor.member.rank
         return f"rank {'unknown' if rank is None else rank}, {host_name()}, pid {os.getpid()}"
@@ -128,49 +99,41 @@ class ProcessSession:
         try:
             monitor.share_flag()
             home = identity.directory()
-            uplink = ProcessUplink(home, self._stderr)
+            uplink = ProcessUplink(home, self.stderr)
             annotations = identity.AnnotationWatch(home, self.monitor)
-            listener = monitor.StreamListener(self.monitor, uplink, self._stderr)
+            listener = monitor.StreamListener(self.monitor, uplink, self.stderr)
             os.register_at_fork(after_in_child=self._abandon)
             tasks: dict[str, Callable[[], object]] = {
                 "time": functools.partial(self.monitor.run_timer, annotations.poll),
                 "report": Reporter(
-                    self.monitor, uplink, (self._rank, self._world_size), self.callbacks, self._stderr
+                    self.monitor, uplink, (self._rank, self._world_size), self.callbacks, self.stderr
                 ).run,
-                "answer": AgreementReplies(self.monitor, uplink, self._stderr).run,
+                "answer": AgreementReplies(self.monitor, uplink, self.stderr).run,
                 "listen": listener.run,
             }
             for name, task in tasks.items():
-                threads.start(f"kubeai-{name}", task, self._stderr)
+                threads.start(f"kubeai-{name}", task, self.stderr)
             atexit.register(self._end, uplink, listener)
             if elastic_agent.has_round():
                 elastic_agent.watch_failures()
-                elastic_agent.watch_main_thread(self._stderr)
+                elastic_agent.watch_main_thread(self.stderr)
         except Exception as error:  # noqa: BLE001 - without memory or threads training still continues
-            self._stderr.once("absent", f"cannot listen for reclaims: {error!r}. Training continues without warnings")
+            self.stderr.once("absent", f"cannot listen for reclaims: {error!r}. Training continues without warnings")
 
     def _abandon(self) -> None:
-        self._is_child = True
+        self.is_child = True
         gates.abandon_in_child(monitor.check_alive)
         with contextlib.suppress(OSError):
             wire.abandon_in_child()
 
     def _end(self, uplink: ProcessUplink, listener: monitor.StreamListener) -> None:
-        if self._is_child:
+        if self.is_child:
             return
         self._sigterm.restore()  # with the previous handler, a SIGTERM ends the wait below at once
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C skips the wait
-            report_exit(self.monitor, uplink, self._stderr, hold_seconds(os.environ))
+            report_exit(self.monitor, uplink, self.stderr, hold_seconds(os.environ))
         listener.close()
-        uplink.close()
-
-
-def _whole(step: int | None) -> int | None:
-    """Convert a step to int, also from numpy; None if it is no integer."""
-    try:
-        return None if step is None else operator.index(step)
-    except TypeError:
-        return None
+        uplink.shared.close()
 
 
 class SigtermHandler:
@@ -264,9 +227,7 @@ def report_exit(monitor: Monitor, uplink: ProcessUplink, stderr: StderrLog, hold
         elastic_agent.obey_sigterm()
         monitor.wait_for(lambda: monitor.is_released, elastic_agent.FAILURE_SECONDS)
         return
-    if monitor.awaits_stop:
-        monitor.wait_for(lambda: not monitor.awaits_stop, min(hold, _STOP_SECONDS))
-        monitor.answer_stop()
+    monitor.await_stop(min(hold, _STOP_SECONDS))
     directive = monitor.state.directive
     if not directive.is_final:
         return
@@ -307,16 +268,12 @@ def _report_left(monitor: Monitor, uplink: ProcessUplink, stderr: StderrLog, dea
 
 def _post_left(monitor: Monitor, uplink: ProcessUplink, deadline: float) -> None:
     """Report a save that the reporter has not reported yet, as it would come too late after `left`, and then `left`."""
-
-    def timeout() -> float:
-        return min(_POST_SECONDS, max(0.001, deadline - time.monotonic()))
-
     outcome = monitor.outcome
     if outcome is not None:
         try:
-            uplink.report(outcome, timeout=timeout())
+            uplink.report(outcome, timeout=min(_POST_SECONDS, max(0.001, deadline - time.monotonic())))
         except CallRefused as error:
             if not is_unknown(error):
                 raise
         monitor.confirm(outcome)
-    uplink.report(monitor.left(), timeout=timeout())
+    uplink.report(monitor.left(), timeout=min(_POST_SECONDS, max(0.001, deadline - time.monotonic())))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import http
+import math
 import os
 import socket
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from . import identity, wire
@@ -35,26 +37,31 @@ class NoIdentity(Unreachable):
 
 
 class ProcessUplink:
-    """Calls the supervisor for one process of one run. The identity is read again for each call."""
+    """Calls the supervisor for one process of one run. The identity is read again for each call.
+
+    Attributes:
+        learned_run: The run that the supervisor has assigned. It is sent back if the identity directory names none.
+        shared: This process's part in the relay.
+    """
 
     def __init__(self, directory: Path, stderr: StderrLog) -> None:
         self._directory = directory
         self._process = os.urandom(16).hex()
         self._own_run: tuple[str | None, int | None] | None = None
-        self._learned_run: int | None = None
         self._hellos = 0
-        self._share = SharedStream(self._relay_address, stderr)
+        self.learned_run: int | None = None
+        self.shared = SharedStream(self._relay_address, stderr)
 
     def open(self, hello: ProcessHello) -> wire.WireStream:
         """Open the stream. Raises RunIsOver, CallRefused or Unreachable."""
         own = self._identity()
         body = {"process": self._process, "host": host_name(), **hello.fields(), "pid": os.getpid(), "sdk": __version__}
         if own.run is None:
-            body["run"] = self._learned_run
+            body["run"] = self.learned_run
         # Each hello has a number: a relay that was given up may still pass an earlier one on.
         with _translated():
             self._hellos += 1
-            shared = self._share.open(own, _STREAM, {**body, "attempt": self._hellos})
+            shared = self.shared.open(own, _STREAM, {**body, "attempt": self._hellos})
             if shared is not None:
                 return shared
             self._hellos += 1
@@ -65,20 +72,11 @@ class ProcessUplink:
     def report(self, report: ProcessReport, timeout: float = 5.0) -> None:
         """Post a report and return when it is confirmed. Raises as `open` does."""
         own = self._identity()
-        run = self._learned_run if own.run is None else own.run
+        run = self.learned_run if own.run is None else own.run
         body = {"process": self._process, "host": host_name(), **report.fields(), "run": run}
         with _translated():
-            if not self._share.post(_REPORT, body, timeout):
+            if not self.shared.post(_REPORT, body, timeout):
                 wire.post(CallAddress(own.address, own.token, own.ca), _REPORT, body, timeout)
-
-    def close(self) -> None:
-        """Stop relaying for other processes. Callable from another thread."""
-        self._share.close()
-
-    def learn_run(self, run: int) -> None:
-        """Remember the run that the supervisor assigned. It is sent back if the identity directory names none."""
-        if self._learned_run is None:
-            self._learned_run = run
 
     def note_stop(self, directive: Directive) -> None:
         """Record a STOP in the identity directory, if that is writable.
@@ -108,39 +106,33 @@ class ProcessUplink:
         return own
 
 
+@dataclass(eq=False)
 class CallRetry:
     """Decides how long to wait after a failed call, and whether to print a message."""
 
-    def __init__(self, stderr: StderrLog) -> None:
-        self._stderr = stderr
-        self._backoff = wire.WireBackoff(maximum=_SLOWEST_SECONDS)
-        self._was_reached = False
+    stderr: StderrLog
+    backoff: wire.WireBackoff = field(default_factory=lambda: wire.WireBackoff(maximum=_SLOWEST_SECONDS))
+    _was_reached: bool = False
 
-    def was_reached(self, seconds: float) -> None:
-        """Record that a stream was open for `seconds`. A short one does not reset the back-off."""
+    def was_reached(self, seconds: float = math.inf) -> None:
+        """Record that a report was confirmed, or that a stream was open for `seconds`.
+
+        A stream that was open shortly does not reset the back-off.
+        """
         self._was_reached = True
         if seconds >= _SLOWEST_SECONDS:
-            self._backoff.reset()
-
-    def delivered(self) -> None:
-        """Record that a report was confirmed."""
-        self._was_reached = True
-        self._backoff.reset()
+            self.backoff.reset()
 
     def after(self, error: CallRefused | Unreachable, absent_seconds: float = 0.0) -> float:
         """Return the seconds to wait after an error. `absent_seconds` is how long the supervisor has been away."""
         if isinstance(error, CallRefused):
             may_pass = error.status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.NOT_FOUND) or error.status >= 500  # noqa: PLR2004
             if not may_pass:
-                self._stderr.once(f"refused {error.code}", f"the supervisor refuses this process: {error}")
+                self.stderr.once(f"refused {error.code}", f"the supervisor refuses this process: {error}")
                 return _SLOWEST_SECONDS
         if not self._was_reached or absent_seconds > _QUIET_SECONDS:
-            self._stderr.once("absent", f"no supervisor: {error}. Training continues without warnings of reclaims")
-        return self.pause()
-
-    def pause(self) -> float:
-        """Return the seconds to wait after a stream that ended cleanly."""
-        return self._backoff.next()
+            self.stderr.once("absent", f"no supervisor: {error}. Training continues without warnings of reclaims")
+        return self.backoff.next()
 
 
 def is_unknown(error: CallRefused | Unreachable) -> bool:
