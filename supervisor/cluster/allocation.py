@@ -29,9 +29,9 @@ class FreeCapacity:
         self._view = view
         self._free_capacity: dict[str, NodeCapacity] = {}
         self._open: set[str] = set()
-        self._stale = {node.name for node in view.nodes.values()}
-        view.pods_changed.add(self._pod_changed)
-        view.nodes_changed.add(self._node_changed)
+        self._stale = {node.metadata.name for node in view.nodes.values()}
+        view.pods_changed.append(self._changed)
+        view.nodes_changed.append(self._changed)
 
     def nodes(self, noticed: Collection[Host], avoided: Collection[Host] = ()) -> NodesByNotice:
         """Returns the ready nodes that are neither cordoned nor removed: those without a notice, and those with one.
@@ -61,11 +61,13 @@ class FreeCapacity:
             noticed=[room for name in noticed if (room := self._free_capacity.get(name)) is not None],
         )
 
-    def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
-        self._stale.update(pod.node for pod in (before, after) if pod is not None and pod.node)
-
-    def _node_changed(self, before: Node | None, after: Node | None) -> None:
-        self._stale.update(node.name for node in (before, after) if node is not None)
+    def _changed(self, before: Pod | Node | None, after: Pod | Node | None) -> None:
+        """Notes the nodes whose room a change of a pod or of a node may have changed."""
+        for changed in (before, after):
+            if isinstance(changed, Node):
+                self._stale.add(changed.metadata.name)
+            elif changed is not None and changed.node:
+                self._stale.add(changed.node)
 
 
 class JobCapacitySource(Protocol):

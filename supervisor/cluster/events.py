@@ -4,7 +4,7 @@ There is one watch for each reason: a field selector takes one value, and a clus
 hour.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import Node, Pod
-from supervisor.cluster.view import Hooks
+from supervisor.cluster.view import Hook, call_hooks
 from supervisor.domain.notice import LEAD_ANNOTATION
 
 EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)
@@ -80,13 +80,8 @@ class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
         )
 
 
-def read_event(data: bytes | msgspec.Raw) -> ClusterEvent:
-    """Decodes an Event from the API server's JSON.
-
-    Raises:
-        msgspec.MsgspecError: It is not an Event.
-    """
-    return msgspec.json.decode(data, type=ClusterEvent)
+read_event: Callable[[bytes | msgspec.Raw], ClusterEvent] = msgspec.json.Decoder(ClusterEvent).decode
+"""Decodes an Event from the API server's JSON. It raises `msgspec.MsgspecError` if it is not an Event."""
 
 
 class ClusterEvents:
@@ -106,7 +101,8 @@ class ClusterEvents:
     """
 
     def __init__(self, server: ApiServer, leads: Mapping[str, float], clock: Clock, bulkhead: Bulkhead) -> None:
-        self.changed = Hooks[ClusterEvent](bulkhead)
+        self.changed: list[Hook[ClusterEvent]] = []
+        self._bulkhead = bulkhead
         self._leads = leads
         self._by_subject: dict[str, dict[ObjectKey, ClusterEvent]] = {}
         self.reflectors: dict[str, Reflector[Any]] = {
@@ -118,11 +114,6 @@ class ClusterEvents:
             for reason in leads
         }
 
-    @property
-    def unread(self) -> int:
-        """The number of Events that do not decode."""
-        return sum(reflector.unread for reflector in self.reflectors.values())
-
     def about_pod(self, pod: Pod) -> Iterator[tuple[ClusterEvent, float]]:
         """Yields the Events about a pod, each with its lead in seconds: of its namespace, and with its uid and name."""
         for event in self._by_subject.get(pod.metadata.uid, {}).values():
@@ -133,7 +124,7 @@ class ClusterEvents:
     def about_node(self, node: Node) -> Iterator[tuple[ClusterEvent, float]]:
         """Yields the Events about a node by uid or name: kubelets and problem detectors set the name, or no uid."""
         begun = node.metadata.creation_timestamp
-        for key in (node.metadata.uid, node.name):
+        for key in (node.metadata.uid, node.metadata.name):
             for event in self._by_subject.get(key, {}).values():
                 made, involved = event.metadata.creation_timestamp, event.involved_object
                 if involved.kind != _NODE or event.metadata.namespace not in _NODE_EVENT_NAMESPACES:
@@ -146,15 +137,14 @@ class ClusterEvents:
     def _moved(self, before: ClusterEvent | None, after: ClusterEvent | None) -> None:
         if any(each is not None and each.reporting_component == REPORTER for each in (before, after)):
             return  # The reporter of an Event cannot change.
-        if before is not None:
-            others = self._by_subject[_subject(before)]
-            del others[before.metadata.key]
-            if not others:
-                del self._by_subject[_subject(before)]
-        if after is not None:
-            self._by_subject.setdefault(_subject(after), {})[after.metadata.key] = after
-        self.changed.call(before, after)
-
-
-def _subject(event: ClusterEvent) -> str:
-    return event.involved_object.uid or event.involved_object.name
+        for event in (before, after):
+            if event is not None:
+                subject = event.involved_object.uid or event.involved_object.name
+                events = self._by_subject.setdefault(subject, {})
+                if event is after:
+                    events[event.metadata.key] = event
+                else:
+                    del events[event.metadata.key]
+                if not events:
+                    del self._by_subject[subject]
+        call_hooks(self._bulkhead, self.changed, before, after)

@@ -1,7 +1,7 @@
 """Decodes pods and nodes from the API server's JSON, and keeps some 1 KB of a pod's 5 to 10 KB."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -48,8 +48,8 @@ class ObjectCondition(msgspec.Struct, frozen=True, rename="camel"):
 class Pod:
     """One pod.
 
-    `owner` is its controller. `hostname` is the host name of a pod whose own name ends in random letters; it is empty
-    for others. `labels` are those that the view keeps, `annotations` our own. `deleted_at` is when its
+    `owner` is its controller. `host` is its name as a host of its job, which a replacement of it has, too. `labels`
+    are those that the view keeps, `annotations` our own. `deleted_at` is when its
     grace ends (deletionTimestamp), None while nobody has asked for its deletion, and `grace` the seconds that it was
     given for that, or would be. `ended_at` is when its last container ended, None while one may be running. `requests`
     is what it takes of its node. `shown` are our annotations that one of its volumes shows as a file. `exit_code` is
@@ -59,7 +59,7 @@ class Pod:
 
     metadata: Metadata
     owner: Owner | None
-    hostname: str = ""
+    host: Host
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     account: str = ""
@@ -82,11 +82,6 @@ class Pod:
     def key(self) -> ObjectKey:
         """Namespace and name."""
         return self.metadata.key
-
-    @property
-    def host(self) -> Host:
-        """The name of the pod as a host of its job. Its replacement is the same host."""
-        return Host(self.hostname or self.metadata.name)
 
     @property
     def opted_in(self) -> bool:
@@ -132,11 +127,6 @@ class Node:
     conditions: tuple[ObjectCondition, ...] = ()
     provider_id: str = ""
     unread: str = ""
-
-    @property
-    def name(self) -> str:
-        """The name by which pods refer to it."""
-        return self.metadata.name
 
     @property
     def ready(self) -> bool:
@@ -254,19 +244,15 @@ def pod_or_outline(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
     try:
         return read_pod(data, labels)
     except (msgspec.MsgspecError, ValueError) as error:
-        read = msgspec.json.decode(data, type=_ObjectOutline)
-        return Pod(
-            metadata=read.metadata.kept(),
-            owner=_controller(read.metadata),
-            hostname=_hostname(read.metadata, _text(read.spec, "hostname")),
-            labels=_chosen(read.metadata, labels),
-            annotations=_own(read.metadata),
-            account=_text(read.spec, "serviceAccountName"),
-            node=_text(read.spec, "nodeName"),
-            phase=_phase(_text(read.status, "phase")),
-            deleted_at=read.metadata.deletion_timestamp,
-            unread=str(error),
+        outline = msgspec.json.decode(data, type=_ObjectOutline)
+        spec = PodSpec(
+            node_name=_text(outline.spec, "nodeName"),
+            hostname=_text(outline.spec, "hostname"),
+            service_account_name=_text(outline.spec, "serviceAccountName"),
         )
+        status = _StatusOfPod(phase=_text(outline.status, "phase"))
+        read = _PodObject(metadata=outline.metadata, spec=spec, status=status)
+        return replace(_kept_pod(read, labels), unread=str(error))
 
 
 def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
@@ -276,9 +262,15 @@ def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
         msgspec.MsgspecError: It is not a pod.
         ValueError: A quantity is invalid.
     """
-    read = msgspec.json.decode(data, type=_PodObject)
+    return _kept_pod(msgspec.json.decode(data, type=_PodObject), labels)
+
+
+def _kept_pod(read: _PodObject, labels: frozenset[str]) -> Pod:
     metadata, spec, status = read.metadata, read.spec, read.status
-    conditions = status.conditions or ()
+    controller = next((each for each in metadata.owner_references if each.controller), None)
+    # A template may give a host name to all pods of a job, so that of a pod which its controller has named is ignored.
+    hostname = spec.hostname if metadata.generate_name else ""
+    known, conditions = metadata.labels or {}, status.conditions or ()
     ended = [each.state.terminated for each in status.container_statuses or ()]
     # Known once no container is started again: the first that is not 0, as one container that fails makes a pod fail.
     exit_code = None
@@ -288,13 +280,13 @@ def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
             exit_code = next((code for code in codes if code), 0)
     return Pod(
         metadata=metadata.kept(),
-        owner=_controller(metadata),
-        hostname=_hostname(metadata, spec.hostname),
-        labels=_chosen(metadata, labels),
+        owner=None if controller is None else _shared_owner(controller),
+        host=Host(hostname or metadata.name),
+        labels={name: _shared_name(known[name]) for name in labels if name in known},
         annotations=_own(metadata),
         account=_shared_name(spec.service_account_name),
         node=_shared_name(spec.node_name),
-        phase=_phase(status.phase),
+        phase=PodPhase(status.phase) if status.phase in list(PodPhase) else PodPhase.UNKNOWN,
         reason=status.reason,
         message=status.message,
         ip=status.pod_ip,
@@ -352,21 +344,6 @@ def read_node(data: bytes | msgspec.Raw) -> Node:
     )
 
 
-def _controller(metadata: _ObjectMetadata) -> Owner | None:
-    controller = next((each for each in metadata.owner_references if each.controller), None)
-    return None if controller is None else _shared_owner(controller)
-
-
-def _hostname(metadata: _ObjectMetadata, hostname: str) -> str:
-    """Ignores the host name of a pod that its controller has named: a template may give it to all pods of a job."""
-    return hostname if metadata.generate_name else ""
-
-
-def _chosen(metadata: _ObjectMetadata, labels: frozenset[str]) -> dict[str, str]:
-    found = metadata.labels or {}
-    return {name: _shared_name(found[name]) for name in labels if name in found}
-
-
 def _own(metadata: _ObjectMetadata) -> dict[str, str]:
     """Returns our own annotations that the supervisor reads."""
     return {
@@ -374,10 +351,6 @@ def _own(metadata: _ObjectMetadata) -> dict[str, str]:
         for name, value in (metadata.annotations or {}).items()
         if name.startswith(PREFIX) and name not in INJECTED
     }
-
-
-def _phase(text: str) -> PodPhase:
-    return PodPhase(text) if text in list(PodPhase) else PodPhase.UNKNOWN
 
 
 def _text(part: object, field: str) -> str:

@@ -1,9 +1,10 @@
 """Decodes the spec of a pod or template, and derives its demand on a node."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
+from operator import add
 
 import msgspec
 
@@ -50,10 +51,6 @@ class _Amounts(Body, frozen=True):
 class _ContainerSpec(Body, frozen=True):
     resources: _Amounts = _Amounts()
     restart_policy: str = ""
-
-    def requests(self) -> dict[str, int]:
-        """Returns the requests; a limit stands in for a missing request."""
-        return {**amounts_of(self.resources.limits), **amounts_of(self.resources.requests)}
 
 
 class _Toleration(Body, frozen=True):
@@ -178,14 +175,16 @@ class PodSpec(Body, frozen=True):
         Raises:
             ValueError: A quantity is invalid.
         """
-        steady = [container.requests() for container in self.containers]
-        first: dict[str, int] = {}
-        for container in self.init_containers or ():
-            requests = container.requests()
+        containers = [*self.containers, *(self.init_containers or ())]
+        # A limit stands in for a missing request.
+        each = [{**amounts_of(one.resources.limits), **amounts_of(one.resources.requests)} for one in containers]
+        number = len(self.containers)
+        steady, first = each[:number], dict[str, int]()
+        for container, requests in zip(containers[number:], each[number:], strict=True):
             if container.restart_policy == "Always":  # Stays beside the others.
                 steady.append(requests)
-            first = _largest(first, _sum([requests, *steady[len(self.containers) :]]))
-        return _sum([_largest(first, _sum(steady)), amounts_of(self.overhead)])
+            first = _combined(max, [first, _combined(add, [requests, *steady[number:]])])
+        return _combined(add, [_combined(max, [first, _combined(add, steady)]), amounts_of(self.overhead)])
 
     def shown(self) -> frozenset[str]:
         """Returns our annotations that a volume exposes as files."""
@@ -209,16 +208,13 @@ def amounts_of(written: Mapping[str, str | int] | None) -> dict[str, int]:
     return {name: thousandths(str(amount)) for name, amount in (written or {}).items()}
 
 
-def _sum(each: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for amounts in each:
+def _combined(how: Callable[[int, int], int], parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Returns amounts by name, combined from those of all parts; a part without a name has 0 of it."""
+    combined: dict[str, int] = {}
+    for amounts in parts:
         for name, amount in amounts.items():
-            total[name] = total.get(name, 0) + amount
-    return total
-
-
-def _largest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in one.keys() | other.keys()}
+            combined[name] = how(combined.get(name, 0), amount)
+    return combined
 
 
 @lru_cache(_KNOWN)

@@ -1,10 +1,10 @@
 """Caches all pods and nodes of the cluster, with indexes for frequent queries."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -26,23 +26,22 @@ P = TypeVar("P", Pod, Node)
 _log = structlog.get_logger()
 
 
-class Hooks(Generic[T]):
-    """Callbacks for changes, called with the object before and after the change; None stands for "does not exist".
+Hook = Callable[[T | None, T | None], None]
+"""A callback for changes; it gets the object before and after the change, and None stands for "does not exist"."""
 
-    One that raises keeps no other from being called.
+
+def call_hooks(bulkhead: Bulkhead, hooks: Iterable[Hook[T]], before: T | None, after: T | None) -> None:
+    """Tells all hooks about a change. One that raises keeps no other from being called.
+
+    Args:
+        bulkhead: Confines an unforeseen error to its hook.
+        hooks: The hooks.
+        before: The object before the change.
+        after: The object after it.
     """
-
-    def __init__(self, bulkhead: Bulkhead) -> None:
-        self._bulkhead = bulkhead
-        self._hooks: list[Callable[[T | None, T | None], None]] = []
-
-    def add(self, hook: Callable[[T | None, T | None], None]) -> None:
-        self._hooks.append(hook)
-
-    def call(self, before: T | None, after: T | None) -> None:
-        for hook in self._hooks:
-            with self._bulkhead.guard("watch", hook.__qualname__, retried=False):
-                hook(before, after)
+    for hook in hooks:
+        with bulkhead.guard("watch", hook.__qualname__, retried=False):
+            hook(before, after)
 
 
 class ClusterView:
@@ -73,8 +72,9 @@ class ClusterView:
     ) -> None:
         pods = ResourceClient(server, PODS, partial(pod_or_outline, labels=labels))
         nodes = ResourceClient(server, NODES, node_or_outline)
-        self.pods_changed = Hooks[Pod](bulkhead)
-        self.nodes_changed = Hooks[Node](bulkhead)
+        self.pods_changed: list[Hook[Pod]] = []
+        self.nodes_changed: list[Hook[Node]] = []
+        self._bulkhead = bulkhead
         self._pods: Cache[Pod] = Cache(PODS.plural, self._pod_moved, bulkhead)
         self._nodes: Cache[Node] = Cache(NODES.plural, self._node_moved, bulkhead)
         self._by_uid: dict[str, Pod] = {}
@@ -121,7 +121,6 @@ class ClusterView:
         return {kind: len(uids) for kind, uids in self._unread.items()}
 
     def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
-        self._note(PODS.plural, before, after)
         if before is not None:
             self._by_uid.pop(before.metadata.uid, None)
             bound = self._by_node.get(before.node, {})
@@ -134,23 +133,16 @@ class ClusterView:
             if after.node:
                 self._by_node.setdefault(after.node, {})[after.key] = after
             self._take(after, 1)
-        if _differ(before, after):
-            self.version += 1
-            self._changed()
-            self.pods_changed.call(before, after)
+        self._tell(PODS.plural, self.pods_changed, before, after)
 
     def _node_moved(self, before: Node | None, after: Node | None) -> None:
-        self._note(NODES.plural, before, after)
         if before is None or after is None or before.metadata.uid != after.metadata.uid:
             if before is not None:
-                del self._node_uids[Host(before.name)]
+                del self._node_uids[Host(before.metadata.name)]
             if after is not None:
-                self._node_uids[Host(after.name)] = after.metadata.uid
+                self._node_uids[Host(after.metadata.name)] = after.metadata.uid
             self.nodes_version += 1
-        if _differ(before, after):
-            self.version += 1
-            self._changed()
-            self.nodes_changed.call(before, after)
+        self._tell(NODES.plural, self.nodes_changed, before, after)
 
     def _take(self, pod: Pod, sign: int) -> None:
         """Updates the sums: thousands of pods are too many to add up for each decision."""
@@ -164,20 +156,25 @@ class ClusterView:
         if not taken:
             del self._taken[pod.node]
 
-    def _note(self, kind: str, before: Pod | Node | None, after: Pod | Node | None) -> None:
-        """Counts the objects that could not be decoded, and logs each once."""
+    def _tell(self, kind: str, hooks: Iterable[Hook[P]], before: P | None, after: P | None) -> None:
+        """Tells the hooks about a change, and counts the objects that could not be decoded and logs each once.
+
+        A change of the version alone is none: a large cluster has dozens of heartbeats a second.
+        """
         if before is not None:
             self._unread[kind].discard(before.metadata.uid)
-        if after is None or not after.unread:
-            return
-        self._unread[kind].add(after.metadata.uid)
-        if before is None or before.unread != after.unread:
-            metadata, reason = after.metadata, one_line(after.unread)
-            _log.warning("object.unread", kind=kind, namespace=metadata.namespace, name=metadata.name, reason=reason)
-
-
-def _differ(before: P | None, after: P | None) -> bool:
-    """Returns whether more than the version has changed: a large cluster has dozens of heartbeats a second."""
-    if before is None or after is None or before.metadata.uid != after.metadata.uid:
-        return True
-    return replace(before, metadata=after.metadata) != after
+        if after is not None and after.unread:
+            self._unread[kind].add(after.metadata.uid)
+            if before is None or before.unread != after.unread:
+                metadata, reason = after.metadata, one_line(after.unread)
+                _log.warning(
+                    "object.unread", kind=kind, namespace=metadata.namespace, name=metadata.name, reason=reason
+                )
+        if before is None or after is None or before.metadata.uid != after.metadata.uid:
+            is_changed = True
+        else:
+            is_changed = replace(before, metadata=after.metadata) != after
+        if is_changed:
+            self.version += 1
+            self._changed()
+            call_hooks(self._bulkhead, hooks, before, after)

@@ -92,7 +92,7 @@ class JobCache(Generic[J]):
         self._listeners: list[OnJobs] = []
         self._listed = False
         self._dependents: JobCache[Any] | None = None
-        view.pods_changed.add(self._pod_moved)
+        view.pods_changed.append(self._pod_moved)
 
     def subscribe(self, on_change: OnJobs) -> None:
         """Adds a callback for changes of jobs and their pods."""

@@ -191,7 +191,7 @@ class WatchedCluster:
         for kind in self.jobs:
             counts[kind.cache.kind.resource.plural] += kind.cache.reflector.unread
         for events in (self._events, self._drills):
-            counts[EVENTS.plural] += events.unread
+            counts[EVENTS.plural] += sum(reflector.unread for reflector in events.reflectors.values())
         counts[WORKLOADS.plural] = self.workloads.unread
         return counts
 

@@ -74,10 +74,10 @@ class SignalReconciler:
         self._wakeup = Wakeup()
         self._write_slots = asyncio.Semaphore(_MAX_AT_ONCE)
         self._fault = Fault("store", clock)
-        view.pods_changed.add(self._on_pod)
-        view.nodes_changed.add(self._on_node)
-        events.changed.add(self._on_event)
-        drills.changed.add(self._on_event)
+        view.pods_changed.append(self._on_pod)
+        view.nodes_changed.append(self._on_node)
+        events.changed.append(self._on_event)
+        drills.changed.append(self._on_event)
 
     async def run(self, store: Store) -> None:
         """Root task: stores the signals of each subject that changes."""

@@ -49,7 +49,7 @@ def pod_subject(pod: Pod) -> Subject:
 
 def node_subject(node: Node) -> Subject:
     """Returns the subject of the API server's notices about a node."""
-    return Subject(SubjectKind.NODE, node.name, node.metadata.uid)
+    return Subject(SubjectKind.NODE, node.metadata.name, node.metadata.uid)
 
 
 def pod_signal(pod: Pod) -> Signal | None:

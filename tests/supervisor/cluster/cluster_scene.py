@@ -51,7 +51,9 @@ class ClusterScene:
     def pod(self, name: str, node: str = "", gpus: int = 1) -> Pod:
         phase = PodPhase.RUNNING if node else PodPhase.PENDING
         requests = {GPU: gpus * 1000, "cpu": 1000}
-        return self.now(Pod(metadata=_metadata(name, "ns"), owner=None, node=node, phase=phase, requests=requests))
+        return self.now(
+            Pod(metadata=_metadata(name, "ns"), owner=None, host=Host(name), node=node, phase=phase, requests=requests)
+        )
 
     def now(self, pod: Pod) -> Pod:
         pod = replace(pod, metadata=_newer(pod.metadata))

@@ -11,7 +11,7 @@ def _pod(letters: str, phase: PodPhase, *, ends: bool = False) -> Pod:
     return Pod(
         metadata=Metadata(name=f"j-0-{letters}", uid=letters, resource_version="1"),
         owner=None,
-        hostname="j-0",
+        host=Host("j-0"),
         node=f"node-{letters}",
         phase=phase,
         deleted_at=datetime.now(UTC) if ends else None,

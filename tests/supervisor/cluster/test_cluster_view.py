@@ -20,7 +20,7 @@ async def scene() -> AsyncIterator[ClusterScene]:
 async def test_a_kubelets_sign_of_life_is_no_change(scene: ClusterScene) -> None:
     """Of 500 nodes they had all jobs planned again dozens of times a second; what is known is the newest state."""
     told: list[Node | None] = []
-    scene.view.nodes_changed.add(lambda _, after: told.append(after))
+    scene.view.nodes_changed.append(lambda _, after: told.append(after))
     first = scene.node("n1")
     version = scene.view.version
     again = scene.node("n1")
@@ -33,7 +33,7 @@ async def test_a_kubelets_sign_of_life_is_no_change(scene: ClusterScene) -> None
 async def test_a_pod_is_another_one_with_another_uid(scene: ClusterScene) -> None:
     """However much it is like the one before; what it takes is counted once."""
     told: list[Pod | None] = []
-    scene.view.pods_changed.add(lambda _, after: told.append(after))
+    scene.view.pods_changed.append(lambda _, after: told.append(after))
     pod = scene.pod("a", "n1")
     newest = scene.now(pod)
     assert told == [pod]

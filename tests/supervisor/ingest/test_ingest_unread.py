@@ -73,7 +73,7 @@ async def test_one_that_cannot_be_read_keeps_nobody_from_the_others(
     fake.put("pods", pod("odd", "n1", ODD_REQUEST))
     with capture_logs() as lines:
         async with viewing(fake, view):
-            assert {one.name for one in view.nodes.values()} == {"n1", "n2", "odd"}
+            assert {one.metadata.name for one in view.nodes.values()} == {"n1", "n2", "odd"}
             assert set(view.node_uids.values()) == {"uid-n1", "uid-n2", "uid-odd"}
             assert {key.name for key, pod in view.pods.items() if pod.owner and pod.owner.uid == "uid-j"} == {
                 "p1",

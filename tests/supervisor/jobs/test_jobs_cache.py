@@ -47,7 +47,8 @@ class JobCacheScene:
             self.moved(None, each)
 
     def moved(self, before: Pod | None, after: Pod | None) -> None:
-        self._pods_changed.call(before, after)
+        for hook in self._pods_changed:
+            hook(before, after)
 
     def state(self) -> JobState[TrainingJob]:
         state = self.cache.state(NAME)

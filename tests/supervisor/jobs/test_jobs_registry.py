@@ -78,10 +78,10 @@ def test_a_pod_trains_for_the_job_that_owns_it() -> None:
     for other in (None, msgspec.structs.replace(mine, api_version="example.com/v1"), Owner("ReplicaSet", "bert", "u")):
         assert process_of(pod(other)) is None
     assert process_of(None) is None
-    assert process_of(pod(mine, hostname="bert-0")) == ProcessPrincipal(
+    assert process_of(pod(mine, host="bert-0")) == ProcessPrincipal(
         JobName("team/mpijob.bert"), "u", None, Host("bert-0")
     )
 
 
-def pod(owner: Owner | None, hostname: str = "") -> Pod:
-    return Pod(metadata=Metadata("bert-worker-0", "uid", "1", "team"), owner=owner, hostname=hostname)
+def pod(owner: Owner | None, host: str = "bert-worker-0") -> Pod:
+    return Pod(metadata=Metadata("bert-worker-0", "uid", "1", "team"), owner=owner, host=Host(host))

@@ -123,7 +123,8 @@ class TrainJobScene:
         if jobset is not None:
             self.jobsets.wrote(self.jobsets.kind.decode(msgspec.json.encode(jobset)))
         for pod in pods:
-            self._pods_changed.call(None, pod)
+            for hook in self._pods_changed:
+                hook(None, pod)
 
     def observed(self, name: JobName = NAME, known: SupervisedJob | None = None) -> SupervisedJob | None:
         connected, state = self.jobs.of(name), self.jobs.state(name)
