@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import structlog
@@ -48,26 +48,25 @@ class Code(StrEnum):
     """A bug of the supervisor, logged with its traceback."""
 
 
+@dataclass(slots=True)
 class Refusals:
-    """Counts refusals. The first of each wire and code is logged at once, the following ones every few seconds."""
+    """Counts refusals. The first of each wire and code is logged at once, the following ones every few seconds.
 
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[Wire, Code]] = Counter()
-        self._unlogged: dict[tuple[Wire, Code], int] = {}
+    `counts` has the number of refusals by wire and code since this process started.
+    """
+
+    counts: Counter[tuple[Wire, Code]] = field(default_factory=Counter)
+    _unlogged: dict[tuple[Wire, Code], int] = field(default_factory=dict)
 
     def add(self, wire: Wire, code: Code, why: str, fault: Exception | None = None) -> None:
         """Counts one refusal; `why` is for people and may quote the peer, `fault` is an exception of our own code."""
         kind = wire, code
-        self._counts[kind] += 1
+        self.counts[kind] += 1
         if kind in self._unlogged:
             self._unlogged[kind] += 1
             return
         self._unlogged[kind] = 0
         _log.warning("peer.refused", wire=wire, code=code, why=readable(why), exc_info=fault)
-
-    def counts(self) -> Mapping[tuple[Wire, Code], int]:
-        """Returns the number of refusals by wire and code since this process started."""
-        return self._counts
 
     async def run(self) -> None:
         """Root task: logs a summary every few seconds."""

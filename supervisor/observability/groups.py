@@ -2,14 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from supervisor.decide.policy import Policy
 from supervisor.decide.urgency import deadline_of
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
-from supervisor.domain.notice import OF_PEOPLE, OPERATOR, ReclaimNotice
+from supervisor.domain.notice import OF_PEOPLE, OPERATOR
 from supervisor.domain.order import Worker
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticedHosts, is_stopped
 
@@ -72,6 +72,7 @@ class DecidedGroup:
         return self.outcome is GroupOutcome.SHRUNK or self.resumed_at is not None
 
 
+@dataclass(slots=True)
 class DecidedGroups:
     """Keeps the last groups, as a listener of the journal.
 
@@ -81,11 +82,9 @@ class DecidedGroups:
     """
 
     name = "groups"
-
-    def __init__(self, noticed: NoticedHosts, policy: Policy) -> None:
-        self._noticed = noticed
-        self._policy = policy
-        self._groups: deque[DecidedGroup] = deque(maxlen=MAX_GROUPS)
+    noticed: NoticedHosts
+    policy: Policy
+    _groups: deque[DecidedGroup] = field(default_factory=lambda: deque(maxlen=MAX_GROUPS))
 
     def all(self) -> tuple[DecidedGroup, ...]:
         """All groups, the newest first."""
@@ -95,7 +94,7 @@ class DecidedGroups:
         match change:
             case JobForgotten(before, at):
                 # A later job may reuse the name, and its steps are not this one's.
-                self._end(before, at)
+                self._update(before, lambda group: replace(group, resumed_at=at))
                 for index, group in enumerate(self._groups):
                     if (group.job, group.uid) == (before.name, before.uid):
                         self._groups[index] = replace(group, forgotten=True)
@@ -103,7 +102,8 @@ class DecidedGroups:
                 outcome = None
                 if is_stopped(before, after):  # It takes precedence over the hosts that it excludes.
                     outcome = GroupOutcome.STOPPED
-                    self._end(after, at)
+                    # Later changes belong to the new group.
+                    self._update(after, lambda group: replace(group, resumed_at=at))
                 elif after.decision.exclusions - before.decision.exclusions:
                     outcome = GroupOutcome.SHRUNK
                 if outcome is not None:
@@ -120,17 +120,14 @@ class DecidedGroups:
             if waits and saved is not None and saved.step is not None and worker.run > saved.run:
                 self._groups[index] = replace(group, steps_lost=max(0, saved.step - step))
 
-    def _end(self, job: SupervisedJob, at: float) -> None:
-        """Closes the job's groups: later changes belong to a later group."""
-        self._update(job, lambda group: replace(group, resumed_at=at))
-
     def _update(self, job: SupervisedJob, change: Callable[[DecidedGroup], DecidedGroup]) -> None:
+        """Changes the job's open groups; one with `resumed_at` is closed from then on."""
         for index, group in enumerate(self._groups):
             if not group.closed and (group.job, group.uid) == (job.name, job.uid):
                 self._groups[index] = change(group)
 
     def _begun(self, before: SupervisedJob, after: SupervisedJob, outcome: GroupOutcome, at: float) -> DecidedGroup:
-        noticed = self._noticed(after.name)
+        noticed = self.noticed(after.name)
         known = before.decision.exclusions
         hosts = after.decision.exclusions if outcome is GroupOutcome.SHRUNK else after.own_hosts.intersection(noticed)
         subjects = sorted(hosts - known)
@@ -146,7 +143,7 @@ class DecidedGroups:
             sources=tuple(sorted({notice.source for notice in notices})),
             subjects=tuple(subjects),
             noticed_at=min((notice.first_seen for notice in notices), default=None),
-            deadline=self._first_end(notices),
+            deadline=min((deadline_of(notice, self.policy) for notice in notices), default=None),
             workers=len(before.decision.hosts - before.decision.exclusions),
             cause=_cause(after, outcome, {notice.source for notice in notices}),
         )
@@ -161,17 +158,15 @@ class DecidedGroups:
             and answer.run >= group.run
             and answer.generation >= group.generation
         ):
-            noticed = self._noticed(job.name)
-            latest = self._first_end([noticed[host] for host in group.subjects if host in noticed])
+            noticed = self.noticed(job.name)
+            notices = (noticed[host] for host in group.subjects if host in noticed)
+            latest = min((deadline_of(notice, self.policy) for notice in notices), default=None)
             group = replace(group, acknowledgement=answer, deadline=group.deadline if latest is None else latest)
         if job.decision.phase in _OVER:
             return replace(group, resumed_at=at)
         if group.suspended_at is None and job.decision.phase is Phase.SUSPENDED:
             return replace(group, suspended_at=at)
         return group
-
-    def _first_end(self, notices: Collection[ReclaimNotice]) -> float | None:
-        return min((deadline_of(notice, self._policy) for notice in notices), default=None)
 
 
 def _cause(job: SupervisedJob, outcome: GroupOutcome, sources: Collection[Source]) -> GroupCause:

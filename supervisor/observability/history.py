@@ -3,7 +3,7 @@
 import signal
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from supervisor.decide.reasons import outcome
 from supervisor.domain.ids import Host, JobName
@@ -45,6 +45,7 @@ class NoticeHistoryEntry:
     text: str
 
 
+@dataclass(slots=True)
 class JobHistory:
     """Keeps the last changes that the journal reports. It is not stored: a new leader begins with an empty history.
 
@@ -53,10 +54,8 @@ class JobHistory:
     """
 
     name = "history"
-
-    def __init__(self) -> None:
-        self._entries: dict[JobName, deque[JobHistoryEntry]] = {}
-        self.notices: deque[NoticeHistoryEntry] = deque(maxlen=MAX_NOTICE_ENTRIES)
+    notices: deque[NoticeHistoryEntry] = field(default_factory=lambda: deque(maxlen=MAX_NOTICE_ENTRIES))
+    _entries: dict[JobName, deque[JobHistoryEntry]] = field(default_factory=dict)
 
     def of(self, job: JobName) -> Sequence[JobHistoryEntry]:
         """The last entries of a job, the latest first."""
@@ -142,6 +141,7 @@ def _episode(before: ReclaimNotice | None, after: ReclaimNotice, at: float) -> I
         yield NoticeHistoryEntry(at=ended, subject=subject, what=after.state, text=sentence(after))
 
 
+@dataclass(slots=True)
 class PhaseTracker:
     """Remembers, as a listener of the journal, since when each job is in its phase.
 
@@ -149,9 +149,7 @@ class PhaseTracker:
     """
 
     name = "phases"
-
-    def __init__(self) -> None:
-        self._since: dict[JobName, float] = {}
+    _since: dict[JobName, float] = field(default_factory=dict)
 
     def on_change(self, change: Change) -> None:
         match change:

@@ -56,6 +56,7 @@ class ChangeListener(Protocol):
         """Called for each change; must not block."""
 
 
+@dataclass(frozen=True, slots=True)
 class Journal:
     """Compares the snapshots of a store, and reports to listeners what has changed since `run` started.
 
@@ -69,21 +70,20 @@ class Journal:
         bulkhead: Keeps what a listener raises with that listener.
     """
 
-    def __init__(self, store: Store, listeners: Sequence[ChangeListener], clock: Clock, bulkhead: Bulkhead) -> None:
-        self._store = store
-        self._listeners = listeners
-        self._clock = clock
-        self._bulkhead = bulkhead
+    store: Store
+    listeners: Sequence[ChangeListener]
+    clock: Clock
+    bulkhead: Bulkhead
 
     async def run(self) -> None:
         """Root task: reports changes to the listeners."""
-        known = self._store.snapshot()
+        known = self.store.snapshot()
         while True:
-            snapshot = await self._store.changed(known.version)
-            with self._bulkhead.guard("journal", retried=False):
-                for change in changes(known, snapshot, self._clock.now()):
-                    for listener in self._listeners:
-                        with self._bulkhead.guard("journal", listener.name, retried=False):
+            snapshot = await self.store.changed(known.version)
+            with self.bulkhead.guard("journal", retried=False):
+                for change in changes(known, snapshot, self.clock.now()):
+                    for listener in self.listeners:
+                        with self.bulkhead.guard("journal", listener.name, retried=False):
                             listener.on_change(change)
             known = snapshot
 

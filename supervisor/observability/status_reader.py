@@ -106,7 +106,7 @@ class StatusReader:
             heard={node: at for node in agents if (at := self.live.agents.heard_at(node)) is not None},
             machines={node: self.live.machine(node) for node in agents},
             sharing=self.live.agents.sharing(),
-            refused=dict(self.refusals.counts()),
+            refused=dict(self.refusals.counts),
         )
 
     def _guarded(self, job: SupervisedJob) -> JobFactsSnapshot:

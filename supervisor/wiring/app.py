@@ -46,7 +46,7 @@ from supervisor.jobs.adapter import Adapters
 from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.groups import DecidedGroups
 from supervisor.observability.history import JobHistory, PhaseTracker
-from supervisor.observability.hooks import LiveState, MetricsHooks, NoMetrics, TimedStore, unknown_gpus
+from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
 from supervisor.observability.journal import ChangeListener, Journal
 from supervisor.observability.notifications.config import NotificationConfig
 from supervisor.observability.notifications.notifier import Notifications, NotificationTiming
@@ -87,7 +87,7 @@ class Foundation:
     certificate: ServerCertificate | None = None
     cluster: "WatchedCluster | None" = None
     leadership: Leadership = field(default_factory=AlwaysLeader)
-    hooks: MetricsHooks = field(default_factory=NoMetrics)
+    hooks: MetricsHooks = field(default_factory=MetricsHooks)
     notifications: NotificationConfig | None = None
     features: Sequence["Feature"] = ()
 
@@ -217,7 +217,7 @@ class SharedState:
         self.around: WatchedCluster | NoCluster = base.cluster or NoCluster()
         pod_tokens = None if base.cluster is None else base.cluster.pod_tokens
         self.authenticate = Authenticator(base.tokens, pod_tokens).authenticate
-        self.store = store = TimedStore(base.store, hooks.on_store_write, clock)
+        self.store = store = TimedStore(base.store, hooks, clock)
 
         def job(name: JobName) -> SupervisedJob | None:
             return store.snapshot().jobs.get(name)
@@ -406,7 +406,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         groups=state.groups,
         phases=phases,
         history=history,
-        gpus=base.cluster.gpus if base.cluster else unknown_gpus,
+        gpus=base.cluster.gpus if base.cluster else lambda _job: None,
         refusals=base.refusals,
         bulkhead=base.bulkhead,
         name=base.settings.pod_name,

@@ -19,7 +19,7 @@ from servicekit.settings import SettingsError
 from servicekit.tls import Files, ServerCertificate
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import AlwaysLeader
-from supervisor.observability.hooks import MetricsHooks, NoMetrics
+from supervisor.observability.hooks import MetricsHooks
 from supervisor.observability.notifications.config import ConfigError, NotificationConfig, load
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import ServingState, SupervisorHealth
@@ -98,7 +98,7 @@ async def _serve_alone(process: ServingProcess) -> None:
     try:
         await store.continue_clock(process.clock)
         process.health.standing = ServingState.SERVING
-        hooks: MetricsHooks = NoMetrics()
+        hooks = MetricsHooks()
         if process.metrics is not None:
             # Imported here: metrics that are off should cost no memory.
             from supervisor.observability.metrics.wiring import ClusterSources  # noqa: PLC0415
@@ -175,7 +175,7 @@ async def _serve_in_cluster(process: ServingProcess) -> None:
 
 def _replica_hooks(metrics: "Metrics | None", replica: "SupervisorReplica") -> MetricsHooks:
     if metrics is None:
-        return NoMetrics()
+        return MetricsHooks()
     # Imported here: metrics that are off should cost no memory.
     from supervisor.observability.metrics.wiring import ClusterSources  # noqa: PLC0415
 

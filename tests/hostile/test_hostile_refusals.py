@@ -36,7 +36,7 @@ def test_a_thousand_refusals_are_one_line_and_a_number() -> None:
         ("peer.refused_more", Wire.HTTP, 999),
         ("peer.refused", Wire.HTTP, "again"),
     ]
-    assert refusals.counts() == {(Wire.HTTP, Code.MALFORMED): 1001, (Wire.GRPC, Code.MALFORMED): 1}
+    assert refusals.counts == {(Wire.HTTP, Code.MALFORMED): 1001, (Wire.GRPC, Code.MALFORMED): 1}
 
 
 def test_what_a_peer_says_commands_no_terminal() -> None:

@@ -26,7 +26,7 @@ from supervisor.domain.notice import ReclaimNotice
 from supervisor.fanout.processes import Processes
 from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import AlwaysLeader, Leadership
-from supervisor.observability.hooks import MetricsHooks, NoMetrics
+from supervisor.observability.hooks import MetricsHooks
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import Settings
@@ -509,7 +509,7 @@ async def serving(  # noqa: PLR0913 - each has a default
     *,
     leadership: Leadership = AlwaysLeader(),  # noqa: B008 - it has no state
     kept_in: type[SqliteStore] = SqliteStore,
-    hooks: MetricsHooks = NoMetrics(),  # noqa: B008 - it has no state
+    hooks: MetricsHooks = MetricsHooks(),  # noqa: B008 - it has no state
     refusals: Refusals | None = None,
     **changes: Any,
 ) -> AsyncIterator[Served]:

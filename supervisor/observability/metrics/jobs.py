@@ -1,7 +1,7 @@
 """Metrics of jobs, counted as listeners of the journal: stops, checkpoints, agreements, steps, and single jobs."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -28,7 +28,7 @@ from supervisor.observability.metrics.table import counter, counter_family, gaug
 
 
 @dataclass(slots=True)
-class _NamedJob:
+class NamedJob:
     phase: Phase
     workers: int = 0
     over: bool = False
@@ -37,19 +37,21 @@ class _NamedJob:
     steps_lost: int = 0
 
 
+@dataclass(eq=False)
 class NamedJobs(Collector):
     """Serves metrics of single jobs. The first jobs are named; a job that is over gives its place to a new one.
 
     Args:
         most: The most jobs that are named; 0 names none.
+
+    Attributes:
+        jobs: The counts of the named jobs, to which others add.
     """
 
     name = "metrics of named jobs"
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._jobs: dict[JobName, _NamedJob] = {}
-        self._unnamed: set[JobName] = set()
+    most: int
+    jobs: dict[JobName, NamedJob] = field(default_factory=dict)
+    _unnamed: set[JobName] = field(default_factory=set)
 
     def begin(self, jobs: Iterable[SupervisedJob]) -> None:
         """Starts from the stored jobs; those that are not over come first."""
@@ -58,23 +60,15 @@ class NamedJobs(Collector):
 
     def on_change(self, change: Change) -> None:
         if isinstance(change, JobForgotten):
-            self._jobs.pop(change.before.name, None)
+            self.jobs.pop(change.before.name, None)
             self._unnamed.discard(change.before.name)
         elif isinstance(change, JobChanged):
             named = self._follow(change.after)
             if named is not None and change.before is not None and is_suspended(change.before, change.after):
                 named.suspensions += 1
 
-    def on_late_stop(self, job: JobName) -> None:
-        if named := self._jobs.get(job):
-            named.late_stops += 1
-
-    def on_steps_lost(self, job: JobName, steps: int) -> None:
-        if named := self._jobs.get(job):
-            named.steps_lost += steps
-
     def collect(self) -> Iterator[Metric]:
-        jobs = {(namespace(name), kind_of(name), bare_name(name)): job for name, job in self._jobs.items()}
+        jobs = {(namespace(name), kind_of(name), bare_name(name)): job for name, job in self.jobs.items()}
         yield gauge_family("job_phase", (((*labels, job.phase), 1) for labels, job in jobs.items()))
         yield gauge_family("job_workers", ((labels, job.workers) for labels, job in jobs.items()))
         yield counter_family("job_suspensions", ((labels, job.suspensions) for labels, job in jobs.items()))
@@ -82,17 +76,17 @@ class NamedJobs(Collector):
         yield counter_family("job_steps_lost", ((labels, job.steps_lost) for labels, job in jobs.items()))
         yield gauge_family("unnamed_jobs", [((), len(self._unnamed))])
 
-    def _follow(self, job: SupervisedJob) -> _NamedJob | None:
+    def _follow(self, job: SupervisedJob) -> NamedJob | None:
         """Brings the series of a job up to date and returns them; None if there is no place for it."""
-        named = self._jobs.get(job.name)
+        named = self.jobs.get(job.name)
         if named is None and not job.over:
-            if len(self._jobs) >= self._most:
-                ended = next((name for name, each in self._jobs.items() if each.over), None)
+            if len(self.jobs) >= self.most:
+                ended = next((name for name, each in self.jobs.items() if each.over), None)
                 if ended is not None:
-                    del self._jobs[ended]
-            if len(self._jobs) < self._most:
+                    del self.jobs[ended]
+            if len(self.jobs) < self.most:
                 self._unnamed.discard(job.name)
-                named = self._jobs[job.name] = _NamedJob(Phase.WAITING)
+                named = self.jobs[job.name] = NamedJob(Phase.WAITING)
         if named is None:
             (self._unnamed.discard if job.over else self._unnamed.add)(job.name)
             return None
@@ -169,7 +163,8 @@ class JobMetrics:
 
     def _count_late(self, job: JobName) -> None:
         self._late.inc()
-        self._named.on_late_stop(job)
+        if named := self._named.jobs.get(job):
+            named.late_stops += 1
 
 
 class StepsLost:
@@ -210,7 +205,8 @@ class StepsLost:
         del self._reached[worker.job]
         lost = max(0, reached[1] - step)
         self._lost.inc(lost)
-        self._named.on_steps_lost(worker.job.name, lost)
+        if named := self._named.jobs.get(worker.job.name):
+            named.steps_lost += lost
 
 
 class AgreementMetrics:

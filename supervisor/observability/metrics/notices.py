@@ -146,7 +146,7 @@ class Latencies:
         job.last, job.measured = decided, set()
         if notice is not None:
             seconds = max(0.0, at - notice.first_seen)
-            self._to_decision.labels(decision).observe(seconds, _exemplar(after.name, notice))
+            self._to_decision.labels(decision).observe(seconds, exemplar({"notice_id": notice.id, "job": after.name}))
         for directive, sent_at in job.unmatched:
             if decided.covers(directive):
                 self._measure(job, decided, after.name, directive.kind, sent_at)
@@ -163,7 +163,7 @@ class Latencies:
         if last.notice is None:
             self._to_directive.labels(kind).observe(seconds)
             return
-        example = _exemplar(name, last.notice)
+        example = exemplar({"notice_id": last.notice.id, "job": name})  # It leads from an outlier to its log lines.
         self._to_directive.labels(kind).observe(seconds, example)
         self._in_all.labels(kind).observe(max(0.0, at - last.notice.first_seen), example)
 
@@ -184,8 +184,3 @@ def certain(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice], now: floa
     if launcher is not None and launcher in noticed:
         found.append(noticed[launcher])
     return min(found, key=lambda notice: notice.first_seen, default=None)
-
-
-def _exemplar(name: JobName, notice: ReclaimNotice) -> dict[str, str]:
-    """Builds an exemplar that leads from an outlier to its log lines."""
-    return exemplar({"notice_id": notice.id, "job": name})

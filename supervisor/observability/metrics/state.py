@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from prometheus_client import CollectorRegistry
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from servicekit.bulkhead import Bulkhead
 from servicekit.metrics import LabelLimiter
 from supervisor.decide.stopping import answers
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
 from supervisor.ingest.agent_registry import SourceState, reclaimed
@@ -25,17 +25,17 @@ _MAX_KINDS = 200
 """Combinations of cloud, zone, instance type and price class: agents name them."""
 
 
+@dataclass(eq=False)
 class StateCollector(Collector):
-    """Serves the present state of a leader."""
+    """Serves the present state of a leader; `sources` limits the values of the label `source`."""
 
-    def __init__(self, live: LiveState, sources: LabelLimiter, bulkhead: Bulkhead) -> None:
-        self._live = live
-        self._bulkhead = bulkhead
-        self._sources = sources
-        self._kinds = LabelLimiter(_MAX_KINDS)
+    live: LiveState
+    sources: LabelLimiter
+    bulkhead: Bulkhead
+    _kinds: LabelLimiter = field(default_factory=lambda: LabelLimiter(_MAX_KINDS))
 
     def collect(self) -> Iterator[Metric]:
-        snapshot = self._live.snapshot()
+        snapshot = self.live.snapshot()
         jobs = snapshot.jobs.values()
         parts: Mapping[str, Callable[[], Iterator[Metric]]] = {
             "notices": partial(self._notices, snapshot),
@@ -43,36 +43,33 @@ class StateCollector(Collector):
             "streams": self._streams,
             "jobs": partial(self._jobs, jobs),
             "coverage": partial(self._coverage, jobs),
-            "notifications": self._notifications,
+            "notifications": lambda: iter([counter_family("notifications", sorted(self.live.notified.items()))]),
         }
         for name, part in parts.items():
-            with self._bulkhead.guard("metrics", name):
+            with self.bulkhead.guard("metrics", name):
                 yield from list(part())  # All of a part or nothing, and what a scraper raises is not ours.
-
-    def _notifications(self) -> Iterator[Metric]:
-        yield counter_family("notifications", sorted(self._live.notified.items()))
 
     def _notices(self, snapshot: Snapshot) -> Iterator[Metric]:
         active = [notice for notice in snapshot.notices.values() if notice.state is NoticeState.ACTIVE]
-        counts = Counter((*self._sources.of(notice.source), notice.notice_class) for notice in active)
+        counts = Counter((*self.sources.of(notice.source), notice.notice_class) for notice in active)
         yield gauge_family("active_notices", counts.items())
-        yield gauge_family("unconfirmed_notices", [((), len(self._live.unconfirmed.all()))])
+        yield gauge_family("unconfirmed_notices", [((), len(self.live.unconfirmed.all()))])
 
     def _agents(self, snapshot: Snapshot) -> Iterator[Metric]:
-        known = self._live.agents.by_node
+        known = self.live.agents.by_node
         agents = known.values()
         connected = sum(agent.connected for agent in agents)
-        gone = len(reclaimed(snapshot.notices.values(), known, self._live.agents.silent_since))
+        gone = len(reclaimed(snapshot.notices.values(), known, self.live.agents.silent_since))
         states = {"connected": connected, "unknown": len(agents) - connected - gone, "reclaimed": gone}
         yield gauge_family("agents", [((state,), count) for state, count in states.items()])
-        machines = (self._live.machine(agent.node) for agent in agents if agent.connected)
+        machines = (self.live.machine(agent.node) for agent in agents if agent.connected)
         kinds = Counter(
             self._kinds.of(each.cloud, each.zone, each.instance_type, each.price_class) for each in machines
         )
         yield gauge_family("nodes", kinds.items())
-        yield gauge_family("agents_sharing_uid", [((), len(self._live.agents.sharing()))])
+        yield gauge_family("agents_sharing_uid", [((), len(self.live.agents.sharing()))])
         counts = Counter(
-            (*self._sources.of(source), state)
+            (*self.sources.of(source), state)
             for agent in agents
             for source, state in (*agent.sources.items(), *agent.pod_sources.items())
         )
@@ -82,9 +79,9 @@ class StateCollector(Collector):
 
     def _streams(self) -> Iterator[Metric]:
         counts = {
-            ("agent",): sum(agent.connected for agent in self._live.agents.by_node.values()),
-            ("launcher",): self._live.launchers.count,
-            ("process",): self._live.processes.count,
+            ("agent",): sum(agent.connected for agent in self.live.agents.by_node.values()),
+            ("launcher",): self.live.launchers.count,
+            ("process",): self.live.processes.count,
         }
         yield gauge_family("streams", counts.items())
 
@@ -102,7 +99,7 @@ class StateCollector(Collector):
             for job in jobs
             if job.decision.agreement is not None
             and not job.over
-            and (seconds := self._live.ranks.of(job.id, job.observed.run).unread_seconds) is not None
+            and (seconds := self.live.ranks.of(job.id, job.observed.run).unread_seconds) is not None
         ]
         yield gauge_family("unread_seconds", [((), max(unread))] if unread else [])
 
@@ -113,27 +110,18 @@ class StateCollector(Collector):
             return None
         if answers(job.observed.acknowledgement, stop):
             return None
-        end = first_loss(job, self._live.noticed, self._live.now(), self._live.policy)
-        return (stop.since + self._live.policy.stop_timeout_seconds if end is None else end) - self._live.now()
+        end = first_loss(job, self.live.noticed, self.live.now(), self.live.policy)
+        return (stop.since + self.live.policy.stop_timeout_seconds if end is None else end) - self.live.now()
 
     def _coverage(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
         workers = without_agent = without_stream = 0
         for job in jobs:
             workers += len(job.workers)
-            without_agent += sum(not self._live.agents.connected(node) for node in self._nodes(job.name, job.workers))
-            without_stream += len(job.workers - self._live.processes.hosts(job.id))
+            without_agent += sum(not self.live.agents.connected(node) for node in self.live.nodes(job).values())
+            without_stream += len(job.workers - self.live.processes.hosts(job.id))
         yield gauge_family("workers", [((), workers)])
         missing = {("agent",): without_agent, ("stream",): without_stream}
         yield gauge_family("uncovered_workers", missing.items())
-
-    def _nodes(self, name: JobName, hosts: Iterable[Host]) -> Iterator[Host]:
-        """The node of each host; empty, and thus without an agent, for a pod that is not in the cache."""
-        placements = self._live.placements(name)
-        for host in hosts:
-            if placements is None:
-                yield host
-            else:
-                yield placements[host].node if host in placements else Host("")
 
 
 _ENDS = (Phase.RUNNING, Phase.TIMED_OUT, Phase.FINISHED)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from prometheus_client import CollectorRegistry, Info
 from prometheus_client.core import Metric
@@ -14,12 +13,12 @@ from servicekit.clock import Clock
 from servicekit.metrics import LabelLimiter, MetricsServer, guarded, registry
 from supervisor.domain.ids import JobName, Source
 from supervisor.domain.order import ProcessDirective, Worker
-from supervisor.observability.hooks import OPERATIONS, Gpus, LiveState, NodeLocations, unknown_gpus, unknown_location
+from supervisor.observability.hooks import OPERATIONS, UNKNOWN_LOCATION, Gpus, LiveState, MetricsHooks, NodeLocations
 from supervisor.observability.journal import ChangeListener
 from supervisor.observability.metrics.jobs import AgreementMetrics, JobMetrics, NamedJobs, StepsLost
 from supervisor.observability.metrics.notices import MAX_SOURCES, Latencies, NoticeMetrics
 from supervisor.observability.metrics.state import StateCollector, Suspensions
-from supervisor.observability.metrics.table import counter, counter_family, gauge, histogram
+from supervisor.observability.metrics.table import Samples, counter, counter_family, gauge, gauge_family, histogram
 from supervisor.refusals import Code, Refusals
 
 
@@ -31,8 +30,8 @@ class ClusterSources:
     that there is.
     """
 
-    locations: NodeLocations = unknown_location
-    gpus: Gpus = unknown_gpus
+    locations: NodeLocations = lambda _subject: UNKNOWN_LOCATION
+    gpus: Gpus = lambda _job: None
     events: Callable[[], Mapping[str, int]] = dict
     unread: Callable[[], Mapping[str, int]] = dict
 
@@ -60,19 +59,17 @@ class Metrics:
         self.registry = registry()
         Info("job_supervisor_build", "Version of this supervisor.", registry=self.registry).info({"version": version})
         self._leader = gauge(self.registry, "leader")
-        self.registry.register(
-            _Counts("refused", lambda: {(wire, code): count for (wire, code), count in refusals.counts().items()})
-        )
+        self.registry.register(_Computed(counter_family, "refused", refusals.counts.items))
 
-        def internal_errors() -> Mapping[tuple[str, ...], int]:
+        def internal_errors() -> Samples:
             """Counts what the guards kept, and what peers' requests raised."""
             counts = bulkhead.counts.copy()
-            for (wire, code), count in refusals.counts().items():
+            for (wire, code), count in refusals.counts.items():
                 if code is Code.INTERNAL:
                     counts[wire.value] += count
-            return {(where,): count for where, count in counts.items()}
+            return [((where,), count) for where, count in counts.items()]
 
-        self.registry.register(_Counts("internal_errors", internal_errors))
+        self.registry.register(_Computed(counter_family, "internal_errors", internal_errors))
         self._reviews = counter(self.registry, "webhook_reviews")
         self._reviewing = histogram(self.registry, "webhook_seconds")
 
@@ -91,7 +88,7 @@ class Metrics:
         return LeaderMetrics(self.registry, surroundings, self.bulkhead, self._clock, self._named_jobs)
 
 
-class LeaderMetrics:
+class LeaderMetrics(MetricsHooks):
     """The metrics of a leader: created before its components, whose state `attach` gives access to."""
 
     def __init__(
@@ -106,13 +103,6 @@ class LeaderMetrics:
         self._registry = registry
         self._clock = clock
         self._sources = LabelLimiter(MAX_SOURCES)
-        unread = gauge(registry, "unread_objects")
-
-        def count_unread(kind: str) -> float:
-            return surroundings.unread().get(kind, 0)
-
-        for kind in surroundings.unread():
-            unread.labels(kind).set_function(partial(count_unread, kind))
         self._notices = NoticeMetrics(registry, surroundings.locations, self._sources)
         self._named = NamedJobs(named_jobs)
         self._steps = StepsLost(registry, self._named)
@@ -123,12 +113,14 @@ class LeaderMetrics:
         for operation in OPERATIONS:
             # Starts at 0: rate() cannot see the growth of a series that starts with its first failure.
             self._store_failures.labels(operation)
-        registry.register(
-            _Counts(
-                "kubernetes_events",
-                lambda: {(outcome,): count for outcome, count in surroundings.events().items()},
-            )
-        )
+        unread, events = surroundings.unread, surroundings.events
+        for computed in (
+            _Computed(gauge_family, "unread_objects", lambda: [((kind,), count) for kind, count in unread().items()]),
+            _Computed(
+                counter_family, "kubernetes_events", lambda: [((how,), count) for how, count in events().items()]
+            ),
+        ):
+            registry.register(computed)
 
     def attach(self, live: LiveState) -> Sequence[ChangeListener]:
         """See `supervisor.observability.hooks.MetricsHooks`, also for the methods below."""
@@ -164,11 +156,12 @@ class LeaderMetrics:
 
 
 @dataclass(frozen=True)
-class _Counts(Collector):
-    """Serves a counter that something else counts."""
+class _Computed(Collector):
+    """Serves a metric of which something else knows the samples."""
 
+    family: Callable[[str, Samples], Metric]
     name: str
-    counts: Callable[[], Mapping[tuple[str, ...], int]]
+    samples: Callable[[], Samples]
 
     def collect(self) -> Iterator[Metric]:
-        yield counter_family(self.name, sorted(self.counts().items()))
+        yield self.family(self.name, sorted(self.samples()))

@@ -73,7 +73,7 @@ async def test_a_peer_that_does_not_read_is_dropped() -> None:
                 if not serving.open:
                     break
             assert not serving.open
-            assert serving.refusals.counts() == {(Wire.HTTP, Code.SLOW_READER): 1}
+            assert serving.refusals.counts == {(Wire.HTTP, Code.SLOW_READER): 1}
 
 
 async def test_a_peer_that_reads_is_not_dropped_by_one_that_does_not() -> None:

@@ -101,7 +101,7 @@ async def reads(request: web.Request, _refusals: Refusals) -> web.StreamResponse
 async def test_a_peer_that_went_before_it_is_answered(handle: Handle) -> None:
     async with asked(handle) as (server, _):
         await until(lambda: server.outcomes)
-    assert server.refusals.counts() == {}
+    assert server.refusals.counts == {}
 
 
 @pytest.mark.parametrize("cancels", [True, False])
@@ -112,7 +112,7 @@ async def test_a_peer_that_goes_in_the_middle_of_its_body(cancels: bool) -> None
         peer.close()
         await until(lambda: server.outcomes)
     assert isinstance(server.outcomes[0], asyncio.CancelledError) == cancels
-    assert server.refusals.counts() == {}
+    assert server.refusals.counts == {}
 
 
 async def test_what_a_peer_said_before_it_went_is_refused() -> None:
@@ -122,7 +122,7 @@ async def test_what_a_peer_said_before_it_went_is_refused() -> None:
 
     async with asked(handle) as (server, _):
         await until(lambda: server.outcomes)
-    assert server.refusals.counts() == {(Wire.HTTP, Code.MALFORMED): 1}
+    assert server.refusals.counts == {(Wire.HTTP, Code.MALFORMED): 1}
 
 
 async def test_a_lost_connection_of_our_own_is_a_fault() -> None:
@@ -134,7 +134,7 @@ async def test_a_lost_connection_of_our_own_is_a_fault() -> None:
     with capture_logs() as logs:
         async with asked(handle) as (server, _):
             await until(lambda: server.outcomes)
-    assert server.refusals.counts() == INTERNAL
+    assert server.refusals.counts == INTERNAL
     assert isinstance(logs[0]["exc_info"], ConnectionResetError)
 
 
@@ -145,4 +145,4 @@ async def test_a_defect_is_a_fault_although_the_peer_is_gone() -> None:
 
     async with asked(handle) as (server, _):
         await until(lambda: server.outcomes)
-    assert server.refusals.counts() == INTERNAL
+    assert server.refusals.counts == INTERNAL

@@ -12,7 +12,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState
-from supervisor.observability.hooks import TimedStore
+from supervisor.observability.hooks import MetricsHooks, TimedStore
 from supervisor.observability.journal import (
     Change,
     ChangeListener,
@@ -138,11 +138,12 @@ async def test_a_store_says_how_long_it_takes(store: SqliteStore) -> None:
     """By operation; what is not durable is said to be that, and a change that refuses itself is no measurement."""
     changes: list[tuple[str, bool]] = []
 
-    def timing(operation: str, seconds: float, *, durable: bool) -> None:
-        assert 0 <= seconds < 60
-        changes.append((operation, durable))
+    class Timing(MetricsHooks):
+        def on_store_write(self, operation: str, seconds: float, *, durable: bool) -> None:
+            assert 0 <= seconds < 60
+            changes.append((operation, durable))
 
-    timed, job = TimedStore(store, timing, Clock()), running_job()
+    timed, job = TimedStore(store, Timing(), Clock()), running_job()
     await timed.put_notice(notice(1).id, to(notice(1)))
     await timed.put_job(job.name, lambda _known: job)
     await timed.decide(job, replace(job.decision, generation=job.decision.generation + 1))
@@ -159,5 +160,5 @@ async def test_a_store_says_how_long_it_takes(store: SqliteStore) -> None:
 
     away = Away.__new__(Away)
     with pytest.raises(StoreUnavailableError):
-        await TimedStore(away, timing, Clock()).put_job(job.name, lambda _known: job)
+        await TimedStore(away, Timing(), Clock()).put_job(job.name, lambda _known: job)
     assert changes == [("put_notice", True), ("put_job", True), ("decide", True), ("put_job", False)]

@@ -32,7 +32,7 @@ async def test_a_pod_is_answered_with_its_patch(asked: Asking) -> None:
     assert answer.response["allowed"] is True
     assert answer.response["patchType"] == "JSONPatch"
     assert jsonpatch.apply_patch(made, answer.patch) == patched(made)
-    assert not asked.refusals.counts()
+    assert not asked.refusals.counts
 
 
 async def test_no_answer_names_versions(asked: Asking) -> None:
@@ -55,7 +55,7 @@ async def test_a_pod_that_is_not_understood_is_allowed(asked: Asking, made: obje
     (warning,) = answer.response["warnings"]
     assert warning.startswith("job-supervisor: the pod is not changed: ")
     assert len(warning) <= 120
-    assert asked.refusals.counts() == {(Wire.WEBHOOK, Code.MALFORMED): 1}
+    assert asked.refusals.counts == {(Wire.WEBHOOK, Code.MALFORMED): 1}
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ async def test_a_pod_that_is_not_understood_is_allowed(asked: Asking, made: obje
 async def test_what_is_no_review_is_refused_and_counted(asked: Asking, body: bytes) -> None:
     answer = await asked.send(body)
     assert (answer.status, answer.response["error"]) == (400, "malformed")
-    assert asked.refusals.counts() == {(Wire.WEBHOOK, Code.MALFORMED): 1}
+    assert asked.refusals.counts == {(Wire.WEBHOOK, Code.MALFORMED): 1}
 
 
 async def test_a_body_without_end_is_refused(asked: Asking) -> None:
     answer = await asked.send(b" " * (4 * 1024 * 1024 + 1))
     assert (answer.status, answer.response["error"]) == (413, "oversized")
-    assert asked.refusals.counts() == {(Wire.WEBHOOK, Code.OVERSIZED): 1}
+    assert asked.refusals.counts == {(Wire.WEBHOOK, Code.OVERSIZED): 1}
 
 
 async def test_a_peer_that_says_nothing_is_dropped(asked: Asking, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_a_peer_that_says_nothing_is_dropped(asked: Asking, tmp_path: Path
     with suppress(ConnectionResetError):
         assert not await asyncio.wait_for(reader.read(), 10)
     writer.close()
-    assert asked.refusals.counts() == {(Wire.WEBHOOK, Code.TOO_SLOW): 1}
+    assert asked.refusals.counts == {(Wire.WEBHOOK, Code.TOO_SLOW): 1}
 
 
 @pytest.mark.parametrize("last", [b"", b"no TLS"], ids=["goes", "breaks TLS"])
@@ -111,7 +111,7 @@ async def test_a_peer_that_goes_in_the_middle_of_a_review_is_no_fault(
         assert await asyncio.to_thread(peer.recv, 1024)  # It begins to read the body.
         wire.sendall(last)
     assert (await asked.ask(review(pod()))).patch
-    assert not asked.refusals.counts()
+    assert not asked.refusals.counts
 
 
 async def test_every_pod_has_a_connection_of_its_own(asked: Asking) -> None:

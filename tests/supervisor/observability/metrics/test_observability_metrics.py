@@ -23,7 +23,7 @@ from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
 from supervisor.domain.order import ProcessDirective
-from supervisor.observability.hooks import NoMetrics
+from supervisor.observability.hooks import MetricsHooks
 from supervisor.observability.metrics.wiring import Metrics
 from supervisor.refusals import Refusals
 from tests.testkit.server_process import started
@@ -238,7 +238,7 @@ async def test_steps_are_lost_where_the_next_run_begins_earlier(scene: tuple[Ser
     assert found.value("suspended_seconds_count") == 1
 
 
-class Failing(NoMetrics):
+class Failing(MetricsHooks):
     name = "failing"
 
     def __init__(self) -> None:

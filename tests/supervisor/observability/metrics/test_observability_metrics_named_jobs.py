@@ -132,6 +132,4 @@ def test_the_stored_jobs_are_named_first_those_that_are_not_over() -> None:
 def test_no_job_is_named_if_none_is_wanted() -> None:
     told = _Told(0)
     told.begins(_job("a"))
-    told.named.on_late_stop(JobName("a"))
-    told.named.on_steps_lost(JobName("a"), 3)
-    assert (told.names, told.unnamed) == (set(), 1)
+    assert (told.named.jobs, told.names, told.unnamed) == ({}, set(), 1)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from servicekit.metrics import LabelLimiter, registry
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
-from supervisor.observability.hooks import NodeLocation, unknown_location
+from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
 from supervisor.observability.journal import NoticeChanged
 from supervisor.observability.metrics.notices import NoticeMetrics
 from tests.supervisor.decide.decide_builders import T0, notice
@@ -21,7 +21,7 @@ def outcomes(registry: CollectorRegistry) -> dict[str, float]:
 
 def test_an_episode_is_received_and_ends_once() -> None:
     """Drifting deadlines and later sessions are no news; an announcement after the end is another episode."""
-    metrics = NoticeMetrics(found := registry(), unknown_location, LabelLimiter(8))
+    metrics = NoticeMetrics(found := registry(), lambda _subject: UNKNOWN_LOCATION, LabelLimiter(8))
     first = notice(1, left=120.0)
     drifted = replace(first, deadline=T0 + 130.0, revision=2)
     withdrawn = replace(drifted, state=NoticeState.WITHDRAWN, revision=3)
@@ -43,7 +43,7 @@ def test_an_episode_is_received_and_ends_once() -> None:
 
 
 def test_what_had_expired_when_it_came_was_no_reclaim() -> None:
-    metrics = NoticeMetrics(found := registry(), unknown_location, LabelLimiter(8))
+    metrics = NoticeMetrics(found := registry(), lambda _subject: UNKNOWN_LOCATION, LabelLimiter(8))
     metrics.on_change(NoticeChanged(None, notice(1, state=NoticeState.EXPIRED), T0))
     assert outcomes(found) == {"expired": 1}
 
