@@ -47,6 +47,11 @@ class JobFactsSnapshot:
     rank_counts: Callable[[], RankCounts] = RankCounts
     faults: tuple[str, ...] = ()
 
+    @property
+    def hosts(self) -> list[Host]:
+        """All hosts of the job, ordered by name."""
+        return sorted(self.job.observed.hosts | self.job.own_hosts)
+
     def node(self, host: Host) -> Host:
         """The node of a host."""
         placement = None if self.placements is None else self.placements.get(host)
@@ -84,11 +89,6 @@ class JobPageSnapshot:
     history: Sequence[JobHistoryEntry]
     stored: Sequence[JobHistoryEntry]
     since: float
-
-    @property
-    def job(self) -> JobFactsSnapshot:
-        (job,) = self.status.jobs
-        return job
 
 
 MAX_ENTRIES = 1000
@@ -157,13 +157,6 @@ class StatusPage:
     last: PagePosition | None = None
 
 
-def whole(snapshot: StatusSnapshot) -> StatusPage:
-    """Everything on one page."""
-    jobs = [PagedJob(each, _hosts(each)) for each in snapshot.jobs]
-    notices, unconfirmed, agents = list(snapshot.notices), list(snapshot.unconfirmed), list(snapshot.agents.values())
-    return StatusPage(jobs=jobs, notices=notices, unconfirmed=unconfirmed, agents=agents)
-
-
 def page(snapshot: StatusSnapshot, after: PagePosition, limit: int) -> StatusPage:
     """The page of at most `limit` entries that follows a position."""
     cut, room = StatusPage(first=after == START), limit
@@ -199,15 +192,11 @@ def _jobs(snapshot: StatusSnapshot, after: PagePosition) -> Iterator[tuple[JobFa
     if after.part is not StatusPart.JOBS:
         return
     for each in sorted((each for each in snapshot.jobs if each.job.name >= after.name), key=lambda each: each.job.name):
-        hosts = _hosts(each)
+        hosts = each.hosts
         begun = each.job.name == after.name
         rest = hosts[bisect_right(hosts, after.host) :] if begun else hosts
         if rest or not begun:
             yield each, rest
-
-
-def _hosts(each: JobFactsSnapshot) -> list[Host]:
-    return sorted(each.job.observed.hosts | each.job.own_hosts)
 
 
 def subject_key(notice: ReclaimNotice) -> tuple[SubjectKind, str]:

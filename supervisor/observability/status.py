@@ -1,24 +1,173 @@
-"""`GET /v1/status`: the status as JSON, in pages. `GET /v1/history`: what happened."""
+"""Reads the status out of the components of the leader, and serves it: `GET /v1/status` and `GET /v1/history`."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
 
 import msgspec
 from aiohttp import web
 
+from servicekit.bulkhead import Bulkhead
+from supervisor.decide.explanation import Missing
 from supervisor.domain.ids import JobName
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.notice import SubjectKind
 from supervisor.identity.tokens import Viewer
 from supervisor.ingest.errors import MalformedError
 from supervisor.ingest.http import Authenticate, require_principal
-from supervisor.observability.snapshot import MAX_ENTRIES, START, PagePosition, StatusSnapshot, page
+from supervisor.observability.groups import DecidedGroups
+from supervisor.observability.history import JobHistory, PhaseTracker, stored
+from supervisor.observability.hooks import LiveState
+from supervisor.observability.journal import NoticedHosts
+from supervisor.observability.snapshot import (
+    MAX_ENTRIES,
+    START,
+    JobFactsSnapshot,
+    JobPageSnapshot,
+    PagePosition,
+    StatusSnapshot,
+    page,
+    subject_key,
+)
 from supervisor.observability.status_view import status_view
-from supervisor.observability.views import HistoryView
+from supervisor.observability.views import HistoryEntryView, HistoryView, LeaderView
+from supervisor.refusals import Refusals
+
+VERSION = version("elastic-job-supervisor")
+
+MAX_HAPPENED = 2000
+"""In one answer: some 0.5 MB, and 10 ms of the loop's time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusReader:
+    """Reads the status.
+
+    `shown`: a job's noticed hosts as its processes know them; `missing`: what a job lacks; `name`: this supervisor's
+    pod; `since`: when this supervisor began to lead.
+    """
+
+    live: LiveState
+    shown: NoticedHosts
+    missing: Callable[[SupervisedJob], Missing]
+    groups: DecidedGroups
+    phases: PhaseTracker
+    history: JobHistory
+    gpus: Callable[[JobName], float | None]
+    refusals: Refusals
+    bulkhead: Bulkhead
+    name: str
+    may_act: Callable[[], bool]
+    since: float
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Changes with every stored change, announcement and agent report, but not with every new stream."""
+        return self.live.snapshot().version, self.live.agents.version, self.live.unconfirmed.version
+
+    def job(self, name: JobName) -> JobPageSnapshot | None:
+        """Reads one job; None if it is not known."""
+        job = self.live.snapshot().jobs.get(name)
+        if job is None:
+            return None
+        everything = self.snapshot([job])
+        (facts,) = everything.jobs
+        # The nodes of the job's hosts by name, and its pods by uid.
+        about = {(SubjectKind.NODE, str(facts.node(host))) for host in facts.hosts}
+        about |= {(SubjectKind.POD, placement.pod) for placement in (facts.placements or {}).values()}
+        return JobPageSnapshot(
+            status=replace(
+                everything,
+                notices=tuple(each for each in everything.notices if subject_key(each) in about),
+                unconfirmed=tuple(each for each in everything.unconfirmed if subject_key(each) in about),
+                groups=tuple(group for group in everything.groups if (group.job, group.uid) == (name, job.uid)),
+            ),
+            history=self.history.of(name),
+            stored=stored(job),
+            since=self.since,
+        )
+
+    def happened(self, only: JobName | None = None) -> HistoryView:
+        """Reads the history of all jobs or of one, and the beginnings and ends of all notices, in the order of time."""
+        jobs = self.live.snapshot().jobs
+        found = [
+            HistoryEntryView(at=entry.at, subject=entry.subject, what=entry.what, text=entry.text)
+            for entry in self.history.notices
+        ]
+        for name in jobs if only is None else [only] if only in jobs else []:
+            earlier = (entry for entry in stored(jobs[name]) if entry.at < self.since)
+            found += (
+                HistoryEntryView(at=entry.at, subject=f"job/{name}", what=entry.what, text=entry.text, run=entry.run)
+                for entry in (*self.history.of(name), *earlier)
+            )
+        found.sort(key=lambda entry: entry.at)
+        return HistoryView(since=self.since, entries=found[-MAX_HAPPENED:], cut=len(found) > MAX_HAPPENED)
+
+    def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> StatusSnapshot:
+        """The state at this moment, of all jobs or of some, as values that do not change afterwards."""
+        snapshot, agents, now = self.live.snapshot(), dict(self.live.agents.by_node), self.live.now()
+        silent = {node: self.live.agents.silent_since(node) for node, agent in agents.items() if not agent.connected}
+        return StatusSnapshot(
+            now=now,
+            policy=self.live.policy,
+            leader=LeaderView(name=self.name, acts=self.may_act(), serving_seconds=now - self.since, version=VERSION),
+            jobs=tuple(self._job(job) for job in (snapshot.jobs.values() if jobs is None else jobs)),
+            notices=tuple(snapshot.notices.values()),
+            unconfirmed=tuple(self.live.unconfirmed.all()),
+            groups=(groups := self.groups.all()),
+            gpus={name: gpus for name in {each.job for each in groups} if (gpus := self.gpus(name)) is not None},
+            agents=agents,
+            silent={node: since for node, since in silent.items() if since is not None},
+            heard={node: at for node in agents if (at := self.live.agents.heard_at(node)) is not None},
+            machines={node: self.live.machine(node) for node in agents},
+            sharing=self.live.agents.sharing(),
+            refused=dict(self.refusals.counts),
+        )
+
+    def _job(self, job: SupervisedJob) -> JobFactsSnapshot:
+        """Reads a job. If that raises, only its stored part is shown, and the other jobs are complete."""
+        with self.bulkhead.guard("status", job.name):
+            return JobFactsSnapshot(
+                job=job,
+                noticed=self.shown(job.name),
+                # Only for the jobs that are shown: these look at each host and each process.
+                missing=partial(self.missing, job),
+                ranks=partial(self.live.ranks.of, job.id, job.observed.run),
+                rank_counts=partial(self.live.processes.rank_counts, job.id, job.observed.run),
+                placements=self.live.placements(job.name),
+                streams=self.live.processes.hosts(job.id),
+                since=self.phases.since(job),
+                faults=self._faults(job.name),
+            )
+        return JobFactsSnapshot(
+            job=job, noticed={}, placements=None, streams=frozenset(), since=None, faults=self._faults(job.name)
+        )
+
+    def _faults(self, name: JobName) -> tuple[str, ...]:
+        """Writes a sentence for each loop that fails on a job."""
+        faults = []
+        for where, why in sorted(self.bulkhead.about(name).items()):
+            cannot = _CANNOT.get(where, f"serve this job ({where})")
+            faults.append(f"The supervisor cannot {cannot}: {why}. It tries again, and other jobs are not affected.")
+        return tuple(faults)
+
+
+_CANNOT = {
+    "act": "carry out the decision about this job",
+    "directives": "tell the processes of this job what to do",
+    "observe": "read the objects of this job",
+    "plan": "plan this job",
+    "rounds": "tell the elastic agents of this job their round",
+    "settle": "store the decision about this job",
+    "status": "show all of this job",
+}
+"""What the supervisor cannot do for a job when one of its loops fails on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusEndpoint:
-    snapshot: Callable[[], StatusSnapshot]
-    happened: Callable[[JobName | None], HistoryView]
+    reader: StatusReader
     authenticate: Authenticate
 
     def routes(self) -> list[web.RouteDef]:
@@ -27,25 +176,20 @@ class StatusEndpoint:
     async def status(self, request: web.Request) -> web.Response:
         """Answers with one page of the present status."""
         await require_principal(Viewer, request, self.authenticate)
-        after, limit = _page_query(request)
-        snapshot = self.snapshot()
+        wanted, position = request.query.get("limit"), request.query.get("after")
+        try:
+            limit = MAX_ENTRIES if wanted is None else min(MAX_ENTRIES, int(wanted))
+            after = START if position is None else PagePosition.read(position)
+        except ValueError as error:
+            raise MalformedError("`limit` must be a number, and `after` the `next` of an answer") from error
+        if limit < 1:
+            raise MalformedError("`limit` must be at least 1")
+        snapshot = self.reader.snapshot()
         return web.json_response(body=msgspec.json.encode(status_view(snapshot, page(snapshot, after, limit))))
 
     async def history(self, request: web.Request) -> web.Response:
         """Answers with what happened to the job of the query, or to all jobs."""
         await require_principal(Viewer, request, self.authenticate)
         job = request.query.get("job")
-        view = self.happened(None if job is None else JobName(job))
+        view = self.reader.happened(None if job is None else JobName(job))
         return web.json_response(body=msgspec.json.encode(view))
-
-
-def _page_query(request: web.Request) -> tuple[PagePosition, int]:
-    wanted, after = request.query.get("limit"), request.query.get("after")
-    try:
-        limit = MAX_ENTRIES if wanted is None else min(MAX_ENTRIES, int(wanted))
-        position = START if after is None else PagePosition.read(after)
-    except ValueError as error:
-        raise MalformedError("`limit` must be a number, and `after` the `next` of an answer") from error
-    if limit < 1:
-        raise MalformedError("`limit` must be at least 1")
-    return position, limit

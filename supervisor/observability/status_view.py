@@ -12,7 +12,7 @@ from supervisor.domain.job import Acknowledgement
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, reclaimed
 from supervisor.observability.groups import DecidedGroup
-from supervisor.observability.snapshot import JobFactsSnapshot, PagedJob, StatusPage, StatusSnapshot, subject_key, whole
+from supervisor.observability.snapshot import JobFactsSnapshot, PagedJob, StatusPage, StatusSnapshot, subject_key
 from supervisor.observability.views import (
     AcknowledgementView,
     AgentView,
@@ -38,7 +38,12 @@ Subjects = Mapping[tuple[SubjectKind, str], Collection[JobName]]
 
 def status_view(snapshot: StatusSnapshot, page: StatusPage | None = None) -> StatusView:
     """The status of a snapshot: one page, or all of it."""
-    shown = page or whole(snapshot)
+    shown = page or StatusPage(
+        jobs=[PagedJob(each, each.hosts) for each in snapshot.jobs],
+        notices=list(snapshot.notices),
+        unconfirmed=list(snapshot.unconfirmed),
+        agents=list(snapshot.agents.values()),
+    )
     gone = reclaimed(snapshot.notices, snapshot.agents, snapshot.silent.get)
     subjects = _subjects(snapshot.jobs, {subject_key(notice) for notice in (*shown.notices, *shown.unconfirmed)})
     return StatusView(

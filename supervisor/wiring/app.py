@@ -51,8 +51,7 @@ from supervisor.observability.journal import ChangeListener, Journal
 from supervisor.observability.notifications.config import NotificationConfig
 from supervisor.observability.notifications.notifier import Notifications, NotificationTiming
 from supervisor.observability.page.endpoints import status_page
-from supervisor.observability.status import StatusEndpoint
-from supervisor.observability.status_reader import StatusReader
+from supervisor.observability.status import StatusEndpoint, StatusReader
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import Endpoints, Servers
 from supervisor.settings import Settings
@@ -411,8 +410,9 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         bulkhead=base.bulkhead,
         name=base.settings.pod_name,
         may_act=base.leadership.may_act,
+        since=base.clock.now(),
     )
-    status = StatusEndpoint(snapshot=reader.snapshot, happened=reader.happened, authenticate=state.authenticate)
+    status = StatusEndpoint(reader=reader, authenticate=state.authenticate)
     listeners: list[ChangeListener] = [phases, state.groups, history]
     if not base.settings.status_page:
         return Feature(endpoints=[status], listeners=listeners)

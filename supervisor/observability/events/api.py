@@ -3,6 +3,7 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -97,30 +98,27 @@ class EventSender:
         """
         draft = pending.draft
         sent = self._sent.get(draft.aggregation_key)
+        event = None
         if sent is not None and draft.at - sent.at <= self._aggregation_seconds:
             times = sent.times + pending.times
+            series = {"count": times, "lastObservedTime": _instant(draft.at)}
+            # The API server deletes Events after an hour, and users may delete them earlier.
+            with suppress(NotFoundError, ConflictError):
+                event = await self._events.merge(sent.event, {"series": series})
+        result = SendResult.SENT if event is None else SendResult.AGGREGATED
+        if event is None:
+            times, content = pending.times, _content(draft, self._instance)
+            if times > 1:
+                content["series"] = {"count": times, "lastObservedTime": _instant(draft.at)}
             try:
-                event = await self._events.merge(sent.event, {"series": _series(times, draft.at)})
-            except (NotFoundError, ConflictError):
-                pass  # The API server deletes Events after an hour, and users may delete them earlier.
-            else:
-                self._remember(draft, _Sent(event, times, draft.at))
-                return SendResult.AGGREGATED
-        try:
-            content = _content(draft, self._instance)
-            if pending.times > 1:
-                content["series"] = _series(pending.times, draft.at)
-            event = await self._events.create(_key(draft), content)
-        except ConflictError:
-            return SendResult.SENT  # It was, and the answer got lost.
-        self._remember(draft, _Sent(event, pending.times, draft.at))
-        return SendResult.SENT
-
-    def _remember(self, draft: EventDraft, sent: _Sent) -> None:
-        self._sent[draft.aggregation_key] = sent
+                event = await self._events.create(_key(draft), content)
+            except ConflictError:
+                return result  # It was sent, and the answer got lost.
+        self._sent[draft.aggregation_key] = _Sent(event, times, draft.at)
         self._sent.move_to_end(draft.aggregation_key)
         if len(self._sent) > self._max_remembered:
             self._sent.popitem(last=False)
+        return result
 
 
 def _key(draft: EventDraft) -> ObjectKey:
@@ -161,10 +159,6 @@ def _reference(regarding: ObjectReference) -> dict[str, str]:
     }
 
 
-def _series(times: int, at: float) -> dict[str, object]:
-    return {"count": times, "lastObservedTime": _instant(at)}
-
-
 def _instant(at: float) -> str:
     """With microseconds: the API accepts no other format."""
     return instant_of(at).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -180,9 +174,21 @@ class ClusterReferenceResolver:
     owner_of: OwnerOf
     is_released: Callable[[SupervisedJob], bool]
 
-    def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
+    def notice(self, notice: ReclaimNotice) -> tuple[ObjectReference | None, Sequence[ObjectReference]]:
+        """The pods are that of the notice, or the live pods of its node."""
+        if notice.subject.kind is SubjectKind.NODE:
+            pods: Iterable[Pod] = self.view.bound(notice.subject.name).values()
+        else:
+            found = self.view.pod(notice.subject.uid)
+            pods = () if found is None else (found,)
+        jobs, affected = self.store.snapshot().jobs, list[ObjectReference]()
+        for pod in pods:
+            reference = None if pod.over else job_of(pod, self.owner_of)
+            job = None if reference is None else jobs.get(reference.name)
+            if reference is not None and job is not None and job.uid == reference.uid:
+                affected.append(_about(PODS, pod.metadata))
         metadata = self.store.notice_object(notice.id)
-        return None if metadata is None else _about(NOTICES, metadata)
+        return None if metadata is None else _about(NOTICES, metadata), affected
 
     def job(self, job: SupervisedJob) -> Sequence[ObjectReference]:
         metadata = self.store.job_object(job.name)
@@ -192,20 +198,6 @@ class ClusterReferenceResolver:
 
     def released(self, job: SupervisedJob) -> Sequence[ObjectReference]:
         return _owning(job, namespace(job.name)) if self.is_released(job) else ()
-
-    def noticed(self, notice: ReclaimNotice) -> Iterator[ObjectReference]:
-        """The pod itself, or the live pods of the node."""
-        if notice.subject.kind is SubjectKind.NODE:
-            pods: Iterable[Pod] = self.view.bound(notice.subject.name).values()
-        else:
-            found = self.view.pod(notice.subject.uid)
-            pods = () if found is None else (found,)
-        jobs = self.store.snapshot().jobs
-        for pod in pods:
-            reference = None if pod.over else job_of(pod, self.owner_of)
-            job = None if reference is None else jobs.get(reference.name)
-            if reference is not None and job is not None and job.uid == reference.uid:
-                yield _about(PODS, pod.metadata)
 
     def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterator[ObjectReference]:
         """The pods of these hosts; machines in a launcher's list are not pods."""

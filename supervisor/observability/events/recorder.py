@@ -70,23 +70,24 @@ class EventQueue:
         return any(self._queues.values())
 
 
+@dataclass(slots=True)
 class TokenBucket:
     """A rate limit: `burst` tokens at first, and `rate` more each second."""
 
-    def __init__(self, rate: float, burst: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._left = burst
-        self._at: float | None = None
+    rate: float
+    burst: float
+    _taken: float = 0.0
+    _at: float | None = None
 
     def take(self, now: float) -> float:
         """Takes a token and returns 0, or returns the seconds until the next token; `now` must be monotonic."""
-        self._left = min(self._burst, self._left + (0.0 if self._at is None else now - self._at) * self._rate)
-        self._at = now
-        if self._left >= 1.0:
-            self._left -= 1.0
+        since = 0.0 if self._at is None else now - self._at
+        self._taken, self._at = max(0.0, self._taken - since * self.rate), now
+        left = self.burst - self._taken
+        if left >= 1.0:
+            self._taken += 1.0
             return 0.0
-        return (1.0 - self._left) / self._rate
+        return (1.0 - left) / self.rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

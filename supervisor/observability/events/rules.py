@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from itertools import chain
 from typing import Protocol
 
 from supervisor.domain.ids import Host
@@ -116,17 +115,14 @@ _RELEASED = (
 class ReferenceResolver(Protocol):
     """Finds the Kubernetes objects of notices and jobs that still exist."""
 
-    def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
-        """The ReclaimNotice."""
+    def notice(self, notice: ReclaimNotice) -> tuple[ObjectReference | None, Iterable[ObjectReference]]:
+        """The ReclaimNotice, and the pods of supervised jobs that it affects."""
 
     def job(self, job: SupervisedJob) -> Sequence[ObjectReference]:
         """The SupervisedJob, followed by the object of the job's kind."""
 
     def released(self, job: SupervisedJob) -> Sequence[ObjectReference]:
         """The object of the job's kind if the supervisor has let it go: it is there and does not opt in any more."""
-
-    def noticed(self, notice: ReclaimNotice) -> Iterable[ObjectReference]:
-        """The pods of supervised jobs that a notice affects."""
 
     def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterable[ObjectReference]:
         """The pods of these hosts of a job."""
@@ -136,16 +132,17 @@ def drafts(change: Change, objects: ReferenceResolver) -> Iterator[EventDraft]:
     """The Events for a change; a drifting deadline or a report of a host deserves none."""
     match change:
         case NoticeChanged(before, after, at):
-            return _of_notice(before, after, objects, at)
+            yield from _of_notice(before, after, objects, at)
         case JobChanged(before, after, at):
-            return chain(_of_job(before, after, objects, at), _of_ignored(before, after, objects, at))
+            yield from _of_job(before, after, objects, at)
+            # One Event for all requests of the job that are ignored from now on.
+            known = frozenset[str]() if before is None else frozenset(before.spec.ignored)
+            if note := " ".join(why for why in after.spec.ignored if why not in known):
+                yield from _about_job(objects.job(after), IGNORED, note, at)
         case JobForgotten(before, at):
             # The job itself remains. One that was only shown, but not supervised, is not let go.
-            if before.over or before.spec.refused:
-                return iter(())
-            return _about_job(objects.released(before), RELEASED, _RELEASED, at)
-        case _:
-            return iter(())
+            if not before.over and not before.spec.refused:
+                yield from _about_job(objects.released(before), RELEASED, _RELEASED, at)
 
 
 def _of_notice(
@@ -157,8 +154,9 @@ def _of_notice(
     # A notice that had ended when it became known, such as one from an old Event found at start-up, announces nothing.
     if known is None and after.state is not NoticeState.ACTIVE:
         return
-    reason, note, notice = OF_NOTICES[after.state], sentence(after), objects.notice(after)
-    for pod in objects.noticed(after):
+    reason, note = OF_NOTICES[after.state], sentence(after)
+    notice, pods = objects.notice(after)
+    for pod in pods:
         yield EventDraft(regarding=pod, related=notice, reason=reason, note=note, at=at, priority=Priority.POD)
     if notice is not None:
         yield EventDraft(regarding=notice, related=None, reason=reason, note=note, at=at, priority=Priority.NOTICE)
@@ -184,15 +182,6 @@ def _of_job(
     excluded = after.decision.exclusions - (before.decision.exclusions if before else frozenset())
     for pod in objects.pods(after, sorted(excluded)):
         yield EventDraft(regarding=pod, related=resource, reason=EXCLUDED, note=note, at=at, priority=Priority.POD)
-
-
-def _of_ignored(
-    before: SupervisedJob | None, after: SupervisedJob, objects: ReferenceResolver, at: float
-) -> Iterator[EventDraft]:
-    """Yields one Event for all requests of the job that are ignored from now on."""
-    known = frozenset[str]() if before is None else frozenset(before.spec.ignored)
-    if note := " ".join(why for why in after.spec.ignored if why not in known):
-        yield from _about_job(objects.job(after), IGNORED, note, at)
 
 
 def _about_job(known: Sequence[ObjectReference], reason: EventReason, note: str, at: float) -> Iterator[EventDraft]:

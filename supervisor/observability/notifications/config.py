@@ -11,13 +11,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from msgspec import Meta
 
 from servicekit.bounds import instant_of
-from supervisor.observability.notifications.message import Choice, NotificationKind, NotificationMessage, Origin, sample
+from supervisor.observability.notifications.message import NotificationKind, NotificationMessage, Origin, sample
 from supervisor.refusals import readable
 
 MAX_TEXT = 3000
 """Characters of one rendered text. Slack cuts messages at 4,000."""
 
 _MAX_FACT = 500
+_ESCAPED_BY_SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+"""Names may come from peers: without this, one could call everybody with `<!channel>`."""
 
 DEFAULT_TEXT = """\
 {{ title }}
@@ -59,7 +61,7 @@ class MessageRenderer:
     """
 
     def __init__(self, format: Format, text: str = "", body: Any = None) -> None:  # noqa: A002 - the name in the file
-        self._escape = _slack if format is Format.SLACK else _plain
+        self._escaped = _ESCAPED_BY_SLACK if format is Format.SLACK else {}
         self._text = _compiled(text or DEFAULT_TEXT)
         own: Any = {"text": "{{ text }}"} if format is Format.SLACK else None
         self._body = _mapped(own if body is None else body, _compiled)
@@ -70,7 +72,7 @@ class MessageRenderer:
         Raises:
             BadTemplateError: A template fails.
         """
-        facts = _mapped(_facts(message), self._escape)
+        facts = _mapped(_facts(message), lambda text: readable(text, _MAX_FACT).translate(self._escaped))
         facts["text"] = _rendered(self._text, facts)
         if self._body is None:
             return msgspec.json.encode(facts)
@@ -112,15 +114,6 @@ def _facts(message: NotificationMessage) -> dict[str, Any]:
         "link": message.link,
         "command": message.command,
     }
-
-
-def _plain(text: str) -> str:
-    return readable(text, _MAX_FACT)
-
-
-def _slack(text: str) -> str:
-    """Names may come from peers: without this, one could call everybody with `<!channel>`."""
-    return _plain(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -175,11 +168,6 @@ class NotificationTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     namespaces: tuple[str, ...] = ()
     text: Annotated[str, Meta(max_length=10_000)] = ""
     body: dict[str, Any] | list[Any] | None = None
-
-    @property
-    def choice(self) -> Choice:
-        """Selects what the target gets."""
-        return Choice(frozenset(self.kinds), frozenset(self.namespaces))
 
     @property
     def renderer(self) -> MessageRenderer:

@@ -180,6 +180,9 @@ class NotificationOutbox:
         clock: For ages and pauses.
         limits: How long and how many messages wait.
         bulkhead: Keeps what a message raises with its target.
+
+    Attributes:
+        waiting: The messages that wait, without the one that is being sent, and since when.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - documented above
@@ -198,31 +201,26 @@ class NotificationOutbox:
         self._may_act = may_act
         self._clock = clock
         self._limits = limits
-        self._waiting: deque[tuple[NotificationMessage, float]] = deque()
+        self.waiting: deque[tuple[NotificationMessage, float]] = deque()
         self._wakeup = Wakeup()
         self._backoff = Backoff(limits.first_pause, limits.max_pause)
         self._fault = Fault(f"notifications to {target.name}", clock)
         for outcome in DeliveryOutcome:
             outcomes[target.name, outcome] += 0
 
-    @property
-    def waiting(self) -> int:
-        """The number of waiting messages, without the one that is being sent."""
-        return len(self._waiting)
-
     def put(self, message: NotificationMessage) -> None:
         """Adds a message; never blocks."""
-        self._waiting.append((message, self._clock.monotonic()))
-        if len(self._waiting) > self._limits.max_messages:
-            self._waiting.popleft()
-            self._count(DeliveryOutcome.DROPPED)
+        self.waiting.append((message, self._clock.monotonic()))
+        if len(self.waiting) > self._limits.max_messages:
+            self.waiting.popleft()
+            self._outcomes[self.target, DeliveryOutcome.DROPPED] += 1
         self._wakeup.set()
 
     async def run(self, poster: Poster) -> None:
         """Sends for ever."""
         while True:
-            if self._waiting:
-                await self._send(*self._waiting.popleft(), poster)
+            if self.waiting:
+                await self._send(*self.waiting.popleft(), poster)
             else:
                 await self._wakeup.wait()
 
@@ -238,13 +236,10 @@ class NotificationOutbox:
                 else:
                     self._fault.failed(attempt.reason)
             if attempt.outcome is not None:
-                self._count(attempt.outcome)
+                self._outcomes[self.target, attempt.outcome] += 1
                 return
             await asyncio.sleep(attempt.after + self._backoff.next())
-        self._count(DeliveryOutcome.DROPPED)
-
-    def _count(self, outcome: DeliveryOutcome) -> None:
-        self._outcomes[self._target.name, outcome] += 1
+        self._outcomes[self.target, DeliveryOutcome.DROPPED] += 1
 
 
 async def attempted(

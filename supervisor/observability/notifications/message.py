@@ -127,13 +127,14 @@ class Choice:
     kinds: Collection[NotificationKind]
     namespaces: Collection[str] = ()
 
-    def wants(self, occurrence: Occurrence) -> bool:
-        return occurrence.kind in self.kinds and (not self.namespaces or occurrence.namespace in self.namespaces)
-
 
 def messages(occurrences: Sequence[Occurrence], choice: Choice, origin: Origin) -> Iterator[NotificationMessage]:
     """The messages for one target, the most urgent first."""
-    wanted = [each for each in occurrences if choice.wants(each)]
+    wanted = [
+        each
+        for each in occurrences
+        if each.kind in choice.kinds and (not choice.namespaces or each.namespace in choice.namespaces)
+    ]
     by_job: dict[JobName, list[Occurrence]] = {}
     for each in wanted:
         if each.job is not None:

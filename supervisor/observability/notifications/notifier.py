@@ -20,7 +20,7 @@ from supervisor.observability.notifications.delivery import (
     Outcomes,
     Poster,
 )
-from supervisor.observability.notifications.message import NotificationKind, Occurrence, messages
+from supervisor.observability.notifications.message import Choice, NotificationKind, Occurrence, messages
 from supervisor.observability.notifications.occurrences import CoverageWatch, occurrences, recent, uncovered
 
 MAX_OCCURRENCES = 2000
@@ -80,7 +80,10 @@ class Notifications:
         self._live = live
         self._clock = clock
         self._outboxes = [
-            (target.choice, NotificationOutbox(target, self.outcomes, may_act, clock, timing.limits, bulkhead))
+            (
+                Choice(frozenset(target.kinds), frozenset(target.namespaces)),
+                NotificationOutbox(target, self.outcomes, may_act, clock, timing.limits, bulkhead),
+            )
             for target in config.targets
         ]
         self._pending: deque[Occurrence] = deque()

@@ -90,14 +90,8 @@ def _occurrence(
 
 def uncovered(live: LiveState, job: SupervisedJob) -> Mapping[Host, str]:
     """The workers of a job that a reclaim would not reach, and what each lacks."""
-    placements, streams = live.placements(job.name), live.processes.hosts(job.id)
-
-    def node(host: Host) -> Host:
-        if placements is None:
-            return host
-        return placements[host].node if host in placements else Host("")
-
-    lacks = {host: (live.agents.connected(node(host)), host in streams) for host in job.workers}
+    streams = live.processes.hosts(job.id)
+    lacks = {host: (live.agents.connected(node), host in streams) for host, node in live.nodes(job).items()}
     words = {(False, False): "agent and stream", (False, True): "agent", (True, False): "stream"}
     return {host: words[state] for host, state in lacks.items() if state in words}
 

@@ -98,11 +98,6 @@ class PageContents:
     machines: Sequence[MachineKind]
     more_machines: int
 
-    @property
-    def trouble(self) -> bool:
-        """Whether somebody has to act."""
-        return bool(self.problems)
-
 
 def contents(view: StatusView) -> PageContents:
     reclaims = sorted(

@@ -1,9 +1,10 @@
 """Serves the status page to browsers with a viewer token: sign-in, the page itself, its assets and its stream."""
 
 import asyncio
-from asyncio import get_running_loop
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs
@@ -82,15 +83,6 @@ class ViewerSessions:
             samesite="Strict",
         )
 
-    def sign_out(self, request: web.Request, answer: web.Response) -> None:
-        """Deletes the session cookie.
-
-        Raises:
-            MalformedError: Another site sent the request.
-        """
-        _own_site(request)
-        answer.del_cookie(COOKIE, path="/", secure=request.secure, httponly=True, samesite="Strict")
-
     async def _viewer(self, authorization: str) -> Viewer:
         principal = await self.authenticate(authorization)
         if not isinstance(principal, Viewer):
@@ -138,6 +130,9 @@ class PageViewers:
         version: Changes whenever something worth showing at once has changed.
         clock: The supervisor's clock.
         bulkhead: Keeps a rendering that raises, so that it is tried again.
+
+    Attributes:
+        streams: Those of the present viewers.
     """
 
     def __init__(
@@ -152,31 +147,28 @@ class PageViewers:
         self._render = render
         self._version = version
         self._clock = clock
-        self._streams: set[LineResponse] = set()
+        self.streams: set[LineResponse] = set()
         self._has_viewers = asyncio.Event()
         self._sent_version: Any = None
         self._sent_at = 0.0
         self._bulkhead = bulkhead
 
-    @property
-    def full(self) -> bool:
-        """Whether the maximum number of viewers is reached."""
-        return len(self._streams) >= MAX_VIEWERS
-
-    def attach(self, stream: LineResponse) -> None:
-        """Adds a viewer; the next rendering goes to all viewers."""
-        self._streams.add(stream)
+    @contextmanager
+    def showing(self, stream: LineResponse) -> Iterator[None]:
+        """Adds a viewer while the context lasts; the next rendering goes to all viewers."""
+        self.streams.add(stream)
         self._sent_version = None
         self._has_viewers.set()
-
-    def detach(self, stream: LineResponse) -> None:
-        self._streams.discard(stream)
-        if not self._streams:
-            self._has_viewers.clear()
+        try:
+            yield
+        finally:
+            self.streams.discard(stream)
+            if not self.streams:
+                self._has_viewers.clear()
 
     def finish(self, reason: str) -> None:
         """Ends every stream with a goodbye."""
-        for stream in list(self._streams):
+        for stream in list(self.streams):
             stream.finish(reason)
 
     async def run(self) -> None:
@@ -195,7 +187,7 @@ class PageViewers:
         rendered = _FAILED
         with self._bulkhead.guard("page"):
             rendered = line({"type": "page", "html": await asyncio.to_thread(self._render, self._snapshot())})
-        for stream in list(self._streams):
+        for stream in list(self.streams):
             stream.push(rendered)
         self._sent_version, self._sent_at = version, now
 
@@ -214,6 +206,7 @@ _HEADERS: Mapping[str, str] = MappingProxyType(
         "Cache-Control": "no-store",
     }
 )
+_TO_THE_PAGE = {**_HEADERS, "Location": "../"}
 _ASSET_HEADERS = {**_HEADERS, "Cache-Control": "public, max-age=86400, immutable"}
 """An asset's URL contains a hash of its content."""
 
@@ -248,7 +241,7 @@ class PageEndpoints:
             web.get("/status/jobs/{job:.+}", self.job_page),
             web.post("/status/login", self.login),
             web.post("/status/logout", self.logout),
-            *(web.get(f"/status/{asset.name}", _served(asset)) for asset in self.renderer.assets.values()),
+            *(web.get(f"/status/{asset.name}", partial(_serve, asset)) for asset in self.renderer.assets.values()),
         ]
 
     async def page(self, request: web.Request) -> web.Response:
@@ -265,7 +258,7 @@ class PageEndpoints:
             return session
         found, root = self.job(JobName(request.match_info["job"])), _root(request)
         if found is None:
-            return _html(self.renderer.no_job(root, signed_in=session.browser), status=404)
+            return _html(self.renderer.render("no_job.html", signed_in=session.browser, root=root), status=404)
         # In a thread: a job may have thousands of hosts.
         text = await asyncio.to_thread(self.renderer.job, found, root, signed_in=session.browser)
         return _html(text)
@@ -278,32 +271,33 @@ class PageEndpoints:
             if "Authorization" in request.headers:
                 raise
             return self._login_refused(error, _root(request))
-        return _html(self.renderer.login(HOURS, root=_root(request)), status=401) if session is None else session
+        if session is None:
+            return _html(self.renderer.render("login.html", hours=HOURS, why="", root=_root(request)), status=401)
+        return session
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Streams the content of the page whenever it changes."""
         session = await self.sessions.of(request)
         if session is None:
             raise BadTokenError("no bearer token and no session")
-        if self.viewers.full:
+        if len(self.viewers.streams) >= MAX_VIEWERS:
             raise TooManyError("the maximum number of viewers is reached")
         lines = LineResponse(request, self.refusals)
         await lines.prepare()
         end = None
         if session.until is not None:
             left = min(max(0.0, session.until - self.clock.wall()), _LONGEST_TIMER_SECONDS)
-            end = get_running_loop().call_later(left, lines.finish, "the session is over")
-        self.viewers.attach(lines)
+            end = asyncio.get_running_loop().call_later(left, lines.finish, "the session is over")
         try:
-            return await lines.serve()
+            with self.viewers.showing(lines):
+                return await lines.serve()
         finally:
-            self.viewers.detach(lines)
             if end is not None:
                 end.cancel()
 
     async def login(self, request: web.Request) -> web.Response:
         """Starts a session with the token from the form."""
-        answer = _redirect()
+        answer = web.Response(status=303, headers=_TO_THE_PAGE)
         try:
             await self.sessions.sign_in(request, answer)
         except tuple(_REFUSED) as error:
@@ -311,9 +305,14 @@ class PageEndpoints:
         return answer
 
     async def logout(self, request: web.Request) -> web.Response:
-        """Ends the browser's session."""
-        answer = _redirect()
-        self.sessions.sign_out(request, answer)
+        """Ends the browser's session by deleting its cookie.
+
+        Raises:
+            MalformedError: Another site sent the request.
+        """
+        _own_site(request)
+        answer = web.Response(status=303, headers=_TO_THE_PAGE)
+        answer.del_cookie(COOKIE, path="/", secure=request.secure, httponly=True, samesite="Strict")
         return answer
 
     def _login_refused(self, error: Exception, root: str) -> web.Response:
@@ -321,7 +320,7 @@ class PageEndpoints:
         if code is not None:
             self.refusals.add(Wire.HTTP, code, str(error))
         status, message = _REFUSED[type(error)]
-        return _html(self.renderer.login(HOURS, message, root), status=status)
+        return _html(self.renderer.render("login.html", hours=HOURS, why=message, root=root), status=status)
 
 
 def _root(request: web.Request) -> str:
@@ -333,15 +332,8 @@ def _html(text: str, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status, content_type="text/html", headers=_HEADERS)
 
 
-def _redirect() -> web.Response:
-    return web.Response(status=303, headers={**_HEADERS, "Location": "../"})
-
-
-def _served(asset: PageAsset) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def serve(_request: web.Request) -> web.Response:
-        return web.Response(body=asset.body, content_type=asset.content_type, charset="utf-8", headers=_ASSET_HEADERS)
-
-    return serve
+async def _serve(asset: PageAsset, _request: web.Request) -> web.Response:
+    return web.Response(body=asset.body, content_type=asset.content_type, charset="utf-8", headers=_ASSET_HEADERS)
 
 
 def status_page(  # noqa: PLR0913 - its dependencies

@@ -7,12 +7,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from servicekit.bounds import instant_of
-from supervisor.domain.ids import JobName, namespace
+from supervisor.domain.ids import namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.observability.groups import GroupCause, GroupOutcome
 from supervisor.observability.page.contents import contents, host_state, job_contents
@@ -45,6 +44,7 @@ _TONES = {
     Phase.RESUMING: "warn",
     Phase.TIMED_OUT: "bad",
 }
+"""The CSS classes of the marks of phases."""
 
 
 def span(seconds: float) -> str:
@@ -63,21 +63,6 @@ def countdown(seconds: float) -> str:
     return span(seconds) if seconds > 0 else "now"
 
 
-def instant(at: float) -> str:
-    """An instant as people read it, in UTC."""
-    return instant_of(at).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def short(job: JobName) -> str:
-    """The name of a job without its namespace."""
-    return job.removeprefix(f"{namespace(job)}/")
-
-
-def address(job: JobName) -> str:
-    """The path of a job's page."""
-    return f"status/jobs/{quote(job)}"
-
-
 def text(said: str) -> str:
     """Removes invisible characters from a text that may quote a peer; the templates escape it."""
     return readable(said, _MAX_LETTERS)
@@ -87,11 +72,6 @@ def names(values: Sequence[str]) -> str:
     listed = ", ".join(text(value) for value in values[:MAX_NAMES])
     more = len(values) - MAX_NAMES
     return f"{listed} and {more} more" if more > 0 else listed
-
-
-def tone(phase: Phase) -> str:
-    """The CSS class of a phase's mark."""
-    return _TONES.get(phase, "soft")
 
 
 def why(job: JobView) -> str:
@@ -111,10 +91,6 @@ def announced(group: GroupView) -> str:
 def of_reclaims(groups: Sequence[GroupView]) -> Sequence[GroupView]:
     """The decisions about reclaims, and about hosts that were lost without a notice."""
     return [group for group in groups if group.cause in (GroupCause.RECLAIM, GroupCause.LOSS)]
-
-
-def workers(job: JobView) -> str:
-    return f"{len(job.workers)} of {job.requested_workers} (min {job.min_workers})"
 
 
 def checkpoint(group: GroupView) -> str:
@@ -138,16 +114,11 @@ _PACKAGE = "supervisor.observability.page"
 
 @dataclass(frozen=True, slots=True)
 class PageAsset:
-    """A static file; its `address` changes with its content."""
+    """A static file."""
 
     name: str
     body: bytes
     content_type: str
-
-    @property
-    def address(self) -> str:
-        """The URL relative to the page."""
-        return f"status/{self.name}?{hashlib.sha256(self.body).hexdigest()[:12]}"
 
 
 class PageRenderer:
@@ -164,37 +135,43 @@ class PageRenderer:
             loader=PackageLoader(_PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
         filters = (
-            *(span, countdown, names, tone, workers, checkpoint, text, why, instant, short, address),
-            *(host_state, namespace, announced, of_reclaims),
+            span,
+            countdown,
+            names,
+            checkpoint,
+            text,
+            why,
+            host_state,
+            namespace,
+            announced,
+            of_reclaims,
+            contents,
         )
         self._templates.filters.update({each.__name__: each for each in filters})
+        self._templates.filters.update(
+            tone=lambda phase: _TONES.get(phase, "soft"),
+            instant=lambda at: instant_of(at).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        )
         self._templates.globals["docs"] = docs_url
-        self._templates.globals["assets"] = {asset.name: asset.address for asset in self.assets.values()}
+        # The URL of an asset is relative to the page, and changes with the content of the asset.
+        self._templates.globals["assets"] = {
+            each.name: f"status/{each.name}?{hashlib.sha256(each.body).hexdigest()[:12]}"
+            for each in self.assets.values()
+        }
+
+    def render(self, template: str, **values: object) -> str:
+        """Renders a template of the folder `templates`."""
+        return self._templates.get_template(template).render(**values)
 
     def page(self, snapshot: StatusSnapshot, *, signed_in: bool) -> str:
         """The whole page; `signed_in` shows the button that ends a browser's session."""
-        return self._templates.get_template("page.html").render(**_shown(snapshot), signed_in=signed_in, root="")
+        return self.render("page.html", view=status_view(snapshot), signed_in=signed_in, root="")
+
+    def content(self, snapshot: StatusSnapshot) -> str:
+        """The part of the page that changes."""
+        return self.render("content.html", view=status_view(snapshot))
 
     def job(self, snapshot: JobPageSnapshot, root: str, *, signed_in: bool) -> str:
         """The page of one job; `root` leads from its address to that of the overview."""
         shown = job_contents(snapshot)
-        return self._templates.get_template("job.html").render(
-            shown=shown, view=shown.view, job=shown.job, signed_in=signed_in, root=root
-        )
-
-    def no_job(self, root: str, *, signed_in: bool) -> str:
-        """The page of a job that is not known."""
-        return self._templates.get_template("no_job.html").render(signed_in=signed_in, root=root)
-
-    def content(self, snapshot: StatusSnapshot) -> str:
-        """The part of the page that changes."""
-        return self._templates.get_template("content.html").render(**_shown(snapshot))
-
-    def login(self, hours: int, why: str = "", root: str = "") -> str:
-        """The login form; `why` is the reason why the last token was refused."""
-        return self._templates.get_template("login.html").render(hours=hours, why=why, root=root)
-
-
-def _shown(snapshot: StatusSnapshot) -> dict[str, object]:
-    now = status_view(snapshot)
-    return {"view": now, "shown": contents(now)}
+        return self.render("job.html", shown=shown, view=shown.view, job=shown.job, signed_in=signed_in, root=root)

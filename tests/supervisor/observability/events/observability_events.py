@@ -37,10 +37,10 @@ class Known:
     jobs: Sequence[ObjectReference] = (JOB, TRAINING_JOB)
     lets_go: bool = False
 
-    def notice(self, notice: ReclaimNotice) -> ObjectReference | None:
+    def notice(self, notice: ReclaimNotice) -> tuple[ObjectReference | None, Sequence[ObjectReference]]:
         if self.resource is None or not self.every_notice_has_its_own:
-            return self.resource
-        return replace(self.resource, uid=f"resource of {notice.id}")
+            return self.resource, self.noticed_pods
+        return replace(self.resource, uid=f"resource of {notice.id}"), self.noticed_pods
 
     def job(self, job: SupervisedJob) -> Sequence[ObjectReference]:
         assert job
@@ -49,10 +49,6 @@ class Known:
     def released(self, job: SupervisedJob) -> Sequence[ObjectReference]:
         assert job
         return [TRAINING_JOB] if self.lets_go else []
-
-    def noticed(self, notice: ReclaimNotice) -> Iterable[ObjectReference]:
-        assert notice
-        return self.noticed_pods
 
     def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterable[ObjectReference]:
         assert job

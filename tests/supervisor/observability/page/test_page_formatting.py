@@ -140,7 +140,7 @@ def test_the_sentence_counts_what_people_look_for() -> None:
     later = status_view(dataclasses.replace(seen(1), now=T0 + 7))
     assert contents(later).summary == contents(shown(1)).summary
     empty = contents(shown(jobs=0))
-    assert (empty.summary, empty.trouble) == ("Nothing is being reclaimed, every worker is covered.", False)
+    assert (empty.summary, empty.problems) == ("Nothing is being reclaimed, every worker is covered.", [])
 
 
 UNSAVED = AcknowledgementView(
@@ -161,7 +161,7 @@ def test_only_real_trouble_is_red() -> None:
     suspended = replace(usual, jobs=[replace(usual.jobs[0], phase=Phase.SUSPENDED)])
     saved = replace(suspended, groups=[replace(GROUP, suspended=True)])
     for fine in (usual, suspended, saved, replace(saved, groups=[replace(GROUP, late=True)])):
-        assert not contents(fine).trouble
+        assert not contents(fine).problems
         assert contents(fine).summary.startswith("1 reclaim under way, 1 job ")
 
 
@@ -195,7 +195,7 @@ def test_only_real_trouble_is_red() -> None:
     ],
 )
 def test_real_trouble_is_said_first_and_is_red(bad: StatusView, said: str) -> None:
-    assert (contents(bad).trouble, contents(bad).summary) == (True, said)
+    assert (bool(contents(bad).problems), contents(bad).summary) == (True, said)
 
 
 def test_a_suspended_job_says_what_it_waits_for() -> None:

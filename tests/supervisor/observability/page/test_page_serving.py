@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.observability.page import endpoints, rendering
-from supervisor.observability.page.contents import PageContents, contents
+from supervisor.observability.snapshot import StatusSnapshot
+from supervisor.observability.status_view import status_view
 from supervisor.observability.views import StatusView
 from tests.supervisor.observability.page.page_world import NODES, get, stream, viewing
 from tests.testkit.serving import PeerRefusal, Served, serving
@@ -89,13 +90,13 @@ async def test_the_figures_are_said_again_though_nothing_changes(served: Served)
 
 
 async def test_everybody_gets_the_same_rendering(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    renderings: list[StatusView] = []
+    renderings: list[StatusSnapshot] = []
 
-    def counted(view: StatusView) -> PageContents:
-        renderings.append(view)
-        return contents(view)
+    def counted(snapshot: StatusSnapshot) -> StatusView:
+        renderings.append(snapshot)
+        return status_view(snapshot)
 
-    monkeypatch.setattr(rendering, "contents", counted)
+    monkeypatch.setattr(rendering, "status_view", counted)
     streams = [await stream(served.peers, served.peers.tokens.viewer()) for _ in range(20)]
     lines = [await each.line() for each in streams]
     assert all(line["type"] == "page" for line in lines)
@@ -134,10 +135,10 @@ async def test_a_page_that_cannot_be_rendered_harms_nothing(served: Served, monk
     await looking.line()
     with monkeypatch.context() as broken:
 
-        def fail(_view: StatusView) -> PageContents:
+        def fail(_snapshot: StatusSnapshot) -> StatusView:
             raise RuntimeError("no paper")
 
-        broken.setattr(rendering, "contents", fail)
+        broken.setattr(rendering, "status_view", fail)
         assert (await viewing(served)).status == 500
         while (await looking.line())["type"] != "failed":
             pass
