@@ -136,8 +136,8 @@ MUTANTS = (
             Edit(_PROCESSES, "COALESCE_SECONDS = 0.05\n", "COALESCE_SECONDS = 9.0\n"),
             Edit(
                 _PROCESSES,
-                "        if any(lines.is_urgent(connection) for",
-                "        if False and any(lines.is_urgent(connection) for",
+                "            if not (is_due or any(lines.is_urgent(connection) for",
+                "            if not (is_due or False and any(lines.is_urgent(connection) for",
             ),
         ),
     ),

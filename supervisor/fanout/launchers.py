@@ -81,24 +81,21 @@ class Launchers:
     def publish(self, job: SupervisedJob, order: Order) -> None:
         """Sends an order unless it was the last one sent. An order for an earlier job of the name is not sent."""
         connection = self._connections.get(job.id)
-        if connection is not None:
-            connection.job = job
-            self._send(connection, order)
+        if connection is None:
+            return
+        connection.job = job
+        present = (order, self._lacks(job.name) if order.kind is OrderKind.WAIT else "")
+        if connection.sent != present:
+            connection.sent = present
+            connection.stream.push(line(message(*present, self._token(job.name, job.uid, order.run))))
 
     async def heartbeat(self, seconds: float) -> None:
         """Sends the heartbeats that are due, and the order again where a job waits for something else now."""
         for connection in list(self._connections.values()):
             connection.stream.heartbeat(seconds)
             if connection.sent is not None and connection.sent[0].kind is OrderKind.WAIT:
-                self._send(connection, connection.sent[0])
+                self.publish(connection.job, connection.sent[0])
                 await asyncio.sleep(0)  # Between jobs with thousands of hosts, urgent work has its turn.
-
-    def _send(self, connection: _LauncherConnection, order: Order) -> None:
-        job = connection.job
-        present = (order, self._lacks(job.name) if order.kind is OrderKind.WAIT else "")
-        if connection.sent != present:
-            connection.sent = present
-            connection.stream.push(line(message(*present, self._token(job.name, job.uid, order.run))))
 
     def finish(self, reason: str) -> None:
         """Ends every stream with a goodbye."""

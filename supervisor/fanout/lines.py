@@ -47,11 +47,6 @@ class LineResponse:
             patience = 0.0
         self._patience = patience if 0.0 <= patience <= _MAX_PATIENCE else 0.0
 
-    @property
-    def wire(self) -> "LineResponse":
-        """The response that carries the lines: this one."""
-        return self
-
     async def prepare(self) -> None:
         """Sends the head of the response.
 

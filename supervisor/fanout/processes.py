@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -40,14 +41,14 @@ OnSent = Callable[[JobName, Collection[ProcessDirective]], None]
 """Called with the directives that were just sent to connected processes of a job."""
 
 
+@dataclass(eq=False, slots=True)
 class ByJob(Generic[V]):
     """Maps jobs to values, and finds all registrations of one name.
 
     Nearly every name has one registration. There are several while the processes of an earlier job still have streams.
     """
 
-    def __init__(self) -> None:
-        self._names: dict[JobName, dict[JobId, V]] = {}
+    _names: dict[JobName, dict[JobId, V]] = field(init=False, default_factory=dict)
 
     def __iter__(self) -> Iterator[JobId]:
         return iter([job for jobs in self._names.values() for job in jobs])
@@ -78,20 +79,7 @@ class ByJob(Generic[V]):
         return iter([value for jobs in self._names.values() for value in jobs.values()])
 
 
-class ProcessStream(Protocol):
-    """Where the lines of one process go: its own response, or its part of one that a relay holds."""
-
-    @property
-    def wire(self) -> LineResponse:
-        """The response that carries the lines."""
-
-    def push(self, data: bytes) -> None:
-        """Sends a line."""
-
-    def finish(self, reason: str) -> None:
-        """Ends the stream of this process with a goodbye."""
-
-
+@dataclass(eq=False, slots=True)
 class RelayStream:
     """The open stream of a relay, which passes its lines on to all training processes of a pod or machine.
 
@@ -102,15 +90,9 @@ class RelayStream:
         streams: The streams of the processes by their names, in the order in which they joined.
     """
 
-    def __init__(self, lines: LineResponse) -> None:
-        self.lines = lines
-        self.streams: dict[str, RelayedStream] = {}
-        self._unsent: dict[str, bytes] = {}
-
-    def join(self, worker: Worker) -> "RelayedStream":
-        """Adds a process and returns its stream."""
-        stream = self.streams[worker.process] = RelayedStream(self, worker)
-        return stream
+    lines: LineResponse
+    streams: dict[str, "RelayedStream"] = field(init=False, default_factory=dict)
+    _unsent: dict[str, bytes] = field(init=False, default_factory=dict)
 
     def push(self, process: str, data: bytes) -> None:
         """Sends a process a line once the present callback of the loop has ended, together with those of others.
@@ -130,29 +112,32 @@ class RelayStream:
             self.lines.push(line({"type": "relayed", "processes": names, "line": msgspec.Raw(data.rstrip())}))
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class RelayedStream:
     """The part of a relay's stream that belongs to one process."""
 
-    __slots__ = ("_relay", "wire", "worker")
-
-    def __init__(self, relay: RelayStream, worker: Worker) -> None:
-        self.worker = worker
-        self.wire = relay.lines
-        self._relay = relay
+    relay: RelayStream
+    worker: Worker
 
     def push(self, data: bytes) -> None:
         """Sends a line."""
-        self._relay.push(self.worker.process, data)
+        self.relay.push(self.worker.process, data)
 
     def finish(self, reason: str) -> None:
         """Ends the part of this process with a goodbye."""
-        self._relay.push(self.worker.process, line({"type": "goodbye", "reason": reason}))
+        self.relay.push(self.worker.process, line({"type": "goodbye", "reason": reason}))
+
+
+ProcessStream = LineResponse | RelayedStream
+"""Where the lines of one process go: its own response, or its part of one that a relay holds."""
 
 
 @dataclass(slots=True)
 class _ProcessConnection:
     worker: Worker
     stream: ProcessStream
+    wire: LineResponse
+    """The response that carries the lines."""
     revision: int | None
     since: float
     attempt: int | None = None
@@ -161,29 +146,28 @@ class _ProcessConnection:
     """The generation of the STOP that it has answered last."""
 
 
+@dataclass(eq=False, slots=True)
 class _DirectiveLines:
     """The directives of a job's processes at one moment; processes with the same directive share one encoded line.
 
     Attributes:
-        job: The registration that they are for.
+        directives: Computes them.
         now: The moment.
         sent: The directives that were sent to at least one process, by identity: comparing 2,000 by value would be
             slow.
     """
 
-    def __init__(self, directives: JobDirectives, now: float) -> None:
-        self._directives = directives
-        self._encoded: dict[DirectiveKey, tuple[ProcessDirective, bytes]] = {}
-        self.job = directives.job.id
-        self.now = now
-        self.sent: dict[int, ProcessDirective] = {}
+    directives: JobDirectives
+    now: float
+    sent: dict[int, ProcessDirective] = field(init=False, default_factory=dict)
+    _encoded: dict[DirectiveKey, tuple[ProcessDirective, bytes]] = field(init=False, default_factory=dict)
 
     def to(self, worker: Worker) -> tuple[ProcessDirective, bytes]:
         """Returns the directive of a process, and its encoded line."""
-        key = self._directives.key(worker)
+        key = self.directives.key(worker)
         entry = self._encoded.get(key)
         if entry is None:
-            directive = self._directives.directive(worker)
+            directive = self.directives.directive(worker)
             entry = self._encoded[key] = (directive, line(message(directive, worker.job.name, self.now)))
         return entry
 
@@ -218,7 +202,7 @@ class _JobProcesses:
     @property
     def wires(self) -> Collection[LineResponse]:
         """The responses that carry the lines; a relay's is there once."""
-        return {connection.stream.wire for connection in self.connections.values()}
+        return {connection.wire for connection in self.connections.values()}
 
 
 class Processes:
@@ -271,9 +255,10 @@ class Processes:
         if replaced is not None and attempt is not None and attempt < (replaced.attempt or 0):
             stream.finish("a newer stream of this process is open")
             return False
-        if replaced is not None and replaced.stream.wire is not stream.wire:
+        wire = stream.relay.lines if isinstance(stream, RelayedStream) else stream
+        if replaced is not None and replaced.wire is not wire:
             replaced.stream.finish("replaced by a newer stream")
-        connection = _ProcessConnection(worker, stream, revision, self._now(), attempt)
+        connection = _ProcessConnection(worker, stream, wire, revision, self._now(), attempt)
         job.connections[worker.process] = connection
         if replaced is not None:
             connection.since, connection.answered = replaced.since, replaced.answered
@@ -390,16 +375,7 @@ class Processes:
         """
         for name in names:
             for known in self._jobs.named(name):
-                with self._bulkhead.guard("directives", name) as attempt:
-                    job, lines = self._jobs.get(known), self._lines(known)
-                    if job is None or lines is None:
-                        continue
-                    if any(lines.is_urgent(connection) for connection in job.connections.values()):
-                        self._flush(known)
-                    else:
-                        self._flush_in(COALESCE_SECONDS, known)
-                if attempt.retry_in is not None:
-                    self._flush_in(attempt.retry_in, known)
+                self._flush(known)
 
     def forget_others(self, jobs: Collection[JobId]) -> None:
         """Forgets rank 0 of all other jobs."""
@@ -443,9 +419,8 @@ class Processes:
         directives = self._render(known.name)
         if directives is None:
             return None
-        lines = _DirectiveLines(directives, self._now())
-        if lines.job == known:
-            return lines
+        if directives.job.id == known:
+            return _DirectiveLines(directives, self._now())
         job = self._forget(known)
         for connection in job.connections.values() if job is not None else ():
             connection.stream.finish(REPLACED)  # Not the wire: a relay may carry processes of the later job.
@@ -454,29 +429,31 @@ class Processes:
     def _flush_in(self, seconds: float, known: JobId) -> None:
         job = self._jobs.get(known)
         if job is not None and job.flush is None:
-            job.flush = asyncio.get_running_loop().call_later(seconds, self._guarded_flush, known)
+            job.flush = asyncio.get_running_loop().call_later(seconds, partial(self._flush, known, is_due=True))
 
-    def _guarded_flush(self, known: JobId) -> None:
+    def _flush(self, known: JobId, *, is_due: bool = False) -> None:
+        """Sends the processes of a job their directives if one is urgent or the timer is due, or starts the timer."""
         with self._bulkhead.guard("directives", known.name) as attempt:
-            self._flush(known)
+            job = self._jobs.get(known)
+            if job is None:
+                return
+            if is_due:
+                job.flush = None
+            lines = self._lines(known)
+            if lines is None:
+                return
+            if not (is_due or any(lines.is_urgent(connection) for connection in job.connections.values())):
+                self._flush_in(COALESCE_SECONDS, known)
+                return
+            if job.flush is not None:
+                job.flush.cancel()
+                job.flush = None
+            for connection in job.connections.values():
+                lines.send(connection)
+            if lines.sent:
+                self._on_sent(known.name, lines.sent.values())
         if attempt.retry_in is not None:
             self._flush_in(attempt.retry_in, known)
-
-    def _flush(self, known: JobId) -> None:
-        """Sends the processes of a job their directives now, and not once more when the timer is due."""
-        job = self._jobs.get(known)
-        if job is None:
-            return
-        if job.flush is not None:
-            job.flush.cancel()
-            job.flush = None
-        lines = self._lines(known)
-        if lines is None:
-            return
-        for connection in job.connections.values():
-            lines.send(connection)
-        if lines.sent:
-            self._on_sent(known.name, lines.sent.values())
 
 
 def message(directive: ProcessDirective, job: JobName, now: float) -> Mapping[str, Any]:

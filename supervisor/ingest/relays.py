@@ -15,7 +15,7 @@ from msgspec import Meta
 from supervisor.domain.ids import JobName
 from supervisor.fanout import processes as fanout
 from supervisor.fanout.lines import LineResponse
-from supervisor.fanout.processes import RelayStream
+from supervisor.fanout.processes import RelayedStream, RelayStream
 from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.ingest.errors import OversizedError, TooManyError, UnknownRelayError
 from supervisor.ingest.http import body, decode, printable, refused, require_principal
@@ -123,7 +123,8 @@ class RelayEndpoints:
         message = decode(raw, RelayedMessage)
         if message.hello is not None:
             worker = self.processes.admit(opened.principal, message.hello)
-            self.processes.attach(worker, message.hello, opened.relay.join(worker))
+            stream = opened.relay.streams[worker.process] = RelayedStream(opened.relay, worker)
+            self.processes.attach(worker, message.hello, stream)
         if message.report is not None:
             await self.processes.accept(opened.principal, message.report)
         if message.gone is not None:

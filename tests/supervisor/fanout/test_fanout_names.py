@@ -205,11 +205,11 @@ async def test_the_checkpoints_of_the_earlier_job_are_not_those_of_the_new_one(n
     old, _ = names.process(names.earlier)
     names.saves.saved(old, 20.0, 100.0)
     names.recreate()
-    assert names.saves.of(names.new.id) is None
+    assert names.saves.last.get(names.new.id) is None
     worker, _ = names.process(names.new)
     names.saves.saved(worker, 5.0, 200.0)
     names.saves.saved(old, 20.0, 250.0)
-    assert names.saves.of(names.new.id) == Save(run=1, at=200.0, process=worker.process, seconds=5.0)
+    assert names.saves.last.get(names.new.id) == Save(run=1, at=200.0, process=worker.process, seconds=5.0)
 
 
 async def test_the_launcher_of_the_earlier_job_gets_no_order_of_the_new_one() -> None:

@@ -19,17 +19,17 @@ def test_the_last_checkpoint_of_rank_zero_counts() -> None:
     saves.saved(_worker(), 20.0, 100.0)
     saves.saved(_worker(rank=1), 90.0, 150.0)
     saves.saved(_worker(rank=None), 90.0, 150.0)
-    assert saves.of(JOB) == Save(run=1, at=100.0, process="process", seconds=20.0)
+    assert saves.last.get(JOB) == Save(run=1, at=100.0, process="process", seconds=20.0)
     saves.saved(_worker(run=2), 30.0, 200.0)
     saves.saved(_worker(run=1), 10.0, 250.0)
-    assert saves.of(JOB) == Save(run=2, at=200.0, process="process", seconds=30.0)
+    assert saves.last.get(JOB) == Save(run=2, at=200.0, process="process", seconds=30.0)
 
 
 def test_what_a_checkpoint_took_is_known_until_the_next_one_that_says_it() -> None:
     saves = Saves()
     saves.saved(_worker(), 20.0, 100.0)
     saves.saved(_worker(run=2), None, 200.0)
-    assert saves.of(JOB) == Save(run=2, at=200.0, process="process", seconds=20.0)
+    assert saves.last.get(JOB) == Save(run=2, at=200.0, process="process", seconds=20.0)
 
 
 def test_a_job_resumes_from_the_last_checkpoint_before_a_failed_one() -> None:
@@ -61,5 +61,5 @@ def test_checkpoints_of_jobs_that_are_forgotten_are_too() -> None:
     for job in (JOB, other):
         saves.saved(_worker(job=job), 20.0, 100.0)
     saves.forget_others({JOB})
-    assert saves.of(JOB) is not None
-    assert saves.of(other) is None
+    assert saves.last.get(JOB) is not None
+    assert saves.last.get(other) is None

@@ -182,7 +182,7 @@ class Booster:
             run = job.observed.run
             exposure = Exposure(
                 run=run,
-                save=deps.saves.of(job.id),
+                save=deps.saves.last.get(job.id),
                 grace=min((pod.grace for pod in state.pods if not pod.over), default=0.0),
                 attended=deps.rank_zero(job.id, run).connected,
             )
