@@ -6,11 +6,10 @@ CRDs in charts/elastic-job-supervisor/files/crds/ list the fields.
 
 import hashlib
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -18,18 +17,8 @@ import msgspec
 from servicekit.bounds import instant_of, nearest_seconds
 from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata, ObjectKey
-from supervisor.domain.agreement import Agreement, Round
 from supervisor.domain.ids import STANDALONE, Host, Instant, JobName, NoticeId, bare_name, cluster_job, kind_of
-from supervisor.domain.job import (
-    Acknowledgement,
-    CheckpointRequest,
-    Decision,
-    Growth,
-    Observed,
-    Stop,
-    SupervisedJob,
-    UserRequest,
-)
+from supervisor.domain.job import Decision, Observed, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.store.conditions import ResourceCondition, job_conditions, notice_condition
 from supervisor.store.migrations import spec_fields, stored_job
@@ -94,59 +83,40 @@ class StoredRecord(Generic[T]):
         return max(int(part.get("epoch", 0)) for part in (self.resource.spec, self.resource.status or {}))
 
 
-class Codec(ABC, Generic[K, T]):
-    """Encodes the values of one kind into resources."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codec(Generic[K, T]):
+    """Encodes the values of one kind into resources, and reads them.
 
-    @abstractmethod
-    def id(self, value: T) -> K:
-        """Returns the key under which the store knows the value."""
+    Attributes:
+        read: Reads a resource. Raises a `msgspec.MsgspecError` if it does not decode.
+        id: Returns the key under which the store knows the value.
+        object_key: Returns the key of the resource for a value that has none yet. Where the name has no meaning, it is
+            another one if the resource of that name is among the given ones, which do not decode.
+        encode: Returns spec and status as the leader of an epoch writes them over a record. Raises a TypeError for a
+            value that has no form in JSON.
+        rank: Orders the values of one id: the highest is the present one.
+        metadata: Returns further metadata of a new resource.
+    """
 
-    def rank(self, value: T) -> int:  # noqa: ARG002 - for kinds with several values of one id
-        """Orders the values of one id: the highest is the present one."""
-        return 0
-
-    @abstractmethod
-    def object_key(self, value: T, unread: Container[ObjectKey] = ()) -> ObjectKey:
-        """Returns the key of the resource for a value that has none yet.
-
-        Where the name has no meaning, it is another one if the resource of that name is `unread`: it does not decode.
-        """
-
-    def metadata(self, value: T) -> Mapping[str, object]:  # noqa: ARG002 - for kinds that have any
-        """Returns further metadata of a new resource."""
-        return {}
-
-    @abstractmethod
-    def encode(self, value: T, before: StoredRecord[T] | None, epoch: int) -> tuple[Fields, Fields]:
-        """Returns spec and status as the leader of that epoch writes them over `before`.
-
-        Raises:
-            TypeError: The value has no form in JSON.
-        """
+    read: Callable[[bytes | msgspec.Raw], StoredRecord[T]]
+    id: Callable[[T], K]
+    object_key: Callable[[T, Container[ObjectKey]], ObjectKey]
+    encode: Callable[[T, StoredRecord[T] | None, int], tuple[Fields, Fields]]
+    rank: Callable[[T], int] = lambda _: 0
+    metadata: Callable[[T], Mapping[str, object]] = lambda _: {}
 
 
-class NoticeCodec(Codec[NoticeId, ReclaimNotice]):
-    """Encodes one ReclaimNotice for each episode."""
+def _notice_object_key(notice: ReclaimNotice, unread: Container[ObjectKey]) -> ObjectKey:
+    key = notice_key(notice.id, notice.episode)
+    return ObjectKey(key.namespace, f"{key.name}-again") if key in unread else key
 
-    def id(self, value: ReclaimNotice) -> NoticeId:
-        return value.id
 
-    def rank(self, value: ReclaimNotice) -> int:
-        return value.episode
-
-    def object_key(self, value: ReclaimNotice, unread: Container[ObjectKey] = ()) -> ObjectKey:
-        key = notice_key(value.id, value.episode)
-        return ObjectKey(key.namespace, f"{key.name}-again") if key in unread else key
-
-    def encode(
-        self,
-        value: ReclaimNotice,
-        before: StoredRecord[ReclaimNotice] | None,  # noqa: ARG002 - Codec
-        epoch: int,
-    ) -> tuple[Fields, Fields]:
-        status = encode(value)
-        spec = {name: status.pop(name) for name in ("source", "subject", "episode")}
-        return spec, {"epoch": epoch, **status, "conditions": [encode(notice_condition(value))]}
+def _encode_notice(
+    notice: ReclaimNotice, _before: StoredRecord[ReclaimNotice] | None, epoch: int
+) -> tuple[Fields, Fields]:
+    status = encode(notice)
+    spec = {name: status.pop(name) for name in ("source", "subject", "episode")}
+    return spec, {"epoch": epoch, **status, "conditions": [encode(notice_condition(notice))]}
 
 
 def read_notice(data: bytes | msgspec.Raw) -> StoredRecord[ReclaimNotice]:
@@ -159,6 +129,16 @@ def read_notice(data: bytes | msgspec.Raw) -> StoredRecord[ReclaimNotice]:
     if resource.status is None:
         return StoredRecord(resource, None)
     return StoredRecord(resource, decode(resource.status | resource.spec, ReclaimNotice))
+
+
+NOTICE_CODEC: Codec[NoticeId, ReclaimNotice] = Codec(
+    read=read_notice,
+    id=lambda notice: notice.id,
+    object_key=_notice_object_key,
+    encode=_encode_notice,
+    rank=lambda notice: notice.episode,
+)
+"""Encodes one ReclaimNotice for each episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,56 +168,6 @@ class _StoredJobStatus:
     observed: Fields
     decision: Fields
     conditions: tuple[ResourceCondition, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class JobCodec(Codec[JobName, SupervisedJob]):
-    """Encodes one SupervisedJob for each job.
-
-    `home` is the namespace of stand-alone jobs, `now` reads Unix seconds. `kinds` are the API resources of the other
-    jobs, by the lower-case kind: a job's object owns its resource.
-    """
-
-    home: str
-    now: Callable[[], float]
-    kinds: Mapping[str, Resource]
-
-    def id(self, value: SupervisedJob) -> JobName:
-        return value.name
-
-    def object_key(self, value: SupervisedJob, unread: Container[ObjectKey] = ()) -> ObjectKey:  # noqa: ARG002 - Codec
-        return job_key(value.name, self.home)
-
-    def metadata(self, value: SupervisedJob) -> Mapping[str, object]:
-        found = owners(value, self.kinds)
-        return {"ownerReferences": found} if found else {}
-
-    def encode(
-        self, value: SupervisedJob, before: StoredRecord[SupervisedJob] | None, epoch: int
-    ) -> tuple[Fields, Fields]:
-        spec = {"epoch": epoch, "name": bare_name(value.name), "uid": value.uid, **encode(spec_fields(value.spec))}
-        observed, decision = encode(value.observed), encode(value.decision)
-        del observed["hosts"], decision["hosts"], decision["exclusions"]
-        listed, granted, excluded = value.observed.hosts, value.decision.hosts, value.decision.exclusions
-        used = granted - excluded
-        hosts = JobHosts(
-            workers=sorted(used & listed),
-            excluded=sorted(excluded & listed),
-            waiting=sorted(listed - granted),
-            missing=sorted(used - listed),
-            missing_excluded=sorted(excluded - listed),
-        )
-        known = before.conditions if before and before.value and before.value.uid == value.uid else ()
-        return spec, {
-            "epoch": epoch,
-            "uid": value.uid,
-            "workers": len(used),
-            "excluded": len(excluded),
-            "hosts": encode(hosts),
-            "observed": observed,
-            "decision": decision,
-            "conditions": [encode(each) for each in job_conditions(value, known, self.now())],
-        }
 
 
 def read_job(data: bytes | msgspec.Raw, home: str | None = None) -> StoredRecord[SupervisedJob]:
@@ -270,6 +200,53 @@ def read_job(data: bytes | msgspec.Raw, home: str | None = None) -> StoredRecord
         msgspec.convert({**status.decision, "hosts": granted, "exclusions": excluded}, Decision),
     )
     return StoredRecord(resource, value, status.conditions)
+
+
+def job_codec(home: str, now: Callable[[], float], kinds: Mapping[str, Resource]) -> Codec[JobName, SupervisedJob]:
+    """Encodes one SupervisedJob for each job.
+
+    Args:
+        home: The namespace of stand-alone jobs.
+        now: Unix seconds.
+        kinds: The API resources of the other jobs, by the lower-case kind: a job's object owns its resource.
+    """
+
+    def metadata(job: SupervisedJob) -> Mapping[str, object]:
+        found = owners(job, kinds)
+        return {"ownerReferences": found} if found else {}
+
+    def encode_job(job: SupervisedJob, before: StoredRecord[SupervisedJob] | None, epoch: int) -> tuple[Fields, Fields]:
+        spec = {"epoch": epoch, "name": bare_name(job.name), "uid": job.uid, **encode(spec_fields(job.spec))}
+        observed, decision = encode(job.observed), encode(job.decision)
+        del observed["hosts"], decision["hosts"], decision["exclusions"]
+        listed, granted, excluded = job.observed.hosts, job.decision.hosts, job.decision.exclusions
+        used = granted - excluded
+        hosts = JobHosts(
+            workers=sorted(used & listed),
+            excluded=sorted(excluded & listed),
+            waiting=sorted(listed - granted),
+            missing=sorted(used - listed),
+            missing_excluded=sorted(excluded - listed),
+        )
+        known = before.conditions if before and before.value and before.value.uid == job.uid else ()
+        return spec, {
+            "epoch": epoch,
+            "uid": job.uid,
+            "workers": len(used),
+            "excluded": len(excluded),
+            "hosts": encode(hosts),
+            "observed": observed,
+            "decision": decision,
+            "conditions": [encode(each) for each in job_conditions(job, known, now())],
+        }
+
+    return Codec(
+        read=partial(read_job, home=home),
+        id=lambda job: job.name,
+        object_key=lambda job, _unread: job_key(job.name, home),
+        encode=encode_job,
+        metadata=metadata,
+    )
 
 
 def notice_key(key: NoticeId, episode: int) -> ObjectKey:
@@ -316,25 +293,18 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
-_WITH_INSTANTS = (
-    Acknowledgement,
-    Agreement,
-    CheckpointRequest,
-    Decision,
-    Growth,
-    Observed,
-    ReclaimNotice,
-    ResourceCondition,
-    Round,
-    Stop,
-    UserRequest,
-)
-_INSTANTS = {
-    name
-    for kind in _WITH_INSTANTS
-    for name, hint in get_type_hints(kind, include_extras=True).items()
-    if Instant in (hint, *get_args(hint))
-}
+def _instants(hint: Any) -> Iterator[str]:
+    """Yields the names of the fields that are instants, in a dataclass and in everything that it may contain."""
+    if is_dataclass(hint):
+        for name, field in get_type_hints(hint, include_extras=True).items():
+            if Instant in (field, *get_args(field)):
+                yield name
+            yield from _instants(field)
+    for part in get_args(hint):
+        yield from _instants(part)
+
+
+_INSTANTS = {name for kind in (ReclaimNotice, Observed, Decision, ResourceCondition) for name in _instants(kind)}
 
 
 def encode(value: object) -> Fields:

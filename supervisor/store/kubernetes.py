@@ -1,26 +1,32 @@
 """The store on a cluster: custom resources, changed by compare-and-swap, and a cache that follows them.
 
 A change that has returned is durable, as the API server has answered, and `snapshot` shows it at once, before the watch
-does. Every value is written whole, so a lost answer costs no more than a repetition.
+does. Every value is written whole, so a lost answer costs no more than a repetition. Changes are made in order for one
+key, and concurrently across keys; those that wait for one key are one batch. None overwrites another writer's.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
+from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient
-from servicekit.kubernetes.errors import ApiError, ConfigurationError, NotFoundError
-from servicekit.kubernetes.objects import Metadata
+from servicekit.kubernetes.errors import ApiError, ConfigurationError, ConflictError, NotFoundError, RefusedError
+from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer, always
+from servicekit.reconcile import KeyedWorkQueue
 from supervisor.domain.ids import JobName, NoticeId
 from supervisor.domain.job import Decision, SupervisedJob, ended_before
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.store.codec import JOBS, NOTICES, JobCodec, NoticeCodec, notice_key, read_job, read_notice
+from supervisor.failpoints import At
+from supervisor.store.codec import JOBS, NOTICE_CODEC, NOTICES, Codec, Fields, StoredRecord, job_codec, notice_key
 from supervisor.store.interface import (
     MAX_EPISODES,
     JobChange,
@@ -30,7 +36,272 @@ from supervisor.store.interface import (
     StoreUnavailableError,
     decided_since,
 )
-from supervisor.store.typed_store import TypedStore
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+Change = Callable[[T | None], T | None]
+"""Maps the stored value (None = nothing is stored) to the new one; None leaves it as it is."""
+
+_MAX_ATTEMPTS = 10
+"""Attempts at one change that others come between: only a person or a deposed supervisor does that."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingChange(Generic[T]):
+    """A change and the future that its caller awaits."""
+
+    change: Change[T]
+    done: asyncio.Future[T | None]
+
+    def settle(self, outcome: T | Exception | None) -> None:
+        """Ends the wait: with the value that is durable, or with the error for which the change was not made."""
+        if self.done.done():
+            return
+        if isinstance(outcome, Exception):
+            self.done.set_exception(outcome)
+        else:
+            self.done.set_result(outcome)
+
+
+class TypedStore(Generic[K, T]):
+    """All values of one kind, by id.
+
+    Args:
+        client: Reads and writes the resources.
+        codec: Encodes them.
+        epoch: The leader's, which every write carries.
+        on_change: Called after a value has changed.
+        bulkhead: Confines an unforeseen error to its value.
+
+    Attributes:
+        cache: All resources of the kind.
+        newest: The record of the newest value of each id, live.
+    """
+
+    def __init__(
+        self,
+        client: ResourceClient[StoredRecord[T]],
+        codec: Codec[K, T],
+        epoch: int,
+        on_change: Callable[[], None],
+        bulkhead: Bulkhead,
+    ) -> None:
+        self._client = client
+        self._codec = codec
+        self._on_change = on_change
+        self._queue = KeyedWorkQueue("store.change", self._make_batch, bulkhead)
+        self._waiting: defaultdict[K, list[PendingChange[T]]] = defaultdict(list)
+        self._closed = False
+        self.epoch = epoch
+        self.newest: dict[K, StoredRecord[T]] = {}
+        self.cache: Cache[StoredRecord[T]] = Cache(client.resource.plural, self._update_newest, bulkhead)
+
+    async def run(self) -> None:
+        """Root task: writes changes; once it has ended, every change is refused."""
+        try:
+            await self._queue.run()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Refuses all waiting and future changes."""
+        self._closed = True
+        for waiting in self._waiting.values():
+            for pending in waiting:
+                pending.settle(StoreUnavailableError("the store is closing"))
+        self._waiting.clear()
+
+    async def change(self, key: K, change: Change[T]) -> T | None:
+        """Changes the newest value of an id, after the changes that wait already; returns the outcome once durable.
+
+        Raises:
+            StoreUnavailableError: The outcome is not durable; the change may have been made.
+        """
+        if self._closed or self._queue.shutting_down:
+            raise StoreUnavailableError("the store is closing")
+        pending = PendingChange(change, asyncio.get_running_loop().create_future())
+        self._waiting[key].append(pending)
+        self._queue.add(key)
+        return await pending.done
+
+    async def refresh(self) -> None:
+        """Reads what is new or changed, as the watch may be late. Only the watch tells of deletions.
+
+        Raises:
+            ApiError: It cannot be read.
+        """
+        for record in (await self._client.list()).objects:
+            self.cache.record_write(record)
+
+    def outdated(self, before: float, ended: Callable[[T], bool]) -> list[StoredRecord[T]]:
+        """Returns the records whose value has `ended`, and our own without a value that were made `before`.
+
+        Nobody has written the status of those, in the second request.
+        """
+        found = list[StoredRecord[T]]()
+        for key, record in self.cache.objects.items():
+            created = record.metadata.creation_timestamp
+            if key in self.cache.unread:
+                continue
+            if record.value is not None:
+                over = ended(record.value)
+            else:
+                over = record.ours and created is not None and created.timestamp() < before
+            if over:
+                found.append(record)
+        return found
+
+    async def remove(self, record: StoredRecord[T]) -> bool:
+        """Deletes a resource unless it has changed; returns whether it is gone.
+
+        Raises:
+            StoreUnavailableError: It may still exist.
+        """
+        try:
+            try:
+                with suppress(NotFoundError):
+                    await self._client.delete(record)
+            except ConflictError:
+                await self._read_again(record.metadata.key)
+                return False
+        except ApiError as error:
+            raise StoreUnavailableError(f"cannot delete: {error}") from error
+        self.cache.record_deletion(record)
+        return True
+
+    async def _make_batch(self, key: K) -> None:
+        batch = self._waiting.pop(key, [])
+        try:
+            await self._make(key, batch)
+        finally:
+            for pending in batch:
+                pending.settle(StoreUnavailableError("the change was not made"))
+
+    async def _make(self, key: K, batch: Sequence[PendingChange[T]]) -> None:
+        """Settles every change of a batch."""
+        try:
+            outcomes = await self._write_batch(key, batch)
+        except Exception as error:  # noqa: BLE001 - every error concerns those who wait for these changes
+            # Whether the same request may succeed at another time.
+            is_transient = isinstance(error, StoreUnavailableError | ApiError) and not isinstance(error, RefusedError)
+            if len(batch) > 1 and not is_transient:
+                # One of them cannot be written: the others still can.
+                for pending in batch:
+                    await self._make(key, [pending])
+                return
+            refusal: Exception = error
+            if isinstance(error, ApiError):
+                refusal = StoreUnavailableError(f"cannot write: {error}")
+                refusal.__cause__ = error
+            for pending in batch:
+                pending.settle(refusal)
+            return
+        for pending, outcome in zip(batch, outcomes, strict=True):
+            pending.settle(outcome)
+
+    async def _write_batch(self, key: K, batch: Sequence[PendingChange[T]]) -> list[T | Exception | None]:
+        """Applies each change to the outcome of the one before, and writes the last outcome for every resource.
+
+        Returns the value that each change led to, or why it refused itself.
+        """
+        came_between = ""
+        for _ in range(_MAX_ATTEMPTS):
+            record = self.newest.get(key)
+            known = None if record is None else record.value
+            outcomes = list[T | Exception | None]()
+            # By resource: a batch may end one episode and begin the next.
+            last = dict[ObjectKey, T]()
+            for pending in batch:
+                try:
+                    outcome = pending.change(known)
+                except Exception as refusal:  # noqa: BLE001 - a change that refuses itself concerns its caller alone
+                    outcomes.append(refusal)
+                    continue
+                outcomes.append(outcome)
+                if outcome is not None:
+                    known = outcome
+                    last[self._object_key(record, outcome)] = outcome
+            for object_key in last.keys() & self.cache.unread.keys():
+                raise StoreUnavailableError(f"{object_key.name} does not decode: delete it, or start its version again")
+            try:
+                for object_key, value in last.items():
+                    await self._write(object_key, value)
+            except (ConflictError, NotFoundError) as error:
+                came_between = str(error)
+                for object_key in last:
+                    await self._read_again(object_key)
+            else:
+                return outcomes
+        raise StoreUnavailableError(f"somebody else keeps changing it: {came_between}")
+
+    def _object_key(self, record: StoredRecord[T] | None, value: T) -> ObjectKey:
+        """Returns the key of the resource that holds the value, however an earlier version named it, or a new key.
+
+        A resource that does not decode is not overwritten.
+        """
+        unread = self.cache.unread
+        if record is not None and self._rank(record) == self._codec.rank(value) and record.metadata.key not in unread:
+            return record.metadata.key
+        return self._codec.object_key(value, unread)
+
+    async def _write(self, key: ObjectKey, value: T) -> None:
+        """Writes in one request for a changed value, and none for an unchanged one.
+
+        A new resource takes two where its status is a subresource, as the API server drops the status of the first one.
+        """
+        record = self.cache.objects.get(key)
+        if record is not None and record.value == value:
+            return
+        spec, status = self._codec.encode(value, record, self.epoch)
+        if record is None:
+            content, metadata = {"spec": spec, "status": status}, self._codec.metadata(value)
+            try:
+                record = await self._client.create(key, content, **metadata)
+            except NotFoundError as error:  # The namespace or the CRD is missing, not the resource.
+                raise RefusedError(str(error)) from error
+            self.cache.record_write(record)
+            failpoint(At.RESOURCE_CREATED)
+        elif _differs(record.resource.spec, spec):
+            record = await self._client.replace(record, "spec", spec)
+            self.cache.record_write(record)
+        if _differs(record.resource.status, status):
+            self.cache.record_write(await self._client.replace(record, "status", status))
+        failpoint(At.RESOURCE_WRITTEN)
+
+    async def _read_again(self, key: ObjectKey) -> None:
+        """Brings one resource up to date, as the watch may be late."""
+        try:
+            self.cache.record_write(await self._client.get(key))
+        except NotFoundError:
+            if (known := self.cache.objects.get(key)) is not None:
+                self.cache.record_deletion(known)
+
+    def _update_newest(self, before: StoredRecord[T] | None, after: StoredRecord[T] | None) -> None:
+        old = None if before is None else before.value
+        new = None if after is None else after.value
+        candidates = [] if after is None else [after]
+        if new is None and old is not None and self.newest.get(key := self._codec.id(old)) is before:
+            # The newest value of this id is gone: the one before replaces it, if there is one.
+            del self.newest[key]
+            if self._codec.rank(old) > 1:
+                known = self.cache.objects.values()
+                candidates = [each for each in known if each.value is not None and self._codec.id(each.value) == key]
+        for record in candidates:
+            if record.value is not None:
+                key = self._codec.id(record.value)
+                if self._codec.rank(record.value) >= self._rank(self.newest.get(key)):
+                    self.newest[key] = record
+        if old != new:
+            self._on_change()
+
+    def _rank(self, record: StoredRecord[T] | None) -> int:
+        return -1 if record is None or record.value is None else self._codec.rank(record.value)
+
+
+def _differs(before: Fields | None, after: Fields) -> bool:
+    """Compares without the epoch: a leader that has nothing else to write does not write that it leads."""
+    return before is None or {**before, "epoch": None} != {**after, "epoch": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +325,19 @@ class KubernetesStoreOptions:
 
 
 class KubernetesStore:
-    """Implements `Store` by custom resources. Open it with `open`, let `run` run, and end with `close`."""
+    """Implements `Store` by custom resources. Open it with `open`, let `run` run, and end with `close`.
+
+    Attributes:
+        server: The connection.
+    """
 
     def __init__(self, server: ApiServer, options: KubernetesStoreOptions, clock: Clock, bulkhead: Bulkhead) -> None:
-        self._server = server
-        home = options.namespace or server.namespace
-        notices = ResourceClient(server, NOTICES, read_notice)
-        jobs = ResourceClient(server, JOBS, partial(read_job, home=home))
-        self._notices = TypedStore(notices, NoticeCodec(), options.epoch, self._publish, bulkhead)
-        job_codec = JobCodec(home, clock.now, options.kinds)
-        self._jobs = TypedStore(jobs, job_codec, options.epoch, self._publish, bulkhead)
+        self.server = server
+        codec = job_codec(options.namespace or server.namespace, clock.now, options.kinds)
+        notices = ResourceClient(server, NOTICES, NOTICE_CODEC.read)
+        jobs = ResourceClient(server, JOBS, codec.read)
+        self._notices = TypedStore(notices, NOTICE_CODEC, options.epoch, self._publish, bulkhead)
+        self._jobs = TypedStore(jobs, codec, options.epoch, self._publish, bulkhead)
         self._reflectors: tuple[Reflector[Any], ...] = (
             Reflector(notices, self._notices.cache, clock, options.watch_seconds),
             Reflector(jobs, self._jobs.cache, clock, options.watch_seconds),
@@ -140,16 +414,11 @@ class KubernetesStore:
         record = self._jobs.newest.get(name)
         return None if record is None else record.metadata
 
-    @property
-    def requests(self) -> int:
-        """The number of requests that this store has sent."""
-        return self._server.requests
-
     async def close(self) -> None:
         """Ends the connections; changes still waiting are refused."""
         self._notices.close()
         self._jobs.close()
-        await self._server.close()
+        await self.server.close()
 
     async def run(self) -> None:
         """Root task: makes changes and follows the resources; once it has ended, every change is refused."""

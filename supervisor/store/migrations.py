@@ -12,7 +12,7 @@ import msgspec
 
 from supervisor.decide.reasons import HELD_UP, following, requested
 from supervisor.domain.ids import JobName
-from supervisor.domain.job import WAITS, Capability, Decision, Observed, Spec, SupervisedJob, UserRequest
+from supervisor.domain.job import WAITS, Capability, Decision, Observed, Spec, SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 
 _OPERATED = frozenset(
@@ -48,22 +48,19 @@ def stored_job(
     known = before if listed is None else frozenset(Capability).intersection(listed)
     if decision.round is not None and not decision.round.is_whole:
         decision = replace(decision, round=None)
+    # The version before stored what the reason is about in the sentence alone.
+    request = observed.request
+    if decision.request is None and request is not None and decision.reason.startswith(requested(request)):
+        decision = replace(decision, request=request)
+    if decision.phase in WAITS and decision.reason == following(decision.reason, HELD_UP):
+        decision = replace(decision, held_up=True)
     return SupervisedJob(
         name=name,
         uid=uid,
         spec=msgspec.convert({**spec, "capabilities": known}, Spec),
         observed=observed,
-        decision=_with_cause(decision, observed.request),
+        decision=decision,
     )
-
-
-def _with_cause(decision: Decision, request: UserRequest | None) -> Decision:
-    """The decision with what its reason is about; the version before stored that in the sentence alone."""
-    if decision.request is None and request is not None and decision.reason.startswith(requested(request)):
-        decision = replace(decision, request=request)
-    if decision.phase in WAITS and decision.reason == following(decision.reason, HELD_UP):
-        decision = replace(decision, held_up=True)
-    return decision
 
 
 def migrate_notice_ids(connection: sqlite3.Connection) -> None:

@@ -13,12 +13,12 @@ from supervisor.domain.ids import cluster_job
 from supervisor.domain.job import SupervisedJob
 from supervisor.jobs.kind import AnyKind, JobState
 from supervisor.jobs.registry import RESOURCES
-from supervisor.store.codec import JobCodec
+from supervisor.store.codec import job_codec
 from tests.supervisor.decide.decide_builders import T0
 from tests.supervisor.jobs.every_kind import BY_NAME, OPTED_IN, PREFIX, SIZED, TEMPLATE, spec_of
 
 _EDGES: tuple[Any, ...] = (None, -1, 10**9, 10**300, 5e-324, "9" * 5000, "9999-12-31T23:59:59-14:00", [None], {})
-_CODEC = JobCodec("home", lambda: T0, RESOURCES)
+_CODEC = job_codec("home", lambda: T0, RESOURCES)
 _AT = "2023-11-14T22:13:20Z"
 _POD = {
     "metadata": {"annotations": {f"{PREFIX}max-wait-time": "600", f"{PREFIX}min-workers": "2"}},

@@ -45,7 +45,7 @@ from supervisor.jobs.queues.kueue.workloads import read_workload
 from supervisor.jobs.registry import KINDS, POD_LABELS, RESOURCES, job_of, process_of
 from supervisor.jobs.trainingjob.kind import TRAININGJOB, host_lists
 from supervisor.jobs.trainingjob.scaleouts import growable
-from supervisor.store.codec import JobCodec, NoticeCodec, read_job, read_notice
+from supervisor.store.codec import NOTICE_CODEC, job_codec, read_job, read_notice
 from tests.hostile.hostile_objects import (
     MADE,
     NAMESPACE,
@@ -68,8 +68,7 @@ from tests.testkit.yaml_text import document
 
 ROOT = Path(__file__).parent.parent.parent
 POLICY = Policy()
-JOBS = JobCodec("home", lambda: NOW, RESOURCES)
-NOTICES = NoticeCodec()
+JOBS = job_codec("home", lambda: NOW, RESOURCES)
 LEAD = 120.0
 REFUSED = (msgspec.MsgspecError, ValueError)
 """What the client of the API server takes for an object that does not decode."""
@@ -144,7 +143,7 @@ def member(number: int) -> Member:
 
 def is_stored(job: SupervisedJob) -> None:
     spec, status = JOBS.encode(job, None, 1)
-    key = JOBS.object_key(job)
+    key = JOBS.object_key(job, ())
     where = {"name": key.name, "namespace": key.namespace, "uid": "u", "resourceVersion": "1"}
     data = json.dumps({"metadata": where, "spec": spec, "status": status}).encode()
     assert len(data) < 1_000_000
@@ -159,8 +158,8 @@ def noticed(signal: Signal | None) -> ReclaimNotice | None:
     if notice is None:
         return None
     assert apply_signal(notice, signal, NOW + 1.0, NOW + 1.0, POLICY) is not None
-    spec, status = NOTICES.encode(notice, None, 1)
-    where = {"name": NOTICES.object_key(notice).name, "uid": "u", "resourceVersion": "1"}
+    spec, status = NOTICE_CODEC.encode(notice, None, 1)
+    where = {"name": NOTICE_CODEC.object_key(notice, ()).name, "uid": "u", "resourceVersion": "1"}
     data = json.dumps({"metadata": where, "spec": spec, "status": status}).encode()
     assert read_notice(data).value is not None
     return notice
@@ -288,7 +287,7 @@ def honest_record(kind: AnyKind) -> dict[str, Any]:
         observed, decision=plan(observed, JobFacts(granted=observed.observed.hosts), NOW, POLICY).decision
     )
     spec, status = JOBS.encode(decided, None, 1)
-    where = {**metadata("x"), "name": JOBS.object_key(decided).name}
+    where = {**metadata("x"), "name": JOBS.object_key(decided, ()).name}
     hosts = sorted(observed.observed.hosts)[:2]
     members = {"members": ["m0", "m1"], "hosts": hosts, "inProcess": False, "starting": [], "since": MADE}
     status["decision"]["round"] = {"number": 3, "run": observed.observed.run, **members}

@@ -21,7 +21,7 @@ from supervisor.ingest.cluster.signals import (
     pod_subject,
     taint_signals,
 )
-from supervisor.store.codec import NoticeCodec
+from supervisor.store.codec import NOTICE_CODEC
 from tests.supervisor.decide.decide_builders import T0
 
 _INSTANTS = ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00", "0001-01-01T00:00:00+14:00")
@@ -89,7 +89,7 @@ def _stored(*signals: Signal | None) -> None:
     for signal in signals:
         notice = None if signal is None else apply_signal(None, signal, T0, T0, Policy())
         if notice is not None:
-            msgspec.json.encode(NoticeCodec().encode(notice, None, 1))
+            msgspec.json.encode(NOTICE_CODEC.encode(notice, None, 1))
 
 
 def _pod_signals(data: bytes) -> None:

@@ -109,9 +109,9 @@ async def test_what_was_stored_before_is_read_and_gets_its_conditions_with_its_n
         assert known == running
         await put_job(store, known)
         assert (await here.api.get(job_path(_JOB)))["metadata"] == before["metadata"]
-        requests = store.requests
+        requests = store.server.requests
         await stored(store, known, decided(known, phase=Phase.SHRINKING, exclusions=hosts(2), reason="It shrinks."))
-        assert store.requests - requests <= 2  # One write; the other is a watch that begins again, if at all.
+        assert store.server.requests - requests <= 2  # One write; the other is a watch that begins again, if at all.
     after = {each["type"]: each for each in (await here.api.get(job_path(_JOB)))["status"]["conditions"]}
     assert after["Disrupted"]["status"] == "True"
     assert after["Running"]["lastTransitionTime"] == conditions[0]["lastTransitionTime"]

@@ -63,9 +63,9 @@ async def test_own_changes_are_seen_without_the_watch(here: InstalledPlace) -> N
 async def test_changes_that_wait_for_one_key_share_a_request(here: InstalledPlace) -> None:
     async with here.opened() as store:
         await store.put_notice(notice(1).id, next_revision)
-        before = store.requests
+        before = store.server.requests
         await asyncio.gather(*(store.put_notice(notice(1).id, next_revision) for _ in range(50)))
-        assert store.requests - before <= 2
+        assert store.server.requests - before <= 2
         assert store.snapshot().notices[notice(1).id].revision == 51
 
 
@@ -74,13 +74,13 @@ async def test_each_change_of_a_notice_is_one_request(here: InstalledPlace) -> N
     withdrawn = replace(notice(1), state=NoticeState.WITHDRAWN, ended_at=T0 + 1, revision=2)
     store = await here.store()
     making = asyncio.create_task(store._notices.run())  # No watch runs beside it, which is a request too.
-    before = store.requests
+    before = store.server.requests
     await store.put_notice(notice(1).id, to(notice(1)))
-    assert store.requests - before == 1
+    assert store.server.requests - before == 1
     (lies,) = await here.notices()
     assert (lies["apiVersion"], lies["status"]["state"]) == ("job-supervisor.kube-ai.io/v1alpha1", "active")
     await store.put_notice(notice(1).id, to(withdrawn))
-    assert store.requests - before == 2
+    assert store.server.requests - before == 2
     making.cancel()
     await asyncio.gather(making, return_exceptions=True)
     await store.close()
@@ -313,9 +313,9 @@ async def test_four_thousand_workers_fit_with_room_to_spare(here: InstalledPlace
 
 async def test_a_thousand_notices_at_once(here: InstalledPlace, record_property: Any) -> None:
     async with here.opened() as store:
-        before, begun = store.requests, time.monotonic()
+        before, begun = store.server.requests, time.monotonic()
         await asyncio.gather(*(store.put_notice(notice(n).id, to(notice(n))) for n in range(1000)))
-        seconds, requests = time.monotonic() - begun, store.requests - before
+        seconds, requests = time.monotonic() - begun, store.server.requests - before
         assert len(store.snapshot().notices) == 1000
         assert requests < 1010  # Watches that begin count as well.
         record_property("seconds_a_notice", seconds / 1000)

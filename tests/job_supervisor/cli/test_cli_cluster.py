@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 from supervisor.check.job import CheckedKind
 from supervisor.domain.ids import JobName
 from supervisor.jobs.registry import RESOURCES
-from supervisor.store.codec import JobCodec
+from supervisor.store.codec import job_codec
 from tests.job_supervisor.cli.cli_running import Said, environment, run
 from tests.supervisor.check.check_manifests import GOOD, changed
 from tests.supervisor.decide.decide_builders import running_job
@@ -26,7 +26,7 @@ from tests.testkit.controlplane.binaries import BinaryNotBuilt, Tool, client_pat
 _OURS = "/apis/job-supervisor.kube-ai.io/v1alpha1"
 _EVENTS, _CORE_EVENTS = "/apis/events.k8s.io/v1/events", "/api/v1/events"
 _T0 = 1_767_600_000.0
-_CODEC = JobCodec("default", lambda: _T0, RESOURCES)
+_CODEC = job_codec("default", lambda: _T0, RESOURCES)
 
 
 def _supervised(name: str) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import NoticeId
 from supervisor.domain.notice import ReclaimNotice
-from supervisor.store.codec import NOTICES, NoticeCodec
+from supervisor.store.codec import NOTICE_CODEC, NOTICES
 from supervisor.store.interface import StoreUnavailableError
-from supervisor.store.typed_store import TypedStore
+from supervisor.store.kubernetes import TypedStore
 from tests.supervisor.decide.decide_builders import notice
 from tests.supervisor.store.store_behaviour import to
 from tests.testkit.waiting import PATIENCE
@@ -38,7 +38,7 @@ class _StuckClient:
 async def test_a_change_that_comes_while_another_one_ends_is_refused() -> None:
     """As one that may be tried again, not as a fault: what ends may take a moment."""
     client = _StuckClient()
-    store = TypedStore[NoticeId, ReclaimNotice](cast("Any", client), NoticeCodec(), 1, lambda: None, Bulkhead(Clock()))
+    store = TypedStore[NoticeId, ReclaimNotice](cast("Any", client), NOTICE_CODEC, 1, lambda: None, Bulkhead(Clock()))
     running = asyncio.create_task(store.run())
     first = asyncio.create_task(store.change(notice(1).id, to(notice(1))))
     async with asyncio.timeout(PATIENCE):

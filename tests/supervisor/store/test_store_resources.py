@@ -45,11 +45,11 @@ from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice, Su
 from supervisor.jobs.registry import RESOURCES
 from supervisor.store.codec import (
     JOBS,
+    NOTICE_CODEC,
     NOTICES,
     Codec,
-    JobCodec,
-    NoticeCodec,
     StoredRecord,
+    job_codec,
     job_key,
     job_name,
     notice_key,
@@ -221,11 +221,11 @@ VALUES = st.builds(
 ).map(lambda job: with_end(job, T0))
 
 
-JOB_CODEC, NOTICE_CODEC = JobCodec(HOME, lambda: T0, RESOURCES), NoticeCodec()
+JOB_CODEC = job_codec(HOME, lambda: T0, RESOURCES)
 
 
 def body(codec: Codec[Any, T], value: T) -> dict[str, Any]:
-    key = codec.object_key(value)
+    key = codec.object_key(value, ())
     metadata = {
         "name": key.name,
         "namespace": key.namespace,
@@ -242,7 +242,7 @@ def body(codec: Codec[Any, T], value: T) -> dict[str, Any]:
 
 def record(codec: Codec[Any, T], resource: dict[str, Any]) -> StoredRecord[T]:
     data = msgspec.json.encode(resource)
-    read: StoredRecord[Any] = read_notice(data) if isinstance(codec, NoticeCodec) else read_job(data, HOME)
+    read: StoredRecord[Any] = read_notice(data) if codec is NOTICE_CODEC else read_job(data, HOME)
     return read
 
 
@@ -455,7 +455,7 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
 
 def test_a_later_job_of_the_same_name_has_conditions_of_its_own() -> None:
     before = record(JOB_CODEC, body(JOB_CODEC, running_job()))
-    later = JobCodec(HOME, lambda: T0 + 9, RESOURCES)
+    later = job_codec(HOME, lambda: T0 + 9, RESOURCES)
     for uid, since in ((running_job().uid, "2023-11-14T22:13:20Z"), ("later", "2023-11-14T22:13:29Z")):
         _, status = later.encode(replace(running_job(), uid=uid), before, 1)
         assert {each["lastTransitionTime"] for each in status["conditions"]} == {since}
@@ -668,7 +668,7 @@ async def test_the_stored_form_is_the_one_that_was_stored_before(
     spec, status = codec.encode(full, None, 3)
     assert json.dumps([spec, status]) == json.dumps([present["resource"]["spec"], present["resource"]["status"]])
     assert record(codec, present["resource"]).value == full
-    assert codec.object_key(full).name == present["resource"]["metadata"]["name"]
+    assert codec.object_key(full, ()).name == present["resource"]["metadata"]["name"]
     async with opened(lambda: SqliteStore.open(tmp_path / "store")) as store:
         if isinstance(full, ReclaimNotice):
             await store.put_notice(full.id, lambda _: full)

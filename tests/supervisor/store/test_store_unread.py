@@ -13,7 +13,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.server import ApiServer
-from supervisor.store.codec import JOBS, NOTICES, JobCodec, NoticeCodec
+from supervisor.store.codec import JOBS, NOTICE_CODEC, NOTICES, job_codec
 from supervisor.store.interface import StoreUnavailableError
 from supervisor.store.kubernetes import KubernetesStore, KubernetesStoreOptions
 from tests.supervisor.decide.decide_builders import T0, notice, running_job, waiting_job
@@ -88,17 +88,17 @@ async def _serving(cluster: _ResourceCluster) -> AsyncIterator[KubernetesStore]:
 @pytest.fixture
 def cluster() -> _ResourceCluster:
     """It has a job and a notice that another version wrote, and one of each that this version knows."""
-    found, codec = _ResourceCluster(), JobCodec("home", lambda: T0, {})
+    found, codec = _ResourceCluster(), job_codec("home", lambda: T0, {})
     root = f"/apis/{JOBS.group}/{JOBS.version}"
     for job, phase in ((running_job(), "Flying"), (waiting_job(name="plain"), None)):
         spec, status = codec.encode(job, None, 1)
         status["decision"] |= {} if phase is None else {"phase": phase}
-        key = codec.object_key(job)
+        key = codec.object_key(job, ())
         found.put(f"{root}/namespaces/{key.namespace}/{JOBS.plural}/{key.name}", {"spec": spec, "status": status})
     for number, state in ((1, "sold"), (2, None)):
-        spec, status = NoticeCodec().encode(notice(number), None, 1)
+        spec, status = NOTICE_CODEC.encode(notice(number), None, 1)
         status |= {} if state is None else {"state": state}
-        name = NoticeCodec().object_key(notice(number)).name
+        name = NOTICE_CODEC.object_key(notice(number), ()).name
         found.put(f"{root}/{NOTICES.plural}/{name}", {"spec": spec, "status": status})
     return found
 
@@ -133,7 +133,7 @@ async def test_a_notice_that_is_reported_again_is_stored_beside_its_resource(clu
         assert store.snapshot().notices[notice(1).id] == notice(1)
         assert store.unread[NOTICES.plural] == 1
     names = sorted(path.rsplit("/", 1)[-1] for path in cluster.objects if f"/{NOTICES.plural}/" in path)
-    strange = NoticeCodec().object_key(notice(1)).name
-    assert set(names) == {strange, f"{strange}-again", NoticeCodec().object_key(notice(2)).name}
+    strange = NOTICE_CODEC.object_key(notice(1), ()).name
+    assert set(names) == {strange, f"{strange}-again", NOTICE_CODEC.object_key(notice(2), ()).name}
     async with _serving(cluster) as store:
         assert store.snapshot().notices[notice(1).id] == notice(1)

@@ -19,7 +19,7 @@ from supervisor.decide.situation import JobFacts
 from supervisor.domain.job import Capability, Observed, RequestKind, SupervisedJob, UserRequest
 from supervisor.domain.notice import NoticeClass
 from supervisor.jobs.registry import RESOURCES
-from supervisor.store.codec import Codec, JobCodec, NoticeCodec, StoredRecord, read_job, read_notice
+from supervisor.store.codec import NOTICE_CODEC, Codec, StoredRecord, job_codec, read_job, read_notice
 from supervisor.store.migrations import spec_fields, stored_job
 from supervisor.store.sqlite import SqliteStore
 from tests.supervisor.decide.decide_builders import POLICY, suspended_job
@@ -75,15 +75,15 @@ async def test_a_file_still_says_what_the_version_before_asks_of_a_job(file: Pat
 
 @pytest.mark.parametrize(
     ("codec", "plural", "values"),
-    [(NoticeCodec(), "reclaimnotices", EPISODES), (JobCodec(HOME, lambda: T0, RESOURCES), "supervisedjobs", JOBS)],
+    [(NOTICE_CODEC, "reclaimnotices", EPISODES), (job_codec(HOME, lambda: T0, RESOURCES), "supervisedjobs", JOBS)],
     ids=["notices", "jobs"],
 )
 def test_resources_are_read_with_every_field(codec: Codec[Any, Any], plural: str, values: Iterable[Any]) -> None:
     """And lie where the present version looks for them, each with its conditions and the epoch of its leader."""
-    read = read_notice if isinstance(codec, NoticeCodec) else read_job
+    read = read_notice if codec is NOTICE_CODEC else read_job
     records: list[StoredRecord[Any]] = [read(json.dumps(resource).encode()) for resource in stored(plural)]
     assert {record.metadata.key: without_end(record.value) for record in records} == {
-        codec.object_key(value): value for value in values
+        codec.object_key(value, ()): value for value in values
     }
     assert {record.epoch for record in records} == {EPOCH}
     for record, resource in zip(records, stored(plural), strict=True):
