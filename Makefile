@@ -95,7 +95,7 @@ test-cluster: $(INSTALLED) ## Run the tests that need a real control plane, buil
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
 	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal tests/controlplane $(ARGS)
 
-KINDS := batchjob etoperator jobset karpenter kubequeue mpijob operator trainingjob trainingoperator trainjob volcano kueue
+KINDS := kinds operator trainingjob
 
 test-kinds: $(INSTALLED) ## Reclaim jobs of every kind and queue under their controllers, built first; skipped without Go (short form: ARGS="-m brief")
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py >/dev/null
@@ -110,7 +110,7 @@ test-versions: $(INSTALLED) ## Reclaim jobs and install the chart on the oldest 
 	-@$(BIN)/python -m tests.testkit.controlplane.binaries clients >/dev/null
 	@set -e; for version in $(VERSIONS); do \
 		KUBERNETES=$$version $(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal \
-			tests/controlplane/batchjob tests/controlplane/chart $(ARGS); done
+			tests/controlplane/kinds/batchjob tests/controlplane/chart $(ARGS); done
 
 # Suites that need more of a machine than Python. What of it cannot be had is skipped.
 SUITES := chart clocks browser horovod monitoring chaos controlplane

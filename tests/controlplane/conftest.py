@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.kind_support import SHOWS, shown
+from tests.controlplane.kinds.kind_support import SHOWS, shown
 from tests.testkit.controlplane.api import Api, client
 from tests.testkit.controlplane.binaries import BinaryProgram, NoGo, binaries
 from tests.testkit.controlplane.installed import InstalledPlace, api_server, empty, place
@@ -67,8 +67,20 @@ async def here(api_plane: ControlPlane) -> AsyncIterator[InstalledPlace]:
         yield own
 
 
+@pytest.fixture(scope="session")
+def plane(programs: Mapping[BinaryProgram, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane for all tests of one process whose supervisor sees the whole cluster: one at a time has it alone.
+
+    Its pods run until somebody ends them. Nobody stops its programs, as some operators end when the API server is away.
+    """
+    stages = {BinaryProgram.KWOK: {"config": Path(__file__).with_name("pod_stages.yaml")}}
+    with running(programs, tmp_path_factory.mktemp("plane"), stages) as present:
+        yield present
+
+
 @pytest.fixture
 def own_controlplane(programs: Mapping[BinaryProgram, Path], tmp_path: Path) -> Iterator[ControlPlane]:
+    """A control plane for one test, which stops its programs, or defines what nobody else may know."""
     with running(programs, tmp_path / "controlplane") as plane:
         yield plane
 
@@ -97,7 +109,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     outcomes: dict[tuple[str, str], str] = {}
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.getreports(outcome):
-            outcomes.update({tuple(value): outcome for name, value in report.user_properties if name == SHOWS})
+            # A module that cannot be collected has none.
+            properties = getattr(report, "user_properties", ())
+            outcomes.update({tuple(value): outcome for name, value in properties if name == SHOWS})
     if outcomes:
         terminalreporter.section("kinds of jobs")
         for line in shown(outcomes):

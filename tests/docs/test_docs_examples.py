@@ -8,7 +8,7 @@ import pytest
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import AnyKind, JobState
 from supervisor.jobs.registry import KINDS
-from tests.controlplane.kind_support import ALL
+from tests.controlplane.kinds.kind_support import ALL
 from tests.testkit.yaml_text import document
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from supervisor.jobs.registry import KINDS
-from tests.controlplane.kind_support import ALL, shown, table
+from tests.controlplane.kinds.kind_support import ALL, shown, table
 
 _PAGE = Path(__file__).parents[2] / "docs" / "kinds" / "README.md"
 
 
 def test_the_page_has_the_table_of_what_is_shown() -> None:
-    """`python -m tests.controlplane.kind_support` prints it."""
+    """`python -m tests.controlplane.kinds.kind_support` prints it."""
     assert "\n".join(table()) in _PAGE.read_text(encoding="utf-8")
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.controlplane.operators import built
-from tests.controlplane.trainingoperator.trainingoperator_process import NAME, operating
+from tests.controlplane.kinds.trainingoperator.trainingoperator_process import training_operator
 from tests.frameworks.frameworks_installation import FrameworksNotInstallable, installed
 from tests.node.node_pytorch import WORKERS, PyTorchJob, installed_sdk
 from tests.node.node_world import NodeWorld
@@ -28,7 +27,7 @@ def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def _operator(cluster: RunningCluster) -> Iterator[None]:
-    with operating(built(NAME), cluster, "pytorchjob"):
+    with training_operator(cluster, "pytorchjob"):
         yield
 
 

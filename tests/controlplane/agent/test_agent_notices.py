@@ -51,11 +51,11 @@ async def says(peers: ServedPeers, node: str, pod: Any) -> AgentPeer:
     return peer
 
 
-async def test_a_pod_that_is_evicted_is_a_notice_in_the_cluster(own_controlplane: ControlPlane, tmp_path: Path) -> None:
+async def test_a_pod_that_is_evicted_is_a_notice_in_the_cluster(plane: ControlPlane, tmp_path: Path) -> None:
     """With its name and uid, gone after its deadline although the agent lives; and nobody speaks of others' pods."""
-    cluster = own_controlplane.cluster
+    cluster = plane.cluster
     places = CloudPaths(tmp_path / "supervisor")
-    async with place(own_controlplane) as here, fresh_namespace(cluster, here.api) as namespace:
+    async with place(plane) as here, fresh_namespace(cluster, here.api) as namespace:
         supervisor = SupervisorProcess(places, None, {**SUPERVISED, "KUBECONFIG": str(here.kubeconfig)})
         await supervisor.start()
         try:

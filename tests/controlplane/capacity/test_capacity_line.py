@@ -35,10 +35,10 @@ async def _decided(one: LineWorld, name: str, phase: str, reason: str) -> Any:
 
 
 async def test_suspended_jobs_wait_for_a_doomed_node_and_then_resume_or_try(
-    own_controlplane: ControlPlane, tmp_path: Path
+    plane: ControlPlane, tmp_path: Path
 ) -> None:
     """Neither starts while the node could take its pods; then one has room on it, and the other tries until it has."""
-    async with world(own_controlplane, tmp_path / "world", ServiceSettings(supervisor=_PATIENCE)) as one:
+    async with world(plane, tmp_path / "world", ServiceSettings(supervisor=_PATIENCE)) as one:
         [node] = await one.nodes("n0", gpus=2)
         await one.connected()
         one.notice([node], lead=60)

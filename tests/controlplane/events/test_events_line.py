@@ -43,14 +43,14 @@ class Reader:
 
 
 @pytest.mark.brief
-async def test_describe_tells_what_happens_to_a_job_and_why(own_controlplane: ControlPlane, tmp_path: Path) -> None:
+async def test_describe_tells_what_happens_to_a_job_and_why(plane: ControlPlane, tmp_path: Path) -> None:
     """On the job, its SupervisedJob, the pods that go and the notices: one reclaim leaves enough, one does not."""
-    async with world(own_controlplane, tmp_path / "world", ServiceSettings()) as one:
+    async with world(plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", "n2", gpus=1)
         await one.connected()
         job = await one.job("j", LineJobPlan(workers=3, min_workers=2, steps=3000, step_seconds=0.1))
         await one.training(job, workers=3)
-        reader = Reader(own_controlplane, one, tmp_path)
+        reader = Reader(plane, one, tmp_path)
         first = await one.node_of("j-worker-2")
         one.notice([first], lead=120)
         sentence = "j-worker-2 will be reclaimed, says aliyun; continuing with 2 hosts (minimum 2)."

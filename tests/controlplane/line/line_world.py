@@ -1,6 +1,6 @@
 """A cluster and everything around it: nodes with metadata and agents, the operator, what its pods run, a supervisor.
 
-    async with world(own_controlplane, tmp_path / "world", Given()) as w:
+    async with world(plane, tmp_path / "world", Given()) as w:
         await w.nodes("n0", "n1", "n2", "n3", gpus=2)
         job = await w.job("j", JobPlan(workers=8, min_workers=2, steps=100))
         await w.training(job, workers=8)

@@ -32,9 +32,9 @@ async def _finished(one: LineWorld, job: LineJob) -> None:
     assert (figures.steps_lost, figures.suspensions) == (0, figures.resumes)
 
 
-async def test_a_drill_of_a_node_suspends_a_job_and_resumes_it(line_plane: ControlPlane, tmp_path: Path) -> None:
+async def test_a_drill_of_a_node_suspends_a_job_and_resumes_it(plane: ControlPlane, tmp_path: Path) -> None:
     """The node's own agent says that all is clear, and it happens all the same; no step is lost."""
-    async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
+    async with world(plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", gpus=1)
         await one.connected()
         job = await one.job("j", LineJobPlan(workers=2, min_workers=2, steps=400, step_seconds=0.1))
@@ -55,11 +55,9 @@ async def test_a_drill_of_a_node_suspends_a_job_and_resumes_it(line_plane: Contr
         assert one.verdict(job).figures.suspensions == 1
 
 
-async def test_a_drill_of_a_pod_leaves_it_out_and_deletes_it_at_the_end(
-    line_plane: ControlPlane, tmp_path: Path
-) -> None:
+async def test_a_drill_of_a_pod_leaves_it_out_and_deletes_it_at_the_end(plane: ControlPlane, tmp_path: Path) -> None:
     """As if its machine went, which stays; the others train on, and nobody is stopped."""
-    async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
+    async with world(plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", "n2", gpus=1)
         await one.connected()
         job = await one.job("j", LineJobPlan(workers=3, min_workers=2, steps=400, step_seconds=0.1))

@@ -21,9 +21,9 @@ _WORKERS = 8
 
 
 @pytest.fixture
-async def supervised(own_controlplane: ControlPlane, tmp_path: Path) -> AsyncIterator[LineWorld]:
+async def supervised(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[LineWorld]:
     """Eight nodes of one GPU each, their agents, and a supervisor that they have reached."""
-    async with world(own_controlplane, tmp_path / "world", ServiceSettings()) as one:
+    async with world(plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes(*(f"n{number}" for number in range(_WORKERS)), gpus=1)
         await one.connected()
         yield one

@@ -23,9 +23,9 @@ async def _steer(one: LineWorld, verb: str, job: LineJob, *arguments: str) -> st
     return said.out
 
 
-async def test_a_job_is_saved_held_by_its_annotation_and_resumed(line_plane: ControlPlane, tmp_path: Path) -> None:
+async def test_a_job_is_saved_held_by_its_annotation_and_resumed(plane: ControlPlane, tmp_path: Path) -> None:
     """With all its nodes free it stays suspended, and it goes on without a lost step once the annotation is gone."""
-    async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
+    async with world(plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", gpus=1)
         await one.connected()
         job = await one.job("j", LineJobPlan(workers=2, min_workers=2, steps=300, step_seconds=0.1))
@@ -44,15 +44,15 @@ async def test_a_job_is_saved_held_by_its_annotation_and_resumed(line_plane: Con
         assert (figures.steps_lost, figures.suspensions, figures.resumes) == (0, 1, 1)
 
 
-async def test_a_drained_node_is_empty_until_it_is_undrained(line_plane: ControlPlane, tmp_path: Path) -> None:
+async def test_a_drained_node_is_empty_until_it_is_undrained(plane: ControlPlane, tmp_path: Path) -> None:
     """Its agent says that all is clear; the job is saved, and resumes there once the annotations are gone."""
-    async with world(line_plane, tmp_path / "world", ServiceSettings()) as one:
+    async with world(plane, tmp_path / "world", ServiceSettings()) as one:
         await one.nodes("n0", "n1", gpus=1)
         await one.connected()
         job = await one.job("j", LineJobPlan(workers=2, min_workers=2, steps=300, step_seconds=0.1))
         await one.training(job, workers=2)
         await one.decided(job, "Running")
-        node, where = await one.node_of("j-worker-1"), ("--kubeconfig", line_plane.cluster.kubeconfig)
+        node, where = await one.node_of("j-worker-1"), ("--kubeconfig", plane.cluster.kubeconfig)
         said = await run("drain", node, "--reason", "new kernel", "--wait", "--yes", *where)
         assert said.code == 0, said.err + said.out
         held = await one.decided(job, "Suspended")

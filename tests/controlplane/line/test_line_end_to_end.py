@@ -22,11 +22,11 @@ SUPERVISED = "trainingjob.j"
 
 
 @pytest.mark.brief
-async def test_a_job_shrinks_grows_stops_resumes_and_succeeds(own_controlplane: ControlPlane, tmp_path: Path) -> None:
+async def test_a_job_shrinks_grows_stops_resumes_and_succeeds(plane: ControlPlane, tmp_path: Path) -> None:
     """8 workers become 6 and 8 again, then a group leaves 1 of at least 2: saved, suspended, resumed on new nodes."""
     async with (
-        world(own_controlplane, tmp_path / "world", ServiceSettings()) as one,
-        watching(own_controlplane.cluster, JOBS) as shown,
+        world(plane, tmp_path / "world", ServiceSettings()) as one,
+        watching(plane.cluster, JOBS) as shown,
     ):
         small = await one.nodes("a0", "a1", gpus=1)
         large = [await one.add_node("b0", 3), await one.add_node("b1", 2)]

@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 _GROWS_SOON = {"JOB_SUPERVISOR_GROWTH_DELAY_SECONDS": "2"}
 
 
-async def test_four_that_resumed_as_two_are_four_again(line_plane: ControlPlane, tmp_path: Path) -> None:
+async def test_four_that_resumed_as_two_are_four_again(plane: ControlPlane, tmp_path: Path) -> None:
     """Capacity returns, and they train on in the same run: no step is lost, no restart counted, nobody is stopped."""
     given = ServiceSettings({**QUICK.supervisor, **_GROWS_SOON}, QUICK.agents)
-    async with world(line_plane, tmp_path / "world", given) as one:
+    async with world(plane, tmp_path / "world", given) as one:
         nodes = await one.nodes("n0", "n1", "n2", "n3", gpus=1)
         await one.connected()
         job = await one.job("j", LineJobPlan(workers=4, min_workers=2, steps=300, step_seconds=0.1))

@@ -44,10 +44,10 @@ def _points() -> list[object]:
 
 @pytest.mark.parametrize("armed", _points())
 async def test_the_leader_dies_at_a_point_and_another_one_goes_on(
-    line_plane: ControlPlane, tmp_path: Path, armed: Armed
+    plane: ControlPlane, tmp_path: Path, armed: Armed
 ) -> None:
     """Nothing is lost, nobody is stopped for nothing, no restart is counted, and each notice is known once."""
-    async with _two_supervisors(line_plane, tmp_path, armed) as (one, standby):
+    async with _two_supervisors(plane, tmp_path, armed) as (one, standby):
         job = await one.job("j", _PLANS[armed.scene])
         await one.training(job, workers=4)
         assert one.supervisor is not None

@@ -19,8 +19,8 @@ _NEVER_IN_TIME = 120.0
 
 
 @pytest.fixture
-async def one(line_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[LineWorld]:
-    async with world(line_plane, tmp_path / "world", ServiceSettings(QUICK.supervisor, QUICK.agents)) as here:
+async def one(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[LineWorld]:
+    async with world(plane, tmp_path / "world", ServiceSettings(QUICK.supervisor, QUICK.agents)) as here:
         await here.nodes("n0", "n1", "n2", "n3", gpus=1)
         await here.connected()
         yield here

@@ -25,9 +25,9 @@ _EARLY = {"JOB_SUPERVISOR_MARGIN_SECONDS": "5", "JOB_SUPERVISOR_LEAVE_MARGIN_SEC
 
 
 @pytest.fixture
-async def one(line_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[LineWorld]:
+async def one(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[LineWorld]:
     given = ServiceSettings({**QUICK.supervisor, **_EARLY}, QUICK.agents)
-    async with world(line_plane, tmp_path / "world", given) as here:
+    async with world(plane, tmp_path / "world", given) as here:
         yield here
 
 

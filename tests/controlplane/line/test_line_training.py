@@ -16,8 +16,8 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-async def alone(own_controlplane: ControlPlane, tmp_path: Path) -> AsyncIterator[LineWorld]:
-    async with world(own_controlplane, tmp_path / "world") as one:
+async def alone(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[LineWorld]:
+    async with world(plane, tmp_path / "world") as one:
         await one.nodes("n0", "n1", gpus=2)
         yield one
 
@@ -107,16 +107,18 @@ async def test_jobs_of_one_name_in_two_namespaces_are_two_jobs(alone: LineWorld)
 
 
 async def test_an_api_server_that_is_away_for_a_while_costs_nobody_anything(
-    alone: LineWorld, own_controlplane: ControlPlane
+    own_controlplane: ControlPlane, tmp_path: Path
 ) -> None:
     """Training goes on without it; when it is back, the end of the job is told as ever."""
-    job = await alone.job("j", LineJobPlan(workers=2, steps=60))
-    await alone.training(job, workers=2)
-    own_controlplane.kill(BinaryProgram.API_SERVER)
-    await alone.event(
-        job, lambda events: any(each.kind is JobEventKind.JOB_FINISHED for each in events), "it has finished"
-    )
-    own_controlplane.launch(BinaryProgram.API_SERVER)
-    own_controlplane.wait_ready(BinaryProgram.API_SERVER)
-    await alone.jobs.phase("j", "Succeeded")
-    assert alone.verdict(job).ok
+    async with world(own_controlplane, tmp_path / "world") as one:
+        await one.nodes("n0", "n1", gpus=2)
+        job = await one.job("j", LineJobPlan(workers=2, steps=60))
+        await one.training(job, workers=2)
+        own_controlplane.kill(BinaryProgram.API_SERVER)
+        await one.event(
+            job, lambda events: any(each.kind is JobEventKind.JOB_FINISHED for each in events), "it has finished"
+        )
+        own_controlplane.launch(BinaryProgram.API_SERVER)
+        own_controlplane.wait_ready(BinaryProgram.API_SERVER)
+        await one.jobs.phase("j", "Succeeded")
+        assert one.verdict(job).ok

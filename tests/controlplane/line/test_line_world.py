@@ -11,11 +11,9 @@ from tests.testkit.controlplane.running import ControlPlane
 pytestmark = pytest.mark.long
 
 
-async def test_a_node_that_will_be_reclaimed_is_noticed_in_the_cluster(
-    own_controlplane: ControlPlane, tmp_path: Path
-) -> None:
+async def test_a_node_that_will_be_reclaimed_is_noticed_in_the_cluster(plane: ControlPlane, tmp_path: Path) -> None:
     """From its metadata over HTTP by its agent to a resource; a supervisor that was killed finds it there."""
-    async with world(own_controlplane, tmp_path / "world", ServiceSettings()) as one:
+    async with world(plane, tmp_path / "world", ServiceSettings()) as one:
         first, second = await one.nodes("n0", "n1")
         await one.connected()
         one.notice([first], lead=60)

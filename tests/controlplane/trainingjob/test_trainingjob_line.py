@@ -11,11 +11,9 @@ from tests.testkit.controlplane.running import ControlPlane
 pytestmark = pytest.mark.long
 
 
-async def test_a_job_shrinks_is_suspended_and_resumes_from_its_checkpoint(
-    own_controlplane: ControlPlane, tmp_path: Path
-) -> None:
+async def test_a_job_shrinks_is_suspended_and_resumes_from_its_checkpoint(plane: ControlPlane, tmp_path: Path) -> None:
     """One host is left out and the others go on; below the minimum rank 0 saves, and no step is lost on the way."""
-    async with world(own_controlplane, tmp_path / "world", ServiceSettings()) as one:
+    async with world(plane, tmp_path / "world", ServiceSettings()) as one:
         nodes = await one.nodes("n0", "n1", "n2", "n3", gpus=1)
         await one.connected()
         job = await one.job("j", LineJobPlan(workers=4, min_workers=2, steps=250, step_seconds=0.2))

@@ -1,0 +1,62 @@
+"""The real controller of JobSets, outside a pod, with its admission webhooks for them."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import trustme
+import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
+
+from tests.controlplane.kinds.operators import OperatorWebhooks, built, define, started
+from tests.testkit.controlplane.api import client
+from tests.testkit.controlplane.running import RunningCluster
+
+NAME = "jobset"
+_COMPONENTS = Path("config", "components")
+# Others than those of the operators that may run beside it.
+_PORT, _HEALTH_PORT = 9444, 8082
+
+
+@contextmanager
+def jobset_controller(cluster: RunningCluster) -> Iterator[None]:
+    """The controller, for the whole cluster; it takes JobSets once the block begins."""
+    operator, host = built(NAME), str(urlsplit(cluster.url).hostname)
+    directory = cluster.directory / NAME
+    directory.mkdir()
+    authority = trustme.CA()
+    issued = authority.issue_cert(host)
+    issued.cert_chain_pems[0].write_to_path(directory / "tls.crt")
+    issued.private_key_pem.write_to_path(directory / "tls.key")
+    command = [str(operator.program), f"--config={_configuration(directory, host)}"]
+    webhooks = OperatorWebhooks(NAME, host, _PORT, authority.cert_pem)
+    asyncio.run(_prepare(cluster, operator.module / _COMPONENTS, webhooks))
+    with started(NAME, command, cluster, {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}):
+        asyncio.run(webhooks.answer())
+        yield
+
+
+def _configuration(directory: Path, host: str) -> Path:
+    configuration = {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f"{host}:{_HEALTH_PORT}"},
+        "metrics": {"bindAddress": "0"},
+        "webhook": {"host": host, "port": _PORT, "certDir": str(directory)},
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+    }
+    path = directory / "configuration.yaml"
+    path.write_text(yaml.safe_dump(configuration), encoding="utf-8")
+    return path
+
+
+async def _prepare(cluster: RunningCluster, components: Path, webhooks: OperatorWebhooks) -> None:
+    async with client(cluster) as api:
+        for path in sorted((components / "crd" / "bases").iterdir()):
+            await define(api, path.read_text(encoding="utf-8"))
+        manifests = (components / "webhook" / "manifests.yaml").read_text(encoding="utf-8")
+        # Those for pods only check where an exclusive JobSet places its pods.
+        await webhooks.register(api, manifests, {"jobsets"})
