@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 WORKERS ?= 4
 # Most of these tests wait, too. Each process has control planes of its own, some two gigabytes together.
 CLUSTER_WORKERS ?= 3
+# These compute for less than half of their time.
+SUITES_WORKERS ?= 6
 INSTALLED := $(VENV)/.installed
 # What the demo needs is a small part of what is installed otherwise, in the same versions.
 DEMO := $(if $(wildcard $(INSTALLED)),$(INSTALLED),$(VENV)/.demo)
@@ -121,7 +123,7 @@ test-suites: $(INSTALLED) ## Run the short forms of all suites that need more th
 	-@$(BIN)/python -m tests.testkit.controlplane.binaries operators >/dev/null
 	-@$(BIN)/python -m tests.monitoring.monitoring_programs >/dev/null
 	-@$(BIN)/python -m tests.horovod.horovod_installation
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "brief or not long" \
+	$(BIN)/python -m pytest --numprocesses $(SUITES_WORKERS) --dist worksteal -m "brief or not long" \
 		$(addprefix tests/,$(SUITES)) $(ARGS)
 
 test-monitoring: $(INSTALLED) ## Check dashboards and rules, and scrape a replay with a real Prometheus; skipped if that is not available

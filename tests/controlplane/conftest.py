@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     long = [each for each in items if each.get_closest_marker("long")]
     others = [each for each in items if not each.get_closest_marker("long")]
     processes = getattr(config, "workerinput", {}).get("workercount", 1)
-    items[:] = dealt(long, others, processes)
+    items[:] = dealt(long, others, processes, lambda each: each.path)
 
 
 @pytest.hookimpl(wrapper=True)

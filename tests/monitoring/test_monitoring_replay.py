@@ -15,6 +15,9 @@ from tests.monitoring.monitoring_pictures import draw
 from tests.monitoring.monitoring_programs import MonitoringProgram
 from tests.monitoring.monitoring_replay import LATE_ALERTS, RULES, Recording, recorded
 
+# One process begins with them, in any form of the suite: another one that took over some would play the replay again.
+pytestmark = [pytest.mark.long, pytest.mark.brief]
+
 _QUERIES = every_query()
 # What is recorded by a rule has a colon in its name.
 _METRIC = re.compile(r"\b(?:job_supervisor|node_agent)_\w+\b(?!:)")
