@@ -15,6 +15,8 @@ from playwright.async_api import Browser, Page, expect
 from tests.browser.browser_scene import BRAKE, LONG, reclaimed, signed_in
 from tests.testkit.serving import Served, serving
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 SMALL_PHONE = {"viewport": {"width": 320, "height": 568}, "is_mobile": True, "has_touch": True}
 
