@@ -3,9 +3,10 @@
 A typing error must not stop a job, and it must not cost the job its protection in silence.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 
 from servicekit.bounds import DURATION_FORM, MAX_HOSTS, MAX_LISTED_WORKERS, duration, one_line, whole
 from supervisor.cluster.annotations import (
@@ -18,29 +19,29 @@ from supervisor.cluster.annotations import (
     PREFIX,
     REQUESTED,
     SPOT,
+    STOP,
+    SUSPEND,
     WORKER_MULTIPLE,
 )
-from supervisor.domain.job import OnLoss, Spec
+from supervisor.domain.ids import is_name
+from supervisor.domain.job import OnLoss, RequestKind, Spec, SupervisedJob, UserRequest
 
+_SOMEBODY = "Somebody"
 _MAX_QUOTED = 64
 _MAX_SENTENCES = 16
 """As many as the definition of the resource takes."""
 
 
-def count(text: str | None) -> int:
-    """Parses a number of workers; returns 0 for other text, as a typing error must not stop a job."""
-    return whole(text, MAX_LISTED_WORKERS) or 0
-
-
+_count = partial(whole, most=MAX_LISTED_WORKERS)
 _WORKERS = f"not a whole number from 1 to {MAX_LISTED_WORKERS:,}"
 _LOSSES = frozenset(OnLoss)
 _SWITCHES = frozenset({"true", "false"})
 _VALUES: Mapping[str, tuple[Callable[[str], object], str]] = {
     MAX_WAIT: (lambda text: duration(text) is not None, f"not {DURATION_FORM}; the job may wait for ever"),
-    MIN_WORKERS: (count, f"{_WORKERS}; the job needs all its workers"),
-    MAX_WORKERS: (count, f"{_WORKERS}; the job never grows"),
+    MIN_WORKERS: (_count, f"{_WORKERS}; the job needs all its workers"),
+    MAX_WORKERS: (_count, f"{_WORKERS}; the job never grows"),
     ON_LOSS: (_LOSSES.__contains__, f"neither {' nor '.join(OnLoss)}"),
-    WORKER_MULTIPLE: (count, "not a whole number of at least 1"),
+    WORKER_MULTIPLE: (_count, "not a whole number of at least 1"),
 }
 """For each annotation with a value: the test of the value, and the end of the sentence about a wrong one."""
 
@@ -58,7 +59,7 @@ class Misreading:
 
 def asked_count(annotations: Iterable[Mapping[str, str]], name: str) -> int:
     """The number of workers in an annotation of the first object that has it; 0 where there is none."""
-    return count(next((found[name] for found in annotations if name in found), None))
+    return _count(next((found[name] for found in annotations if name in found), None)) or 0
 
 
 def with_annotations(spec: Spec, annotations: Iterable[Mapping[str, str]], own: frozenset[str] = frozenset()) -> Spec:
@@ -68,11 +69,12 @@ def with_annotations(spec: Spec, annotations: Iterable[Mapping[str, str]], own: 
     further annotations of the job's kind.
     """
     objects = list(annotations)
-    first = _first(objects)
+    first = {name: text for each in reversed(objects) for name, text in each.items()}
     found = list(misreadings(objects, own))
     on_loss, multiple, requested = first.get(ON_LOSS), first.get(WORKER_MULTIPLE), spec.requested_workers
-    divides = count(multiple) > 0 and requested % count(multiple) == 0
-    if count(multiple) and not divides:
+    factor = _count(multiple) or 1
+    divides = requested % factor == 0
+    if not divides:
         why = f"{_quoted(multiple)} does not divide the {requested} requested workers."
         found.append(Misreading(WORKER_MULTIPLE, why))
     if objects and (noted := objects[0].get(REQUESTED)) is not None:
@@ -86,9 +88,31 @@ def with_annotations(spec: Spec, annotations: Iterable[Mapping[str, str]], own: 
         spec,
         max_wait_seconds=duration(first.get(MAX_WAIT)) or 0.0,
         on_loss=OnLoss(on_loss) if on_loss in _LOSSES else OnLoss.SHRINK,
-        worker_multiple=count(multiple) if divides else 1,
+        worker_multiple=factor if divides else 1,
         ignored=tuple(dict.fromkeys(str(each) for each in found[:_MAX_SENTENCES])),
     )
+
+
+def requested_workers(annotations: Mapping[str, str], present: int) -> int:
+    """The number of workers that a job of `present` workers asked for before the supervisor resumed it with fewer."""
+    return max(whole(annotations.get(REQUESTED), MAX_HOSTS) or 0, present)
+
+
+def with_request(job: SupervisedJob, annotations: Mapping[str, str], now: float) -> SupervisedJob:
+    """The job with the request of a person in an annotation of its object; a request to end it counts more."""
+    for kind, text in ((RequestKind.STOP, annotations.get(STOP)), (RequestKind.SUSPEND, annotations.get(SUSPEND))):
+        if text is None or text == "false":
+            continue
+        # `WHO: REASON`, `WHO` or `true`; without a usable name it was somebody.
+        who, colon, why = (part.strip() for part in one_line(text).partition(":"))
+        if text == "true" or not is_name(who):
+            by, reason = _SOMEBODY, why
+        else:
+            by, reason = (who, why) if colon else (_SOMEBODY, who)
+        known = job.observed.request
+        at = known.at if known is not None and known.kind is kind else now
+        return replace(job, observed=replace(job.observed, request=UserRequest(kind=kind, by=by, reason=reason, at=at)))
+    return replace(job, observed=replace(job.observed, request=None))
 
 
 def mistyped_opt_in(annotations: Iterable[Mapping[str, str]]) -> str:
@@ -109,7 +133,8 @@ def misreadings(annotations: Iterable[Mapping[str, str]], own: frozenset[str] = 
         for name in (MANAGED, SPOT):
             if found.get(name, "true") not in _SWITCHES:
                 yield Misreading(name, f"{_quoted(found[name])} is neither true nor false, so it does not opt in.")
-    for name, text in _first(objects).items():
+    first = {name: text for each in reversed(objects) for name, text in each.items()}
+    for name, text in first.items():
         if name in _VALUES:
             is_right, says = _VALUES[name]
             if not is_right(text):
@@ -118,14 +143,6 @@ def misreadings(annotations: Iterable[Mapping[str, str]], own: frozenset[str] = 
             close = get_close_matches(_short(name), [_short(each) for each in KNOWN], n=1, cutoff=0.8)
             meant = f"; perhaps {close[0]} is meant" if close else ""
             yield Misreading(name, f"there is none of this name{meant}.")
-
-
-def _first(objects: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The value of each annotation in the first object that has it."""
-    first: dict[str, str] = {}
-    for found in reversed(objects):
-        first.update(found)
-    return first
 
 
 def _short(name: str) -> str:

@@ -19,16 +19,7 @@ from supervisor.domain.capacity import Placement, ResourceRequest
 from supervisor.domain.ids import Host, JobName, bare_name, cluster_job, kind_of
 from supervisor.domain.ids import namespace as namespace_of
 from supervisor.domain.job import SupervisedJob
-from supervisor.jobs.kind import (
-    Admission,
-    ClusterContext,
-    J,
-    JobActions,
-    JobKind,
-    JobReference,
-    JobState,
-    KindContext,
-)
+from supervisor.jobs.kind import Admission, ClusterContext, J, JobActions, JobKind, JobReference, JobState, KindContext
 from supervisor.jobs.queues.kueue.actions import KueueActions, QueuedJobClient
 from supervisor.jobs.queues.kueue.workloads import Workloads
 

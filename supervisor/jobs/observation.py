@@ -5,36 +5,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from servicekit.bounds import MAX_HOSTS, MAX_ROLES, one_line, unix_seconds, whole
-from supervisor.cluster.annotations import (
-    OURS,
-    REQUESTED,
-    STATUS,
-    STOP,
-    STOPPED_BY_REQUEST,
-    SUSPEND,
-    SUSPENDED_BY,
-    TIMEOUT,
-    opts_in,
-    opts_out,
-)
+from servicekit.bounds import MAX_HOSTS, MAX_ROLES, unix_seconds
+from supervisor.cluster.annotations import OURS, STATUS, STOPPED_BY_REQUEST, SUSPENDED_BY, TIMEOUT, opts_in, opts_out
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.plan import first_decision
 from supervisor.decide.reasons import waiting
-from supervisor.domain.ids import MAX_NAME, Host, is_name
-from supervisor.domain.job import (
-    Capability,
-    Decision,
-    Framework,
-    Observed,
-    Phase,
-    RequestKind,
-    Result,
-    Spec,
-    SupervisedJob,
-    UserRequest,
-)
-from supervisor.jobs.annotated import mistyped_opt_in, with_annotations
+from supervisor.domain.ids import MAX_NAME, Host
+from supervisor.domain.job import Capability, Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
+from supervisor.jobs.annotated import mistyped_opt_in, requested_workers, with_annotations
 from supervisor.jobs.kind import CommonJobSpec, J, JobState
 
 STATUS_OF: Mapping[Result, str] = {Result.TIMED_OUT: TIMEOUT, Result.TERMINATED: STOPPED_BY_REQUEST}
@@ -53,8 +31,6 @@ _REFUSED = frozenset({Capability.MAKES_HOSTS, Capability.STARTS_RUNS})
 
 _NAME_WITH_ROOM = 150
 """A job's name of this length leaves room for a role of 63 characters and two numbers."""
-
-_SOMEBODY = "Somebody"
 
 S = TypeVar("S", bound=CommonJobSpec)
 
@@ -210,11 +186,6 @@ def marked_result(annotations: Mapping[str, str]) -> Result | None:
     return next((result for result, status in STATUS_OF.items() if annotations.get(STATUS) == status), None)
 
 
-def requested_workers(annotations: Mapping[str, str], present: int) -> int:
-    """The number of workers that a job of `present` workers asked for before the supervisor resumed it with fewer."""
-    return max(whole(annotations.get(REQUESTED), MAX_HOSTS) or 0, present)
-
-
 def in_its_queue(job: SupervisedJob, state: JobState[Any]) -> SupervisedJob:
     """A job as it is stored first, where a queue has suspended it: it begins in the phase Queued.
 
@@ -226,23 +197,6 @@ def in_its_queue(job: SupervisedJob, state: JobState[Any]) -> SupervisedJob:
         return job
     reason = job.observed.queue or waiting(job.spec)
     return replace(job, decision=replace(job.decision, phase=Phase.QUEUED, reason=reason, waiting_since=None))
-
-
-def with_request(job: SupervisedJob, annotations: Mapping[str, str], now: float) -> SupervisedJob:
-    """The job with the request of a person in an annotation of its object; a request to end it counts more."""
-    for kind, text in ((RequestKind.STOP, annotations.get(STOP)), (RequestKind.SUSPEND, annotations.get(SUSPEND))):
-        if text is None or text == "false":
-            continue
-        # `WHO: REASON`, `WHO` or `true`; without a usable name it was somebody.
-        who, colon, why = (part.strip() for part in one_line(text).partition(":"))
-        if text == "true" or not is_name(who):
-            by, reason = _SOMEBODY, why
-        else:
-            by, reason = (who, why) if colon else (_SOMEBODY, who)
-        known = job.observed.request
-        at = known.at if known is not None and known.kind is kind else now
-        return replace(job, observed=replace(job.observed, request=UserRequest(kind=kind, by=by, reason=reason, at=at)))
-    return replace(job, observed=replace(job.observed, request=None))
 
 
 def observed_launcher(launcher: Pod | None, known: SupervisedJob | None, before: Observed) -> Observed:

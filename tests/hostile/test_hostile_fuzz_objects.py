@@ -37,9 +37,9 @@ from supervisor.ingest.cluster.signals import (
     pod_signal,
     pod_subject,
 )
+from supervisor.jobs.annotated import with_request
 from supervisor.jobs.jobset.kind import JOBSET
 from supervisor.jobs.kind import AnyKind, JobState
-from supervisor.jobs.observation import with_request
 from supervisor.jobs.pytorchjob.kind import PYTORCHJOB
 from supervisor.jobs.queues.kueue.workloads import read_workload
 from supervisor.jobs.registry import KINDS, POD_LABELS, RESOURCES, job_of, process_of

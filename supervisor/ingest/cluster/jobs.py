@@ -14,9 +14,10 @@ from servicekit.reconcile import KeyedWorkQueue
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.failpoints import At
+from supervisor.jobs.annotated import with_request
 from supervisor.jobs.cache import ClusterJobs
 from supervisor.jobs.kind import JobKind, JobState
-from supervisor.jobs.observation import in_its_queue, with_request
+from supervisor.jobs.observation import in_its_queue
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _FIRST_PAUSE = 0.2

@@ -1,6 +1,5 @@
 """Indexed Jobs of Kubernetes as a kind of job."""
 
-from collections.abc import Mapping
 from functools import partial
 
 import msgspec
@@ -9,18 +8,10 @@ from servicekit.kubernetes.client import Resource
 from supervisor.cluster.annotations import ours
 from supervisor.cluster.podspec import Body
 from supervisor.domain.ids import Host
+from supervisor.jobs import replicated
 from supervisor.jobs.kind import JobKind, KindContext, Right, owned_by
 from supervisor.jobs.manifest import JobBody, PodTemplate, StartedStatus, decoded
 from supervisor.jobs.observation import refusal
-from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger, only_logs_left
-from supervisor.jobs.replicated.kind import ReplicatedRules, labelled_worker
-from supervisor.jobs.replicated.objects import (
-    JobCondition,
-    ReplicatedJob,
-    ReplicatedSpec,
-    full_right,
-    requested_resources,
-)
 
 _JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True)
 _INDEX = "batch.kubernetes.io/job-completion-index"
@@ -28,7 +19,7 @@ _CONTROLLER = "kubernetes.io/job-controller"
 _CRON_JOB = "CronJob"
 _INDEXED = "Indexed"
 _PODS = "Pod"
-_CONDITIONS = {"Complete": JobCondition.SUCCEEDED}
+_CONDITIONS = {"Complete": replicated.JobCondition.SUCCEEDED}
 
 
 class _BatchJobSpec(Body, frozen=True):
@@ -42,7 +33,7 @@ class _BatchJobSpec(Body, frozen=True):
     managed_by: str | None = None
 
 
-def read_batch_job(data: bytes | msgspec.Raw) -> ReplicatedJob:
+def read_batch_job(data: bytes | msgspec.Raw) -> replicated.ReplicatedJob:
     """Decodes a Job from the API server's JSON.
 
     It has no spec if a job of another kind has made it, which is supervised itself, or if its pods are no run that
@@ -64,7 +55,7 @@ def read_batch_job(data: bytes | msgspec.Raw) -> ReplicatedJob:
         except (msgspec.MsgspecError, ValueError):
             demand = None
         if demand is not None:
-            spec = ReplicatedSpec(
+            spec = replicated.ReplicatedSpec(
                 replicas=pods,
                 annotations=(body.template.annotations,),
                 refusal=refusal([pods]),
@@ -73,8 +64,8 @@ def read_batch_job(data: bytes | msgspec.Raw) -> ReplicatedJob:
                 # Both may speak of indices that a smaller Job has not, which the API server refuses.
                 has_fixed_size=body.max_failed_indexes is not None or body.success_policy is not None,
             )
-            resources = None if spec.refusal else requested_resources(_PODS, {_PODS: demand}, spec.sizes)
-    return ReplicatedJob(
+            resources = None if spec.refusal else replicated.requested_resources(_PODS, {_PODS: demand}, spec.sizes)
+    return replicated.ReplicatedJob(
         metadata=metadata.identity,
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
@@ -87,34 +78,34 @@ def read_batch_job(data: bytes | msgspec.Raw) -> ReplicatedJob:
     )
 
 
-def _host(job: str, _role: str, index: int) -> Host:
-    """The controller gives a pod this host name, and a name with random letters at its end."""
-    return Host(f"{job}-{index}")
-
-
-_RULES: ReplicatedRules[ReplicatedJob] = ReplicatedRules(host=_host)
-
-
-def _actions(context: KindContext[ReplicatedJob]) -> ReplicatedJobActions[ReplicatedJob]:
-    def size(_asked: ReplicatedSpec, pods: int) -> Mapping[str, object]:
-        # The API server accepts another number of completions only together with the parallelism.
-        return {"parallelism": pods, "completions": pods}
-
-    async def clear_start(job: ReplicatedJob) -> None:
+def _actions(
+    context: KindContext[replicated.ReplicatedJob],
+) -> replicated.ReplicatedJobActions[replicated.ReplicatedJob]:
+    async def clear_start(job: replicated.ReplicatedJob) -> None:
         # The controller counts a deadline from the last start until it has noted the next one, and would fail the job.
         if job.started_at is not None:
             cleared = await context.client.merge(job, {"status": {"startTime": None}}, "status")
             context.wrote(cleared)
 
-    writer = SpecMerger(context=context, size=size, before_start=clear_start)
-    return ReplicatedJobActions(context, writer, only_logs_left)
+    write = replicated.spec_writer(
+        context,
+        # The API server accepts another number of completions only together with the parallelism.
+        size=lambda _asked, pods: {"parallelism": pods, "completions": pods},
+        before_start=clear_start,
+    )
+    return replicated.ReplicatedJobActions(context, write, replicated.only_logs_left)
 
+
+# The controller gives a pod this host name, and a name with random letters at its end.
+_RULES: replicated.ReplicatedRules[replicated.ReplicatedJob] = replicated.ReplicatedRules(
+    host=lambda job, _role, index: Host(f"{job}-{index}")
+)
 
 BATCHJOB = JobKind(
     name="batchjob",
     resource=_JOBS,
     rights=(
-        full_right(_JOBS),
+        replicated.full_right(_JOBS),
         Right(
             group="batch",
             resources=("jobs/status",),
@@ -124,7 +115,7 @@ BATCHJOB = JobKind(
     ),
     pod_labels=frozenset({_INDEX}),
     decode=read_batch_job,
-    role=partial(labelled_worker, label=_INDEX),
+    role=partial(replicated.labelled_worker, label=_INDEX),
     reference=partial(owned_by, name="batchjob", resource=_JOBS),
     observe=_RULES.observe,
     actions=_actions,

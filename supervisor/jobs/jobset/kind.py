@@ -15,33 +15,23 @@ from supervisor.cluster.podspec import Body
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import cluster_job
 from supervisor.domain.job import SupervisedJob
+from supervisor.jobs import replicated
 from supervisor.jobs.kind import JobKind, JobReference, JobState, KindContext
 from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded
 from supervisor.jobs.observation import refusal
-from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger, only_logs_left
-from supervisor.jobs.replicated.kind import ReplicatedRules, labelled_worker
-from supervisor.jobs.replicated.objects import (
-    JobCondition,
-    ReplicatedJob,
-    ReplicatedSpec,
-    full_right,
-    requested_resources,
-)
 
 _JOBSETS = Resource(group="jobset.x-k8s.io", version="v1alpha2", kind="JobSet", plural="jobsets", namespaced=True)
 _NAME = "jobset.sigs.k8s.io/jobset-name"
 _UID = "jobset.sigs.k8s.io/jobset-uid"
-JOBSET_LABELS = frozenset({_NAME, _UID})
-jobset_role = partial(labelled_worker, label=_NAME)
 _CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
 _JOBS = ("batch", "Job")
 _INDEXED = "Indexed"
 _ENDED = "Complete"
-_CONDITIONS = {"Completed": JobCondition.SUCCEEDED}
+_CONDITIONS = {"Completed": replicated.JobCondition.SUCCEEDED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSet(ReplicatedJob):
+class JobSet(replicated.ReplicatedJob):
     """One JobSet, whose roles are its replicated jobs, and the parts of a role its Jobs.
 
     Its run also ends when its controller makes all of its Jobs anew. `owner` is the job that it is a part of, which
@@ -99,7 +89,7 @@ def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
     metadata, body = read.metadata, decoded(read.spec, _JobSetSpec)
     status = decoded(read.status, _JobSetStatus) or _JobSetStatus()
     # It was last resumed when the first condition of this type became false that is so.
-    suspensions = (each for each in status.conditions or () if each.type == JobCondition.SUSPENDED)
+    suspensions = (each for each in status.conditions or () if each.type == replicated.JobCondition.SUSPENDED)
     resumed_at = next((each.last_transition_time for each in suspensions if each.status != "True"), None)
     spec, resources = (None, None) if body is None else _asked(body)
     return JobSet(
@@ -117,7 +107,7 @@ def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
     )
 
 
-def _asked(body: _JobSetSpec) -> tuple[ReplicatedSpec | None, ResourceRequest | None]:
+def _asked(body: _JobSetSpec) -> tuple[replicated.ReplicatedSpec | None, ResourceRequest | None]:
     """The spec and the resources of a JobSet; None where they are not understood, or are no run."""
     # A Job that others wait for is a preparation, which has ended when the training begins.
     dependencies = (each for job in body.replicated_jobs for each in job.depends_on or ())
@@ -139,7 +129,7 @@ def _asked(body: _JobSetSpec) -> tuple[ReplicatedSpec | None, ResourceRequest | 
         demands = {} if why else {job.name: job.template.spec.template.demand() for job in jobs}
     except (msgspec.MsgspecError, ValueError):
         return None, None
-    spec = ReplicatedSpec(
+    spec = replicated.ReplicatedSpec(
         replicas=sum(sizes.values()),
         annotations=tuple(job.template.spec.template.annotations for job in jobs),
         refusal=why,
@@ -148,10 +138,10 @@ def _asked(body: _JobSetSpec) -> tuple[ReplicatedSpec | None, ResourceRequest | 
         parts={job.name: job.template.spec.parallelism or 0 for job in jobs},
         has_fixed_size=True,
     )
-    return spec, None if why else requested_resources(largest, demands, sizes)
+    return spec, None if why else replicated.requested_resources(largest, demands, sizes)
 
 
-_RULES: ReplicatedRules[Any] = ReplicatedRules()
+_RULES: replicated.ReplicatedRules[Any] = replicated.ReplicatedRules()
 """None of its pods leaves while it runs, as that fails its Job, and it has one size. A Job gives its pods a host name
 of its own name and their index, and names with random letters at their end."""
 
@@ -178,19 +168,19 @@ def labelled(pod: Pod, *, kind: str, uid_label: str = "") -> JobReference | None
     return JobReference(cluster_job(pod.metadata.namespace, kind, job), pod.labels.get(uid_label, ""))
 
 
-def jobset_actions(context: KindContext[S]) -> ReplicatedJobActions[S]:
+def jobset_actions(context: KindContext[S]) -> replicated.ReplicatedJobActions[S]:
     """Builds actions that suspend and resume JobSets, or the jobs that JobSets are made of, by their spec."""
     # The controller's webhook accepts no other size, also of a suspended JobSet.
-    return ReplicatedJobActions(context, SpecMerger(context=context), only_logs_left)
+    return replicated.ReplicatedJobActions(context, replicated.spec_writer(context), replicated.only_logs_left)
 
 
 JOBSET = JobKind(
     name="jobset",
     resource=_JOBSETS,
-    rights=(full_right(_JOBSETS),),
-    pod_labels=JOBSET_LABELS,
+    rights=(replicated.full_right(_JOBSETS),),
+    pod_labels=frozenset({_NAME, _UID}),
     decode=read_jobset,
-    role=jobset_role,
+    role=partial(replicated.labelled_worker, label=_NAME),
     reference=partial(labelled, kind="jobset", uid_label=_UID),
     observe=observe_jobset,
     actions=jobset_actions,

@@ -19,6 +19,7 @@ from supervisor.decide.grant import least_to_start
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import Capability, Framework, Observed, Spec
+from supervisor.jobs import replicated
 from supervisor.jobs.annotated import asked_count
 from supervisor.jobs.kind import (
     ActionProgress,
@@ -33,9 +34,6 @@ from supervisor.jobs.kind import (
 from supervisor.jobs.manifest import JobBody, RoleReplicas, RunPolicy, StartedStatus, decoded
 from supervisor.jobs.observation import SUSPENSION, observed_launcher, refusal
 from supervisor.jobs.pods import delete_pods, write_metadata
-from supervisor.jobs.replicated.actions import ReplicatedJobActions, SpecMerger, only_logs_left
-from supervisor.jobs.replicated.kind import ReplicatedObservation, ReplicatedRules, SizeBounds, resized_role
-from supervisor.jobs.replicated.objects import JobCondition, ReplicaShape, ReplicatedJob, ReplicatedSpec, full_right
 
 _NAME = "mpijob"
 _JOB_NAME = "training.kubeflow.org/job-name"
@@ -55,7 +53,7 @@ ROLE = "training.kubeflow.org/job-role"
 EXCLUDED = "excluded"
 """The role that excludes a worker: the operator lists the Running pods with the role `worker`, and does no more."""
 
-SHAPE = ReplicaShape(
+SHAPE = replicated.ReplicaShape(
     replicas="mpiReplicaSpecs",
     roles=("Worker",),
     scaled="Worker",
@@ -68,7 +66,7 @@ _SIZE = re.compile(r"(?<![\w-])(?:-n|--?np|--num-proc)[ =]+(\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MpiJobSpec(ReplicatedSpec):
+class MpiJobSpec(replicated.ReplicatedSpec):
     """The spec of a job, whose hosts are its workers. `has_deadline`: its launcher's Job has an active deadline.
 
     `discovers_hosts`: the launcher looks for its hosts as it runs; others read the hostfile once, which lists all.
@@ -79,7 +77,7 @@ class MpiJobSpec(ReplicatedSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MpiJob(ReplicatedJob):
+class MpiJob(replicated.ReplicatedJob):
     """One job; `launcher_restarts` are those that its launcher's Job counts.
 
     A job that goes on after the eviction of a worker has no condition Failed here: the operator says Failed for ever,
@@ -132,7 +130,7 @@ def read_mpi_job(data: bytes | msgspec.Raw) -> MpiJob:
     spec, resources = (None, None) if body is None else _asked(body)
     conditions = {each.type for each in status.true}
     if status.completion_time is None:
-        conditions.discard(JobCondition.FAILED)
+        conditions.discard(replicated.JobCondition.FAILED)
     return MpiJob(
         metadata=metadata.identity,
         annotations=ours(metadata.annotations),
@@ -193,18 +191,14 @@ class _LauncherJob(msgspec.Struct, frozen=True):
     status: _LauncherJobStatus = _LauncherJobStatus()
 
 
-def _released(state: JobState[MpiJob]) -> bool:
-    """Whether no pod is left that could run, or whose name is taken; those of failed launchers stay for their logs."""
-    return not state.workers and only_logs_left(state)
-
-
-class MpiJobActions(ReplicatedJobActions[MpiJob]):
+class MpiJobActions(replicated.ReplicatedJobActions[MpiJob]):
     """Implements `JobActions`."""
 
     def __init__(self, context: KindContext[MpiJob]) -> None:
-        size = partial(resized_role, field=SHAPE.replicas)
-        writer = SpecMerger(context=context, size=size, policy="runPolicy", before_start=self._clear_start)
-        super().__init__(context, writer, _released)
+        size = partial(replicated.resized_role, field=SHAPE.replicas)
+        write = replicated.spec_writer(context, size=size, policy="runPolicy", before_start=self._clear_start)
+        # A pod that is left could run, or its name is taken; those of failed launchers stay for their logs.
+        super().__init__(context, write, lambda state: not state.workers and replicated.only_logs_left(state))
         self._config_maps = ResourceClient(
             context.cluster.server, _CONFIG_MAPS, msgspec.json.Decoder(_HostsConfigMap).decode
         )
@@ -233,9 +227,9 @@ class MpiJobActions(ReplicatedJobActions[MpiJob]):
         job, launcher = state.job, state.launcher
         if not job.suspended or not job.annotations.items() >= SUSPENSION.items():
             if launcher is None or not launcher.succeeded:
-                await self.writer.suspend(job, SUSPENSION)
+                await self.write(job, None, SUSPENSION)
             return ActionProgress.PENDING
-        if JobCondition.SUSPENDED not in job.conditions:
+        if replicated.JobCondition.SUSPENDED not in job.conditions:
             return ActionProgress.PENDING
         # Where its policy cleans up running pods alone, the operator leaves those of workers that have failed.
         ended = [pod for pod in state.workers if pod.over and pod.deleted_at is None]
@@ -287,17 +281,17 @@ def _reference(pod: Pod) -> JobReference | None:
     return owned_by(pod, name=_NAME, resource=MPI_JOBS)
 
 
-def _bounds(job: MpiJob, asked: ReplicatedSpec) -> SizeBounds:
+def _bounds(job: MpiJob, asked: replicated.ReplicatedSpec) -> replicated.SizeBounds:
     """A launcher that reads its list of hosts once needs all of them."""
     annotations = [job.annotations, *asked.annotations]
-    return SizeBounds(
+    return replicated.SizeBounds(
         least=asked_count(annotations, MIN_WORKERS) if asked.discovers_hosts else None,
         most=asked_count(annotations, MAX_WORKERS),
         capabilities=frozenset({Capability.GROWS, Capability.REPLACES_HOSTS}),
     )
 
 
-class MpiJobObservation(ReplicatedObservation[MpiJob]):
+class MpiJobObservation(replicated.ReplicatedObservation[MpiJob]):
     """One look at an MPIJob, whose runs are those of its launcher."""
 
     launcher_suffix = "-launcher"
@@ -320,7 +314,7 @@ class MpiJobObservation(ReplicatedObservation[MpiJob]):
         # The operator starts the launcher beside its workers, not after them.
         has_begun = (
             (before.running and before.instance == observed.instance)
-            or JobCondition.RUNNING in self.job.conditions
+            or replicated.JobCondition.RUNNING in self.job.conditions
             or self.has_pods(least_to_start(spec))
         )
         running = observed.running and has_begun
@@ -333,7 +327,7 @@ class MpiJobObservation(ReplicatedObservation[MpiJob]):
         )
 
 
-_RULES: ReplicatedRules[MpiJob] = ReplicatedRules(
+_RULES: replicated.ReplicatedRules[MpiJob] = replicated.ReplicatedRules(
     framework=Framework.HOROVOD, bounds=_bounds, observation=MpiJobObservation
 )
 
@@ -341,7 +335,7 @@ MPIJOB = JobKind(
     name=_NAME,
     resource=MPI_JOBS,
     rights=(
-        full_right(MPI_JOBS),
+        replicated.full_right(MPI_JOBS),
         Right(
             group="",
             resources=("configmaps",),

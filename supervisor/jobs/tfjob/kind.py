@@ -1,10 +1,9 @@
 """TFJobs of training-operator as a kind of job: the operator fails a job as soon as one of its pods is deleted."""
 
 from servicekit.kubernetes.client import Resource
-from supervisor.jobs.replicated.kind import roles_kind
-from supervisor.jobs.replicated.objects import ReplicaShape
+from supervisor.jobs import replicated
 
-SHAPE = ReplicaShape(
+SHAPE = replicated.ReplicaShape(
     replicas="tfReplicaSpecs",
     roles=("Chief", "Master", "PS", "Worker"),
     scaled="Worker",
@@ -13,7 +12,7 @@ SHAPE = ReplicaShape(
 )
 
 
-TFJOB = roles_kind(
+TFJOB = replicated.roles_kind(
     "tfjob",
     Resource(group="kubeflow.org", version="v1", kind="TFJob", plural="tfjobs", namespaced=True),
     SHAPE,

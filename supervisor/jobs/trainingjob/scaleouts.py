@@ -22,8 +22,8 @@ from servicekit.reconcile import Wakeup, reconcile
 from supervisor.cluster.annotations import OURS, REQUESTED
 from supervisor.domain.ids import JobName, cluster_job
 from supervisor.domain.job import SupervisedJob
+from supervisor.jobs.annotated import requested_workers
 from supervisor.jobs.kind import JobState, KindContext
-from supervisor.jobs.observation import requested_workers
 from supervisor.jobs.trainingjob.objects import KIND, SCALE_OUT, TRAINING_JOBS, JobPhase, TrainingJob, TrainingJobSpec
 from supervisor.jobs.trainingjob.objects import TrainingJobFailpoint as At
 

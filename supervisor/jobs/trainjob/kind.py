@@ -7,18 +7,10 @@ import msgspec
 
 from servicekit.kubernetes.client import Resource
 from supervisor.cluster.annotations import ours
-from supervisor.jobs.jobset.kind import (
-    JOBSET,
-    JOBSET_LABELS,
-    JobSet,
-    jobset_actions,
-    jobset_role,
-    labelled,
-    observe_jobset,
-)
+from supervisor.jobs import replicated
+from supervisor.jobs.jobset.kind import JOBSET, JobSet, jobset_actions, labelled, observe_jobset
 from supervisor.jobs.kind import Dependent, JobKind
 from supervisor.jobs.manifest import JobBody, RunPolicy, decoded
-from supervisor.jobs.replicated.objects import full_right
 
 _TRAINJOBS = Resource(
     group="trainer.kubeflow.org", version="v1alpha1", kind="TrainJob", plural="trainjobs", namespaced=True
@@ -72,10 +64,10 @@ def read_trainjob(data: bytes | msgspec.Raw) -> TrainJob:
 TRAINJOB = JobKind(
     name="trainjob",
     resource=_TRAINJOBS,
-    rights=(full_right(_TRAINJOBS),),
-    pod_labels=JOBSET_LABELS,
+    rights=(replicated.full_right(_TRAINJOBS),),
+    pod_labels=JOBSET.pod_labels,
     decode=read_trainjob,
-    role=jobset_role,
+    role=JOBSET.role,
     reference=partial(labelled, kind="trainjob"),
     observe=observe_jobset,
     actions=jobset_actions,

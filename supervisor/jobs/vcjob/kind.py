@@ -12,18 +12,10 @@ from servicekit.kubernetes.client import Resource
 from supervisor.cluster.annotations import PREFIX, REQUESTED, ours
 from supervisor.cluster.podspec import Body
 from supervisor.domain.capacity import ResourceRequest
+from supervisor.jobs import replicated
 from supervisor.jobs.kind import JobKind, KindContext, owned_by
 from supervisor.jobs.manifest import JobBody, PodTemplate, decoded
 from supervisor.jobs.observation import refusal
-from supervisor.jobs.replicated.actions import AnnotationChanges, ReplicatedJobActions
-from supervisor.jobs.replicated.kind import ReplicatedRules, SizeBounds, annotated_bounds, labelled_worker
-from supervisor.jobs.replicated.objects import (
-    JobCondition,
-    ReplicatedJob,
-    ReplicatedSpec,
-    full_right,
-    requested_resources,
-)
 
 _JOBS = Resource(group="batch.volcano.sh", version="v1alpha1", kind="Job", plural="jobs", namespaced=True)
 _TASK = "volcano.sh/task-spec"
@@ -51,10 +43,10 @@ class VolcanoPhase(StrEnum):
     ABORTED = "Aborted"
 
 
-_CONDITION: Mapping[str, JobCondition] = {
-    VolcanoPhase.COMPLETED: JobCondition.SUCCEEDED,
-    VolcanoPhase.FAILED: JobCondition.FAILED,
-    VolcanoPhase.TERMINATED: JobCondition.FAILED,
+_CONDITION: Mapping[str, replicated.JobCondition] = {
+    VolcanoPhase.COMPLETED: replicated.JobCondition.SUCCEEDED,
+    VolcanoPhase.FAILED: replicated.JobCondition.FAILED,
+    VolcanoPhase.TERMINATED: replicated.JobCondition.FAILED,
 }
 
 
@@ -106,12 +98,9 @@ class VolcanoSizes(Body, frozen=True):
             yield {"op": "add", "path": f"/spec/tasks/{number}/replicas", "value": task.replicas}
             yield {"op": "add", "path": f"/spec/tasks/{number}/minAvailable", "value": task.min_available}
 
-    def __str__(self) -> str:
-        return msgspec.json.encode(self).decode("ascii")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VolcanoJob(ReplicatedJob):
+class VolcanoJob(replicated.ReplicatedJob):
     """One job.
 
     Attributes:
@@ -204,7 +193,7 @@ def read_volcano_job(data: bytes | msgspec.Raw) -> VolcanoJob:
     if asked is None:
         return replace(job, requested=requested)
     # Volcano itself says nothing of a suspension.
-    told = conditions | {JobCondition.SUSPENDED} if suspended else conditions
+    told = conditions | {replicated.JobCondition.SUSPENDED} if suspended else conditions
     spec, resources = asked
     return replace(
         job,
@@ -216,13 +205,15 @@ def read_volcano_job(data: bytes | msgspec.Raw) -> VolcanoJob:
     )
 
 
-def _asked(body: _VolcanoSpec, sizes: VolcanoSizes) -> tuple[ReplicatedSpec, ResourceRequest | None] | None:
+def _asked(body: _VolcanoSpec, sizes: VolcanoSizes) -> tuple[replicated.ReplicatedSpec, ResourceRequest | None] | None:
     """The spec and the resources of a job with these sizes; None where they are not understood."""
     if any(task.replicas < 0 for task in sizes.tasks):
         return None
     annotations, total = tuple(task.template.annotations for task in body.tasks), sizes.total
     if why := refusal([task.replicas for task in sizes.tasks]):
-        refused = ReplicatedSpec(replicas=total, annotations=annotations, refusal=why, sizes={"": total}, scaled="")
+        refused = replicated.ReplicatedSpec(
+            replicas=total, annotations=annotations, refusal=why, sizes={"": total}, scaled=""
+        )
         return refused, None
     try:
         demands = {task.name: task.template.demand() for task in body.tasks}
@@ -230,73 +221,65 @@ def _asked(body: _VolcanoSpec, sizes: VolcanoSizes) -> tuple[ReplicatedSpec, Res
     except (msgspec.MsgspecError, ValueError):
         return None
     by_task = {task.name: task.replicas for task in sizes.tasks}
-    spec = ReplicatedSpec(
+    spec = replicated.ReplicatedSpec(
         replicas=sum(by_task.values()),
         annotations=annotations,
         sizes=by_task,
         scaled=sizes.scaled,
         commands=tuple(" ".join(each.words) for each in containers),
     )
-    return spec, requested_resources(sizes.scaled, demands, by_task)
+    return spec, replicated.requested_resources(sizes.scaled, demands, by_task)
 
 
-@dataclass(frozen=True, slots=True)
-class VolcanoSizeWriter:
-    """Implements `SpecWriter` by the sizes of a job."""
+def _size_writer(context: KindContext[VolcanoJob]) -> replicated.SizeWriter[VolcanoJob]:
+    """Builds a writer that suspends and resumes a job by its sizes."""
 
-    context: KindContext[VolcanoJob]
-
-    async def suspend(self, job: VolcanoJob, annotations: Mapping[str, str]) -> None:
-        """Records the sizes first; the run ends in the same write in which its pods go."""
+    async def write(job: VolcanoJob, pods: int | None, annotations: replicated.AnnotationChanges) -> None:
         requested = job.requested
         if requested is None:
             return
-        recorded = {**annotations, SIZES: str(requested)}
-        if not job.annotations.items() >= recorded.items():
-            job = await self.context.client.merge(job, {}, metadata={"annotations": recorded})
-            self.context.wrote(job)
-        if not job.suspended:
-            await self._patch(job, requested.resized(0), {SUSPENSIONS: str(job.suspensions + 1)})
-
-    async def resize(self, job: VolcanoJob, pods: int, annotations: AnnotationChanges) -> None:
-        if job.requested is not None:
-            forgotten = {SIZES: None} if annotations[REQUESTED] is None else {}
-            await self._patch(job, job.requested.resized(pods), {**annotations, **forgotten})
-
-    async def _patch(self, job: VolcanoJob, sizes: VolcanoSizes, annotations: AnnotationChanges) -> None:
-        """Writes sizes and annotations at once; the job has other annotations already."""
-        operations = list(sizes.operations)
-        for name, value in annotations.items():
+        if pods is None:
+            # The sizes are recorded first; the run ends in the same write in which its pods go.
+            recorded = {**annotations, SIZES: msgspec.json.encode(requested).decode("ascii")}
+            if not job.annotations.items() >= recorded.items():
+                job = await context.client.merge(job, {}, metadata={"annotations": recorded})
+                context.wrote(job)
+            if job.suspended:
+                return
+            changes: replicated.AnnotationChanges = {SUSPENSIONS: str(job.suspensions + 1)}
+        else:
+            changes = {**annotations, SIZES: None} if annotations[REQUESTED] is None else annotations
+        # Sizes and annotations are written at once; the job has other annotations already.
+        operations = list(requested.resized(pods or 0).operations)
+        for name, value in changes.items():
             path = f"/metadata/annotations/{name.replace('/', '~1')}"
             if value is not None:
                 operations.append({"op": "add", "path": path, "value": value})
             elif name in job.annotations:
                 operations.append({"op": "remove", "path": path})
-        self.context.wrote(await self.context.client.patch(job, operations))
+        context.wrote(await context.client.patch(job, operations))
+
+    return write
 
 
-def _bounds(job: VolcanoJob, asked: ReplicatedSpec) -> SizeBounds:
+def _bounds(job: VolcanoJob, asked: replicated.ReplicatedSpec) -> replicated.SizeBounds:
     """An annotation counts more than the gang's minimum, which Volcano sets to all pods where none is given."""
-    annotated = annotated_bounds(job, asked)
+    annotated = replicated.annotated_bounds(job, asked)
     if annotated.least is not None:
         return annotated
     gang = 0 if job.requested is None else job.requested.min_available
-    return SizeBounds(least=max(gang, asked.others + 1))
-
-
-def _actions(context: KindContext[VolcanoJob]) -> ReplicatedJobActions[VolcanoJob]:
-    return ReplicatedJobActions(context, VolcanoSizeWriter(context))
+    return replicated.SizeBounds(least=max(gang, asked.others + 1))
 
 
 VCJOB = JobKind(
     name="vcjob",
     resource=_JOBS,
-    rights=(full_right(_JOBS),),
+    rights=(replicated.full_right(_JOBS),),
     pod_labels=frozenset({_TASK}),
     annotations=_ANNOTATIONS,
     decode=read_volcano_job,
-    role=partial(labelled_worker, label=_TASK),
+    role=partial(replicated.labelled_worker, label=_TASK),
     reference=partial(owned_by, name="vcjob", resource=_JOBS),
-    observe=ReplicatedRules(bounds=_bounds, own=_ANNOTATIONS).observe,
-    actions=_actions,
+    observe=replicated.ReplicatedRules(bounds=_bounds, own=_ANNOTATIONS).observe,
+    actions=lambda context: replicated.ReplicatedJobActions(context, _size_writer(context)),
 )

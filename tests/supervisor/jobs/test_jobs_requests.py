@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from supervisor.domain.job import RequestKind, Result, UserRequest
-from supervisor.jobs.observation import marked_result, with_request
+from supervisor.jobs.annotated import with_request
+from supervisor.jobs.observation import marked_result
 from tests.supervisor.decide.decide_builders import T0, observing, running_job
 
 PREFIX = "job-supervisor.kube-ai.io/"

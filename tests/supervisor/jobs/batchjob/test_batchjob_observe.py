@@ -10,7 +10,7 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
 from supervisor.jobs.batchjob.kind import BATCHJOB
 from supervisor.jobs.kind import JobState
-from supervisor.jobs.replicated.objects import ReplicatedJob
+from supervisor.jobs.replicated import ReplicatedJob
 
 KIND = BATCHJOB
 NAME = JobName("team/batchjob.bert")

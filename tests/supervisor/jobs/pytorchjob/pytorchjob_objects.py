@@ -9,7 +9,7 @@ from supervisor.cluster.objects import Pod, read_pod
 from supervisor.domain.ids import JobName
 from supervisor.jobs.kind import JobState
 from supervisor.jobs.pytorchjob.kind import PYTORCHJOB
-from supervisor.jobs.replicated.objects import ReplicatedJob
+from supervisor.jobs.replicated import ReplicatedJob
 
 PREFIX = "job-supervisor.kube-ai.io/"
 OPTED_IN = {f"{PREFIX}managed-by-job-supervisor": "true"}

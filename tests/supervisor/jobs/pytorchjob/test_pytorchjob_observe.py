@@ -9,7 +9,7 @@ import pytest
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Capability, Phase, Result, SupervisedJob
 from supervisor.jobs.kind import Admission, JobReference, JobState
-from supervisor.jobs.replicated.objects import ReplicatedJob
+from supervisor.jobs.replicated import ReplicatedJob
 from tests.supervisor.jobs.pytorchjob.pytorchjob_objects import (
     ELASTIC_POLICY,
     KIND,

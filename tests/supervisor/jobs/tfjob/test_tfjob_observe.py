@@ -10,8 +10,7 @@ from supervisor.cluster.objects import Pod, read_pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, SupervisedJob
 from supervisor.jobs.kind import JobPodRole, JobState
-from supervisor.jobs.replicated.kind import resized_role
-from supervisor.jobs.replicated.objects import ReplicatedJob
+from supervisor.jobs.replicated import ReplicatedJob, resized_role
 from supervisor.jobs.tfjob.kind import SHAPE, TFJOB
 
 KIND = TFJOB

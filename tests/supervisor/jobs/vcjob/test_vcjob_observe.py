@@ -21,7 +21,8 @@ SIZES = VolcanoSizes(
     tasks=(TaskSize(name="ps", replicas=1, min_available=1), TaskSize(name="worker", replicas=3, min_available=3)),
     min_available=3,
 )
-SUSPENDED = {f"{PREFIX}suspended-by": "elastic-job-supervisor", f"{PREFIX}requested-sizes": str(SIZES)}
+_RECORDED = msgspec.json.encode(SIZES).decode("ascii")
+SUSPENDED = {f"{PREFIX}suspended-by": "elastic-job-supervisor", f"{PREFIX}requested-sizes": _RECORDED}
 
 
 def _job(
@@ -109,7 +110,7 @@ def test_a_suspended_job_still_asks_for_its_sizes() -> None:
 
 
 def test_a_job_that_runs_with_fewer_pods_still_asks_for_all() -> None:
-    annotations = {f"{PREFIX}requested-sizes": str(SIZES), f"{PREFIX}requested-workers": "4"}
+    annotations = {f"{PREFIX}requested-sizes": _RECORDED, f"{PREFIX}requested-workers": "4"}
     job = _job({"ps": 1, "worker": 2}, annotations={**annotations, f"{PREFIX}suspensions": "1"})
     value = _supervised(job, *PODS[:3])
     assert (value.spec.min_workers, value.spec.requested_workers) == (3, 4)

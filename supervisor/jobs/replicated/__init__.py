@@ -1,1 +1,0 @@
-"""Kinds whose jobs are replicas by role, which their spec suspends."""
