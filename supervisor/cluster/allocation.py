@@ -4,7 +4,8 @@
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from servicekit.bulkhead import Bulkhead
 from supervisor.cluster.objects import Node, Pod
@@ -70,17 +71,19 @@ class FreeCapacity:
                 self._stale.add(changed.node)
 
 
-class JobCapacitySource(Protocol):
-    """The jobs of the cluster."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCapacitySource:
+    """What the jobs of the cluster request and use.
 
-    def resource_request(self, name: JobName) -> ResourceRequest | None:
-        """Returns the resource request of a job; None if it is unknown, and then the job gets nothing."""
+    Attributes:
+        resource_request: Returns the resource request of a job; None if it is unknown, and then the job gets nothing.
+        placements: Returns the placements of a job's hosts.
+        growable: Returns how many workers the controller of a running job could add now without harm.
+    """
 
-    def placements(self, name: JobName) -> Mapping[Host, Placement]:
-        """Returns the placements of a job's hosts."""
-
-    def growable(self, name: JobName) -> int:
-        """Returns how many workers the controller of a running job could add now without harm."""
+    resource_request: Callable[[JobName], ResourceRequest | None]
+    placements: Callable[[JobName], Mapping[Host, Placement]]
+    growable: Callable[[JobName], int]
 
 
 class Allocation:

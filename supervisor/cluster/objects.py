@@ -129,14 +129,13 @@ class Node:
     unread: str = ""
 
     @property
-    def ready(self) -> bool:
-        """Whether its kubelet is ready for pods."""
-        return any(each.type == "Ready" and each.status == "True" for each in self.conditions)
-
-    @property
     def open(self) -> bool:
-        """Whether pods may start on it and stay there; the taint of a removal holds off none that tolerate any."""
-        return self.ready and not self.cordoned and _REMOVAL.isdisjoint(taint.key for taint in self.taints)
+        """Whether its kubelet is ready for pods, and nobody keeps pods off it.
+
+        The taint of a removal alone would hold off no pod that tolerates any taint.
+        """
+        is_ready = any(each.type == "Ready" and each.status == "True" for each in self.conditions)
+        return is_ready and not self.cordoned and _REMOVAL.isdisjoint(taint.key for taint in self.taints)
 
 
 _USUAL = frozenset({"Ready", "Initialized", "ContainersReady", "PodReadyToStartContainers", "PodScheduled"})

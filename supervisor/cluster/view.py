@@ -59,6 +59,7 @@ class ClusterView:
         node_uids: The uids of all nodes, by name, live.
         version: Grows with every change of anything that is kept here.
         nodes_version: Grows with every node that comes, goes or is replaced.
+        unread: The number of objects that are known in outline only, by the plural of their kind.
         pods_changed, nodes_changed: Hooks that are called with each change.
     """
 
@@ -81,7 +82,7 @@ class ClusterView:
         self._by_node: dict[str, dict[ObjectKey, Pod]] = {}
         self._node_uids: dict[Host, str] = {}
         self._taken: dict[str, dict[str, int]] = {}
-        self._unread: dict[str, set[str]] = {PODS.plural: set(), NODES.plural: set()}
+        self.unread: dict[str, int] = {PODS.plural: 0, NODES.plural: 0}
         self._changed = changed
         self.pods = self._pods.objects
         self.nodes = self._nodes.objects
@@ -114,11 +115,6 @@ class ClusterView:
     def taken(self, node: str) -> Resources:
         """Returns the resources that the live pods of a node request; each pod also counts as one of `pods`."""
         return MappingProxyType(self._taken.get(node, {}))
-
-    @property
-    def unread(self) -> Mapping[str, int]:
-        """The number of objects that are known in outline only, by kind."""
-        return {kind: len(uids) for kind, uids in self._unread.items()}
 
     def _pod_moved(self, before: Pod | None, after: Pod | None) -> None:
         if before is not None:
@@ -161,10 +157,10 @@ class ClusterView:
 
         A change of the version alone is none: a large cluster has dozens of heartbeats a second.
         """
-        if before is not None:
-            self._unread[kind].discard(before.metadata.uid)
+        if before is not None and before.unread:
+            self.unread[kind] -= 1
         if after is not None and after.unread:
-            self._unread[kind].add(after.metadata.uid)
+            self.unread[kind] += 1
             if before is None or before.unread != after.unread:
                 metadata, reason = after.metadata, one_line(after.unread)
                 _log.warning(

@@ -224,7 +224,7 @@ class Control:
             failpoint(At.DIRECTIVES_PUSHED)
         if not self._deps.leadership.may_act():  # The write may have taken longer than the lease.
             return False
-        if not await self._deps.adapter.carry_out(decided, planned.actions):
+        if not await self._deps.adapter(decided, planned.actions):
             self._schedule.mark(job.name)
         failpoint(At.ORDER_PUBLISHED)
         return True

@@ -14,13 +14,14 @@ from servicekit.faults import Fault
 from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, NotFoundError
 from servicekit.reconcile import KeyedWorkQueue
+from supervisor.cluster.annotations import DIRECTIVE
 from supervisor.cluster.objects import Pod
 from supervisor.domain import order
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.jobs.cache import ClusterJobs
 from supervisor.jobs.kind import ActionProgress, JobActions, JobState
-from supervisor.jobs.pods import STOP_PORT, PodDirective, annotate, delete_pods, request_stop
+from supervisor.jobs.pods import STOP_PORT, delete_pods, request_stop, write_metadata
 from supervisor.store.interface import Store, StoreUnavailableError, decided_since
 
 _RETRY_SECONDS = 0.5
@@ -77,6 +78,16 @@ class ActuatorDependencies:
     stop_port: int = STOP_PORT
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PodDirective:
+    """A directive for the processes of a pod that have no stream; docs/reference/wire.md has the form."""
+
+    run: int
+    generation: int
+    kind: order.ProcessDirectiveKind
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class _Outstanding:
     """A decision and its outstanding actions."""
@@ -86,7 +97,7 @@ class _Outstanding:
 
 
 class Actuator:
-    """Accepts actions with `carry_out` and executes them in `run`."""
+    """Accepts actions with `carry_out`, and executes them in the root task `run`."""
 
     def __init__(self, deps: ActuatorDependencies) -> None:
         self._deps = deps
@@ -94,10 +105,8 @@ class Actuator:
         self._queue: KeyedWorkQueue[_Key] = KeyedWorkQueue("act", self._reconcile, deps.bulkhead)
         self._fault = Fault("changes of jobs", deps.clock)
         self._directives_fault = Fault("directives in annotations of pods", deps.clock)
-
-    async def run(self) -> None:
-        """Root task: executes the actions."""
-        await self._queue.run()
+        # Root task: executes the actions.
+        self.run = self._queue.run
 
     async def carry_out(self, job: SupervisedJob, actions: Sequence[order.Action]) -> bool:
         """Enqueues actions without waiting for them: a slow launcher of one job must not delay other jobs.
@@ -148,6 +157,8 @@ class Actuator:
         """Executes one action; returns the seconds until it must be repeated, None: only when it is requested again."""
         # The run that goes on is the decided one; a later one gets a decision of its own.
         runs = bool(state.run_id) and state.run_id == job.observed.instance
+        connected = self._deps.connected(job.id)
+        silent = [pod for pod in state.workers if pod.running and pod.host not in connected]
         progress: ActionProgress | None = None
         match action:
             case order.SuspendRun():
@@ -167,13 +178,13 @@ class Actuator:
                 return await self._remove(state, hosts)
             case order.LeaveHosts(run, hosts) if run == job.observed.run:
                 generation, reason = job.decision.excluded_at, job.decision.reason
-                directive = PodDirective(
+                directive = _PodDirective(
                     run=run, generation=generation, kind=order.ProcessDirectiveKind.LEAVE, reason=reason
                 )
-                silent = [pod for pod in self._without_stream(state, job) if pod.host in hosts]
-                return None if await self._annotate(silent, directive) else _RETRY_SECONDS
+                leaving = [pod for pod in silent if pod.host in hosts]
+                return None if await self._annotate(leaving, directive) else _RETRY_SECONDS
             case order.StopProcesses():
-                return await self._stop(state, job)
+                return await self._stop(job, silent)
         if progress is None:
             return None
         if progress is not ActionProgress.PENDING:
@@ -189,12 +200,12 @@ class Actuator:
         await delete_pods(self._deps.pods, settled)
         return _RETRY_SECONDS if len(settled) < len(leaving) else None
 
-    async def _stop(self, state: JobState[Any], job: SupervisedJob) -> float | None:
+    async def _stop(self, job: SupervisedJob, silent: Collection[Pod]) -> float | None:
         """Repeats the stop: a process that loads its data is reached later, and a stream may break at any time."""
-        stop, silent = job.decision.stop, self._without_stream(state, job)
+        stop = job.decision.stop
         if stop is None:
             return None
-        directive = PodDirective(
+        directive = _PodDirective(
             run=stop.run, generation=stop.generation, kind=order.ProcessDirectiveKind.STOP, reason=job.decision.reason
         )
         addresses = [pod.ip for pod in silent if pod.ip]
@@ -205,14 +216,18 @@ class Actuator:
             _log.info("job.stopped_by_request", job=job.name, pods=len(silent), accepted=accepted)
         return _STOP_SECONDS
 
-    def _without_stream(self, state: JobState[Any], job: SupervisedJob) -> list[Pod]:
-        connected = self._deps.connected(job.id)
-        return [pod for pod in state.workers if pod.running and pod.host not in connected]
+    async def _annotate(self, silent: Collection[Pod], directive: _PodDirective) -> bool:
+        """Shows a directive to processes without a stream; returns whether all of their pods have it.
 
-    async def _annotate(self, silent: Collection[Pod], directive: PodDirective) -> bool:
-        """Shows a directive to processes without a stream; returns whether all of their pods have it."""
-        if failure := await annotate(self._deps.pods, silent, directive):
-            self._directives_fault.failed(failure)
+        It does not raise: the annotation is a second path.
+        """
+        text = f"{directive.run} {directive.generation} {directive.kind} {directive.reason}"
+        annotation = {DIRECTIVE: text}
+        others = [pod for pod in silent if not pod.annotations.items() >= annotation.items()]
+        failures = await write_metadata(self._deps.pods, [(pod, {"annotations": annotation}) for pod in others])
+        if failures:
+            pod, error = failures[0]
+            self._directives_fault.failed(f"{pod.key.name}: {error}")
         elif silent:
             self._directives_fault.recovered()
-        return not failure
+        return not failures

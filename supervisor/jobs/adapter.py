@@ -1,7 +1,6 @@
 """Passes the actions of a job on to its adapter: that of a cluster, or that of jobs that `kubeai-run` launches."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -13,37 +12,28 @@ from supervisor.domain.order import Action, Order
 _log = structlog.get_logger()
 
 
-class Adapter(Protocol):
-    """Executes actions; every action may be repeated."""
+Adapter = Callable[[SupervisedJob, Sequence[Action]], Awaitable[bool]]
+"""Executes the outstanding actions on a job, each of which may be repeated.
 
-    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
-        """Executes the outstanding actions; returns False if they must be requested again."""
-
-
-class LauncherChannel(Protocol):
-    """The connection to launchers that `kubeai-run` started."""
-
-    def publish(self, job: SupervisedJob, order: Order) -> None:
-        """Sends an order unless it was the last one sent; a disconnected launcher gets it when it reconnects."""
+It returns False if they must be requested again.
+"""
 
 
-class Adapters:
-    """Selects the adapter of a job.
+def adapter_by_job(publish: Callable[[SupervisedJob, Order], None], cluster: Adapter | None = None) -> Adapter:
+    """Builds an adapter that passes actions on to the adapter of their job.
 
     Args:
-        launchers: Gets one order for all actions on a job that `kubeai-run` launches.
-        cluster: The adapter of all other jobs; None stand-alone.
+        publish: Sends one order for all actions on a job that `kubeai-run` launches to the job's launcher, unless it
+            was the last one sent. A disconnected launcher gets it when it reconnects.
+        cluster: The adapter of all other jobs; None stand-alone, and then their actions are dropped.
     """
 
-    def __init__(self, launchers: LauncherChannel, cluster: Adapter | None = None) -> None:
-        self._launchers = launchers
-        self._cluster = cluster
-
-    async def carry_out(self, job: SupervisedJob, actions: Sequence[Action]) -> bool:
-        """Passes the actions on; those of a job without an adapter are dropped."""
+    async def carry_out(job: SupervisedJob, actions: Sequence[Action]) -> bool:
         if kind_of(job.name) != STANDALONE:
-            return self._cluster is None or await self._cluster.carry_out(job, actions)
+            return cluster is None or await cluster(job, actions)
         for action in actions:
             _log.debug("job.action", job=job.name, action=type(action).__name__, generation=job.decision.generation)
-        self._launchers.publish(job, order_for(job))
+        publish(job, order_for(job))
         return True
+
+    return carry_out

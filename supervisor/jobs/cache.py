@@ -1,5 +1,6 @@
 """Caches the jobs of a cluster and their pods, and connects each kind with its actions."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,8 +21,7 @@ from supervisor.domain.ids import Host, JobName, bare_name, cluster_job, kind_of
 from supervisor.domain.ids import namespace as namespace_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.jobs.kind import Admission, ClusterContext, J, JobActions, JobKind, JobReference, JobState, KindContext
-from supervisor.jobs.queues.kueue.actions import KueueActions, QueuedJobClient
-from supervisor.jobs.queues.kueue.workloads import Workloads
+from supervisor.jobs.queues.kueue.workloads import KueueActions, QueuedJobClient, Workloads
 
 OnJobs = Callable[[Collection[JobName]], None]
 
@@ -44,6 +44,9 @@ class JobCache(Generic[J]):
         namespace: The only namespace whose jobs are cached; empty for all.
         admissions: Returns the admission of a job; None if no queue manages it.
         undefined_seconds: Pause between checks while the kind is not defined.
+
+    Attributes:
+        listeners: Called with the names of jobs when they, their pods or what queues say of them have changed.
     """
 
     def __init__(  # noqa: PLR0913 - the last ones have defaults
@@ -60,6 +63,7 @@ class JobCache(Generic[J]):
     ) -> None:
         self.kind = kind
         self.client = ResourceClient(server, kind.resource, kind.decode, Selection(namespace=namespace))
+        self._listed = asyncio.Event()
         cache: Cache[J] = Cache(kind.resource.plural, self._job_moved, bulkhead)
         # Records the API server's answer to a write, before the watch delivers it.
         self.wrote: Callable[[J], None] = cache.record_write
@@ -69,7 +73,7 @@ class JobCache(Generic[J]):
             clock,
             optional=True,
             undefined_seconds=undefined_seconds,
-            on_synced=self._note_listed,
+            on_synced=self._listed.set,
         )
         self._admissions = admissions
         self._bulkhead = bulkhead
@@ -80,14 +84,9 @@ class JobCache(Generic[J]):
         # Asked for with every pass, of all jobs.
         self._placements: dict[JobName, Mapping[Host, Placement]] = {}
         self._states: dict[JobName, JobState[J]] = {}
-        self._listeners: list[OnJobs] = []
-        self._listed = False
+        self.listeners: list[OnJobs] = []
         self._dependents: JobCache[Any] | None = None
         view.pods_changed.append(self._pod_moved)
-
-    def subscribe(self, on_change: OnJobs) -> None:
-        """Adds a callback for changes of jobs and their pods."""
-        self._listeners.append(on_change)
 
     def follow(self, dependents: "JobCache[Any]") -> None:
         """Reads the jobs from now on also from those that their controller makes of them; see `Dependent`."""
@@ -97,12 +96,12 @@ class JobCache(Generic[J]):
             if touched := self._jobs.keys() & {self._namesake(name) for name in names}:
                 self.touched(touched)
 
-        dependents.subscribe(changed)
+        dependents.listeners.append(changed)
 
     @property
     def listed(self) -> bool:
         """Whether everything that the jobs are read from was ever listed; until then stored jobs are kept."""
-        return self._listed and (self._dependents is None or self._dependents.listed)
+        return self._listed.is_set() and (self._dependents is None or self._dependents.listed)
 
     def state(self, name: JobName) -> JobState[J] | None:
         """The state of a job; None if there is none of that name. Its pods are read again only when they change."""
@@ -114,11 +113,11 @@ class JobCache(Generic[J]):
         return None if state is None else replace(state, admission=self._admissions(state))
 
     def touched(self, names: Collection[JobName]) -> None:
-        """Tells the subscribers about changes of these jobs, of their pods, or of what queues say of them."""
+        """Tells the listeners about changes of these jobs, of their pods, or of what queues say of them."""
         for name in names:
             self._placements.pop(name, None)
             self._states.pop(name, None)
-        for listener in self._listeners:
+        for listener in self.listeners:
             with self._bulkhead.guard("watch", listener.__qualname__, retried=False):
                 listener(names)
 
@@ -167,9 +166,6 @@ class JobCache(Generic[J]):
 
     def _name(self, job: J) -> JobName:
         return cluster_job(job.metadata.namespace, self.kind.name, job.metadata.name)
-
-    def _note_listed(self) -> None:
-        self._listed = True
 
     def _job_moved(self, before: J | None, after: J | None) -> None:
         if before is not None:
@@ -236,10 +232,10 @@ class ClusterJobs:
     def subscribe(self, on_change: OnJobs) -> None:
         """Adds a callback for changes of jobs and their pods."""
         for kind in self:
-            kind.cache.subscribe(on_change)
+            kind.cache.listeners.append(on_change)
 
     def touched(self, names: Collection[JobName]) -> None:
-        """Tells the subscribers about changes of what queues say of these jobs."""
+        """Tells the listeners about changes of what queues say of these jobs."""
         for name in names:
             if (kind := self.of(name)) is not None:
                 kind.cache.touched([name])

@@ -41,11 +41,6 @@ class JobMetadata(Body, frozen=True):
             creation_timestamp=self.creation_timestamp,
         )
 
-    @property
-    def owner(self) -> Owner | None:
-        """The object that controls it."""
-        return next((each for each in self.owner_references or () if each.controller), None)
-
 
 class EnvironmentVariable(Body, frozen=True):
     """A variable of a container; the value is empty if it comes from elsewhere."""

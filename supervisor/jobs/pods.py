@@ -3,14 +3,11 @@
 import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from servicekit.failpoints import failpoint
 from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError
-from supervisor.cluster.annotations import DIRECTIVE
 from supervisor.cluster.objects import Pod
-from supervisor.domain.order import ProcessDirectiveKind
 from supervisor.failpoints import At
 
 _CONCURRENCY = 20
@@ -63,28 +60,6 @@ async def write_metadata(
         for pod, metadata in changes:
             group.create_task(write(pod, metadata))
     return failures
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodDirective:
-    """A directive for the processes of a pod that have no stream; docs/reference/wire.md has the form."""
-
-    run: int
-    generation: int
-    kind: ProcessDirectiveKind
-    reason: str
-
-
-async def annotate(client: ResourceClient[Pod], pods: Collection[Pod], directive: PodDirective) -> str:
-    """Sets a directive as an annotation of these pods; returns the first failure, empty if there is none.
-
-    It does not raise: the annotation is a second path for processes without a stream.
-    """
-    text = f"{directive.run} {directive.generation} {directive.kind} {directive.reason}"
-    annotation = {DIRECTIVE: text}
-    changes = [(pod, {"annotations": annotation}) for pod in pods if not pod.annotations.items() >= annotation.items()]
-    failures = await write_metadata(client, changes)
-    return next((f"{pod.key.name}: {error}" for pod, error in failures), "")
 
 
 async def request_stop(addresses: Collection[str], port: int = STOP_PORT) -> int:

@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from servicekit.kubernetes.client import Resource
-from servicekit.kubernetes.objects import Owner
 from supervisor.cluster.objects import Pod
-from supervisor.domain.ids import JobName, cluster_job
 from supervisor.failpoints import At
 from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.jobs.batchjob.kind import BATCHJOB
@@ -44,15 +42,6 @@ FAILPOINTS: tuple[StrEnum, ...] = (*At, *(point for kind in KINDS for point in k
 """Every failpoint of the supervisor."""
 
 OwnerOf = Callable[[JobReference], JobReference]
-
-
-def owning_job(namespace: str, owner: Owner | None) -> JobName | None:
-    """The name of the job that owns an object in this namespace; None if its owner is of no supervised kind."""
-    if owner is None:
-        return None
-    named = ((kind.name, kind.resource) for kind in KINDS)
-    kind = next((name for name, resource in named if owner.is_of(resource.group, resource.kind)), None)
-    return None if kind is None else cluster_job(namespace, kind, owner.name)
 
 
 def job_of(pod: Pod, owner_of: OwnerOf = lambda job: job) -> JobReference | None:

@@ -42,7 +42,7 @@ from supervisor.ingest.operators import OperatorNoticeEndpoints, RequestEndpoint
 from supervisor.ingest.processes import ProcessEndpoints
 from supervisor.ingest.relays import RelayEndpoints
 from supervisor.ingest.rendezvous import RendezvousEndpoints
-from supervisor.jobs.adapter import Adapters
+from supervisor.jobs.adapter import adapter_by_job
 from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.groups import DecidedGroups
 from supervisor.observability.history import JobHistory, PhaseTracker
@@ -276,7 +276,7 @@ def _decisions(base: Foundation, state: SharedState, leader: "ClusterLeader | No
             ranks=state.ranks,
             saves=state.saves,
             members=state.members,
-            adapter=Adapters(state.launchers, None if leader is None else leader.actuator),
+            adapter=adapter_by_job(state.launchers.publish, None if leader is None else leader.actuator.carry_out),
             leadership=base.leadership,
             policy=base.settings,
             clock=base.clock,

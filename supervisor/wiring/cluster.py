@@ -13,7 +13,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer, Call, always
-from supervisor.cluster.allocation import Allocation
+from supervisor.cluster.allocation import Allocation, JobCapacitySource
 from supervisor.cluster.events import EVENTS, ClusterEvents
 from supervisor.cluster.objects import machine_of
 from supervisor.cluster.view import ClusterView
@@ -112,7 +112,10 @@ class WatchedCluster:
         caches = [JobCache(kind, server, self.view, clock, bulkhead, admissions=admissions) for kind in KINDS]
         self.jobs = ClusterJobs([connect(cache.kind, cache, context, workloads) for cache in caches])
         self.jobs.subscribe(lambda _names: on.on_change())
-        self._allocation = Allocation(self.view, settings, self.jobs, bulkhead)
+        source = JobCapacitySource(
+            resource_request=self.jobs.resource_request, placements=self.jobs.placements, growable=self.jobs.growable
+        )
+        self._allocation = Allocation(self.view, settings, source, bulkhead)
         self._keys = JwksVerifier(server, settings.token_audience, settings.token_issuer, clock)
         self.pod_tokens = PodTokens(
             published=self._keys,

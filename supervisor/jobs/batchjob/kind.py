@@ -43,10 +43,11 @@ def read_batch_job(data: bytes | msgspec.Raw) -> replicated.ReplicatedJob:
         msgspec.MsgspecError: It is no object at all.
     """
     read = msgspec.json.decode(data, type=JobBody)
-    metadata, owner, body = read.metadata, read.metadata.owner, decoded(read.spec, _BatchJobSpec)
+    metadata, body = read.metadata, decoded(read.spec, _BatchJobSpec)
     status = decoded(read.status, StartedStatus) or StartedStatus()
     # A CronJob makes jobs of their own.
-    is_part = owner is not None and not owner.is_of(_JOBS.group, _CRON_JOB)
+    controllers = [each for each in metadata.owner_references or () if each.controller]
+    is_part = bool(controllers) and not controllers[0].is_of(_JOBS.group, _CRON_JOB)
     spec, resources = None, None
     if body is not None and not is_part and body.completion_mode == _INDEXED:
         pods = body.parallelism or 0

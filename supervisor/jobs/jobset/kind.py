@@ -103,7 +103,7 @@ def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
         resource_request=resources,
         spec=spec,
         restarts=counted(status.restarts),
-        owner=metadata.owner,
+        owner=next((each for each in metadata.owner_references or () if each.controller), None),
     )
 
 

@@ -53,6 +53,9 @@ ROLE = "training.kubeflow.org/job-role"
 EXCLUDED = "excluded"
 """The role that excludes a worker: the operator lists the Running pods with the role `worker`, and does no more."""
 
+# A worker that is excluded stays a worker.
+_ROLES: Mapping[str, JobPodRole] = {**{role.value: role for role in JobPodRole}, EXCLUDED: JobPodRole.WORKER}
+
 SHAPE = replicated.ReplicaShape(
     replicas="mpiReplicaSpecs",
     roles=("Worker",),
@@ -259,14 +262,6 @@ class MpiJobActions(replicated.ReplicatedJobActions[MpiJob]):
         return wanted <= listed and not any(host in listed for host in hosts)
 
 
-def _role(labels: Mapping[str, str]) -> JobPodRole | None:
-    """Reads the role of a pod from its label, which has another value on a worker that is excluded."""
-    found = labels.get(ROLE)
-    if found == EXCLUDED:
-        return JobPodRole.WORKER
-    return JobPodRole(found) if found in (JobPodRole.LAUNCHER, JobPodRole.WORKER) else None
-
-
 def _reference(pod: Pod) -> JobReference | None:
     """Finds the job of a pod by its owner, or of a launcher, which a Job of the operator's owns, by its label."""
     owner, job = pod.owner, pod.labels.get(_JOB_NAME)
@@ -357,7 +352,7 @@ MPIJOB = JobKind(
     ),
     pod_labels=frozenset({_JOB_NAME, ROLE, _OPERATOR}),
     decode=read_mpi_job,
-    role=_role,
+    role=lambda labels: _ROLES.get(labels.get(ROLE, "")),
     reference=_reference,
     observe=_RULES.observe,
     actions=MpiJobActions,

@@ -3,9 +3,7 @@
 The operator writes `hostfile` beside it, the supervisor `excluded_hosts`: each file has one writer.
 """
 
-from collections.abc import Iterable
-
-from supervisor.domain.ids import Host
+from supervisor.jobs.kind import HostDiscovery
 
 DISCOVERY = r"""#!/bin/sh
 # Put here by the job supervisor: prints the operator's list without the hosts that will be reclaimed.
@@ -85,7 +83,7 @@ exit 0
 """
 """The script, for any POSIX shell; it uses other tools only if they exist."""
 
-INSTALL = r"""edl=${EDL:-/etc/edl}
+_INSTALL = r"""edl=${EDL:-/etc/edl}
 script=$1
 shift
 for host in "$@"; do printf '%s\n' "$host"; done >"$edl/excluded_hosts.$$" || exit 1
@@ -96,16 +94,10 @@ chmod 755 "$edl/discover_hosts.sh.$$" && mv -f "$edl/discover_hosts.sh.$$" "$edl
 """
 """Installs the list and then the script, each atomically: Horovod runs the script every second."""
 
+EXCLUDE = ("sh", "-c", _INSTALL, "sh", DISCOVERY.rstrip("\n"))
+"""The command that makes a launcher exclude exactly the hosts that follow it; an existing script is kept."""
 
-def exclusion_command(hosts: Iterable[Host]) -> list[str]:
-    """The command that makes a launcher exclude exactly these hosts; an existing script is kept."""
-    return ["sh", "-c", INSTALL, "sh", DISCOVERY.rstrip("\n"), *sorted(hosts)]
-
-
-def exclusion_lines(hosts: Iterable[Host]) -> str:
-    """The value of the annotation with the same list."""
-    return "".join(f"{host}\n" for host in sorted(hosts))
-
+HOST_DISCOVERY = HostDiscovery(directory="/etc/edl", file="discover_hosts.sh", script=DISCOVERY)
 
 if __name__ == "__main__":
     print(DISCOVERY, end="")  # noqa: T201 - for the ConfigMap of those who mount it

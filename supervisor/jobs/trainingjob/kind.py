@@ -18,37 +18,16 @@ from supervisor.cluster.annotations import EXCLUDED, OURS, REQUESTED, STATUS, SU
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Result
-from supervisor.jobs.kind import (
-    ActionProgress,
-    HostDiscovery,
-    JobKind,
-    JobPodRole,
-    JobState,
-    KindContext,
-    Right,
-    RootTasks,
-    owned_by,
-)
+from supervisor.jobs.kind import ActionProgress, JobKind, JobPodRole, JobState, KindContext, Right, RootTasks, owned_by
 from supervisor.jobs.observation import STATUS_OF
-from supervisor.jobs.trainingjob.discovery import DISCOVERY, exclusion_command, exclusion_lines
-from supervisor.jobs.trainingjob.objects import (
-    KIND,
-    OWN_ANNOTATIONS,
-    SCALE_OUT,
-    SIZE,
-    SUSPENDED,
-    TRAINING_JOBS,
-    JobPhase,
-    TrainingJob,
-    TrainingJobFailpoint,
-    TrainingJobSpec,
-    observe_training_job,
-    read_training_job,
-)
+from supervisor.jobs.trainingjob import objects
+from supervisor.jobs.trainingjob.discovery import EXCLUDE, HOST_DISCOVERY
+from supervisor.jobs.trainingjob.objects import JobPhase, TrainingJob
 from supervisor.jobs.trainingjob.objects import TrainingJobFailpoint as At
 from supervisor.jobs.trainingjob.scaleouts import ScaleOuts
 
 _ROLE = "training-job-role"
+_ROLES: Mapping[str, JobPodRole] = {role.value: role for role in JobPodRole}
 _CONFIG_MAPS = Resource(group="", version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 _MAX_ATTEMPTS = 20
 """Attempts at a change that conflicts: the operator writes a job's status several times a second while it starts."""
@@ -62,7 +41,7 @@ _STARTED_OVER: Mapping[str, object] = {
 }
 """The status from which the operator starts a job; it cannot leave Suspended by itself."""
 
-_SUSPENSION: Mapping[str, str] = {SUSPENDED: "true", SUSPENDED_BY: OURS}
+_SUSPENSION: Mapping[str, str] = {objects.SUSPENDED: "true", SUSPENDED_BY: OURS}
 _MARKS = frozenset({*_SUSPENSION, STATUS})
 
 _REQUESTED_PATH = "/metadata/annotations/" + REQUESTED.replace("~", "~0").replace("/", "~1")
@@ -133,10 +112,11 @@ class TrainingJobActions:
                 job = await client.patch(job, operations)
                 failpoint(At.RUN_SIZED)
             if job.annotations.keys() & _MARKS:
-                freed = dict.fromkeys(_MARKS)
-                job = await client.merge(job, {}, metadata={"annotations": freed, **_version(job)})
+                freed, version = dict.fromkeys(_MARKS), job.metadata.resource_version
+                job = await client.merge(job, {}, metadata={"annotations": freed, "resourceVersion": version})
                 failpoint(At.RUN_FREED)
-            return await client.merge(job, {"status": _STARTED_OVER}, "status", metadata=_version(job))
+            version = job.metadata.resource_version
+            return await client.merge(job, {"status": _STARTED_OVER}, "status", metadata={"resourceVersion": version})
 
         if state.job.phase is not JobPhase.SUSPENDED:
             return ActionProgress.SETTLING
@@ -156,7 +136,8 @@ class TrainingJobActions:
         async def mark(job: TrainingJob) -> TrainingJob:
             if job.phase is JobPhase.SUCCEEDED or job.annotations.items() >= marks.items():
                 return job
-            return await self._context.client.merge(job, {}, metadata={"annotations": marks, **_version(job)})
+            as_read = {"annotations": marks, "resourceVersion": job.metadata.resource_version}
+            return await self._context.client.merge(job, {}, metadata=as_read)
 
         if state.launcher is None or not state.launcher.succeeded:
             await self._change(state.job, mark)
@@ -167,13 +148,13 @@ class TrainingJobActions:
 
         It sets an annotation and, unless a volume exposes that as a file, runs a command in the launcher's container.
         """
-        text = exclusion_lines(hosts)
+        text = "".join(f"{host}\n" for host in sorted(hosts))
         if launcher.annotations.get(EXCLUDED, "") != text:
             await self._context.cluster.pods.merge(launcher, {}, metadata={"annotations": {EXCLUDED: text}})
             failpoint(At.EXCLUSIONS_SHOWN)
         if EXCLUDED in launcher.shown:
             return
-        ran = await execute(self._context.cluster.server, launcher.key, container, exclusion_command(hosts))
+        ran = await execute(self._context.cluster.server, launcher.key, container, [*EXCLUDE, *sorted(hosts)])
         if ran.code:
             raise ApiUnavailableError(
                 f"{launcher.key.name} cannot leave hosts out: code {ran.code}, {ran.output.strip()}"
@@ -205,19 +186,14 @@ class TrainingJobActions:
         raise ApiUnavailableError(f"{known.metadata.name} changes faster than it can be changed")
 
 
-def _version(job: TrainingJob) -> Mapping[str, str]:
-    """Makes the API server refuse a change to a newer version."""
-    return {"resourceVersion": job.metadata.resource_version}
-
-
-def size_changes(job: TrainingJob, asked: TrainingJobSpec, workers: int, requested: int) -> list[Operation]:
+def size_changes(job: TrainingJob, asked: objects.TrainingJobSpec, workers: int, requested: int) -> list[Operation]:
     """The operations that give a job so many workers; none where it has them. Its own number is noted beside it."""
     changes: list[Operation] = []
     if asked.replicas != workers:
         changes.append({"op": "replace", "path": _REPLICAS_PATH, "value": workers})
         for template in (asked.launcher, asked.worker):
             # A variable of that name that does not hold the number of workers has another meaning.
-            size = template.variables.get(SIZE)
+            size = template.variables.get(objects.SIZE)
             if size is not None and size.value == str(asked.replicas):
                 changes.append({"op": "replace", "path": size.path, "value": str(workers)})
     noted = None if workers == requested else str(requested)
@@ -239,29 +215,24 @@ def host_lists(data: Mapping[str, str], hosts: Sequence[Host], slots: int) -> di
     return {name: text for name, text in wanted.items() if name in data and data[name] != text}
 
 
-def _role(labels: Mapping[str, str]) -> JobPodRole | None:
-    found = labels.get(_ROLE)
-    return JobPodRole(found) if found in (JobPodRole.LAUNCHER, JobPodRole.WORKER) else None
-
-
 TRAININGJOB = JobKind(
-    name=KIND,
-    resource=TRAINING_JOBS,
+    name=objects.KIND,
+    resource=objects.TRAINING_JOBS,
     rights=(
         Right(
-            group=TRAINING_JOBS.group,
+            group=objects.TRAINING_JOBS.group,
             resources=("trainingjobs",),
             verbs=("get", "list", "watch", "patch"),
             reason="to follow jobs, and to suspend, resize and resume them; get after a conflicting change",
         ),
         Right(
-            group=TRAINING_JOBS.group,
+            group=objects.TRAINING_JOBS.group,
             resources=("trainingjobs/status",),
             verbs=("patch",),
             reason="the status from which the operator restarts a suspended job",
         ),
         Right(
-            group=TRAINING_JOBS.group,
+            group=objects.TRAINING_JOBS.group,
             resources=("scaleouts",),
             verbs=("list", "watch", "create", "delete"),
             reason="to let a job that was resumed smaller grow while it runs. Without these rights, or the CRD of "
@@ -281,13 +252,13 @@ TRAININGJOB = JobKind(
             "require get, later ones create",
         ),
     ),
-    pod_labels=frozenset({_ROLE, SCALE_OUT}),
-    annotations=OWN_ANNOTATIONS,
-    discovery=HostDiscovery(directory="/etc/edl", file="discover_hosts.sh", script=DISCOVERY),
-    failpoints=tuple(TrainingJobFailpoint),
-    decode=read_training_job,
-    role=_role,
-    reference=partial(owned_by, name=KIND, resource=TRAINING_JOBS),
-    observe=observe_training_job,
+    pod_labels=frozenset({_ROLE, objects.SCALE_OUT}),
+    annotations=objects.OWN_ANNOTATIONS,
+    discovery=HOST_DISCOVERY,
+    failpoints=tuple(At),
+    decode=objects.read_training_job,
+    role=lambda labels: _ROLES.get(labels.get(_ROLE, "")),
+    reference=partial(owned_by, name=objects.KIND, resource=objects.TRAINING_JOBS),
+    observe=objects.observe_training_job,
     actions=TrainingJobActions,
 )

@@ -6,6 +6,7 @@ A ScaleOut is the only record of an attempt, so it stays while the decision asks
 import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 import structlog
@@ -82,7 +83,10 @@ def scale_out_name(uid: str, number: int) -> str:
 
 
 class ScaleOuts:
-    """The ScaleOuts of the supervisor: the `reflector` watches them, also if they are defined later."""
+    """The ScaleOuts of the supervisor: the `reflector` watches them, also if they are defined later.
+
+    The root task `tidy` deletes finished ones.
+    """
 
     def __init__(self, context: KindContext[TrainingJob]) -> None:
         self._context = context
@@ -95,6 +99,7 @@ class ScaleOuts:
             self._client, self._cache, context.cluster.clock, optional=True, on_synced=context.cluster.on_change
         )
         self._wakeup = Wakeup()
+        self.tidy = partial(reconcile, "scaleouts", self.once, context.cluster.bulkhead, wakeup=self._wakeup)
         self._tidy_fault = Fault(f"deletion of {SCALE_OUTS.plural}", context.cluster.clock)
 
     def growable(self, state: JobState[TrainingJob]) -> int:
@@ -156,10 +161,6 @@ class ScaleOuts:
         for one in ours:
             await self._delete(one)
         return not ours
-
-    async def tidy(self) -> None:
-        """Root task: deletes finished ScaleOuts."""
-        await reconcile("scaleouts", self.once, self._context.cluster.bulkhead, wakeup=self._wakeup)
 
     async def once(self) -> float | None:
         """Deletes finished ScaleOuts once; returns the seconds until the next look, None while there are none."""

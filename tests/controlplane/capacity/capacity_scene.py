@@ -144,7 +144,9 @@ class Stage:
 
     def _as_meant(self, name: str, machine: CapacityMachine) -> bool:
         node = self.view.node(name)
-        if node is None or not node.ready or node.cordoned != machine.cordoned:
+        if node is None or node.cordoned != machine.cordoned:
+            return False
+        if not any(each.type == "Ready" and each.status == "True" for each in node.conditions):
             return False
         own = {taint.key for taint in node.taints if not taint.key.startswith(_BY_CONDITION)}
         others = {taint.key for taint in node.taints if taint.key.startswith(_BY_CONDITION)}

@@ -18,7 +18,7 @@ from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from tests.controlplane.capacity.capacity_scene import SPOT, CapacityMachine, Stage, container, made_up, staged
-from tests.supervisor.cluster.cluster_scene import Jobs
+from tests.supervisor.cluster.cluster_scene import known_jobs
 from tests.supervisor.decide.capacity_builders import waiting, worker_names
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import GPU, Namespace
@@ -88,7 +88,7 @@ async def test_a_granted_job_runs_whole_and_the_next_one_when_it_is_gone(
         first, second = waiting("first", 4, 6), waiting("second", 1, 6, since=1)
         places = {first.name: stage.placements(())}
         requests = {first.name: ask, second.name: ask}
-        shares = Allocation(stage.view, Policy(probe_seconds=0), Jobs(requests, places), Bulkhead(Clock()))
+        shares = Allocation(stage.view, Policy(probe_seconds=0), known_jobs(requests, places), Bulkhead(Clock()))
         assert shares.granted([first, second], ()) == {first.name: Grant(worker_names(6))}
 
         resuming = _resumed(first, worker_names(6))

@@ -55,7 +55,7 @@ async def test_pods_are_known_by_uid_and_owner_and_count_on_their_node(
         assert (pod.key, pod.node, pod.labels) == (ObjectKey(namespace.name, "a"), node, {"role": "worker"})
         shown = view.node(node)
         assert shown is not None
-        assert (shown.ready, shown.allocatable[GPU]) == (True, 8_000)
+        assert (shown.open, shown.allocatable[GPU]) == (True, 8_000)
         await api.patch(f"{namespace.path}/pods/a", {"metadata": {"ownerReferences": [owner]}})
         await _holds(lambda: _owner(view, pod_uid) == uid, "the pod has an owner")
         await api.delete(f"{namespace.path}/pods/a")

@@ -250,7 +250,7 @@ async def supervising(
                 ranks=RankStates(processes.workers, facts.agreement, requests.add),
                 saves=Saves(),
                 members=MemberStreams(store.snapshot().jobs.get, requests.add, Bulkhead(Clock())),
-                adapter=actuator,
+                adapter=actuator.carry_out,
                 leadership=AlwaysLeader(),
                 policy=rules,
                 clock=clock,

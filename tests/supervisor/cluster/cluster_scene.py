@@ -4,7 +4,7 @@ import itertools
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from msgspec.structs import replace as with_fields
 
@@ -13,6 +13,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.allocation import JobCapacitySource
 from supervisor.cluster.objects import Node, ObjectCondition, Pod, PodPhase
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.capacity import Placement, ResourceRequest, Taint
@@ -92,18 +93,12 @@ async def cluster_scene() -> AsyncIterator[ClusterScene]:
         await server.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Jobs:
+def known_jobs(
+    requests: Mapping[JobName, ResourceRequest], places: Mapping[JobName, Mapping[Host, Placement]] | None = None
+) -> JobCapacitySource:
     """The known jobs of a scene; none can grow."""
-
-    requests: Mapping[JobName, ResourceRequest] = field(default_factory=dict)
-    places: Mapping[JobName, Mapping[Host, Placement]] = field(default_factory=dict)
-
-    def resource_request(self, name: JobName) -> ResourceRequest | None:
-        return self.requests.get(name)
-
-    def placements(self, name: JobName) -> Mapping[Host, Placement]:
-        return self.places.get(name, {})
-
-    def growable(self, _name: JobName) -> int:
-        return 0
+    return JobCapacitySource(
+        resource_request=requests.get,
+        placements=lambda name: (places or {}).get(name, {}),
+        growable=lambda _name: 0,
+    )

@@ -8,7 +8,7 @@ import pytest
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from supervisor.cluster.allocation import Allocation, FreeCapacity
+from supervisor.cluster.allocation import Allocation, FreeCapacity, JobCapacitySource
 from supervisor.cluster.objects import PodPhase
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
@@ -92,18 +92,17 @@ class _Jobs:
         self.asked = 0
         self.more: dict[JobName, int] = {}
         self.others: tuple[Pods, ...] = ()
-        self._allocation = Allocation(scene.view, Policy(probe_seconds=0), self, Bulkhead(Clock()))
+        source = JobCapacitySource(
+            resource_request=self._request,
+            placements=lambda name: self.places.get(name, {}),
+            growable=lambda name: self.more.get(name, 0),
+        )
+        self._allocation = Allocation(scene.view, Policy(probe_seconds=0), source, Bulkhead(Clock()))
 
     def granted(self, jobs: Sequence[SupervisedJob], *noticed: str) -> Mapping[JobName, Grant]:
         return self._allocation.granted(jobs, {Host(name) for name in noticed})
 
-    def growable(self, name: JobName) -> int:
-        return self.more.get(name, 0)
-
-    def placements(self, name: JobName) -> Mapping[Host, Placement]:
-        return self.places.get(name, {})
-
-    def resource_request(self, _name: JobName) -> ResourceRequest | None:
+    def _request(self, _name: JobName) -> ResourceRequest | None:
         self.asked += 1
         return ResourceRequest(worker=WORKER, others=self.others) if self._understood else None
 

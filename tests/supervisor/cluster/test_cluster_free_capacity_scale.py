@@ -12,7 +12,7 @@ from supervisor.cluster.allocation import Allocation
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.domain.ids import Host
-from tests.supervisor.cluster.cluster_scene import ClusterScene, Jobs, cluster_scene
+from tests.supervisor.cluster.cluster_scene import ClusterScene, cluster_scene, known_jobs
 from tests.supervisor.decide.capacity_builders import EVERYTHING, SPOT, demand, waiting
 
 NODES, PODS_A_NODE, JOBS = 500, 8, 50
@@ -60,7 +60,7 @@ async def test_a_pass_over_a_large_cluster_is_short(
     _freed(scene, freed)
     jobs = [waiting(f"job-{number}", 4, 8, since=number) for number in range(JOBS)]
     asks = {job.name: _ask(number, alike=alike) for number, job in enumerate(jobs)}
-    shares = Allocation(scene.view, Policy(), Jobs(requests=asks), Bulkhead(Clock()))
+    shares = Allocation(scene.view, Policy(), known_jobs(asks), Bulkhead(Clock()))
     doomed = {Host(f"n{number}") for number in range(noticed)}
     granted = shares.granted(jobs, doomed)
     assert any(grant.hosts or grant.held_up for grant in granted.values())

@@ -157,7 +157,8 @@ def test_a_node_says_what_it_has_and_who_is_kept_off() -> None:
     )
     assert node.allocatable == {"cpu": 7_500, "nvidia.com/gpu": 8_000}
     assert node.taints == (Taint(key="k", effect=Effect.NO_EXECUTE),)
-    assert (node.cordoned, node.ready, node.labels, node.provider_id) == (True, True, {"zone": "a"}, "cn.i-1")
+    assert (node.cordoned, node.open, node.labels, node.provider_id) == (True, False, {"zone": "a"}, "cn.i-1")
+    assert [(each.type, each.status) for each in node.conditions] == [("Ready", "True")]
 
 
 @pytest.mark.parametrize(

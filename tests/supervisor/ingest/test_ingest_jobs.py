@@ -34,6 +34,8 @@ class _Cache:
     def __init__(self, kind: JobKind[Any]) -> None:
         self.kind = kind
         self.listed = False
+        # Nobody is told here: the test adds what it has changed.
+        self.listeners: list[object] = []
         self.states: dict[JobName, JobState[Any]] = {}
 
     @property
@@ -42,9 +44,6 @@ class _Cache:
 
     def state(self, name: JobName) -> JobState[Any] | None:
         return self.states.get(name)
-
-    def subscribe(self, on_change: object) -> None:
-        """Nobody is told here: the test adds what it has changed."""
 
 
 class _Scene:

@@ -78,20 +78,16 @@ class Boost:
     changed_at: float
 
 
-def first_boost(written: int, exposure: Exposure, policy: BoostPolicy, now: float) -> Boost:
-    """The boost of a Workload that this supervisor sees for the first time, with the boost that is written in it.
-
-    An earlier leader has counted so many steps of work, so that nothing changes because another one leads.
-    """
-    began = now - written * policy.step_seconds
-    return Boost(run=exposure.run, began=began, value=written, changed_at=now)
-
-
-def next_boost(before: Boost, exposure: Exposure, policy: BoostPolicy, now: float) -> Boost:
+def next_boost(before: Boost | int, exposure: Exposure, policy: BoostPolicy, now: float) -> Boost:
     """The boost after a look at the job: one point for each step of work that a preemption would cost it now.
 
     That work is 0 if the job can save within the grace of its pods, by the time that its last checkpoint took.
+    `before` is the boost that is written in a Workload which this supervisor sees for the first time. An earlier leader
+    has counted so many steps of work, so that nothing changes because another one leads.
     """
+    if isinstance(before, int):
+        began = now - before * policy.step_seconds
+        before = Boost(run=exposure.run, began=began, value=before, changed_at=now)
     known = before if exposure.run == before.run else replace(before, run=exposure.run, began=now)
     save = exposure.save
     seconds = None if save is None or not exposure.attended else save.seconds
@@ -152,7 +148,7 @@ class Booster:
 
     def add(self, names: Collection[JobName]) -> None:
         """Enqueues these jobs, if Kueue manages any."""
-        if not self._deps.workloads.empty:
+        if self._deps.workloads.by_job:
             for name in names:
                 self._queue.add(name)
 
@@ -198,9 +194,9 @@ class Booster:
     def _boost(self, name: JobName, workload: Workload, exposure: Exposure) -> int:
         now, policy = self._deps.clock.now(), self._deps.policy
         uid, before = self._boosts.get(name, ("", None))
-        if before is None or uid != workload.metadata.uid:
-            before = first_boost(workload.boost, exposure, policy, now)
-        boost = next_boost(before, exposure, policy, now)
+        if uid != workload.metadata.uid:
+            before = None
+        boost = next_boost(workload.boost if before is None else before, exposure, policy, now)
         self._boosts[name] = workload.metadata.uid, boost
         return boost.value
 

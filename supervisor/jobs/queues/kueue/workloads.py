@@ -1,10 +1,14 @@
-"""Workloads of Kueue: each holds the admission of the job that it was made for."""
+"""Workloads of Kueue: each holds the admission of the job that it was made for, and suspends and resumes it.
+
+Kueue takes back what others write into a job's field `suspend` within milliseconds, and restarts a running job whose
+size changes. So a job is suspended and resumed by its Workload, and never resized while it runs.
+"""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import structlog
@@ -14,14 +18,15 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient
-from servicekit.kubernetes.objects import Metadata, Owner
+from servicekit.kubernetes.objects import Metadata, Object, Owner
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.annotations import OURS, PRIORITY_BOOST, SUSPENDED_BY
 from supervisor.cluster.objects import ObjectCondition
-from supervisor.domain.ids import JobName
-from supervisor.jobs.kind import Admission, JobState, Right
-from supervisor.jobs.registry import owning_job
+from supervisor.domain.ids import JobName, cluster_job
+from supervisor.domain.job import Result
+from supervisor.jobs.kind import ActionProgress, Admission, J, JobActions, JobState, Right
+from supervisor.jobs.registry import KINDS
 
 WORKLOADS = Resource(group="kueue.x-k8s.io", version="v1beta1", kind="Workload", plural="workloads", namespaced=True)
 
@@ -40,6 +45,8 @@ KUEUE_BOOST = "kueue.x-k8s.io/priority-boost"
 
 _OUR_BOOST = re.compile(r"[1-9][0-9]{0,8}")
 """The form of the boosts that the supervisor writes."""
+
+Q = TypeVar("Q", bound=Object)
 
 _log = structlog.get_logger()
 
@@ -141,11 +148,15 @@ def read_workload(data: bytes | msgspec.Raw) -> Workload:
     elif not active:
         held = "The job's Workload was deactivated; somebody has to activate it."
     owner = next((owner for owner in metadata.owner_references if owner.controller), None)
-    name = owning_job(metadata.namespace, owner)
+    job = None
+    if owner is not None:
+        kinds = (kind.name for kind in KINDS if owner.is_of(kind.resource.group, kind.resource.kind))
+        if kind_name := next(kinds, None):
+            job = cluster_job(metadata.namespace, kind_name, owner.name), owner.uid
     is_ours = annotations.boost == annotations.our_boost and _OUR_BOOST.fullmatch(annotations.boost)
     return Workload(
         metadata=metadata,
-        job=None if owner is None or name is None else (name, owner.uid),
+        job=job,
         active=active,
         marked=marked,
         reserves_quota=reserves_quota,
@@ -166,6 +177,9 @@ class Workloads:
         clock: For the reflector.
         on_change: Called with the names of jobs whose Workload has changed.
         bulkhead: Keeps what nobody foresaw with its Workload.
+
+    Attributes:
+        by_job: The Workloads by the name and the uid of their job, and by their own uid.
     """
 
     def __init__(
@@ -178,7 +192,7 @@ class Workloads:
         self._client = ResourceClient(server, WORKLOADS, read_workload)
         self._cache: Cache[Workload] = Cache(WORKLOADS.plural, self._moved, bulkhead)
         self.reflector: Reflector[Any] = Reflector(self._client, self._cache, clock, optional=True)
-        self._by_job: dict[tuple[JobName, str], dict[str, Workload]] = {}
+        self.by_job: dict[tuple[JobName, str], dict[str, Workload]] = {}
         self._on_change = on_change
 
     def of(self, state: JobState[Any]) -> Workload | None:
@@ -186,18 +200,13 @@ class Workloads:
 
         Anybody may name the uid of a job of another namespace as an owner, so the namespace and the name count, too.
         """
-        found = self._by_job.get((state.name, state.job.metadata.uid), {})
+        found = self.by_job.get((state.name, state.job.metadata.uid), {})
         return max(found.values(), key=lambda each: each.metadata.version, default=None)
 
     def admission(self, state: JobState[Any]) -> Admission | None:
         """The admission of a job; None if Kueue does not manage it."""
         workload = self.of(state)
         return None if workload is None else workload.admission
-
-    @property
-    def empty(self) -> bool:
-        """Whether there are none."""
-        return not self._by_job
 
     @property
     def unread(self) -> int:
@@ -233,10 +242,87 @@ class Workloads:
             _log.warning("object.unread", kind=WORKLOADS.plural, namespace=key.namespace, name=key.name, reason=reason)
         earlier, later = None if before is None else before.job, None if after is None else after.job
         if before is not None and earlier is not None:
-            others = self._by_job[earlier]
+            others = self.by_job[earlier]
             del others[before.metadata.uid]
             if not others:
-                del self._by_job[earlier]
+                del self.by_job[earlier]
         if after is not None and later is not None:
-            self._by_job.setdefault(later, {})[after.metadata.uid] = after
+            self.by_job.setdefault(later, {})[after.metadata.uid] = after
         self._on_change({job[0] for job in (earlier, later) if job is not None})
+
+
+class QueuedJobClient(ResourceClient[Q]):
+    """Leaves a job's field `suspend` out of every write: the queue owns it, and takes back what others write there."""
+
+    async def merge(
+        self, read: Q, content: Mapping[str, object], part: str = "", *, metadata: Mapping[str, object] | None = None
+    ) -> Q:
+        def without_suspend(content: Mapping[str, object]) -> Mapping[str, object]:
+            kept = {name: value for name, value in content.items() if name != "suspend"}
+            return {name: without_suspend(each) if isinstance(each, Mapping) else each for name, each in kept.items()}
+
+        return await super().merge(read, without_suspend(content), part, metadata=metadata)
+
+    async def patch(self, read: Q, operations: Sequence[Mapping[str, object]]) -> Q:
+        kept = [each for each in operations if not str(each.get("path")).endswith("/suspend")]
+        return await super().patch(read, kept)
+
+
+class KueueActions(Generic[J]):
+    """Implements `JobActions` by those of a kind.
+
+    Args:
+        own: The kind's actions on jobs that no queue manages.
+        queued: The kind's actions that leave the field `suspend` alone.
+        workloads: The Workloads of the jobs that Kueue manages.
+    """
+
+    def __init__(self, own: JobActions[J], queued: JobActions[J], workloads: Workloads) -> None:
+        self._own = own
+        self._queued = queued
+        self._workloads = workloads
+        self.standby_tasks, self.leader_tasks = own.standby_tasks, own.leader_tasks
+        self.exclude = own.exclude
+
+    async def suspend(self, state: JobState[J]) -> ActionProgress:
+        workload = self._workloads.of(state)
+        if workload is None:
+            return await self._own.suspend(state)
+        progress = await self._queued.suspend(state)
+        if await self._deactivated(state, workload):
+            return ActionProgress.PENDING
+        # Kueue gives the quota up before the last pod is gone, or after it.
+        return ActionProgress.PENDING if workload.reserves_quota else progress
+
+    async def resume(self, state: JobState[J], workers: int, requested: int) -> ActionProgress:
+        """A new size activates the Workload by itself, so it is written last; the same size does not."""
+        workload = self._workloads.of(state)
+        if workload is None:
+            return await self._own.resume(state, workers, requested)
+        progress = await self._queued.resume(state, workers, requested)
+        if progress is not ActionProgress.PENDING and (workload.marked or not workload.active):
+            await self._workloads.activate(workload, active=True)
+        return progress
+
+    async def grow(self, state: JobState[J], workers: int, number: int, seconds: float) -> None:
+        if self._workloads.of(state) is None:
+            await self._own.grow(state, workers, number, seconds)
+
+    async def end(self, state: JobState[J], result: Result) -> None:
+        workload = self._workloads.of(state)
+        if workload is None:
+            await self._own.end(state, result)
+        else:
+            await self._queued.end(state, result)
+            await self._deactivated(state, workload)
+
+    def growable(self, state: JobState[J]) -> int:
+        return self._own.growable(state) if self._workloads.of(state) is None else 0
+
+    async def _deactivated(self, state: JobState[J], workload: Workload) -> bool:
+        """Deactivates a job's Workload; False if that was done before, or a job that has succeeded needs none."""
+        succeeded = state.launcher is not None and state.launcher.succeeded
+        if succeeded or (workload.marked and not workload.active):
+            return False
+        await self._workloads.activate(workload, active=False)
+        return True

@@ -86,6 +86,8 @@ class _MpiJobCache:
 
     def __init__(self) -> None:
         self.states: dict[JobName, JobState[MpiJob]] = {NAME: running()}
+        # Nobody is told here: the test looks when it has changed something.
+        self.listeners: list[object] = []
 
     @property
     def names(self) -> list[JobName]:
@@ -93,9 +95,6 @@ class _MpiJobCache:
 
     def state(self, name: JobName) -> JobState[MpiJob] | None:
         return self.states.get(name)
-
-    def subscribe(self, on_change: object) -> None:
-        """Nobody is told here: the test looks when it has changed something."""
 
 
 class _BoosterScene:

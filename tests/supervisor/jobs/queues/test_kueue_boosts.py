@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.fanout.ranks import Save
-from supervisor.jobs.queues.kueue.booster import Boost, BoostPolicy, Exposure, first_boost, next_boost
+from supervisor.jobs.queues.kueue.booster import Boost, BoostPolicy, Exposure, next_boost
 from tests.supervisor.decide.decide_builders import T0
 from tests.testkit.properties import examples
 
@@ -80,7 +80,7 @@ def test_no_boost_changes_more_often_than_the_hold_time(events: list[tuple[float
                 exposure = replace(exposure, attended=not exposure.attended)
             case "leader":
                 exposure = replace(exposure, save=None)
-                boost = first_boost(boost.value, exposure, POLICY, now)
+                boost = next_boost(boost.value, exposure, POLICY, now)
         boost = next_boost(boost, exposure, POLICY, now)
         if boost.value != before:
             changes.append(now)
@@ -104,7 +104,7 @@ def test_a_new_run_has_nothing_to_lose() -> None:
 
 def test_a_new_leader_counts_on_from_the_boost_that_is_written() -> None:
     """It knows of no checkpoint until the next one, and changes nothing before the hold time is over."""
-    found = first_boost(3, RUNNING, POLICY, T0)
+    found = next_boost(3, RUNNING, POLICY, T0)
     assert next_boost(found, replace(RUNNING, attended=False), POLICY, T0 + 299).value == 3
     assert next_boost(found, RUNNING, POLICY, T0 + 599).value == 3
     assert next_boost(found, RUNNING, POLICY, T0 + 600).value == 4

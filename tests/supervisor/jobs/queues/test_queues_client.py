@@ -7,7 +7,7 @@ import pytest
 
 from servicekit.kubernetes.client import ResourceClient
 from supervisor.jobs.mpijob.kind import MPI_JOBS, read_mpi_job
-from supervisor.jobs.queues.kueue.actions import QueuedJobClient
+from supervisor.jobs.queues.kueue.workloads import QueuedJobClient
 
 
 async def test_it_leaves_the_queues_field_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.domain.ids import Host
-from supervisor.jobs.trainingjob.discovery import DISCOVERY, exclusion_command, exclusion_lines
+from supervisor.jobs.trainingjob.discovery import DISCOVERY, EXCLUDE
 
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 LISTED = "127.0.0.1:1\n127.0.0.2:2\n127.0.0.3:1\n"
@@ -46,7 +45,7 @@ class ScriptLauncher:
         (self.edl / "hostfile").write_text(hosts, encoding="utf-8")
 
     def leaves_out(self, *hosts: str) -> None:
-        self.runs(exclusion_command(Host(host) for host in hosts))
+        self.runs([*EXCLUDE, *sorted(hosts)])
 
 
 @contextmanager
@@ -100,7 +99,7 @@ def test_a_clock_that_was_set_back_holds_no_host_back(launcher: ScriptLauncher) 
 
 def test_what_is_mounted_counts_as_well(launcher: ScriptLauncher) -> None:
     (launcher.edl / "mounted").mkdir()
-    (launcher.edl / "mounted" / "excluded-hosts").write_text(exclusion_lines([Host("127.0.0.1")]), encoding="utf-8")
+    (launcher.edl / "mounted" / "excluded-hosts").write_text("127.0.0.1\n", encoding="utf-8")
     assert launcher.hosts() == ["127.0.0.2:2", "127.0.0.3:1"]
 
 
@@ -197,7 +196,5 @@ def test_the_script_is_written_once_and_the_list_each_time(launcher: ScriptLaunc
 
 
 def test_a_launcher_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
-    ran = subprocess.run(
-        exclusion_command([Host("a")]), env={"EDL": str(tmp_path / "nothing")}, capture_output=True, check=False
-    )
+    ran = subprocess.run([*EXCLUDE, "a"], env={"EDL": str(tmp_path / "nothing")}, capture_output=True, check=False)
     assert ran.returncode != 0
