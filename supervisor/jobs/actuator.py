@@ -157,6 +157,7 @@ class Actuator:
         """Executes one action; returns the seconds until it must be repeated, None: only when it is requested again."""
         # The run that goes on is the decided one; a later one gets a decision of its own.
         runs = bool(state.run_id) and state.run_id == job.observed.instance
+        # The processes of these pods learn of a directive from an annotation, or as those of the first SDK do.
         connected = self._deps.connected(job.id)
         silent = [pod for pod in state.workers if pod.running and pod.host not in connected]
         progress: ActionProgress | None = None

@@ -401,9 +401,9 @@ AnnotationChanges = Mapping[str, str | None]
 """Annotations to write; None removes one."""
 
 SizeWriter = Callable[[R, int | None, AnnotationChanges], Awaitable[None]]
-"""Makes the controller run so many pods, also of a suspended job, or delete all pods for None; annotates the job.
+"""Writes a size and annotations of a job; for None it suspends the job, and then the controller deletes all its pods.
 
-It raises ApiError.
+A job that was suspended is resumed with the size. It raises ApiError.
 """
 
 
