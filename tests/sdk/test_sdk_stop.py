@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kubeai.elastic.testing import FakeCall, FakeRefusal, FakeSupervisor
+from kubeai.elastic.testing import FakeRefusal, FakeSupervisor, Message
 
 from tests.sdk.sdk_scripts import HOLDING, TRAINING, Start
 from tests.testkit.waiting import wait_until
@@ -57,7 +57,7 @@ def test_an_older_supervisor_that_knows_no_failed_saves_hears_that_the_process_l
 ) -> None:
     usual = supervisor._refusal
 
-    def refusal(call: FakeCall) -> FakeRefusal | None:
+    def refusal(call: Message) -> FakeRefusal | None:
         is_unknown = call.body.get("kind") == "failed"
         return FakeRefusal(400, "malformed", "no such kind") if is_unknown else usual(call)
 

@@ -293,7 +293,7 @@ def secure(supervisor: FakeSupervisor, certificate: Path) -> FakeSupervisor:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     assert supervisor._server is not None
-    server = supervisor._server._server
+    server = supervisor._server
     # The handshake is left to the handler's thread: a caller that breaks it off must not end the server.
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     return supervisor

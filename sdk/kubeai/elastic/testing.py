@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+Entered = TypeVar("Entered", bound="FakeSupervisor")
 Line = Dict[str, Any]
 
 ALL = None
@@ -49,8 +50,8 @@ _END = b"\0"
 
 
 @dataclass(frozen=True)
-class FakeCall:
-    """A POST request."""
+class Message:
+    """A call. Those that were not refused are recorded: the hello of each stream, and each report."""
 
     path: str
     token: str
@@ -68,25 +69,27 @@ class FakeRefusal:
 
 @dataclass(eq=False)
 class FakeStream:
-    """An accepted stream. Data is sent in the order in which it is queued."""
+    """An accepted stream.
+
+    Attributes:
+        hello: The hello, with the last rank and hosts that were reported.
+        token: That of the hello.
+        out: The bytes to send, each in a chunk of its own. _DROP breaks the connection, _END ends it.
+    """
 
     hello: Line
     token: str
-    _out: queue.SimpleQueue[bytes] = field(default_factory=queue.SimpleQueue)
-
-    def send(self, data: bytes) -> None:
-        """Send raw bytes in a chunk of their own, after what is queued. _DROP breaks the connection, _END ends it."""
-        self._out.put(data)
+    out: queue.SimpleQueue[bytes] = field(default_factory=queue.SimpleQueue)
 
     def send_line(self, line: Line) -> None:
-        """Send a message as one line of JSON."""
-        self.send(json.dumps(line).encode() + b"\n")
+        """Send a message as one line of JSON, after what is queued."""
+        self.out.put(json.dumps(line).encode() + b"\n")
 
     def copy_to(self, write: Callable[[bytes], Any], heartbeat: float) -> None:
         """Write queued data until the stream is dropped or ended, or until a write fails with OSError."""
         while True:
             try:
-                data = self._out.get(timeout=heartbeat)
+                data = self.out.get(timeout=heartbeat)
             except queue.Empty:
                 data = b'{"type": "heartbeat"}\n'
             if data == _DROP:
@@ -98,15 +101,6 @@ class FakeStream:
 
 
 Reply = Union[Line, FakeRefusal, FakeStream]
-
-
-@dataclass(frozen=True)
-class Message:
-    """A received message: the hello of a stream or a report. Refused ones are not recorded."""
-
-    path: str
-    token: str
-    body: Line
 
 
 class FakeSupervisor:
@@ -131,7 +125,7 @@ class FakeSupervisor:
         self._orders: dict[str | None, Line] = {}
         self._generation = 0
 
-    def __enter__(self) -> FakeSupervisor:  # noqa: PYI034 - typing.Self needs Python 3.11
+    def __enter__(self: Entered) -> Entered:  # noqa: PYI019 - typing.Self needs Python 3.11
         self.start()
         return self
 
@@ -152,7 +146,7 @@ class FakeSupervisor:
     def start(self) -> None:
         """Listen on a free port, and on the same port after a restart."""
         self._server = FakeServer(self._port, self._answer, self._forget, self._heartbeat)
-        self._port = self._server.port
+        self._port = self._server.server_address[1]
 
     def stop(self, *, goodbye: bool = False) -> None:
         """Break all streams, or end them cleanly with a goodbye, and stop listening. Waits for the threads."""
@@ -162,7 +156,7 @@ class FakeSupervisor:
             for stream in self._streams:
                 if goodbye:
                     stream.send_line({"type": "goodbye", "reason": "the fake supervisor stops"})
-                stream.send(_END if goodbye else _DROP)
+                stream.out.put(_END if goodbye else _DROP)
         if server is not None:
             server.stop()
         with self._changed:
@@ -216,13 +210,13 @@ class FakeSupervisor:
         """Break all open streams without a last line."""
         with self._changed:
             for stream in self._streams:
-                stream.send(_DROP)
+                stream.out.put(_DROP)
 
     def send_raw(self, data: bytes) -> None:
         """Send these bytes on every open stream."""
         with self._changed:
             for stream in self._streams:
-                stream.send(data)
+                stream.out.put(data)
 
     def reports_of(self, kind: str) -> list[Line]:
         """Return the processes' reports of one kind."""
@@ -278,14 +272,14 @@ class FakeSupervisor:
         self.wait_for(lambda: len(self.answers_of(epoch)) >= processes)
         return list(self.answers_of(epoch).values())
 
-    def _answer(self, call: FakeCall) -> Reply:
+    def _answer(self, call: Message) -> Reply:
         with self._changed:
             refusal = self._refusal(call)
             reply = self._granted(call) if refusal is None else refusal
             self._changed.notify_all()
             return reply
 
-    def _refusal(self, call: FakeCall) -> FakeRefusal | None:
+    def _refusal(self, call: Message) -> FakeRefusal | None:
         kind = "fake-launcher" if call.path.startswith(LAUNCHERS) else "fake-job:"
         if not call.token.startswith(kind):
             return FakeRefusal(401, "bad_token", "not a token of this fake supervisor")
@@ -296,10 +290,9 @@ class FakeSupervisor:
                 return FakeRefusal(409, "name_is_live", f"{job} is live")
         return next((refusal for path, refusal in self._refusals.items() if call.path.startswith(path)), None)
 
-    def _granted(self, call: FakeCall) -> Reply:
-        message = Message(call.path, call.token, call.body)
+    def _granted(self, call: Message) -> Reply:
         if call.path in (PROCESSES + "report", LAUNCHERS + "report"):
-            self.reports.append(message)
+            self.reports.append(call)
             # The next line depends on the rank of a process, and on the hosts of a launcher.
             for stream in self._streams:
                 if "process" in call.body and stream.hello.get("process") == call.body["process"]:
@@ -309,7 +302,7 @@ class FakeSupervisor:
             return {}
         if call.path not in (PROCESSES + "stream", LAUNCHERS + "stream"):
             return FakeRefusal(404, "unknown_path", call.path)
-        self.hellos.append(message)
+        self.hellos.append(call)
         stream = FakeStream(dict(call.body), call.token)
         stream.send_line(self._directive(stream) if "process" in call.body else self._order(stream))
         self._streams.append(stream)
@@ -345,56 +338,46 @@ def _process_names(stream: FakeStream) -> tuple[str | int | None, ...]:
     return (stream.hello["process"], ALL) if rank is None else (stream.hello["process"], rank, ALL)
 
 
-class FakeServer:
+class FakeServer(ThreadingMixIn, TCPServer):
     """Listens on loopback. Calls `on_call` for every POST and `on_closed` for every stream that has ended."""
+
+    allow_reuse_address = True  # the same port again at once
+    daemon_threads = False  # so that server_close waits for them
+    request_queue_size = 128
 
     def __init__(
         self,
         port: int,
-        on_call: Callable[[FakeCall], Reply],
+        on_call: Callable[[Message], Reply],
         on_closed: Callable[[FakeStream], None],
         heartbeat: float,
     ) -> None:
-        self._server = _FakeTcpServer(("127.0.0.1", port), _FakeHandler)
-        self._server.on_call = on_call
-        self._server.on_closed = on_closed
-        self._server.heartbeat = heartbeat
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="fake-supervisor")
+        self.on_call = on_call
+        self.on_closed = on_closed
+        self.heartbeat = heartbeat
+        self._connections: set[socket.socket] = set()
+        super().__init__(("127.0.0.1", port), _FakeHandler)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), name="fake-supervisor")
         self._thread.start()
 
     def stop(self) -> None:
         """Stop listening, wake every connection that waits for a request, and join all threads."""
-        self._server.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._server.hang_up()
-        self._server.server_close()
-
-
-class _FakeTcpServer(ThreadingMixIn, TCPServer):
-    allow_reuse_address = True  # the same port again at once
-    daemon_threads = False  # so that server_close waits for them
-    request_queue_size = 128
-    on_call: Callable[[FakeCall], Reply]
-    on_closed: Callable[[FakeStream], None]
-    heartbeat: float
-
-    def __init__(self, address: tuple[str, int], handler: type[_FakeHandler]) -> None:
-        self._connections: set[socket.socket] = set()
-        super().__init__(address, handler)
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RD)
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Remember the connection."""
         self._connections.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
+        """Close the connection, and forget it."""
         super().shutdown_request(request)
         self._connections.discard(request)
-
-    def hang_up(self) -> None:
-        for connection in list(self._connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore errors: tests disconnect on purpose."""
@@ -406,28 +389,27 @@ class _FakeHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.close_connection = True
-        server = cast("_FakeTcpServer", self.server)
+        server = cast("FakeServer", self.server)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         token = self.headers.get("Authorization", "").partition("Bearer ")[2]
-        reply = server.on_call(FakeCall(self.path, token, body))
+        reply = server.on_call(Message(self.path, token, body))
         if isinstance(reply, FakeStream):
             self._stream(server, reply)
-        elif isinstance(reply, FakeRefusal):
-            self._object(reply.status, {"error": reply.code, "message": reply.message})
+            return
+        if isinstance(reply, FakeRefusal):
+            status, content = reply.status, {"error": reply.code, "message": reply.message}
         else:
-            self._object(200, reply)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Log nothing, so that the test's output stays readable."""
-
-    def _object(self, status: int, content: Line) -> None:
+            status, content = 200, reply
         data = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
-    def _stream(self, server: _FakeTcpServer, stream: FakeStream) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Log nothing, so that the test's output stays readable."""
+
+    def _stream(self, server: FakeServer, stream: FakeStream) -> None:
         try:
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
@@ -24,46 +24,6 @@ if TYPE_CHECKING:
     Build = Callable[[DeviceMesh], Tuple[torch.nn.Module, torch.optim.Optimizer]]
 
 
-class TrainedState(Protocol):
-    """Model and optimizer, as `train` uses them.
-
-    Attributes:
-        module: The wrapped model, between `enter` and `leave`.
-        optimizer: That of the module, between `enter` and `leave`.
-    """
-
-    module: Any
-    optimizer: Any
-
-    def enter(self, steps: Sequence[int]) -> int:
-        """Make all ranks of a new process group equal and wrap the model; returns the number of finished steps.
-
-        Args:
-            steps: For each rank the number of steps that it has finished, or `NO_STATE`.
-        """
-        ...
-
-    def leave(self) -> None:
-        """Drop whatever refers to the process group."""
-        ...
-
-    def hold(self, step: int) -> None:
-        """Prepare for the next round, while the process group is whole."""
-        ...
-
-    def begin_step(self) -> None:
-        """Remember what a failed step would leave changed."""
-        ...
-
-    def undo_step(self) -> None:
-        """Restore what a failed step has changed."""
-        ...
-
-    def save(self, step: int) -> None:
-        """Save a checkpoint. Called in every rank."""
-        ...
-
-
 class Replicated:
     """Model and optimizer that are whole in each rank, as with DistributedDataParallel.
 
@@ -77,6 +37,10 @@ class Replicated:
         load: Loads the newest checkpoint and returns its number of finished steps, 0 without one. Called in every rank.
         wrap: Returns the module that synchronises gradients, for the present process group.
         others: Whatever else has `state_dict` and `load_state_dict`, such as a learning rate scheduler.
+
+    Attributes:
+        module: The wrapped model, between `enter` and `leave`.
+        optimizer: That of the model.
     """
 
     def __init__(  # noqa: PLR0913 - what a training consists of
@@ -99,7 +63,13 @@ class Replicated:
         self._buffers: list[torch.Tensor] = []
 
     def enter(self, steps: Sequence[int]) -> int:
-        """Load a checkpoint if no rank has a state. Otherwise the rank with the most steps gives its own to all."""
+        """Make all ranks of a new process group equal and wrap the model; returns the number of finished steps.
+
+        All load a checkpoint if no rank has a state. Otherwise the rank with the most steps gives its own to all.
+
+        Args:
+            steps: For each rank the number of steps that it has finished, or `NO_STATE`.
+        """
         step, source = max(steps), source_of(steps)
         if step == NO_STATE:
             step = self._load()
@@ -109,15 +79,15 @@ class Replicated:
         return step
 
     def leave(self) -> None:
-        """Drop the wrapper. Model and optimizer remain."""
+        """Drop the wrapper, which refers to the process group. Model and optimizer remain."""
         self.module = None
         gc.collect()  # the wrapper is part of reference cycles, which keep the group's sockets open
 
     def hold(self, step: int) -> None:
-        """Do nothing: each rank has everything in memory."""
+        """Do nothing before the next round: each rank has everything in memory."""
 
     def begin_step(self) -> None:
-        """Copy the buffers, such as running means, which the forward pass changes."""
+        """Copy the buffers, such as running means, which the forward pass changes, also in a step that fails."""
         self._buffers = [buffer.clone() for buffer in self._model.buffers()]
 
     def undo_step(self) -> None:
@@ -126,7 +96,7 @@ class Replicated:
             buffer.copy_(before)
 
     def save(self, step: int) -> None:
-        """Save a checkpoint."""
+        """Save a checkpoint. Called in every rank."""
         self._save(step)
 
     def _broadcast(self, source: int) -> None:
@@ -153,6 +123,10 @@ class Sharded:
         directory: Of the checkpoints, on a file system that all hosts share.
         build: Returns the wrapped model and its optimizer, for a mesh of all ranks of the present process group.
         keep: How many checkpoints remain.
+
+    Attributes:
+        module: The wrapped model, between `enter` and `leave`.
+        optimizer: That of the module, between `enter` and `leave`.
     """
 
     def __init__(self, directory: str | os.PathLike[str], build: Build, *, keep: int = 2) -> None:
@@ -192,13 +166,16 @@ class Sharded:
         """Do nothing: the next round begins with a checkpoint."""
 
     def save(self, step: int) -> None:
-        """Save a checkpoint. Raises RuntimeError if a rank cannot."""
+        """Save a checkpoint. Called in every rank. Raises RuntimeError if a rank cannot."""
         if self._checkpoints is None:
             raise RuntimeError("there is no process group to save with")
         try:
             self._checkpoints.save(step)
         except CheckpointException as error:  # no Exception
             raise RuntimeError(f"the checkpoint of step {step}: {error}") from error
+
+
+TrainedState = Union[Replicated, Sharded]
 
 
 def _on_cpu(state: Any) -> Any:

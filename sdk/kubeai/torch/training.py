@@ -140,7 +140,7 @@ class _Training:
         """Train to the end, in as many rounds as it takes."""
         self._begin()
         while True:
-            if self._is_overtaken():
+            if self._rounds is not None and is_newer(self._rounds.newest(), self._round):
                 self._change_round(NotFormed("a newer round has come"))
                 continue
             is_last = self._step >= steps
@@ -198,20 +198,17 @@ class _Training:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            if self._rounds is None or not (is_lost_rank(error) or self._is_overtaken_soon()):
+            if self._rounds is None or not (is_lost_rank(error) or self._is_overtaken_soon(self._rounds)):
                 raise
             failure = error.with_traceback(None)
             failure.__context__ = failure.__cause__ = None
             return failure
         return None
 
-    def _is_overtaken(self) -> bool:
-        return self._rounds is not None and is_newer(self._rounds.newest(), self._round)
-
-    def _is_overtaken_soon(self) -> bool:
+    def _is_overtaken_soon(self, rounds: RoundFile) -> bool:
         """Return whether a newer round comes within a second."""
         end = time.monotonic() + _UNEXPLAINED_SECONDS
-        while not self._is_overtaken():
+        while not is_newer(rounds.newest(), self._round):
             if time.monotonic() > end:
                 return False
             time.sleep(_LOOK_SECONDS)
@@ -221,7 +218,8 @@ class _Training:
         """Leave the process group at once, so that no rank waits for this one, and enter the next round."""
         if not isinstance(failure, NotFormed):
             sys.stderr.write(f"kubeai: step {self._step + 1} has failed, waiting for the next round: {failure}\n")
-        self._leave()
+        self._state.leave()
+        leave_group()
         if self._rounds is not None:
             self._enter_next(self._rounds, failure)
 
@@ -256,7 +254,8 @@ class _Training:
             rounds.say(entered.number, started=True)
         else:
             sys.stderr.write(f"kubeai: {failure}\n")
-            self._leave()
+            self._state.leave()
+            leave_group()
         return failure
 
     def _form(self, entered: WorkerRound, rounds: RoundFile) -> None:
@@ -272,10 +271,6 @@ class _Training:
         if self._step < max(steps):
             self._step = NO_STATE  # half a state, if its source is lost meanwhile
         self._step = self._state.enter(steps)
-
-    def _leave(self) -> None:
-        self._state.leave()
-        leave_group()
 
 
 def _permutation(samples: int, seed: int, epoch: int) -> array[int]:

@@ -24,20 +24,19 @@ _DISMISSED = b"."
 _ATTEMPTS, _BETWEEN_SECONDS = 100, 0.1
 
 
-class Guard:
-    """The guard of the agent that is this process. It is dismissed when the interpreter exits."""
+def start(directory: Path) -> None:
+    """Start the guard of the agent that is this process. It is dismissed when the interpreter exits."""
+    # A session of its own, as whoever ends the agent may signal its process group.
+    process = subprocess.Popen(  # noqa: S603 - our own script
+        [sys.executable, "-I", "-S", __file__, str(directory)], stdin=subprocess.PIPE, start_new_session=True
+    )
 
-    def __init__(self, directory: Path) -> None:
-        # A session of its own, as whoever ends the agent may signal its process group.
-        self._process = subprocess.Popen(  # noqa: S603 - our own script
-            [sys.executable, "-I", "-S", __file__, str(directory)], stdin=subprocess.PIPE, start_new_session=True
-        )
-        atexit.register(self.dismiss)
-
-    def dismiss(self) -> None:
-        """End the guard; the workers have ended or will be ended by the agent."""
+    def dismiss() -> None:
+        # The workers have ended or will be ended by the agent.
         with contextlib.suppress(OSError, ValueError):
-            self._process.communicate(_DISMISSED)
+            process.communicate(_DISMISSED)
+
+    atexit.register(dismiss)
 
 
 def _orphans(directory: str) -> list[int]:

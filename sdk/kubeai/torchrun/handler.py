@@ -25,8 +25,7 @@ from torch.distributed.elastic.rendezvous import (  # type: ignore[import-not-fo
 from kubeai.elastic import identity, threads
 from kubeai.elastic.threads import StderrLog
 
-from . import member, stores
-from .guard import Guard
+from . import guard, member, stores
 from .link import MemberLink
 from .member import Enter, Exit, Membership, MemberState, StartToJoin
 from .peers import PeerLink
@@ -110,7 +109,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         )
         self._membership.change(lambda state: replace(state, address=self._peers.address))
         self._workers = Workers(processes)
-        self._guard = Guard(self._workers.directory)
+        guard.start(self._workers.directory)
         self._stores = stores.RoundStores()
         self._base: RendezvousRound | None = None  # the last round entered with new workers
         self._published = 0
@@ -121,7 +120,6 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._regrouping = threading.Lock()
         self._is_identical = os.environ.get(_IDENTICAL)
         self._link = MemberLink(directory, self._membership, self._regroup, self._stderr)
-        self._link.start()
         threads.start("rendezvous-workers", self._watch_workers, self._stderr, closed=self._closed)
 
     @property
@@ -186,7 +184,6 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         """Tell the supervisor, and disconnect."""
         with self._closing:
             self._membership.change(lambda state: replace(state, ended=self._has_ended))
-            self._link.report_last()
             self._link.close()
             self._peers.close()
             self._closed.set()
@@ -207,7 +204,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
             self._membership.change(lambda state: replace(state, unreachable=entered.number))
             return None
         entered = replace(entered, store=where)
-        self._stores.restart(store)
+        self._stores = stores.RoundStores(store)
         self._base = entered
         self._workers.forget()
         self._workers.publish(entered, index)

@@ -28,7 +28,7 @@ _SLOWEST_SECONDS = 2.0
 
 
 class MemberLink:
-    """The connection of one member to its supervisor. The identity is read again for each call.
+    """The connection of one member to its supervisor, from now on. The identity is read again for each call.
 
     Args:
         directory: The identity directory.
@@ -50,26 +50,17 @@ class MemberLink:
         self._posting = threading.Lock()
         self._connection = wire.PostConnection()
         self._revision = 0
-        self._threads: list[threading.Thread] = []
+        self.threads = [
+            threads.start(f"rendezvous-{name}", run, stderr, closed=self._closed)
+            for name, run in (("lines", self._follow_for_ever), ("reports", self._report_for_ever))
+        ]
+        """They end after `close`, or because a later run has begun."""
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether both threads have ended, after `close` or because a later run has begun."""
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def start(self) -> None:
-        """Start both threads."""
-        for name, run in (("lines", self._follow_for_ever), ("reports", self._report_for_ever)):
-            self._threads.append(threads.start(f"rendezvous-{name}", run, self._stderr, closed=self._closed))
-
-    def report_last(self) -> None:
-        """Report the state once more, if the supervisor can be reached."""
+    def close(self) -> None:
+        """Report the state once more, if the supervisor can be reached, and end the stream and both threads."""
         if not self._closed.is_set():
             with contextlib.suppress(wire.Unreachable, wire.CallRefused):
                 self._report(timeout=2.0)
-
-    def close(self) -> None:
-        """End the stream and both threads."""
         self._closed.set()
         self._membership.wake()
         if self._stream is not None:

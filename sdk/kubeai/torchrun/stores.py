@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Sequence
 
@@ -44,24 +45,22 @@ def connect(where: RoundStoreAddress) -> TCPStore:
     return store
 
 
+@dataclass(eq=False)
 class RoundStores:
-    """The stores that this agent holds open.
+    """The stores that this agent holds open, from a round with new workers to the next one.
 
     Workers use the store of the round they are in. Agents wait for each other in that of the last round which they
     have entered with new workers, even if its holder has left since.
+
+    Attributes:
+        base: The store of the last round that all members have entered with new workers; None before the first one.
+        alone: The store of workers that join later, beside those which other members use.
+        regrouped: The stores of rounds in process; some workers may still be in the one before.
     """
 
-    def __init__(self) -> None:
-        self._base: TCPStore | None = None
-        self.alone: TCPStore | None = None
-        """The store of workers that join later, beside those which other members use."""
-        self.regrouped: deque[TCPStore] = deque(maxlen=2)
-        """The stores of rounds in process; some workers may still be in the one before."""
-
-    def restart(self, store: TCPStore) -> None:
-        """Keep the store of a round that all members enter with new workers, and no other."""
-        self._base, self.alone = store, None
-        self.regrouped.clear()
+    base: TCPStore | None = None
+    alone: TCPStore | None = None
+    regrouped: deque[TCPStore] = field(default_factory=lambda: deque(maxlen=2))
 
 
 def count_out(where: RoundStoreAddress, members: Sequence[int], size: int) -> None:

@@ -17,12 +17,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kubeai.elastic.testing import FakeStream, FakeSupervisor, Message
+from kubeai.elastic.testing import FakeStream, FakeSupervisor
 
 from .member import RendezvousRound, RoundMember, RoundStoreAddress
 
 if TYPE_CHECKING:
-    from kubeai.elastic.testing import FakeCall, Line, Reply
+    from kubeai.elastic.testing import Line, Message, Reply
 
 _STREAM, _REPORT = "/v1/rendezvous/stream", "/v1/rendezvous/report"
 
@@ -36,10 +36,6 @@ class FakeCoordinator(FakeSupervisor):
         self._states: dict[str, Line] = {}
         self._starting: set[str] = set()
         self._released: int | None = None
-
-    def __enter__(self) -> FakeCoordinator:  # noqa: PYI034 - typing.Self needs Python 3.11
-        super().__enter__()
-        return self
 
     @property
     def members(self) -> dict[str, Line]:
@@ -95,7 +91,7 @@ class FakeCoordinator(FakeSupervisor):
         states = self.members
         return all(states.get(one.host, {}).get("ready", 0) >= number for one in self._rounds[number - 1].members)
 
-    def _granted(self, call: FakeCall) -> Reply:
+    def _granted(self, call: Message) -> Reply:
         if call.path not in (_STREAM, _REPORT):
             return super()._granted(call)
         self._states[call.body["member"]] = call.body["state"]
@@ -106,9 +102,9 @@ class FakeCoordinator(FakeSupervisor):
                 self._rounds[-1] = replace(newest, store=RoundStoreAddress(store["address"], store["port"]))
                 self._tell()
         if call.path == _REPORT:
-            self.reports.append(Message(call.path, call.token, call.body))
+            self.reports.append(call)
             return {}
-        self.hellos.append(Message(call.path, call.token, call.body))
+        self.hellos.append(call)
         stream = FakeStream(dict(call.body), call.token)
         self._streams.append(stream)
         stream.send_line(self._line(stream))

@@ -133,7 +133,7 @@ def test_a_certificate_that_is_not_trusted_is_no_absence_and_the_option_is_named
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
     assert supervisor._server is not None
-    server = supervisor._server._server
+    server = supervisor._server
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     address = supervisor.address.replace("http:", "https:")
     launched = launchpad.start("true", options=("--supervisor", address, "--register-timeout", "1"))

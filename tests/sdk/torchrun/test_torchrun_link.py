@@ -31,16 +31,19 @@ def lines() -> list[int]:
     return []
 
 
+def has_ended(link: MemberLink) -> bool:
+    return not any(thread.is_alive() for thread in link.threads)
+
+
 @pytest.fixture
 def link(
     tmp_path: Path, membership: Membership, lines: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MemberLink]:
     monkeypatch.setenv("KUBEAI_HOST", "n1")
     link = MemberLink(tmp_path, membership, lambda: lines.append(1), StderrLog())
-    link.start()
     yield link
     link.close()
-    wait_until(lambda: link.has_ended, "the threads to end")
+    wait_until(lambda: has_ended(link), "the threads to end")
 
 
 def test_a_member_waits_and_is_told_its_round(
@@ -51,7 +54,7 @@ def test_a_member_waits_and_is_told_its_round(
     assert membership.next_step(60) == Enter(formed)
     assert [one.member for one in formed.members] == ["m1"]
     assert lines
-    assert not link.has_ended
+    assert not has_ended(link)
 
 
 def test_it_reports_each_change_and_its_last_state(
@@ -60,7 +63,7 @@ def test_it_reports_each_change_and_its_last_state(
     membership.wait()
     coordinator.wait_for(lambda: coordinator.reports and coordinator.members["n1"]["waits"])
     membership.change(lambda state: replace(state, waits=False, ended=True))
-    link.report_last()
+    link.close()
     last = coordinator.reports[-1].body
     assert (last["member"], last["state"]["ended"]) == ("m1", True)
     revisions = [report.body["revision"] for report in coordinator.reports]
@@ -71,7 +74,7 @@ def test_it_reports_without_a_change_so_that_it_is_not_taken_for_frozen(
     coordinator: FakeCoordinator, link: MemberLink
 ) -> None:
     coordinator.wait_for(lambda: len(coordinator.reports) >= 3)
-    assert not link.has_ended
+    assert not has_ended(link)
 
 
 def test_it_says_all_of_it_again_to_a_supervisor_that_was_away(
@@ -88,7 +91,7 @@ def test_it_says_all_of_it_again_to_a_supervisor_that_was_away(
     known = {"number": 1, "hosts": ["n1"], "in_process": False}
     assert coordinator.hellos[1].body["state"]["known"] == known
     wait_until(lambda: membership.absent_seconds == 0, "the return to be noticed")
-    assert not link.has_ended
+    assert not has_ended(link)
 
 
 def test_garbage_on_the_stream_is_survived(
@@ -100,7 +103,7 @@ def test_garbage_on_the_stream_is_survived(
     coordinator.send_raw(b"no json\n")
     coordinator.wait_for(lambda: len(coordinator.hellos) == 2)
     assert membership.next_step(0) is None
-    assert not link.has_ended
+    assert not has_ended(link)
 
 
 def test_a_waiting_member_of_a_run_that_is_over_exits(
@@ -111,4 +114,4 @@ def test_a_waiting_member_of_a_run_that_is_over_exits(
     coordinator.refuse(409, "run_is_over")
     coordinator.drop()
     wait_until(lambda: membership.next_step(0.01) == Exit(1), "the member to leave")
-    wait_until(lambda: link.has_ended, "the threads to end")
+    wait_until(lambda: has_ended(link), "the threads to end")

@@ -19,10 +19,10 @@ from tests.testkit.waiting import wait_until
 AGENT = """
 import os, subprocess, sys, time
 from pathlib import Path
-from kubeai.torchrun.guard import Guard
+from kubeai.torchrun import guard
 
 directory = Path(sys.argv[1])
-guard = Guard(directory)
+guard.start(directory)
 os.environ["KUBEAI_RENDEZVOUS_DIR"] = str(directory)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(child.pid, flush=True)
