@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterator
 
@@ -87,45 +88,39 @@ def _rest_of_epoch(loader: Any, step: int) -> Iterator[Any]:
     yield from batches
 
 
+@dataclass
 class _AccelerateCheckpoints:
     """The checkpoints of one job. All ranks call `load` and `save`."""
 
-    def __init__(self, accelerator: Any, directory: Path, keep: int) -> None:
-        self._accelerator = accelerator
-        self._directory = directory
-        self._keep = keep
+    accelerator: Any
+    directory: Path
+    keep: int
 
     def load(self) -> int:
         """Load the newest complete checkpoint; returns its number of finished steps, 0 if there is none."""
         # On a shared file system, a rank may see later than others what a run before has written.
         (step,) = broadcast_object_list([max(self._complete(), default=0)])
         if step:
-            self._accelerator.load_state(str(self._path(step)))
+            self.accelerator.load_state(str(self.directory / _NAME.format(step)))
         return int(step)
 
     def save(self, step: int) -> None:
         """Write a checkpoint; returns when it is complete, in every rank."""
-        draft = self._directory / _DRAFT
-        if self._accelerator.is_main_process:
+        draft, path = self.directory / _DRAFT, self.directory / _NAME.format(step)
+        if self.accelerator.is_main_process:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
-        self._accelerator.wait_for_everyone()
-        self._accelerator.save_state(str(draft))
-        self._accelerator.wait_for_everyone()
-        if self._accelerator.is_main_process:
-            self._publish(draft, step)
+        self.accelerator.wait_for_everyone()
+        self.accelerator.save_state(str(draft))
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            shutil.rmtree(path, ignore_errors=True)
+            draft.rename(path)
+            for old in self._complete()[: -self.keep]:
+                shutil.rmtree(self.directory / _NAME.format(old))
         # No rank reports a checkpoint that could still turn out to be incomplete.
-        self._accelerator.wait_for_everyone()
-
-    def _publish(self, draft: Path, step: int) -> None:
-        shutil.rmtree(self._path(step), ignore_errors=True)
-        draft.rename(self._path(step))
-        for old in self._complete()[: -self._keep]:
-            shutil.rmtree(self._path(old))
+        self.accelerator.wait_for_everyone()
 
     def _complete(self) -> list[int]:
-        found = (_COMPLETE.fullmatch(path.name) for path in self._directory.glob("step-*"))
+        found = (_COMPLETE.fullmatch(path.name) for path in self.directory.glob("step-*"))
         return sorted(int(name[1]) for name in found if name)
-
-    def _path(self, step: int) -> Path:
-        return self._directory / _NAME.format(step)

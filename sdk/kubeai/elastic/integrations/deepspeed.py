@@ -14,6 +14,7 @@ It wraps `engine.step()`. Pipeline engines, whose `train_batch()` does not call 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
 
@@ -47,6 +48,8 @@ def supervise(engine: Any, directory: str | os.PathLike[str], others: Mapping[st
         ValueError: The engine writes checkpoints in the background, so that nobody knows when they are complete; or the
             last one lacks the state of one of `others`.
     """
+    if engine.checkpoint_engine.is_decoupled():
+        raise ValueError("a decoupled checkpoint engine is not supported: its checkpoints complete after the save")
     checkpoints = _DeepSpeedCheckpoints(engine, Path(directory), dict(others or {}))
     checkpoints.load()
     api.resumed(engine.global_steps)
@@ -62,23 +65,21 @@ def supervise(engine: Any, directory: str | os.PathLike[str], others: Mapping[st
     return int(engine.global_steps)
 
 
+@dataclass
 class _DeepSpeedCheckpoints:
     """The checkpoints of one engine. DeepSpeed's file `latest` names the complete one to resume from."""
 
-    def __init__(self, engine: Any, directory: Path, others: Mapping[str, Any]) -> None:
-        if engine.checkpoint_engine.is_decoupled():
-            raise ValueError("a decoupled checkpoint engine is not supported: its checkpoints complete after the save")
-        self._engine = engine
-        self._directory = directory
-        self._others = others
+    engine: Any
+    directory: Path
+    others: Mapping[str, Any]
 
     def load(self) -> None:
-        if not (self._directory / "latest").exists():
+        if not (self.directory / "latest").exists():
             return
-        _, saved = self._engine.load_checkpoint(str(self._directory))
-        for name, other in self._others.items():
+        _, saved = self.engine.load_checkpoint(str(self.directory))
+        for name, other in self.others.items():
             if name not in saved.get("others", {}):
-                raise ValueError(f"the last checkpoint in {self._directory} has no state of {name!r}")
+                raise ValueError(f"the last checkpoint in {self.directory} has no state of {name!r}")
             other.load_state_dict(saved["others"][name])
         random = saved.get("random", [])  # missing in a checkpoint that the script has saved by itself
         if len(random) == dist.get_world_size():
@@ -89,8 +90,8 @@ class _DeepSpeedCheckpoints:
         # The client state is that of rank 0, except for ZeRO's stage 3.
         random: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(random, random_state())
-        client = {"others": {name: other.state_dict() for name, other in self._others.items()}, "random": random}
+        client = {"others": {name: other.state_dict() for name, other in self.others.items()}, "random": random}
         tag = f"global_step{step}"
         # DeepSpeed's rank 0 writes `latest` before the others have written their parts, and returns after a barrier.
-        self._engine.save_checkpoint(str(self._directory), tag=tag, client_state=client, save_latest=False)
-        on_rank_zero(lambda: identity.write_atomically(self._directory / "latest", tag, mode=0o644))
+        self.engine.save_checkpoint(str(self.directory), tag=tag, client_state=client, save_latest=False)
+        on_rank_zero(lambda: identity.write_atomically(self.directory / "latest", tag, mode=0o644))

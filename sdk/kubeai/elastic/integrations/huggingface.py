@@ -53,7 +53,8 @@ def train(trainer: Any, **arguments: Any) -> Any:
     try:
         return trainer.train(**arguments)
     except Exception as error:
-        agreed.failed(error)
+        if agreed.is_saving:
+            api.checkpoint_failed(error, agreed.step)
         raise
 
 
@@ -78,16 +79,16 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
     """
 
     def __init__(self, trainer: Any) -> None:
+        self.step = 0
+        self.is_saving = False
         self._trainer = trainer
-        self._step = 0
         self._stops = False
         self._begun = 0.0
-        self._is_saving = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - Trainer's hooks
         """Report the step at which this run starts."""
-        self._step = state.stateful_callbacks.get(_KEY, {}).get("step", state.global_step)
-        api.resumed(self._step)
+        self.step = state.stateful_callbacks.get(_KEY, {}).get("step", state.global_step)
+        api.resumed(self.step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Finish a training step, unless an evaluation follows, whose first batch finishes it."""
@@ -114,34 +115,25 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
         accelerator = self._trainer.accelerator
         accelerator.wait_for_everyone()
         if args.should_save:
-            (_checkpoint(args, state) / _INCOMPLETE).unlink(missing_ok=True)
+            Path(args.output_dir, f"checkpoint-{state.global_step}", _INCOMPLETE).unlink(missing_ok=True)
         # No rank reports a checkpoint that could still turn out to be incomplete.
         accelerator.wait_for_everyone()
-        self._is_saving = False
-        api.checkpoint_saved(self._step, seconds=time.monotonic() - self._begun)
+        self.is_saving = False
+        api.checkpoint_saved(self.step, seconds=time.monotonic() - self._begun)
         if self._stops:
             api.exit_for_resume()
 
-    def failed(self, error: Exception) -> None:
-        """Report what has ended the training, if it was a save."""
-        if self._is_saving:
-            api.checkpoint_failed(error, self._step)
-
     def _finish_step(self) -> bool:
         """Return whether all ranks save now."""
-        self._step += 1
-        self._stops = api.should_stop(self._step)
-        return api.should_checkpoint(self._step) or self._stops
+        self.step += 1
+        self._stops = api.should_stop(self.step)
+        return api.should_checkpoint(self.step) or self._stops
 
     def _begin_save(self, args: Any, state: Any) -> None:
         """Mark the checkpoint that is about to be written as incomplete."""
-        self._begun, self._is_saving = time.monotonic(), True
-        state.stateful_callbacks[_KEY] = {"step": self._step}
+        self._begun, self.is_saving = time.monotonic(), True
+        state.stateful_callbacks[_KEY] = {"step": self.step}
         if args.should_save:
-            directory = _checkpoint(args, state)
+            directory = Path(args.output_dir, f"checkpoint-{state.global_step}")
             directory.mkdir(parents=True, exist_ok=True)
             (directory / _INCOMPLETE).touch()
-
-
-def _checkpoint(args: Any, state: Any) -> Path:
-    return Path(args.output_dir, f"checkpoint-{state.global_step}")

@@ -199,16 +199,14 @@ class AgreedStop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
 
 def rank() -> int:
     """Return the rank of this process: that of torch.distributed, else of the environment, else 0."""
-    return dist.get_rank() if _has_process_group() else int(os.environ.get("RANK", "0"))
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
     """Return the number of processes: that of torch.distributed, else of the environment, else 1."""
-    return dist.get_world_size() if _has_process_group() else int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _has_process_group() -> bool:
-    return bool(dist.is_available() and dist.is_initialized())
+    if dist.is_available() and dist.is_initialized():
+        return int(dist.get_world_size())
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _seed_variables(model: Any) -> list[Any]:

@@ -44,8 +44,8 @@ def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
 
     Call it in every rank, before `fit`.
     """
-    newest = max(_complete(Path(directory)), default=None)
-    return None if newest is None else str(_path(Path(directory), newest))
+    complete = _complete(Path(directory))
+    return str(complete[-1]) if complete else None
 
 
 class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed where types are checked.
@@ -116,7 +116,7 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Finish the training step before this validation."""
-        if not _is_in_fit(trainer):
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         if self._validation_random is not None:  # the last run was stopped in this validation
             set_random_state(self._validation_random)
@@ -126,7 +126,7 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
 
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:  # noqa: ARG002
         """Finish a step."""
-        if _is_in_fit(trainer):
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._finish_step(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
@@ -158,7 +158,7 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
 
     def _save(self, trainer: Any, step: int) -> None:
         """Write a checkpoint in all ranks. It gets its name once it is complete."""
-        path = _path(self._directory, step)
+        path = self._directory / _NAME.format(step)
         draft = path.with_name(_DRAFT + path.name)
         trainer.save_checkpoint(draft)
         error = self._publish(draft, path) if trainer.is_global_zero else None
@@ -173,9 +173,12 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
             if path.is_dir():  # of a sharded checkpoint, which a rename does not replace
                 shutil.rmtree(path)
             draft.replace(path)
-            old = [_path(self._directory, step) for step in sorted(_complete(self._directory))[: -self._keep]]
+            old = _complete(self._directory)[: -self._keep]
             for unneeded in [*old, *self._directory.glob(f"{_DRAFT}*")]:
-                _remove(unneeded)
+                if unneeded.is_dir():  # of a sharded one
+                    shutil.rmtree(unneeded)
+                else:
+                    unneeded.unlink(missing_ok=True)
         except OSError as error:
             return str(error)
         return None
@@ -195,10 +198,6 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
             _draw(fetcher, batches, trainer.fit_loop.epoch_progress.current.processed)
         if own is not None and batches:
             set_random_state(own["present"])
-
-
-def _is_in_fit(trainer: Any) -> bool:
-    return trainer.state.fn == "fit" and not trainer.sanity_checking
 
 
 def _draw(fetcher: Any, batches: int, epoch: int) -> None:
@@ -226,19 +225,7 @@ def _restart_validation(fit_loop: dict[str, Any]) -> None:
     progress["is_last_batch"] = False
 
 
-def _path(directory: Path, step: int) -> Path:
-    return directory / _NAME.format(step)
-
-
-def _complete(directory: Path) -> list[int]:
-    """Return the steps of the complete checkpoints."""
-    found = (_COMPLETE.fullmatch(path.name) for path in directory.glob("*.ckpt"))
-    return [int(match[1]) for match in found if match]
-
-
-def _remove(path: Path) -> None:
-    """Remove a checkpoint: a file, or the directory of a sharded one."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _complete(directory: Path) -> list[Path]:
+    """Return the paths of the complete checkpoints, the newest last."""
+    found = ((_COMPLETE.fullmatch(path.name), path) for path in directory.glob("*.ckpt"))
+    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]

@@ -77,16 +77,17 @@ class ShardedCheckpoints:
             return 0
         path = self._path(step)
         state = self._state()
-        random = dcp.FileSystemReader(path).read_metadata().state_dict_metadata.get(_random_key())
+        key = f"random_{dist.get_rank()}"
+        random = dcp.FileSystemReader(path).read_metadata().state_dict_metadata.get(key)
         if random is not None:  # A run with more ranks than the one that saved has none for the new ranks.
-            state[_random_key()] = torch.empty(random.size, dtype=torch.uint8)
+            state[key] = torch.empty(random.size, dtype=torch.uint8)
         dcp.load(state, checkpoint_id=path)
         set_state_dict(
             self._model, self._optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
         if random is not None:
-            content = bytearray(state[_random_key()].numel())
-            torch.frombuffer(content, dtype=torch.uint8).copy_(state[_random_key()])
+            content = bytearray(state[key].numel())
+            torch.frombuffer(content, dtype=torch.uint8).copy_(state[key])
             set_random_state(torch.load(io.BytesIO(content)))
         return step
 
@@ -105,7 +106,7 @@ class ShardedCheckpoints:
             buffer = io.BytesIO()
             torch.save(random_state(), buffer)
             encoded = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-            dcp.save({**self._state(), _random_key(): encoded}, checkpoint_id=draft)
+            dcp.save({**self._state(), f"random_{dist.get_rank()}": encoded}, checkpoint_id=draft)
             on_rank_zero(lambda: self._publish(draft, step))
 
     def _state(self) -> dict[str, Any]:
@@ -134,10 +135,6 @@ class ShardedCheckpoints:
         draft.rename(self._path(step))
         for old in self._complete()[: -self._keep]:
             shutil.rmtree(self._path(old))
-
-
-def _random_key() -> str:
-    return f"random_{dist.get_rank()}"
 
 
 def on_rank_zero(action: Callable[[], T]) -> T:

@@ -35,35 +35,12 @@ class ProcessFailed(Exception):  # noqa: N818 - the name describes what happened
     """A training process ended in the middle of a step."""
 
 
-class DiscoveredHosts:
-    """The hosts that the job may use now, asked for every second as Horovod does."""
-
-    def __init__(self) -> None:
-        self.names: tuple[str, ...] = ()
-        self.look()
-
-    def follow(self) -> None:
-        """Look again and again in the background."""
-
-        def follow() -> None:
-            while True:
-                time.sleep(_DISCOVERY_SECONDS)
-                self.look()
-
-        threads.start("hosts", follow, StderrLog())
-
-    def look(self) -> None:
-        """Ask once. The script always answers, with the last good list if it must."""
-        listed = subprocess.run(_DISCOVERY, stdout=subprocess.PIPE, check=True).stdout  # noqa: S603 - our own command.
-        self.names = tuple(line.split(":")[0] for line in listed.decode().split())
-
-
 class SampleWorker:
     """One training process."""
 
     def __init__(self, host: str, checkpoint: Path) -> None:
         self.host = host
-        self._process = subprocess.Popen(  # noqa: S603 - our own command.
+        self.process = subprocess.Popen(  # noqa: S603 - our own command.
             (*_WITH_PARENT, str(os.getpid()), *_TRAINING, str(checkpoint)),
             env={**os.environ, "KUBEAI_HOST": host},
             stdin=subprocess.PIPE,
@@ -73,11 +50,11 @@ class SampleWorker:
 
     def send(self, rank: int, state: State | None) -> None:
         """Send a task."""
-        if self._process.stdin is not None:
+        if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # The missing answer says so.
                 task = {"rank": rank, "state": None if state is None else state.fields()}
-                self._process.stdin.write(json.dumps(task) + "\n")
-                self._process.stdin.flush()
+                self.process.stdin.write(json.dumps(task) + "\n")
+                self.process.stdin.flush()
 
     def receive(self) -> Mapping[str, Any]:
         """Wait for the answer.
@@ -85,15 +62,11 @@ class SampleWorker:
         Raises:
             ProcessFailed: The process has ended instead.
         """
-        line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        line = self.process.stdout.readline() if self.process.stdout is not None else ""
         if not line.endswith("\n"):
-            raise ProcessFailed(f"the process on {self.host} ended with {self._process.wait()}")
+            raise ProcessFailed(f"the process on {self.host} ended with {self.process.wait()}")
         answer: Mapping[str, Any] = json.loads(line)
         return answer
-
-    def dismiss(self) -> None:
-        """Let the process end. It is between two steps."""
-        self._process.communicate()
 
 
 class SampleLauncher:
@@ -102,13 +75,13 @@ class SampleLauncher:
     def __init__(self, given: argparse.Namespace, run: int) -> None:
         self._given = given
         self._file = given.progress / f"run-{run}.json"
-        self._hosts = DiscoveredHosts()
+        self._hosts: tuple[str, ...] = ()  # that the job may use now
         self._workers: dict[str, SampleWorker] = {}
         self._logged_at = 0.0
 
     def train(self) -> None:
         """Train until all steps are done."""
-        self._hosts.follow()
+        threads.start("hosts", self._follow_hosts, StderrLog())
         self._await_hosts()
         rank_zero = next(iter(self._workers.values()))
         rank_zero.send(0, None)  # asks for the checkpoint
@@ -130,14 +103,25 @@ class SampleLauncher:
                 _log(f"step {state.step}: loss {loss:.4f} on {len(self._workers)} hosts")
             time.sleep(max(0.0, self._given.step_seconds - (time.monotonic() - begun)))
         for worker in self._workers.values():
-            worker.dismiss()
+            worker.process.communicate()
+
+    def _follow_hosts(self) -> None:
+        """Ask every second, as Horovod does, for the hosts that the job may use.
+
+        The script always answers, with the last good list if it must.
+        """
+        while True:
+            asked = subprocess.run(_DISCOVERY, stdout=subprocess.PIPE, check=True)  # noqa: S603 - our own command.
+            self._hosts = tuple(line.split(":")[0] for line in asked.stdout.decode().split())
+            time.sleep(_DISCOVERY_SECONDS)
 
     def _await_hosts(self) -> None:
-        while not self._hosts.names:
+        """Wait until there is a host, end the processes of those that have left, and start those of new ones."""
+        while not self._hosts:
             time.sleep(_DISCOVERY_SECONDS / 10)
-        names = self._hosts.names
+        names = self._hosts
         for host in [host for host in self._workers if host not in names]:
-            self._workers.pop(host).dismiss()
+            self._workers.pop(host).process.communicate()  # it ends, as it is between two steps
         for host in names:
             if host not in self._workers:
                 self._workers[host] = SampleWorker(host, self._given.checkpoint)

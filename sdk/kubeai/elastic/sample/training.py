@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,15 @@ from .model import State, gradient, load, save, state_of
 _SAVE_EVERY = 100
 
 
+@dataclass
 class _Process:
-    def __init__(self, checkpoint: Path) -> None:
-        self.rank: int | None = None
-        self._checkpoint = checkpoint
+    checkpoint: Path
+    rank: int | None = None
 
     def answer(self, task: dict[str, Any]) -> dict[str, Any]:
         self.rank = task["rank"]
         if task["state"] is None:
-            return load(self._checkpoint).fields()
+            return load(self.checkpoint).fields()
         state = state_of(task["state"])
         if not kubeai.check_alive():  # in every rank, before every step
             self._save(state)
@@ -40,7 +41,7 @@ class _Process:
 
     def _save(self, state: State) -> None:
         if self.rank == 0:
-            save(self._checkpoint, state)
+            save(self.checkpoint, state)
             kubeai.checkpoint_saved(state.step)
 
 
