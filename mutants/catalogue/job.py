@@ -106,9 +106,9 @@ MUTANTS = (
         edits=(
             Edit(
                 _RUN,
-                "        self._workspace.list_hosts(order.hosts, order.exclusions)\n",
-                "        time.sleep(8.0 if order.exclusions else 0.0)\n"
-                "        self._workspace.list_hosts(order.hosts, order.exclusions)\n",
+                "                        self._workspace.list_hosts(order.hosts, order.exclusions)\n",
+                "                        time.sleep(8.0 if order.exclusions else 0.0)\n"
+                "                        self._workspace.list_hosts(order.hosts, order.exclusions)\n",
             ),
         ),
     ),

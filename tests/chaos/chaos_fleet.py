@@ -167,7 +167,7 @@ class ChaosLauncher:
 
     @property
     def is_running(self) -> bool:
-        return self._outbox.latest().running
+        return self._outbox.latest.running
 
     def excluded(self) -> Counter[str]:
         """How often each host was excluded."""
@@ -182,7 +182,7 @@ class ChaosLauncher:
             self._follow(event.order)
 
     def _follow(self, order: RunOrder) -> None:
-        before = self._outbox.latest()
+        before = self._outbox.latest
         if order.stopping:
             self._acknowledge(order)
         elif order.kind is RunOrderKind.RUN:

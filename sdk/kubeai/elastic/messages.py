@@ -126,17 +126,17 @@ def parse_line(message: Mapping[str, Any]) -> DirectiveLine:
     try:
         directive = Directive(
             kind=DirectiveKind(message["directive"]),
-            job=_typed(message["job"], str),
-            run=_typed(message["run"], int),
-            generation=_typed(message["generation"], int),
-            reason=_typed(message["reason"], str),
+            job=typed(message["job"], str),
+            run=typed(message["run"], int),
+            generation=typed(message["generation"], int),
+            reason=typed(message["reason"], str),
         )
         found, notice = message.get("notice"), None
         if found is not None:
             notice = Notice(
-                id=_typed(found["id"], str),
-                source=_typed(found["source"], str),
-                host=_typed(found["host"], str),
+                id=typed(found["id"], str),
+                source=typed(found["source"], str),
+                host=typed(found["host"], str),
                 seconds_left=None if found.get("seconds_left") is None else _seconds(found["seconds_left"]),
             )
         return DirectiveLine(
@@ -144,7 +144,7 @@ def parse_line(message: Mapping[str, Any]) -> DirectiveLine:
             act_in=_seconds(message["act_in"]),
             seconds_left=None if message.get("seconds_left") is None else _seconds(message["seconds_left"]),
             notice=notice,
-            release=_typed(message.get("release", False), bool),
+            release=typed(message.get("release", False), bool),
             agreement=parse_agreement(message.get("agreement")),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -301,7 +301,8 @@ def _seconds(value: Any) -> float:
     return max(0.0, float(value))
 
 
-def _typed(value: Any, kind: type) -> Any:
+def typed(value: Any, kind: type) -> Any:
+    """Return a value of exactly this type. Raises TypeError if it has another one, also a derived one."""
     if type(value) is not kind:
         raise TypeError(f"{value!r} is not of type {kind.__name__}")
     return value

@@ -33,7 +33,7 @@ def test_what_a_hello_said_is_confirmed_before_its_order_is_passed_on(
     events: list[RunnerEvent], outbox: RunReportOutbox
 ) -> None:
     wait_until(lambda: len(events) > 1, lambda: str(events))
-    assert events[0] == Confirmed(outbox.latest())
+    assert events[0] == Confirmed(outbox.latest)
     assert isinstance(events[1], Ordered)
 
 
@@ -44,8 +44,8 @@ def test_a_report_that_is_called_older_is_said_again_under_a_higher_revision(
     wait_until(lambda: len(events) > 1, lambda: str(events))
     supervisor.refuse(409, "older_revision", path="/v1/launchers/report")
     outbox.publish(RunReport(run=1))
-    offered = outbox.latest().revision
-    wait_until(lambda: outbox.latest().revision > offered, lambda: str(outbox.latest()))
+    offered = outbox.latest.revision
+    wait_until(lambda: outbox.latest.revision > offered, lambda: str(outbox.latest))
     supervisor.accept()
     supervisor.wait_for(lambda: supervisor.reports)
     assert supervisor.reports[0].body["run"] == 1

@@ -248,7 +248,7 @@ def test_leaving_ends_the_command_first(code: RunExitCode, result: JobResult | N
 
 
 def asked_to_end(state: RunnerState) -> RunnerState:
-    return state.ask_to_end(RunExitCode.TERMINATED, NOW)
+    return state.leave(RunExitCode.TERMINATED, NOW)
 
 
 def test_a_running_command_goes_on_until_it_is_stopped_or_its_grace_is_over() -> None:
@@ -271,10 +271,10 @@ def test_what_is_not_in_place_yet_is_tried_again_while_it_saves() -> None:
 
 def test_each_further_request_is_more_urgent() -> None:
     """First without a checkpoint, then without a grace; the exit code is that of the first reason."""
-    twice = asked_to_end(running()).ask_to_end(RunExitCode.INTERRUPTED, NOW + 1)
+    twice = asked_to_end(running()).leave(RunExitCode.INTERRUPTED, NOW + 1)
     assert then(twice) == Terminate()
     assert then(twice.asked_to_end(NOW)) == Wait(NOW + 10)
-    thrice = twice.asked_to_end(NOW).ask_to_end(RunExitCode.INTERRUPTED, NOW + 2)
+    thrice = twice.asked_to_end(NOW).leave(RunExitCode.INTERRUPTED, NOW + 2)
     assert then(thrice) == KillCommand()
     assert then(replace(thrice, kill_asked=True).ended(-9, NOW, 1.0, None)) == Finish(
         RunExitCode.TERMINATED, JobResult.TERMINATED
@@ -282,7 +282,7 @@ def test_each_further_request_is_more_urgent() -> None:
 
 
 def test_a_request_after_the_grace_kills() -> None:
-    late = asked_to_end(running()).asked_to_end(NOW + 60).ask_to_end(RunExitCode.TERMINATED, NOW + 61)
+    late = asked_to_end(running()).asked_to_end(NOW + 60).leave(RunExitCode.TERMINATED, NOW + 61)
     assert then(late, NOW + 61) == KillCommand()
 
 

@@ -168,11 +168,11 @@ def test_only_what_is_new_gets_a_new_revision() -> None:
     """Else every look at the state would be a report."""
     outbox = RunReportOutbox()
     outbox.publish(RunReport(hosts=("a",)))
-    first = outbox.latest()
+    first = outbox.latest
     outbox.publish(RunReport(hosts=("a",)))
-    assert outbox.latest() is first
+    assert outbox.latest is first
     outbox.publish(RunReport(hosts=("b",)))
-    assert outbox.latest().revision == first.revision + 1
+    assert outbox.latest.revision == first.revision + 1
 
 
 def test_the_latest_report_waits_until_it_is_confirmed() -> None:
@@ -192,10 +192,10 @@ def test_the_latest_report_waits_until_it_is_confirmed() -> None:
 
 def test_an_older_report_does_not_overtake_a_newer_one() -> None:
     outbox = RunReportOutbox()
-    older = outbox.latest()
+    older = outbox.latest
     outbox.publish(RunReport(run=1))
-    newer = outbox.latest()
+    newer = outbox.latest
     outbox.raise_revision(older)
-    assert outbox.latest() is newer
+    assert outbox.latest is newer
     outbox.raise_revision(newer)
-    assert (outbox.latest().run, outbox.latest().revision) == (1, newer.revision + 1)
+    assert (outbox.latest.run, outbox.latest.revision) == (1, newer.revision + 1)

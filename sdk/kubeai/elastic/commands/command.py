@@ -47,7 +47,8 @@ class Command:
         self._process = subprocess.Popen(  # noqa: S603 - the user's own command.
             [*wrapper, *arguments], env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True
         )
-        self._waiter = threads.start("command", self._wait, self._stderr)
+        self.waiter = threads.start("command", self._wait, self._stderr)
+        """The thread that ends once the group has ended and ``on_exit`` was called."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the whole group."""
@@ -59,30 +60,27 @@ class Command:
         """Send SIGTERM to the whole group now, and SIGKILL after so many seconds if it has not ended. Call it once."""
 
         def kill_late() -> None:
-            self._waiter.join(seconds)
-            if self._waiter.is_alive():
+            self.waiter.join(seconds)
+            if self.waiter.is_alive():
                 self.signal(signal.SIGKILL)
 
         self.signal(signal.SIGTERM)
         threads.start("command-end", kill_late, self._stderr)
 
-    def join(self) -> None:
-        """Wait until the group has ended and ``on_exit`` was called."""
-        self._waiter.join()
-
     def _wait(self) -> None:
+        """Wait for the command, and then end what it left behind, so that its next run does not meet it."""
         code = self._process.wait()
-        threads.attempt("the end of a command", self._stderr, self._clear_group)
-        self._on_exit(code)
 
-    def _clear_group(self) -> None:
-        """End what the command left behind, so that its next run does not meet it."""
-        self.signal(signal.SIGTERM)
-        deadline = time.monotonic() + self._grace
-        while self._has_live_member() and time.monotonic() < deadline + _GIVE_UP_SECONDS:
-            if time.monotonic() >= deadline:
-                self.signal(signal.SIGKILL)
-            time.sleep(_POLL_SECONDS)
+        def clear_group() -> None:
+            self.signal(signal.SIGTERM)
+            deadline = time.monotonic() + self._grace
+            while self._has_live_member() and time.monotonic() < deadline + _GIVE_UP_SECONDS:
+                if time.monotonic() >= deadline:
+                    self.signal(signal.SIGKILL)
+                time.sleep(_POLL_SECONDS)
+
+        threads.attempt("the end of a command", self._stderr, clear_group)
+        self._on_exit(code)
 
     def _has_live_member(self) -> bool:
         # As process 1 of a container we inherit the command's orphans, and they count until they are reaped.

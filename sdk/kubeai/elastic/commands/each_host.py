@@ -202,7 +202,7 @@ class EachHostRunner:
                     for command in self._commands.values():
                         command.end_within(self._options.grace)
                     for command in self._commands.values():
-                        command.join()
+                        command.waiter.join()
                     return _SIGNAL_CODES + event
                 host, code = event
                 _log(f"the command on {host} ended with {code}")

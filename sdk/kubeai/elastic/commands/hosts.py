@@ -52,10 +52,6 @@ class HostSource:
         """
         return parse(_output_of(self.script) if self.script else _settled_text(self.file))
 
-    def environment(self) -> dict[str, str]:
-        """Return the variables that name this source for ``kubeai-discover-hosts``."""
-        return {FILE_VARIABLE: self.file, SCRIPT_VARIABLE: self.script or ""}
-
 
 def source(file: str | None, script: str | None, environ: Mapping[str, str]) -> HostSource:
     """Choose the source: arguments take precedence over the environment, the script over the file."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 import threading
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Callable
 
 from kubeai.elastic import threads, wire
@@ -60,27 +60,22 @@ class SupervisorAccess:
             raise wire.Unreachable(f"token: {error}") from error
 
 
+@dataclass(eq=False)
 class RunReportOutbox:
     """Keeps the latest report until the supervisor has confirmed it: the main thread publishes, the others deliver."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._latest = RunReport(revision=1)
-        self._confirmed = 0
-        self._open = False
-        self._closed = False
+    latest: RunReport = field(default_factory=lambda: RunReport(revision=1))
+    _confirmed: int = 0
+    _open: bool = False
+    _closed: bool = False
+    _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def publish(self, report: RunReport) -> None:
         """Make this the latest report. If it differs from the present one, it gets the next revision."""
         with self._changed:
-            if report != replace(self._latest, revision=report.revision):
-                self._latest = replace(report, revision=self._latest.revision + 1)
+            if report != replace(self.latest, revision=report.revision):
+                self.latest = replace(report, revision=self.latest.revision + 1)
                 self._changed.notify_all()
-
-    def latest(self) -> RunReport:
-        """Return the latest report."""
-        with self._changed:
-            return self._latest
 
     def confirm(self, report: RunReport) -> None:
         """Record that the supervisor has confirmed this report."""
@@ -90,8 +85,8 @@ class RunReportOutbox:
     def raise_revision(self, report: RunReport) -> None:
         """Raise the revision of this report if it is still the latest: the supervisor knows a higher revision."""
         with self._changed:
-            if self._latest.revision == report.revision:
-                self._latest = replace(report, revision=report.revision + 1)
+            if self.latest.revision == report.revision:
+                self.latest = replace(report, revision=report.revision + 1)
 
     def set_open(self, is_open: bool) -> None:  # noqa: FBT001 - the argument is the state to set.
         """Let ``wait`` return reports only while a stream is open, because every hello contains the whole report."""
@@ -108,8 +103,8 @@ class RunReportOutbox:
     def wait(self) -> RunReport | None:
         """Block until there is a report to deliver. Returns None once the outbox is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or (self._open and self._latest.revision > self._confirmed))
-            return None if self._closed else self._latest
+            self._changed.wait_for(lambda: self._closed or (self._open and self.latest.revision > self._confirmed))
+            return None if self._closed else self.latest
 
 
 class LauncherLink:
@@ -175,7 +170,7 @@ class LauncherLink:
             self._stopped.wait(backoff.next())
 
     def _follow(self, backoff: wire.WireBackoff) -> None:
-        report = self._outbox.latest()
+        report = self._outbox.latest
         is_registered = False
         hello = self._job.hello(self._instance, report)
         failpoint(RunFailpoint.HELLO_SENDING)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, Mapping
 
+from kubeai.elastic.messages import typed
+
 TIMED_OUT_PHASE = "TimedOut"
 
 _MAX_NUMBER = 2**31
@@ -91,13 +93,13 @@ def order_of(line: Mapping[str, Any]) -> RunOrder:
             generation=_number(line["generation"]),
             kind=RunOrderKind(line["order"]),
             run=_number(line["run"]),
-            stopping=_typed(bool, line.get("stopping", False)),
+            stopping=typed(line.get("stopping", False), bool),
             workers=_number(line["workers"]),
-            hosts=tuple(_text(name, _HOST) for name in _typed(list, line["hosts"])),
-            exclusions=tuple(_text(name, _HOST) for name in _typed(list, line["exclusions"])),
-            phase=_typed(str, line["phase"]),
-            reason=_typed(str, line.get("reason", "")),
-            waits_for=_typed(str, line.get("waits_for", "")),
+            hosts=tuple(_text(name, _HOST) for name in typed(line["hosts"], list)),
+            exclusions=tuple(_text(name, _HOST) for name in typed(line["exclusions"], list)),
+            phase=typed(line["phase"], str),
+            reason=typed(line.get("reason", ""), str),
+            waits_for=typed(line.get("waits_for", ""), str),
             token=_text(line.get("token") or "", _TOKEN),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -105,12 +107,6 @@ def order_of(line: Mapping[str, Any]) -> RunOrder:
     if order.kind is RunOrderKind.RUN and order.run < 1:
         raise MalformedOrder("malformed order: run number below 1")
     return order
-
-
-def _typed(kind: type, value: Any) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"{value!r} is not of type {kind.__name__}")
-    return value
 
 
 def _number(value: Any) -> int:
@@ -122,7 +118,7 @@ def _number(value: Any) -> int:
 
 def _text(value: Any, allowed: re.Pattern[str]) -> str:
     """Check a text that becomes a line of a file."""
-    if not allowed.fullmatch(_typed(str, value)):
+    if not allowed.fullmatch(typed(value, str)):
         raise ValueError("invalid characters in a host or token")  # The text is not shown: a token is secret.
     return str(value)
 

@@ -129,16 +129,16 @@ class RunnerState:
             return self
         return replace(self, end=replace(self.end, confirmed=True))
 
-    def ask_to_end(self, code: RunExitCode, now: float) -> RunnerState:
-        """Record a request to end the job. On the first request, a running command may save a checkpoint."""
-        if self.leaving is None and self.running and self.end_asked_at is None:
-            return replace(self, leaving=code, save_asked_at=now)
-        return self.leave(code)
+    def leave(self, code: RunExitCode, save_from: float | None = None) -> RunnerState:
+        """Record a request to end the job. A repeated one ends a save, and a further one kills the command at once.
 
-    def leave(self, code: RunExitCode) -> RunnerState:
-        """Record a request to end without a checkpoint. A repeated request kills the command at once."""
+        Args:
+            code: The exit code of kubeai-run.
+            save_from: The present time, if a running command may save a checkpoint before it is ended.
+        """
         if self.leaving is None:
-            return replace(self, leaving=code)
+            may_save = self.running and self.end_asked_at is None
+            return replace(self, leaving=code, save_asked_at=save_from if may_save else None)
         if self.save_asked_at is not None and self.end_asked_at is None:
             return replace(self, save_asked_at=None)
         return replace(self, impatient=True)

@@ -39,7 +39,6 @@ from .orders import (
     Rejected,
     RunExitCode,
     RunnerEvent,
-    RunOrder,
     RunReport,
     SignalReceived,
 )
@@ -104,7 +103,12 @@ class HostsWatch:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threads.start("hosts", self._watch, StderrLog(), closed=self._stopped)
+
+        def watch() -> None:
+            while not self._stopped.wait(self._interval):
+                self.poll()
+
+        self._thread = threads.start("hosts", watch, StderrLog(), closed=self._stopped)
 
     def stop(self, timeout: float) -> None:
         """Stop the thread. Waits at most `timeout` seconds for a running script."""
@@ -128,10 +132,6 @@ class HostsWatch:
         if names != self._last:
             self._last = names
             self._on_event(HostsChanged(names))
-
-    def _watch(self) -> None:
-        while not self._stopped.wait(self._interval):
-            self.poll()
 
 
 class Runner:
@@ -167,7 +167,7 @@ class Runner:
                 if self._command is not None:
                     # Only after a bug: every regular way out of the loop has ended the command.
                     self._command.signal(signal.SIGKILL)
-                    self._command.join()
+                    self._command.waiter.join()
                 self._link.stop(_THREAD_SECONDS)
                 self._watch.stop(_THREAD_SECONDS)
 
@@ -203,7 +203,12 @@ class Runner:
             else:
                 try:
                     if isinstance(step, Apply):
-                        self._apply(step.order)
+                        order = step.order
+                        self._workspace.list_hosts(order.hosts, order.exclusions)
+                        if order.run == self._state.run:
+                            self._workspace.give_token(order.token)
+                        failpoint(RunFailpoint.ORDER_APPLIED)
+                        self._state = replace(self._state, in_place=True, applied=order.generation)
                     elif isinstance(step, Start):
                         self._start(step)
                 except OSError as error:
@@ -266,7 +271,7 @@ class Runner:
 
     def _handle_signal(self, number: int) -> None:
         before, save, code = self._state, self._options.limits.save, RunExitCode(128 + number)
-        self._state = before.ask_to_end(code, time.monotonic()) if save else before.leave(code)
+        self._state = before.leave(code, time.monotonic() if save else None)
         if self._state.save_asked_at is not None and before.save_asked_at is None:
             away = "" if before.fresh else "; the supervisor, which must request it, is unreachable"
             _log(
@@ -304,13 +309,6 @@ class Runner:
             failpoint(RunFailpoint.COMMAND_KILLED)
             self._state = replace(self._state, kill_asked=True)
 
-    def _apply(self, order: RunOrder) -> None:
-        self._workspace.list_hosts(order.hosts, order.exclusions)
-        if order.run == self._state.run:
-            self._workspace.give_token(order.token)
-        failpoint(RunFailpoint.ORDER_APPLIED)
-        self._state = replace(self._state, in_place=True, applied=order.generation)
-
     def _start(self, step: Start) -> None:
         order = self._state.order
         if order is None:
@@ -318,10 +316,12 @@ class Runner:
         self._workspace.enter_run(step.run, order.token if order.run == step.run else None)
         failpoint(RunFailpoint.COMMAND_STARTING)
         arguments = [argument.replace("{workers}", str(order.workers)) for argument in self._options.command]
+        source = self._options.source
         environment = {
             # The command must not see the launcher's token.
             **{name: value for name, value in os.environ.items() if name != TOKEN_FILE_VARIABLE},
-            **self._options.source.environment(),
+            hosts.FILE_VARIABLE: source.file,
+            hosts.SCRIPT_VARIABLE: source.script or "",
             hosts.PORT_VARIABLE: str(self._options.port),
             "KUBEAI_DIR": str(self._workspace.directory),
             "KUBEAI_JOB": self._options.job.name,

@@ -41,9 +41,8 @@ class RunWorkspace:
         self._token = ""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Files of an earlier job in the same directory are about other runs, whatever their numbers.
-        self._remove(_STOPPED)
-        self._remove(_TOKEN)
-        self._remove(_CA)
+        for name in (_STOPPED, _TOKEN, _CA):
+            (directory / name).unlink(missing_ok=True)
 
     def list_hosts(self, hosts: Sequence[str], exclusions: Iterable[str]) -> None:
         """Write the granted and the excluded hosts.
@@ -72,12 +71,12 @@ class RunWorkspace:
 
         Without its token, the token file is absent: a process waits for it instead of speaking for the previous run.
         """
-        self._remove(_TOKEN)
+        (self.directory / _TOKEN).unlink(missing_ok=True)
         failpoint(RunFailpoint.TOKEN_REMOVED)
         # A new run probes every host again, because nothing has watched the list since the last command ended. And
         # nobody is in it yet whom a host that joins could disturb.
         for name in (_LAST_HOSTS, _UNREACHABLE, _PRINTED, _LEFT):
-            self._remove(name)
+            (self.directory / name).unlink(missing_ok=True)
         failpoint(RunFailpoint.LAST_HOSTS_REMOVED)
         identity.write_atomically(self.directory / "run", f"{run}\n")
         failpoint(RunFailpoint.RUN_WRITTEN)
@@ -115,7 +114,3 @@ class RunWorkspace:
             return RecordedStop(int(run), int(generation))
         except (OSError, ValueError):
             return None
-
-    def _remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            (self.directory / name).unlink()
