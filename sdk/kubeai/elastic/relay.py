@@ -21,7 +21,7 @@ import selectors
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
@@ -59,17 +59,17 @@ class RelayedCall:
     body: dict[str, Any]
 
 
+@dataclass(eq=False)
 class RelayedPeer:
     """The connection of a process to the relay, which carries one call.
 
     `send` and `end` may be called by both threads, under one lock.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.process = ""  # once it has asked for a stream
-        self._data = bytearray()
-        self._is_streaming = False
+    sock: socket.socket
+    process: str = ""  # once it has asked for a stream
+    _data: bytearray = field(default_factory=bytearray)
+    _is_streaming: bool = False
 
     def read(self) -> tuple[bool, RelayedCall | None]:
         """Read what has come: whether the connection is still open, and the call once it is complete.

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import elastic_agent, gates, identity, monitor, threads, wire
@@ -136,6 +137,7 @@ class ProcessSession:
         uplink.shared.close()
 
 
+@dataclass(eq=False)
 class SigtermHandler:
     """Calls `terminate` on each SIGTERM, which is then a LEAVE of this process, and then the previous handler.
 
@@ -145,12 +147,11 @@ class SigtermHandler:
     collective waits.
     """
 
-    def __init__(self, terminate: Callable[[], None], stderr: StderrLog) -> None:
-        self._terminate = terminate
-        self._stderr = stderr
-        self._pid = 0
-        self._previous: Any = None  # from signal.getsignal: a function, SIG_DFL or SIG_IGN
-        self._masks: dict[int, set[int]] = {}
+    terminate: Callable[[], None]
+    stderr: StderrLog
+    _pid: int = 0
+    _previous: Any = None  # from signal.getsignal: a function, SIG_DFL or SIG_IGN
+    _masks: dict[int, set[int]] = field(default_factory=dict)
 
     def watch(self) -> None:
         """Install the handler once. Prints one line on stderr if that is not possible."""
@@ -158,10 +159,10 @@ class SigtermHandler:
         if previous == self._handle or elastic_agent.has_round():
             return
         if previous is None:
-            self._stderr.once("sigterm", "SIGTERM is not watched: its handler was not installed by Python")
+            self.stderr.once("sigterm", "SIGTERM is not watched: its handler was not installed by Python")
             return
         if threading.current_thread() is not threading.main_thread():
-            self._stderr.once("sigterm", "SIGTERM is not watched: call init() in the main thread")
+            self.stderr.once("sigterm", "SIGTERM is not watched: call init() in the main thread")
             return
         self._previous = previous
         is_first = not self._pid
@@ -190,7 +191,7 @@ class SigtermHandler:
         self._unblock()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._terminate()
+        self.terminate()
         if callable(self._previous):
             self._previous(number, frame)
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _HEALTHY_SECONDS = 60.0  # a thread that has run for so long fails anew
 
 
+@dataclass(eq=False)
 class StderrLog:
     """Writes single lines to the file descriptor of stderr, each at most once per process.
 
@@ -28,10 +30,9 @@ class StderrLog:
     process forks or exits would hang it.
     """
 
-    def __init__(self) -> None:
-        self.sender: Callable[[], str] = str
-        """Names this process at the end of each line: the ranks of a job often share one log."""
-        self._first: dict[str, object] = {}
+    sender: Callable[[], str] = str
+    """Names this process at the end of each line: the ranks of a job often share one log."""
+    _first: dict[str, object] = field(default_factory=dict)
 
     def once(self, topic: str, text: str) -> None:
         """Write a line unless one was written for this topic before."""

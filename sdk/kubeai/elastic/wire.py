@@ -111,6 +111,7 @@ class WireBackoff:
         self._lost_at = None
 
 
+@dataclass(eq=False)
 class ChunkDecoder:
     """Decodes the chunked transfer coding. `ended` is True after the last chunk; later bytes are ignored.
 
@@ -118,10 +119,9 @@ class ChunkDecoder:
     forks meanwhile gets a reader that can be neither used nor closed. Nothing here takes a lock.
     """
 
-    def __init__(self) -> None:
-        self.ended = False
-        self._raw = bytearray()
-        self._left = 0  # bytes still missing of the open chunk, including its final CRLF
+    ended: bool = False
+    _raw: bytearray = field(default_factory=bytearray)
+    _left: int = 0  # bytes still missing of the open chunk, including its final CRLF
 
     def feed(self, data: bytes) -> bytes:
         """Return the part of the body that `data` completes. Raises MalformedBytes."""
@@ -147,11 +147,11 @@ class ChunkDecoder:
         return bytes(body)
 
 
+@dataclass(eq=False)
 class LineSplitter:
     """Splits a body into lines."""
 
-    def __init__(self) -> None:
-        self._rest = bytearray()
+    _rest: bytearray = field(default_factory=bytearray)
 
     def feed(self, body: bytes) -> list[bytes]:
         """Return the lines that `body` completes, without line ends. Raises MalformedBytes if one exceeds MAX_LINE."""
@@ -268,15 +268,15 @@ def open_stream(address: CallAddress, path: str, hello: Mapping[str, Any], silen
         return stream
 
 
+@dataclass(eq=False)
 class PostConnection:
     """A connection for one post after another. It is opened when it is needed, and again after the peer has closed it.
 
     A post may then be sent twice, so only what may be repeated is posted.
     """
 
-    def __init__(self) -> None:
-        self._sock: socket.socket | None = None
-        self._address: CallAddress | None = None
+    _sock: socket.socket | None = None
+    _address: CallAddress | None = None
 
     def post(self, address: CallAddress, path: str, body: Mapping[str, Any], timeout: float = 5.0) -> dict[str, Any]:
         """Post as the function `post` does."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -269,6 +269,7 @@ def adopt(state: MemberState, line: RendezvousLine) -> MemberState:
     return replace(state, known=told) if has_store and known is not None and known.store is None else state
 
 
+@dataclass(eq=False)
 class Membership:
     """Shared state. Its parts are immutable and replaced as a whole, so they are read without the lock.
 
@@ -279,13 +280,12 @@ class Membership:
         version: Grows with each change of the state.
     """
 
-    def __init__(self, state: MemberState) -> None:
-        self.state = state
-        self.line: RendezvousLine | None = None
-        self.told: RendezvousLine | None = None
-        self.version = 0
-        self._changed = threading.Condition()
-        self._absent_since: float | None = time.monotonic()
+    state: MemberState
+    line: RendezvousLine | None = None
+    told: RendezvousLine | None = None
+    version: int = 0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _absent_since: float | None = field(default_factory=time.monotonic)
 
     @property
     def must_rejoin(self) -> bool:
