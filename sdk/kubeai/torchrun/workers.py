@@ -10,7 +10,7 @@ import contextlib
 import json
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,13 +41,13 @@ class WorkersProgress:
     lost: int = 0
 
 
+@dataclass(eq=False)
 class Workers:
-    """The directory of one agent's workers, of which there are `processes`."""
+    """The new directory of one agent's workers, of which there are `processes`."""
 
-    def __init__(self, processes: int) -> None:
-        self._processes = processes
-        self._seen: tuple[int, WorkersProgress] | None = None
-        self.directory = Path(tempfile.mkdtemp(prefix="kubeai-rendezvous-"))
+    processes: int
+    directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="kubeai-rendezvous-")))
+    _seen: tuple[int, WorkersProgress] | None = None
 
     def publish(self, entered: RendezvousRound, index: int) -> None:
         """Replace `round.json` by a round that has a store and whose member `index` is this one. Raises OSError."""
@@ -91,7 +91,7 @@ class Workers:
         try:
             said = [
                 json.loads((self.directory / f"worker-{rank}.json").read_text(encoding="utf-8"))
-                for rank in range(self._processes)
+                for rank in range(self.processes)
             ]
             lost = min(int(one["round"]) if one.get("lost") else 0 for one in said)
             return WorkersProgress(all(one["started"] for one in said), min(int(one["round"]) for one in said), lost)

@@ -216,6 +216,8 @@ def reconcile(state: RunnerState, limits: RunLimits, now: float) -> RunStep:
     order = state.order
     if order is not None and not state.in_place and now >= state.blocked_until:
         return Apply(order)
+    if not state.running and state.end is not None and state.end.exit_code == 0 and not state.end.asked:
+        return Finish(RunExitCode.SUCCEEDED, JobResult.SUCCEEDED)
     if state.leaving is not None:
         return _leave(state, state.leaving, limits, now)
     if order is None:
@@ -230,8 +232,6 @@ def reconcile(state: RunnerState, limits: RunLimits, now: float) -> RunStep:
 
 def _leave(state: RunnerState, code: RunExitCode, limits: RunLimits, now: float) -> RunStep:
     if not state.running:
-        if _has_succeeded(state):
-            return Finish(RunExitCode.SUCCEEDED, JobResult.SUCCEEDED)
         return Finish(code, JobResult.TERMINATED if state.ending else None)
     if state.save_asked_at is None or state.end_asked_at is not None or not _is_wanted(state):
         return _end_command(state, limits, now)
@@ -260,8 +260,6 @@ def _end_command(state: RunnerState, limits: RunLimits, now: float) -> RunStep:
 
 def _after_exit(state: RunnerState, order: RunOrder, limits: RunLimits, now: float) -> RunStep:
     end = state.end
-    if _has_succeeded(state):
-        return Finish(RunExitCode.SUCCEEDED, JobResult.SUCCEEDED)
     if order.kind is RunOrderKind.END:
         is_timed_out = order.phase == TIMED_OUT_PHASE
         code = RunExitCode.TIMED_OUT if is_timed_out else RunExitCode.TERMINATED
@@ -278,10 +276,6 @@ def _after_exit(state: RunnerState, order: RunOrder, limits: RunLimits, now: flo
     if order.generation > (state.stopped_by or 0) and not order.stopping:
         return _start(state, Start(state.run + 1), now)
     return Wait()
-
-
-def _has_succeeded(state: RunnerState) -> bool:
-    return state.end is not None and state.end.exit_code == 0 and not state.end.asked
 
 
 def _after_a_failure(state: RunnerState, order: RunOrder, end: CommandEnd, limits: RunLimits, now: float) -> RunStep:
