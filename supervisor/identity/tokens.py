@@ -105,7 +105,12 @@ class Tokens:
         """
         path = directory / SECRET_FILE
         if not path.exists():
-            _create(path)
+            # A complete file is linked into place, so that two processes that start at once agree on one secret.
+            with draft_beside(path) as file, suppress(FileExistsError):  # Another process was first.
+                file.write_bytes(secrets.token_hex(_SECRET_BYTES).encode())
+                failpoint(At.SECRET_WRITTEN)
+                path.hardlink_to(file)
+                failpoint(At.SECRET_LINKED)
         if path.stat().st_mode & 0o077:
             raise SecretError(f"{path} must be readable by its owner alone (chmod 600)")
         secret = path.read_bytes()
@@ -137,15 +142,15 @@ class Tokens:
         Raises:
             BadTokenError: The token is missing or invalid.
         """
-        claims = self._verified(token_in(authorization))
-        until = _until(claims)
+        principal, until = self._verified(token_in(authorization))
         if until is not None and until <= time.time():  # It may have expired since it was verified.
             raise BadTokenError("the token has expired")
-        return _principal(claims)
+        return principal
 
-    def _verify(self, token: str) -> Mapping[str, Any]:
+    def _verify(self, token: str) -> tuple[Principal, float | None]:
+        """Returns the principal of a token, and when the token expires."""
         try:
-            return jwt.decode(token, self._secret, algorithms=[_ALGORITHM], audience=_AUDIENCE)
+            claims = jwt.decode(token, self._secret, algorithms=[_ALGORITHM], audience=_AUDIENCE)
         except jwt.ExpiredSignatureError as error:  # Raised only after the signature was verified.
             raise BadTokenError("the token has expired") from error
         except (
@@ -154,6 +159,8 @@ class Tokens:
             OverflowError,
         ) as error:  # Bytes that are not text; an infinite `exp`.
             raise BadTokenError("the token is not from this supervisor") from error
+        until = float(claims["exp"]) if "exp" in claims else None
+        return _principal(claims, until), until
 
     def _sign(self, claims: dict[str, Any], until: float | None = None) -> str:
         expiry = {} if until is None else {"exp": int(until)}
@@ -205,7 +212,7 @@ def token_in(authorization: str | None) -> str:
     return token
 
 
-def _principal(claims: Mapping[str, Any]) -> Principal:
+def _principal(claims: Mapping[str, Any], until: float | None) -> Principal:
     match claims:
         case {"kind": "agent", "node": str(node)} if is_name(node):
             return AgentPrincipal(Host(node))
@@ -214,20 +221,7 @@ def _principal(claims: Mapping[str, Any]) -> Principal:
         case {"kind": "process", "job": str(job), "uid": str(uid), "run": int(run)}:
             return ProcessPrincipal(JobName(job), uid, run)
         case {"kind": "viewer"}:
-            return Viewer(until=_until(claims))
+            return Viewer(until=until)
         case {"kind": "operator", "name": str(name)} if is_name(name):
-            return Operator(name=name, until=_until(claims))
+            return Operator(name=name, until=until)
     raise BadTokenError("the token identifies no principal")
-
-
-def _until(claims: Mapping[str, Any]) -> float | None:
-    return float(claims["exp"]) if "exp" in claims else None
-
-
-def _create(path: Path) -> None:
-    """Links a complete file into place, so that two processes that start at once agree on one secret."""
-    with draft_beside(path) as file, suppress(FileExistsError):  # Another process was first.
-        file.write_bytes(secrets.token_hex(_SECRET_BYTES).encode())
-        failpoint(At.SECRET_WRITTEN)
-        path.hardlink_to(file)
-        failpoint(At.SECRET_LINKED)

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,9 +107,11 @@ class JwksVerifier:
                     "verify_iat": False,
                 },
             )
-            self._check_life(claims)
+            now, issued = self._clock.now(), float(claims.get("iat", 0.0))
+            begins = max(float(claims.get("nbf", 0.0)), issued)
+            if not begins - _LEEWAY_SECONDS <= now < float(claims["exp"]) + _LEEWAY_SECONDS:
+                raise BadTokenError("the token has expired, or is not valid yet")
             bound = msgspec.convert(claims["kubernetes.io"], _Bound)
-            issued = float(claims.get("iat", 0.0))
         except (jwt.InvalidTokenError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
             raise BadTokenError("the token is not a pod's, has expired, or is for another audience") from error
         return PodClaims(
@@ -120,12 +121,6 @@ class JwksVerifier:
             uid=bound.pod.uid,
             issued=issued,
         )
-
-    def _check_life(self, claims: Mapping[str, Any]) -> None:
-        now = self._clock.now()
-        begins = max(float(claims.get("nbf", 0.0)), float(claims.get("iat", 0.0)))
-        if not begins - _LEEWAY_SECONDS <= now < float(claims["exp"]) + _LEEWAY_SECONDS:
-            raise BadTokenError("the token has expired, or is not valid yet")
 
     async def run(self) -> None:
         """Root task: fetches the keys before the first token needs them, and drops keys that are published no more."""
@@ -150,7 +145,10 @@ class JwksVerifier:
 
     async def _fetch(self) -> None:
         try:
-            issuer = self._given_issuer or await self._discover()
+            issuer = self._given_issuer
+            if not issuer:
+                shown = await self._server.request(Call(method="GET", path=_DISCOVERY_PATH))
+                issuer = msgspec.json.decode(shown, type=_Discovery).issuer
             self._keys = _usable(await self._server.request(Call(method="GET", path=_KEYS_PATH, accept=_KEYS_TYPE)))
             self._issuer = issuer
             self._refused = None
@@ -162,15 +160,10 @@ class JwksVerifier:
             self._fault.recovered()
         except ApiError as error:
             self._fault.failed(str(error))
+        except msgspec.MsgspecError:
+            self._fault.failed("what it says of itself cannot be read")
         finally:
             self._not_before = self._clock.monotonic() + _RETRY_SECONDS
-
-    async def _discover(self) -> str:
-        shown = await self._server.request(Call(method="GET", path=_DISCOVERY_PATH))
-        try:
-            return msgspec.json.decode(shown, type=_Discovery).issuer
-        except msgspec.MsgspecError as error:
-            raise ApiUnavailableError("what it says of itself cannot be read") from error
 
 
 def _usable(shown: bytes) -> dict[str, jwt.PyJWK]:

@@ -14,12 +14,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA, CA_KEY, TOKENS = "ca.crt", "ca.key", "tokens.key"
@@ -107,11 +102,6 @@ class CertificateAuthority:
         """The end of the CA's life in Unix seconds; its certificates are invalid from then on."""
         return self.certificate.not_valid_after_utc.timestamp()
 
-    @property
-    def key_pem(self) -> bytes:
-        """The key as PEM."""
-        return _key_pem(self.key)
-
     def issue(self, names: tuple[str, ...], now: float, seconds: float) -> Leaf:
         """Issues a server certificate for DNS names and addresses, valid for `seconds` or until the CA's own end."""
         key = ec.generate_private_key(ec.SECP256R1())
@@ -132,7 +122,7 @@ class CertificateAuthority:
             .add_extension(identifier, critical=False)
         )
         certificate = builder.sign(self.key, hashes.SHA256())
-        return Leaf(pem(certificate), _key_pem(key), self.certificate, now, not_after)
+        return Leaf(pem(certificate), key_pem(key), self.certificate, now, not_after)
 
     def needs_renewal(self, leaf: Leaf, now: float) -> bool:
         """Returns whether another CA issued a certificate, or at most a third of its life is left."""
@@ -168,7 +158,7 @@ class Keys:
         """Creates new keys; `now` is Unix seconds."""
         authority = CertificateAuthority.make(now)
         tokens = secrets.token_hex(_SECRET_BYTES).encode()
-        return cls.read({CA: pem(authority.certificate), CA_KEY: authority.key_pem, TOKENS: tokens}, now)
+        return cls.read({CA: pem(authority.certificate), CA_KEY: key_pem(authority.key), TOKENS: tokens}, now)
 
     @classmethod
     def read(cls, content: Mapping[str, bytes], now: float) -> Self:
@@ -194,6 +184,10 @@ class Keys:
 
 def pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(Encoding.PEM)
+
+
+def key_pem(key: Key) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _certificates(text: bytes) -> tuple[x509.Certificate, ...]:
@@ -242,7 +236,3 @@ def _general(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def _key_pem(key: Key) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

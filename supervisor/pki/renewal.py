@@ -137,6 +137,7 @@ class CertificateRenewer:
         self._keys_fault = Fault("keys", clock)
         self._files_fault = Fault("certificate files", clock)
         self._files = Files(options.directory / "tls.crt", options.directory / "tls.key")
+        self._pause = min(_CHECK_SECONDS, options.seconds / _MIN_CHECKS)
         self._warned_at = 0.0
         self.certificate: ServerCertificate | None = None
         if options.names:
@@ -196,10 +197,6 @@ class CertificateRenewer:
             _log.warning(
                 "authority.ends", days_left=round((authority.not_after - now) / DAY, 1), see="docs/kubernetes/keys.md"
             )
-
-    @property
-    def _pause(self) -> float:
-        return min(_CHECK_SECONDS, self._options.seconds / _MIN_CHECKS)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,9 +1,8 @@
 """Publishes the CAs to trust: in a ConfigMap for clients, and in the webhook configuration for API servers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -52,68 +51,42 @@ class _WebhookList(msgspec.Struct, frozen=True):
     webhooks: Sequence[_Webhook] = ()
 
 
-class TrustTarget(Protocol):
-    """An object in which the CAs are published."""
-
-    async def publish(self, trusted: bytes) -> None:
-        """Writes the CAs (PEM) if the object has others.
-
-        Raises:
-            ApiError: The object could not be read or written.
-        """
-
-    def __str__(self) -> str:
-        """The kind and name of the object, for the log."""
+Publish = Callable[[bytes], Awaitable[None]]
+"""Writes the CAs (PEM) into an object if it has others; raises an `ApiError` if it cannot be read or written."""
 
 
-class CaConfigMap:
-    """A ConfigMap, which is created if it does not exist; its other entries are kept."""
-
-    def __init__(self, server: ApiServer, key: ObjectKey) -> None:
-        self._maps = ResourceClient(server, _CONFIG_MAPS, partial(msgspec.json.decode, type=_TrustConfigMap))
-        self._key = key
-
-    async def publish(self, trusted: bytes) -> None:
-        data = {CA: trusted.decode("ascii")}
-        try:
-            present = await self._maps.get(self._key)
-        except NotFoundError:
-            await self._maps.create(self._key, {"data": data})
-        else:
-            if (present.data or {}).get(CA) == data[CA]:
-                return
-            await self._maps.merge(present, {"data": data})
-        _log.info("ca.published", where=str(self))
-
-    def __str__(self) -> str:
-        return f"ConfigMap {self._key.name}"
-
-
-class WebhookConfiguration:
-    """A MutatingWebhookConfiguration with our webhooks only; the installation creates it."""
-
-    def __init__(self, server: ApiServer, name: str) -> None:
-        self._configurations = ResourceClient(server, _WEBHOOKS, partial(msgspec.json.decode, type=_WebhookList))
-        self._key = ObjectKey("", name)
-
-    async def publish(self, trusted: bytes) -> None:
-        present = await self._configurations.get(self._key)
-        others = [at for at, each in enumerate(present.webhooks) if each.client_config.ca_bundle != trusted]
-        if not others:
+async def publish_in_config_map(server: ApiServer, key: ObjectKey, trusted: bytes) -> None:
+    """Writes the CAs into a ConfigMap, which is created if it does not exist; its other entries are kept."""
+    maps = ResourceClient(server, _CONFIG_MAPS, partial(msgspec.json.decode, type=_TrustConfigMap))
+    data = {CA: trusted.decode("ascii")}
+    try:
+        present = await maps.get(key)
+    except NotFoundError:
+        await maps.create(key, {"data": data})
+    else:
+        if (present.data or {}).get(CA) == data[CA]:
             return
-        changes = [{"op": "add", "path": f"/webhooks/{at}/clientConfig/caBundle", "value": trusted} for at in others]
-        await self._configurations.patch(present, changes)
-        _log.info("ca.published", where=str(self))
+        await maps.merge(present, {"data": data})
+    _log.info("ca.published", where=f"ConfigMap {key.name}")
 
-    def __str__(self) -> str:
-        return f"MutatingWebhookConfiguration {self._key.name}"
+
+async def publish_in_webhooks(server: ApiServer, name: str, trusted: bytes) -> None:
+    """Writes the CAs into a MutatingWebhookConfiguration with our webhooks only; the installation creates it."""
+    configurations = ResourceClient(server, _WEBHOOKS, partial(msgspec.json.decode, type=_WebhookList))
+    present = await configurations.get(ObjectKey("", name))
+    others = [at for at, each in enumerate(present.webhooks) if each.client_config.ca_bundle != trusted]
+    if not others:
+        return
+    changes = [{"op": "add", "path": f"/webhooks/{at}/clientConfig/caBundle", "value": trusted} for at in others]
+    await configurations.patch(present, changes)
+    _log.info("ca.published", where=f"MutatingWebhookConfiguration {name}")
 
 
 class TrustPublisher:
     """Keeps the CAs published in all targets.
 
     Args:
-        targets: The objects to publish in.
+        targets: The objects to publish in, by kind and name.
         trusted: Returns the CAs as PEM.
         may_act: Whether this supervisor leads.
         clock: For the log.
@@ -122,14 +95,14 @@ class TrustPublisher:
 
     def __init__(
         self,
-        targets: Sequence[TrustTarget],
+        targets: Mapping[str, Publish],
         trusted: Callable[[], bytes],
         may_act: Callable[[], bool],
         clock: Clock,
         bulkhead: Bulkhead,
     ) -> None:
         self._bulkhead = bulkhead
-        self._faults = {target: Fault(f"CA in {target}", clock) for target in targets}
+        self._targets = {where: (publish, Fault(f"CA in {where}", clock)) for where, publish in targets.items()}
         self._trusted = trusted
         self._may_act = may_act
 
@@ -142,12 +115,12 @@ class TrustPublisher:
         if not self._may_act():
             return _RETRY_SECONDS
         settled = True
-        for target, fault in self._faults.items():
+        for where, (publish, fault) in self._targets.items():
             is_settled = False
-            with self._bulkhead.guard("trust", str(target)):
+            with self._bulkhead.guard("trust", where):
                 try:
                     with suppress(ConflictError):  # The next check reads the new version.
-                        await target.publish(self._trusted())
+                        await publish(self._trusted())
                 except ApiError as error:
                     fault.failed(str(error))
                 else:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from servicekit.bulkhead import Bulkhead
@@ -14,7 +15,7 @@ from supervisor.identity.tokens import Tokens
 from supervisor.leadership.interface import Leadership
 from supervisor.pki.keys import KeysError
 from supervisor.pki.renewal import CertificateOptions, CertificateRenewer, KeysSecret
-from supervisor.pki.trust import CaConfigMap, TrustPublisher, TrustTarget, WebhookConfiguration
+from supervisor.pki.trust import Publish, TrustPublisher, publish_in_config_map, publish_in_webhooks
 from supervisor.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,12 +68,13 @@ class PkiService:
     def leader_tasks(self, leadership: Leadership) -> Mapping[str, "Task"]:
         """Builds the root task that publishes the CA, if anything is to get it."""
         server, settings = self._server, self._settings
-        targets: list[TrustTarget] = []
+        targets: dict[str, Publish] = {}
         if settings.tls_names and settings.ca_config_map:
             key = ObjectKey(settings.namespace or server.namespace, settings.ca_config_map)
-            targets.append(CaConfigMap(server, key))
+            targets[f"ConfigMap {key.name}"] = partial(publish_in_config_map, server, key)
         if settings.tls_names and settings.webhook_name:
-            targets.append(WebhookConfiguration(server, settings.webhook_name))
+            where = f"MutatingWebhookConfiguration {settings.webhook_name}"
+            targets[where] = partial(publish_in_webhooks, server, settings.webhook_name)
         if not targets:
             return {}
         publisher = TrustPublisher(

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.pki.keys import CA, Keys
-from supervisor.pki.trust import CaConfigMap, TrustPublisher, WebhookConfiguration
+from supervisor.pki.trust import TrustPublisher, publish_in_config_map, publish_in_webhooks
 from tests.controlplane.pki.pki_world import CONFIG_MAP, CONFIG_MAP_PATH, CORE, WEBHOOK, WEBHOOKS, Shared
 from tests.testkit.controlplane.api import ObjectRefused
 from tests.testkit.waiting import until
@@ -30,7 +31,10 @@ class Publisher:
         self.server = server
         self.trusted = TRUSTED
         self.leads = True
-        places = (CaConfigMap(server, ObjectKey("default", CONFIG_MAP)), WebhookConfiguration(server, WEBHOOK))
+        places = {
+            f"ConfigMap {CONFIG_MAP}": partial(publish_in_config_map, server, ObjectKey("default", CONFIG_MAP)),
+            f"MutatingWebhookConfiguration {WEBHOOK}": partial(publish_in_webhooks, server, WEBHOOK),
+        }
         self.publication = TrustPublisher(places, lambda: self.trusted, lambda: self.leads, Clock(), Bulkhead(Clock()))
 
     async def install(self, *names: str, **client: str) -> None:

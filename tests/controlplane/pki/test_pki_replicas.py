@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from supervisor.pki.keys import CA, CA_KEY, DAY, TOKENS, CertificateAuthority, Keys, pem
+from supervisor.pki.keys import CA, CA_KEY, DAY, TOKENS, CertificateAuthority, Keys, key_pem, pem
 from tests.controlplane.pki.pki_world import CONFIG_MAP_PATH, SECRET_PATH, Shared, leaf, ports, serves_another
 from tests.testkit.controlplane.outages import frozen
 from tests.testkit.serving import hello
@@ -115,10 +115,10 @@ async def test_a_secret_of_ones_own_is_taken(shared: Shared) -> None:
     ("content", "says"),
     [
         ({}, "ca.crt, ca.key, tokens.key missing"),
-        ({CA_KEY: ENDED.key_pem}, "not the key of the first certificate"),
+        ({CA_KEY: key_pem(ENDED.key)}, "not the key of the first certificate"),
         ({TOKENS: b"short"}, "tokens.key is too short"),
         ({CA: b"junk"}, "ca.crt holds no certificates"),
-        ({CA: pem(ENDED.certificate), CA_KEY: ENDED.key_pem}, "the authority in ca.crt ended on "),
+        ({CA: pem(ENDED.certificate), CA_KEY: key_pem(ENDED.key)}, "the authority in ca.crt ended on "),
     ],
     ids=["empty", "foreign key", "short", "junk", "ended"],
 )

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from supervisor.pki.keys import CA, CA_KEY, DAY, TOKENS, CertificateAuthority, Keys, KeysError, Leaf, pem
+from supervisor.pki.keys import CA, CA_KEY, DAY, TOKENS, CertificateAuthority, Keys, KeysError, Leaf, key_pem, pem
 
 NAMES = ("supervisor.arena-system.svc", "10.1.2.3", "::1")
 NOW = time.time()
@@ -160,7 +160,7 @@ ENDED = CertificateAuthority.make(NOW - 20 * DAY, days=10)
         ({CA_KEY: OTHER.content[CA_KEY]}, "not the key of the first certificate"),
         ({CA: OTHER.content[CA] + GOOD[CA]}, "not the key of the first certificate"),
         ({CA: LEAF.certificate, CA_KEY: LEAF.key}, "that of no authority"),
-        ({CA: pem(ENDED.certificate), CA_KEY: ENDED.key_pem}, "ended on 20"),
+        ({CA: pem(ENDED.certificate), CA_KEY: key_pem(ENDED.key)}, "ended on 20"),
     ],
 )
 def test_a_damaged_secret_is_said_in_words(changes: Mapping[str, bytes | None], says: str) -> None:

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiUnavailableError
-from supervisor.pki.keys import CA, CA_KEY, DAY, TOKENS, CertificateAuthority, Keys, KeysError, pem
+from supervisor.pki.keys import CA, CA_KEY, DAY, TOKENS, CertificateAuthority, Keys, KeysError, key_pem, pem
 from supervisor.pki.renewal import CertificateOptions, CertificateRenewer, KeysSecret
 
 MONTH = 30 * DAY
@@ -127,7 +127,7 @@ async def test_the_files_are_this_users_alone_and_may_fail(
 
 async def test_the_end_of_the_authority_is_said_each_day(time: Time, tmp_path: Path) -> None:
     authority = CertificateAuthority.make(time.now(), days=300)
-    content = {CA: pem(authority.certificate), CA_KEY: authority.key_pem, TOKENS: b"x" * 32}
+    content = {CA: pem(authority.certificate), CA_KEY: key_pem(authority.key), TOKENS: b"x" * 32}
     chain = Chain(Keys.read(content, time.now()))
     with capture_logs() as logged:
         renewal = CertificateRenewer(
