@@ -66,13 +66,13 @@ async def run(settings: AgentSettings) -> AgentExitCode:
 async def _serve(settings: AgentSettings, stop: asyncio.Event) -> None:
     clock = Clock()
     bulkhead = Bulkhead(clock)
-    metrics = None
+    metrics, outbox = None, NoticeOutbox(settings.outbox_limit)
     if settings.metrics_address:
         # Imported here: an agent without metrics does not pay for the library.
         from node_agent.metrics import AgentMetrics  # noqa: PLC0415
 
         metrics = AgentMetrics(version(DISTRIBUTION), clock, bulkhead)
-    outbox = NoticeOutbox(settings.outbox_limit, metrics)
+        outbox = NoticeOutbox(settings.outbox_limit, metrics.on_report, metrics.on_acknowledged)
     node = ThisNode(settings.node_name, settings.node_uid, on_described=outbox.changed.set)
     uplink = SupervisorUplink(
         endpoint=SupervisorEndpoint(address.parse(settings.supervisor), settings.token_file, settings.ca_file),

@@ -5,8 +5,7 @@ repeats it while its notice is active.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from node_agent.notices import AnnouncementState, NoticeId, NoticeReport, ReportedSource, SourceName
 
@@ -15,30 +14,27 @@ class OutboxFull(Exception):  # noqa: N818 - it names what is so
     """There is no room for another notice: keep it and offer it again later."""
 
 
-class OutboxObserver(Protocol):
-    """Hooks for metrics. They neither raise nor wait."""
-
-    def on_report(self, report: NoticeReport) -> None:
-        """The outbox has taken a report."""
-
-    def on_acknowledged(self, notice: NoticeId) -> None:
-        """The supervisor has made the latest report on this notice durable."""
-
-
 class NoticeOutbox:
     """Holds reports until they are acknowledged and their notices have ended.
 
     Args:
         limit: The most notices at a time, including acknowledged ones that are still active.
-        observer: For metrics.
+        on_report: Called when the outbox has taken a report; neither raises nor waits, like the next one.
+        on_acknowledged: Called when the supervisor has made the latest report on a notice durable.
 
     Attributes:
         changed: Set by each report and each new state of a source; the one who sends them waits for it, and clears it.
     """
 
-    def __init__(self, limit: int, observer: OutboxObserver | None = None) -> None:
+    def __init__(
+        self,
+        limit: int,
+        on_report: Callable[[NoticeReport], None] = lambda _report: None,
+        on_acknowledged: Callable[[NoticeId], None] = lambda _notice: None,
+    ) -> None:
         self._limit = limit
-        self._observer = observer
+        self._on_report = on_report
+        self._on_acknowledged = on_acknowledged
         self._reports: dict[NoticeId, NoticeReport] = {}
         self._unacknowledged: set[NoticeId] = set()
         self._finished: set[NoticeId] = set()
@@ -57,8 +53,7 @@ class NoticeOutbox:
         self._finished.discard(report.id)
         self._unacknowledged.add(report.id)
         self.changed.set()
-        if self._observer is not None:
-            self._observer.on_report(report)
+        self._on_report(report)
 
     def finish(self, notice: NoticeId) -> None:
         """Ends a notice whose subject is gone: it leaves the outbox as soon as it is acknowledged."""
@@ -70,8 +65,8 @@ class NoticeOutbox:
         report = self._reports.get(notice)
         if report is None or revision < report.revision:
             return
-        if notice in self._unacknowledged and self._observer is not None:
-            self._observer.on_acknowledged(notice)
+        if notice in self._unacknowledged:
+            self._on_acknowledged(notice)
         self._unacknowledged.discard(notice)
         if report.announcement is AnnouncementState.WITHDRAWN:
             self._finished.add(notice)

@@ -24,7 +24,7 @@ from node_agent.watchdog import Watchdog
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
-from servicekit.faults import Fault, ReconnectDelays
+from servicekit.faults import Backoff, Fault, ReconnectDelays
 
 AgentCall = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.SupervisorMessage]
 
@@ -133,7 +133,7 @@ class SupervisorUplink:
         self._version = version
         self._session = int(clock.now() * 1000)
         self._streams = 0
-        self._backoff = ReconnectDelays(_FIRST_DELAY, _MAX_DELAY, clock)
+        self._backoff = ReconnectDelays(Backoff(_FIRST_DELAY, _MAX_DELAY), clock)
         self.fault = Fault("supervisor", clock)
         self.watchdog = Watchdog(clock)
         self.started_at = clock.monotonic()

@@ -61,6 +61,7 @@ class _FailingKey:
     backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_PAUSE, _MAX_PAUSE))
 
 
+@dataclass(eq=False, slots=True)
 class Bulkhead:
     """The guard of all loops of one process. A fault is logged with its traceback, counted, and kept with its key.
 
@@ -68,11 +69,10 @@ class Bulkhead:
         counts: The faults so far, by loop. The names of loops are fixed, so they can be label values.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._rows: dict[FaultPlace, _FailingKey] = {}
-        self._logged_at: dict[tuple[FaultPlace, str], float] = {}
-        self.counts: Counter[str] = Counter()
+    clock: Clock
+    counts: Counter[str] = field(init=False, default_factory=Counter)
+    _rows: dict[FaultPlace, _FailingKey] = field(init=False, default_factory=dict)
+    _logged_at: dict[tuple[FaultPlace, str], float] = field(init=False, default_factory=dict)
 
     def guard(self, where: str, key: Hashable = "", *, passes: Foreseen = (), retried: bool = True) -> "GuardedWork":
         """Returns a context that keeps what the work on one key raises; afterwards, see `GuardedWork.retry_in`.
@@ -85,12 +85,12 @@ class Bulkhead:
         """
         if where not in self.counts:
             self.counts[where] = 0  # A counter that begins with its first fault shows Prometheus no increase.
-        return GuardedWork(self, FaultPlace(where, key), passes, retried=retried)
+        return GuardedWork(self, FaultPlace(where, key), passes, retried)
 
     def pause(self, where: str, key: Hashable) -> float:
         """Returns the seconds for which the work on a failing key has to wait; 0 if it may go on."""
         row = self._rows.get(FaultPlace(where, key)) if self._rows else None
-        return 0.0 if row is None else max(0.0, row.retry_at - self._clock.monotonic())
+        return 0.0 if row is None else max(0.0, row.retry_at - self.clock.monotonic())
 
     def about(self, key: Hashable) -> Mapping[str, str]:
         """Returns the last fault of each loop that fails on this key, or on a tuple that contains it."""
@@ -115,7 +115,7 @@ class Bulkhead:
 
     def _log(self, place: FaultPlace, error: Exception) -> None:
         """Logs a fault, unless the same one of the same key was logged a moment ago."""
-        now, logged = self._clock.monotonic(), (place, _summary(error))
+        now, logged = self.clock.monotonic(), (place, _summary(error))
         if now - self._logged_at.get(logged, -_QUIET_SECONDS) < _QUIET_SECONDS:
             return
         if len(self._logged_at) >= _MAX_ROWS:
@@ -135,7 +135,7 @@ class Bulkhead:
             self.note(place.where, error, place.key)
             return 0.0
         self.counts[place.where] += 1
-        now, summary = self._clock.monotonic(), _summary(error)
+        now, summary = self.clock.monotonic(), _summary(error)
         row = self._rows.get(place) or _FailingKey("", now)
         if len(self._rows) < _MAX_ROWS:
             self._rows[place] = row
@@ -149,7 +149,7 @@ class Bulkhead:
         """Takes a success after failures."""
         row = self._rows.pop(place, None) if self._rows else None
         if row is not None:
-            seconds = round(self._clock.monotonic() - row.since, 1)
+            seconds = round(self.clock.monotonic() - row.since, 1)
             _log.info(
                 "internal.recovered",
                 where=place.where,
@@ -159,6 +159,7 @@ class Bulkhead:
             )
 
 
+@dataclass(eq=False, slots=True)
 class GuardedWork:
     """The context of one piece of work on one key, which keeps what it raises.
 
@@ -167,15 +168,12 @@ class GuardedWork:
         retry_in: The seconds after which the work should be tried again; None if it has succeeded.
     """
 
-    __slots__ = ("_bulkhead", "_passes", "_place", "_retried", "failed", "retry_in")
-
-    def __init__(self, bulkhead: Bulkhead, place: FaultPlace, passes: Foreseen, *, retried: bool) -> None:
-        self._retried = retried
-        self._bulkhead = bulkhead
-        self._passes = passes
-        self._place = place
-        self.retry_in: float | None = None
-        self.failed = False
+    bulkhead: Bulkhead
+    place: FaultPlace
+    passes: Foreseen
+    retried: bool
+    failed: bool = field(init=False, default=False)
+    retry_in: float | None = field(init=False, default=None)
 
     def __enter__(self) -> Self:
         return self
@@ -184,14 +182,14 @@ class GuardedWork:
         self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> bool:
         if error is None:
-            self._bulkhead.succeeded(self._place)
+            self.bulkhead.succeeded(self.place)
             return False
-        if not isinstance(error, Exception) or isinstance(error, self._passes):
+        if not isinstance(error, Exception) or isinstance(error, self.passes):
             return False
         if any(isinstance(one, _PASS) for one in _leaves(error)):
             return False
         self.failed = True
-        self.retry_in = self._bulkhead.failed(self._place, error, retried=self._retried)
+        self.retry_in = self.bulkhead.failed(self.place, error, retried=self.retried)
         return True
 
 

@@ -3,7 +3,7 @@
 import math
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -16,7 +16,10 @@ and not all at once."""
 _OF_THE_ABSENCE = 1 / 4
 """After a longer absence the attempts are spread over this part of it."""
 
+_log = structlog.get_logger()
 
+
+@dataclass(eq=False, slots=True)
 class Fault:
     """The state of one dependency.
 
@@ -27,22 +30,19 @@ class Fault:
         reason: Why the dependency fails; None while it works.
     """
 
-    __slots__ = ("_clock", "_failures", "_log", "_since", "reason")
-
-    def __init__(self, dependency: str, clock: Clock) -> None:
-        self._clock = clock
-        self._log = structlog.get_logger().bind(dependency=dependency)
-        self._since = 0.0
-        self._failures = 0
-        self.reason: str | None = None
+    dependency: str
+    clock: Clock
+    reason: str | None = field(init=False, default=None)
+    _since: float = field(init=False, default=0.0)
+    _failures: int = field(init=False, default=0)
 
     def failed(self, reason: str) -> None:
         """Notes a failed attempt. A new reason is not a change, so it is only logged for debugging."""
         if self.reason is None:
-            self._since, self._failures = self._clock.monotonic(), 0
-            self._log.warning("dependency.failing", reason=reason)
+            self._since, self._failures = self.clock.monotonic(), 0
+            _log.warning("dependency.failing", dependency=self.dependency, reason=reason)
         elif self.reason != reason:
-            self._log.debug("dependency.still_failing", reason=reason)
+            _log.debug("dependency.still_failing", dependency=self.dependency, reason=reason)
         self._failures += 1
         self.reason = reason
 
@@ -50,70 +50,68 @@ class Fault:
         """Notes a successful attempt."""
         if self.reason is None:
             return
-        seconds = round(self._clock.monotonic() - self._since, 1)
-        self._log.info("dependency.recovered", after_seconds=seconds, failures=self._failures, last_reason=self.reason)
+        _log.info(
+            "dependency.recovered",
+            dependency=self.dependency,
+            after_seconds=round(self.clock.monotonic() - self._since, 1),
+            failures=self._failures,
+            last_reason=self.reason,
+        )
         self.reason = None
 
 
+@dataclass(eq=False, slots=True)
 class Backoff:
     """Draws each delay between zero and a bound that doubles: exponential backoff with full jitter.
 
     The delay is drawn from the whole range, because thousands of peers lose the same server in the same instant.
 
-    Args:
+    Attributes:
         first_seconds: Bound of the first delay.
         max_seconds: The bound stops growing here.
         source: Draws the delays.
     """
 
-    __slots__ = ("_bound", "_first", "_max", "_random")
-
-    def __init__(self, first_seconds: float, max_seconds: float, source: random.Random | None = None) -> None:
-        self._first = first_seconds
-        self._max = max_seconds
-        self._bound = first_seconds
-        self._random = source or random.Random()  # noqa: S311 - spreads load, keeps no secret
+    first_seconds: float
+    max_seconds: float
+    source: random.Random = field(default_factory=random.Random)
+    _bound: float | None = field(init=False, default=None)
+    """Of the next delay; None stands for the first one."""
 
     def next(self, at_most: float = math.inf) -> float:
         """Returns the seconds to wait before the next attempt; `at_most` bounds this delay alone."""
-        bound = self._bound
-        self._bound = min(self._max, bound * 2)
-        return self._random.uniform(0.0, min(bound, at_most))
+        bound = self.first_seconds if self._bound is None else self._bound
+        self._bound = min(self.max_seconds, bound * 2)
+        return self.source.uniform(0.0, min(bound, at_most))
 
     def reset(self) -> None:
         """Starts again at the first bound."""
-        self._bound = self._first
+        self._bound = None
 
 
+@dataclass(eq=False, slots=True)
 class ReconnectDelays:
     """Draws the delays of a client that has lost its server, and asks a server that has just gone more often.
 
-    Args:
-        first_seconds: Bound of the first delay.
-        max_seconds: Bound of every delay, also while the server stays away.
+    Attributes:
+        backoff: Bounds the delays, also while the server stays away.
         clock: Monotonic instants.
-        source: Draws the delays.
     """
 
-    __slots__ = ("_backoff", "_clock", "_lost_at")
-
-    def __init__(
-        self, first_seconds: float, max_seconds: float, clock: Clock, source: random.Random | None = None
-    ) -> None:
-        self._backoff = Backoff(first_seconds, max_seconds, source)
-        self._clock = clock
-        self._lost_at: float | None = None
+    backoff: Backoff
+    clock: Clock
+    _lost_at: float | None = field(init=False, default=None)
 
     def next(self) -> float:
         """Returns the seconds to wait before the next attempt."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if self._lost_at is None:
             self._lost_at = now
-        return self._backoff.next(max(_REPLACED_WITHIN, (now - self._lost_at) * _OF_THE_ABSENCE))
+        return self.backoff.next(max(_REPLACED_WITHIN, (now - self._lost_at) * _OF_THE_ABSENCE))
 
     def reset(self) -> None:
         """Forgets the absence: the server is there."""
-        self._backoff.reset()
+        self.backoff.reset()
         self._lost_at = None
 
 

@@ -115,11 +115,10 @@ class GuardedConnection(asyncio.Protocol):
     def _arm(self, on_timeout: Drop) -> None:
         self.disarm()
         self._on_timeout = on_timeout
-        self._deadline = asyncio.get_running_loop().call_later(self._timeout_seconds, self._time_out)
-
-    def _time_out(self) -> None:
-        # Looked up now: a first byte makes an idle connection one without a complete request.
-        self._drop(self._on_timeout)
+        # The reason is looked up at the end: a first byte makes an idle connection one without a complete request.
+        self._deadline = asyncio.get_running_loop().call_later(
+            self._timeout_seconds, lambda: self._drop(self._on_timeout)
+        )
 
     def disarm(self) -> None:
         """Takes the deadline away."""

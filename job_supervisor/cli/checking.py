@@ -70,7 +70,10 @@ async def check_all(given: argparse.Namespace, connect: Connect) -> CliExitCode:
         raise CliUsageError("Name a file, a job or - for standard input; or a command line with --command.")
     stated = CheckedFacts(checkpoint_seconds=given.checkpoint)
     local = [each for each in given.targets if _is_file(each)]
-    documents = {file: _documents(file) for file in local}
+    documents = dict[str, list[object]]()
+    for file in local:
+        with _understood(file):
+            documents[file] = list(yaml.safe_load_all(_text(file)))
     checked = [_checked(job, _source(file), stated) for file in local for job in _jobs_of(file, documents)]
     if given.line is not None:
         checked.append(_checked(_command(given.line), "--command", stated))
@@ -79,7 +82,11 @@ async def check_all(given: argparse.Namespace, connect: Connect) -> CliExitCode:
             live = [each for each in given.targets if each not in local]
             checked += [each async for each in _live(backend, live, given, stated)]
     report = CheckReport(jobs=checked)
-    _show(report, given.output)
+    output: Output = given.output
+    if output.for_people:
+        show(*(_table(report) if output.wide else _sentences(report)), _summary(report))
+    else:
+        output.value(report, dict.fromkeys(finding.rule for finding in report.findings))
     failed = bool(report.findings) if given.strict else report.count(FindingSeverity.ERROR) > 0
     return CliExitCode.FOUND if failed else CliExitCode.DONE
 
@@ -106,11 +113,6 @@ def _command(line: str) -> CheckedJob:
     if not any(launch.program in LAUNCHERS for role in job.roles for launch in role.launches):
         complain(f"--command: no launcher is recognized, so few rules apply. Known are {listed(sorted(LAUNCHERS))}.")
     return job
-
-
-def _documents(file: str) -> list[object]:
-    with _understood(file):
-        return list(yaml.safe_load_all(_text(file)))
 
 
 @contextmanager
@@ -149,28 +151,29 @@ def _text(file: str) -> str:
 async def _live(
     backend: Backend, targets: Sequence[str], given: argparse.Namespace, stated: CheckedFacts
 ) -> AsyncIterator[Checked]:
-    """Jobs as they are now, on a cluster or at a supervisor."""
+    """Jobs as they are now, on a cluster or at a supervisor: `KIND/NAME` as for kubectl, or the name of a job."""
     for target in targets:
-        kind, name = _kind_and_name(target)
+        prefix, slash, name = target.partition("/")
+        kind = _KINDS.get(prefix.lower()) if slash else None
         if kind is not None:
-            yield _checked(await _manifest(backend, kind, given.namespace, name), "the cluster", stated)
+            document = await backend.manifest(SHAPES[kind].resource, given.namespace, name)
+            if document is None:
+                raise CliUsageError(
+                    f"{kind} {name}: a supervisor's address shows no manifests. Use --kubeconfig or --context."
+                )
+            yield _checked(await _job(backend, document), "the cluster", stated)
             continue
         job = only(await backend.status(), target)
-        supervised = _supervised_kind(job)
-        document = None
+        supervised, document = SUPERVISED.get(kind_of(job.job)), None
         if supervised is not None:
             document = await backend.manifest(SHAPES[supervised].resource, namespace(job.job), bare_name(job.job))
-        if document is None:
-            yield _checked(_known_only_by_bounds(job, supervised), "the supervisor", _facts(job, stated))
-        else:
+        if document is not None:
             yield _checked(await _job(backend, document), "the cluster", _facts(job, stated))
-
-
-async def _manifest(backend: Backend, kind: CheckedKind, where: str, name: str) -> CheckedJob:
-    document = await backend.manifest(SHAPES[kind].resource, where, name)
-    if document is None:
-        raise CliUsageError(f"{kind} {name}: a supervisor's address shows no manifests. Use --kubeconfig or --context.")
-    return await _job(backend, document)
+            continue
+        if supervised is not None:
+            complain(f"{job.job}: its manifest is not visible here, so few rules apply. Use --kubeconfig or --context.")
+        known = job_of_bounds(job.job, job.min_workers, job.max_workers)
+        yield _checked(known, "the supervisor", _facts(job, stated))
 
 
 async def _job(backend: Backend, document: object) -> CheckedJob:
@@ -179,16 +182,6 @@ async def _job(backend: Backend, document: object) -> CheckedJob:
     if reference is not None and reference.resource is not None:
         beside = await backend.manifest(reference.resource, text(document, "metadata", "namespace"), reference.name)
     return next(jobs_in(document, beside=[beside]))
-
-
-def _known_only_by_bounds(job: JobView, kind: CheckedKind | None) -> CheckedJob:
-    if kind is not None:
-        complain(f"{job.job}: its manifest is not visible here, so few rules apply. Use --kubeconfig or --context.")
-    return job_of_bounds(job.job, job.min_workers, job.max_workers)
-
-
-def _supervised_kind(job: JobView) -> CheckedKind | None:
-    return SUPERVISED.get(kind_of(job.job))
 
 
 def _facts(job: JobView, stated: CheckedFacts) -> CheckedFacts:
@@ -200,12 +193,6 @@ def _facts(job: JobView, stated: CheckedFacts) -> CheckedFacts:
         unread_seconds=job.unread_seconds,
         ranks=rank_fault(job.ranks),
     )
-
-
-def _kind_and_name(target: str) -> tuple[CheckedKind | None, str]:
-    """Splits `KIND/NAME`, with kinds as kubectl takes them; None for the name of a supervised job."""
-    kind, slash, name = target.partition("/")
-    return (_KINDS.get(kind.lower()), name) if slash else (None, target)
 
 
 def _names_of_kinds() -> Iterator[tuple[str, CheckedKind]]:
@@ -224,13 +211,6 @@ def _names_of_kinds() -> Iterator[tuple[str, CheckedKind]]:
 
 
 _KINDS = dict(_names_of_kinds())
-
-
-def _show(report: CheckReport, output: Output) -> None:
-    if output.for_people:
-        show(*(_table(report) if output.wide else _sentences(report)), _summary(report))
-    else:
-        output.value(report, dict.fromkeys(finding.rule for finding in report.findings))
 
 
 def _sentences(report: CheckReport) -> Iterator[Block]:

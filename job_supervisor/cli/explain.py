@@ -10,7 +10,7 @@ from supervisor.decide.ranks import RankCounts
 from supervisor.decide.reasons import outcome, remains
 from supervisor.domain.job import AcknowledgementKind
 from supervisor.domain.notice import NoticeClass
-from supervisor.observability.views import AcknowledgementView, AgreementView, HostView, JobView, NoticeView, RoundView
+from supervisor.observability.views import AcknowledgementView, AgreementView, HostView, JobView, NoticeView
 
 _MAX_NAMES = 5
 _MAX_ROWS = 50
@@ -70,7 +70,7 @@ def explain(job: JobView, status: SeenStatus) -> list[str]:
         *_ahead(job, status),
         *_prospects(job),
         *_coverage(job),
-        *_limits(job, status),
+        *([] if job.over else status.limits),
     ]
 
 
@@ -89,17 +89,13 @@ def _phase(job: JobView) -> Iterator[str]:
     else:
         yield f"  No run is active. {requested}"
     if job.round is not None:
-        yield f"  {round_sentence(job.round)}"
+        how = ", which their processes entered without a restart" if job.round.in_process else ""
+        agents = _count(job.round.size, "elastic agent")
+        yield f"  {agents} of torchrun train together in round {job.round.number}{how}."
     if job.agreement is not None:
         yield f"  {agreement_sentence(job.agreement)}"
     if job.acknowledgement is not None:
         yield f"  {acknowledgement_sentence(job.acknowledgement)}"
-
-
-def round_sentence(held: RoundView) -> str:
-    """Describes the present members of a rendezvous."""
-    how = ", which their processes entered without a restart" if held.in_process else ""
-    return f"{_count(held.size, 'elastic agent')} of torchrun train together in round {held.number}{how}."
 
 
 def _request(job: JobView) -> str:
@@ -218,10 +214,6 @@ def _coverage(job: JobView) -> Iterator[str]:
         yield f"  No process on {_names(without_stream)} has a stream: it would not receive a LEAVE or STOP."
     if fault:
         yield f"  {fault} Pass rank= to init() or set RANK."
-
-
-def _limits(job: JobView, status: SeenStatus) -> Sequence[str]:
-    return [] if job.over else [f"Not visible: {limit}" for limit in status.unseen]
 
 
 def _names(names: Sequence[str]) -> str:

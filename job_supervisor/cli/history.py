@@ -9,7 +9,7 @@ from job_supervisor.cli.explain import acknowledgement_sentence, has_ended
 from job_supervisor.cli.output import duration
 from supervisor.decide.reasons import outcome
 from supervisor.domain.ids import JobName
-from supervisor.observability.views import GroupView, JobView, NoticeView
+from supervisor.observability.views import GroupView, JobView
 
 _SAME_SECONDS = 2.0
 _DECISIONS = ("Stopping", "Shrinking")
@@ -84,19 +84,16 @@ def _groups(status: SeenStatus) -> Iterator[PastEntry]:
     for group in status.groups:
         at = status.now - group.age_seconds
         what = "Stopping" if group.outcome == "stopped" else "Shrinking"
-        yield PastEntry(at=at, subject=f"job/{group.job}", what=what, text=_outcome(group), jobs=[group.job])
+        parts = [group.reason]
+        if group.acknowledged is not None:
+            parts.append(f"Rank {group.rank} {outcome(group.acknowledged, group.step, group.error)}.")
+        text = " ".join([*parts, *_consequences(group)])
+        yield PastEntry(at=at, subject=f"job/{group.job}", what=what, text=text, jobs=[group.job])
         if group.suspended and group.suspended_seconds is not None:
             at = status.now - group.suspended_seconds
             yield PastEntry(
                 at=at, subject=f"job/{group.job}", what="Suspended", text="Its hosts are free.", jobs=[group.job]
             )
-
-
-def _outcome(group: GroupView) -> str:
-    parts = [group.reason]
-    if group.acknowledged is not None:
-        parts.append(f"Rank {group.rank} {outcome(group.acknowledged, group.step, group.error)}.")
-    return " ".join([*parts, *_consequences(group)])
 
 
 def _consequences(group: GroupView) -> Iterator[str]:
@@ -133,18 +130,15 @@ def _notices(status: SeenStatus) -> Iterator[PastEntry]:
         subject = f"{notice.kind}/{notice.subject}"
         jobs = [job.job for job in status.jobs if _concerns(notice.subject, notice.jobs, job)]
         if notice.age_seconds is not None:
-            at, text = status.now - notice.age_seconds, _announced(notice)
+            drill = "Drill: it will" if notice.simulated else "Will"
+            text = f"{drill} be reclaimed, says {notice.source}. {notice.message}".strip()
+            if notice.drains:
+                text = f"Drained by {notice.message or 'an operator'}."
+            at = status.now - notice.age_seconds
             yield PastEntry(at=at, subject=subject, what="noticed", text=text, jobs=jobs)
         if notice.ended_seconds is not None:
             at = status.now - notice.ended_seconds
             yield PastEntry(at=at, subject=subject, what=notice.state.value, text=has_ended(notice), jobs=jobs)
-
-
-def _announced(notice: NoticeView) -> str:
-    if notice.drains:
-        return f"Drained by {notice.message or 'an operator'}."
-    drill = "Drill: it will" if notice.simulated else "Will"
-    return f"{drill} be reclaimed, says {notice.source}. {notice.message}".strip()
 
 
 def _concerns(subject: str, noted: Container[JobName], job: JobView) -> bool:

@@ -203,7 +203,12 @@ class HttpBackend:
                     raise _refused(answer.status, data)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise self._connection_error(error) from error
-        return _decoded(data, kind)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise errors.AnswerNotUnderstoodError(
+                f"The answer of the supervisor is not understood: {error}. {_HINTS['unknown_call']}"
+            ) from error
 
     def _connection_error(self, error: Exception) -> errors.CliError:
         url = self._address.url
@@ -215,22 +220,21 @@ class HttpBackend:
                 )
             case aiohttp.ClientSSLError():
                 return errors.AnswerNotUnderstoodError(f"{url} does not speak TLS. Is it http://?")
-            case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError() | aiohttp.ClientResponseError() if (
-                not isinstance(error, aiohttp.ClientConnectorError)
+            case aiohttp.ClientResponseError():  # As the port for agents begins with a frame of HTTP/2.
+                return errors.UnreachableError(
+                    f"{url} does not speak HTTP/1.1. Is it the port for agents? Commands use the other one, 8471 by "
+                    "default."
+                )
+            case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError() if not isinstance(
+                error, aiohttp.ClientConnectorError
             ):
-                return errors.UnreachableError(_unlike_http(url, error))
+                return errors.UnreachableError(f"{url} closed the connection without an answer. Is it https://?")
             case TimeoutError():
                 return errors.UnreachableError(f"No answer from {url} within {_PATIENCE_SECONDS:g} s.")
             case aiohttp.InvalidURL():
                 return errors.CliUsageError(f"{url!r} is not an address.")
             case _:
                 return errors.UnreachableError(f"No supervisor answers at {url}: {connect_error_reason(error)}.")
-
-
-def _unlike_http(url: str, error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientResponseError):  # As the port for agents begins with a frame of HTTP/2.
-        return f"{url} does not speak HTTP/1.1. Is it the port for agents? Commands use the other one, 8471 by default."
-    return f"{url} closed the connection without an answer. Is it https://?"
 
 
 def _joined(pages: Sequence[_StatusPage]) -> SeenStatus:
@@ -274,12 +278,3 @@ def _refused(status: int, data: bytes) -> errors.CliError:
     )
     hint = _HINTS.get(refusal.error, "")
     return kind(f"The supervisor refused the request: {refusal.message}. {hint}".rstrip())
-
-
-def _decoded(data: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
-        raise errors.AnswerNotUnderstoodError(
-            f"The answer of the supervisor is not understood: {error}. {_HINTS['unknown_call']}"
-        ) from error

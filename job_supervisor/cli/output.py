@@ -156,10 +156,10 @@ class _Path:
         return self._query.findall(value) if isinstance(value, (dict, list)) else [value]
 
 
+@dataclass(frozen=True, slots=True)
 class _Range:
-    def __init__(self, path: _Path, body: "Sequence[_Part]") -> None:
-        self.path = path
-        self.body = body
+    path: _Path
+    body: "Sequence[_Part]"
 
 
 _Part = str | _Path | _Range

@@ -69,11 +69,11 @@ async def _main(chosen: DevOptions, workspace: DevWorkspace) -> int:
     return code
 
 
+@dataclass(slots=True)
 class JobNarrator:
     """Prints each new phase and reason of a job once."""
 
-    def __init__(self) -> None:
-        self._last = ("", "")
+    _last: tuple[str, str] = ("", "")
 
     def follow(self, job: JobView) -> None:
         now = (job.phase, job.reason)

@@ -235,15 +235,10 @@ class SimulatedHost:
         """Starts the host as a new machine of its name, which no earlier announcement concerns."""
         self.workspace.reclaim_file(self.name).unlink(missing_ok=True)
         self._uid = f"{self.name}-{uuid.uuid4()}"
-        self._start_agent()
+        self.start_agent()
 
-    def restart_killed_agent(self) -> None:
-        """Starts the agent again if a signal has ended it, as the kernel does with an agent that is frozen."""
-        if self.agent is not None and (self.agent.process.poll() or 0) < 0:
-            say(f"{self.agent.manner}. Starting it again.")
-            self._start_agent()
-
-    def _start_agent(self) -> None:
+    def start_agent(self) -> None:
+        """Starts the agent of the present machine."""
         settings = {
             "NODE_AGENT_NODE_NAME": self.name,
             "NODE_AGENT_NODE_UID": self._uid,
@@ -310,7 +305,10 @@ class DevScene:
             ChildEnded: One does not run.
         """
         for host in self.hosts:
-            host.restart_killed_agent()
+            # A signal has ended the agent, as the kernel does with an agent that is frozen.
+            if host.agent is not None and (host.agent.process.poll() or 0) < 0:
+                say(f"{host.agent.manner}. Starting it again.")
+                host.start_agent()
         for child in self.children():
             if not (child is self.job and self.is_job_done):
                 child.check()

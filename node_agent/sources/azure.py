@@ -117,7 +117,10 @@ class AzureSource(metadata.MetadataSource):
         events = [event for event in found if self._vm in event.Resources]
         if not events:
             return Clear()
-        answer = min((self._noticed(event, reply.date) for event in events), key=_urgency)
+        answer = min(
+            (self._noticed(event, reply.date) for event in events),
+            key=lambda each: (-each.notice_class, each.seconds_left or 0.0),
+        )
         await self._acknowledge(events)
         return answer
 
@@ -152,7 +155,3 @@ class AzureSource(metadata.MetadataSource):
             if reply.status == HTTPStatus.OK:
                 self._acknowledged |= waiting
                 structlog.get_logger().info("event.acknowledged", events=sorted(waiting))
-
-
-def _urgency(answer: Noticed) -> tuple[int, float]:
-    return -answer.notice_class, 0.0 if answer.seconds_left is None else answer.seconds_left

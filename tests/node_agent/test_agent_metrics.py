@@ -80,7 +80,7 @@ def report(number: int, revision: int = 1) -> NoticeReport:
 def test_a_report_is_measured_until_it_is_acknowledged() -> None:
     """Once, by its latest revision; nothing is kept of what is settled, and repeated acknowledgements are none."""
     metrics = AgentMetrics("0", Clock(), Bulkhead(Clock()))
-    outbox = NoticeOutbox(2000, metrics)
+    outbox = NoticeOutbox(2000, metrics.on_report, metrics.on_acknowledged)
     for number in range(1000):
         outbox.put(report(number))
         outbox.put(report(number, 2))

@@ -32,7 +32,7 @@ class _Longest(random.Random):
 def test_a_client_asks_a_server_that_has_just_gone_more_often_than_one_that_stays_away() -> None:
     """The bound doubles to a second, and is a quarter of the absence later; a server that is there begins anew."""
     clock = HandClock(steady=0.0)
-    backoff = ReconnectDelays(0.1, 5.0, clock, _Longest())
+    backoff = ReconnectDelays(Backoff(0.1, 5.0, _Longest()), clock)
     assert [backoff.next() for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     bounds = dict[float, float]()
     for clock.steady in (3.0, 4.0, 8.0, 20.0, 3600.0):
@@ -54,7 +54,7 @@ def test_clients_that_lose_a_server_at_once_call_its_successor_within_a_second_a
 def _back(seed: int, after: float) -> float:
     """Return when a client calls first after its server is back, in seconds since then."""
     clock = HandClock(steady=0.0)
-    backoff = ReconnectDelays(0.1, 5.0, clock, random.Random(seed))  # noqa: S311 - a test's source
+    backoff = ReconnectDelays(Backoff(0.1, 5.0, random.Random(seed)), clock)  # noqa: S311 - a test's source
     while clock.steady < after:
         clock.steady += backoff.next()
     return clock.steady - after
