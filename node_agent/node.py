@@ -48,6 +48,8 @@ class ThisNode:
     Attributes:
         subject: None until the uid is known.
         machine: The machine as sources and labels have described it so far; its uid is not the subject's.
+        known: Set once the uid is known.
+        described: Set by the first description of the machine.
     """
 
     def __init__(self, name: str, uid: str, on_described: Callable[[], None] | None = None) -> None:
@@ -55,8 +57,10 @@ class ThisNode:
         self.subject = NoticeSubject(NoticeSubjectKind.NODE, name, uid) if uid else None
         self.machine = NodeIdentity("")
         self._on_described = on_described
-        self._known = asyncio.Event()
-        self._described = asyncio.Event()
+        self.known = asyncio.Event()
+        self.described = asyncio.Event()
+        if uid:
+            self.known.set()
 
     def describe(self, machine: NodeIdentity) -> None:
         """Takes a description of the machine. Each fact that came first stays, and a second cloud's is ignored."""
@@ -65,7 +69,7 @@ class ThisNode:
             names = [each.name for each in fields(NodeIdentity)]
             unknown = [name for name in names if getattr(known, name) in {"", MachinePrice.UNKNOWN}]
             self.machine = replace(known, **{name: getattr(machine, name) for name in unknown})
-        self._described.set()
+        self.described.set()
         if self._on_described is not None:
             self._on_described()
 
@@ -83,21 +87,14 @@ class ThisNode:
         )
         if self.subject is None:
             self.subject = NoticeSubject(NoticeSubjectKind.NODE, self.name, identity.uid)
-            self._known.set()
+            self.known.set()
 
-    async def wait_subject(self, within: float) -> NoticeSubject | None:
-        """Waits for the uid, at most that many seconds."""
-        if self.subject is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(within):
-                    await self._known.wait()
-        return self.subject
 
-    async def wait_described(self, within: float) -> None:
-        """Waits for the first description of the machine, at most that many seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._described.wait()
+async def wait_within(seconds: float, event: asyncio.Event) -> None:
+    """Waits for an event, at most that many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 @dataclass(eq=False, slots=True)
@@ -123,9 +120,7 @@ class NodeObject:
     async def wait_known(self) -> None:
         """Returns when the Node object is known, or after a moment in which it did not become known."""
         if not self.known:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LABEL_TIMEOUT):
-                    await self.read.wait()
+            await wait_within(_LABEL_TIMEOUT, self.read)
 
 
 ALWAYS_SPOT = NodeObject(known=True)

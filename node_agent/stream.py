@@ -18,7 +18,7 @@ from reclaim.v1.reclaim_pb2_grpc import ReclaimServiceStub
 
 from node_agent import notices
 from node_agent.channel import SupervisorEndpoint, SupervisorUnusable
-from node_agent.node import ThisNode
+from node_agent.node import ThisNode, wait_within
 from node_agent.outbox import NoticeOutbox
 from node_agent.watchdog import Watchdog
 from servicekit.bulkhead import Bulkhead
@@ -146,12 +146,12 @@ class SupervisorUplink:
         Raises:
             AgentReplaced: A newer agent has taken over.
         """
-        node = None
-        while node is None:
+        while (node := self._node.subject) is None:
             self.watchdog.feed(_IDENTITY_SECONDS)
-            node = await self._node.wait_subject(within=_IDENTITY_SECONDS)
+            await wait_within(_IDENTITY_SECONDS, self._node.known)
         # A hello that describes the machine saves another one. Where the uid is set, the first poll is late.
-        await self._node.wait_described(within=_IDENTITY_SECONDS)
+        self.watchdog.feed(_IDENTITY_SECONDS)
+        await wait_within(_IDENTITY_SECONDS, self._node.described)
         while True:
             started = self._clock.monotonic()
             with self._bulkhead.guard("uplink", passes=AgentReplaced) as attempt:

@@ -111,13 +111,13 @@ class SupervisorAddress:
             raise errors.CliUsageError(f"{self.ca_file} contains no usable CA certificate: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
 class HttpBackend:
     """Create it with `open`. `token` is called before each request: short-lived tokens do not outlast a `--watch`."""
 
-    def __init__(self, address: SupervisorAddress, token: Callable[[], str], session: aiohttp.ClientSession) -> None:
-        self._address = address
-        self._token = token
-        self._session = session
+    address: SupervisorAddress
+    token: Callable[[], str]
+    session: aiohttp.ClientSession
 
     @classmethod
     @asynccontextmanager
@@ -193,11 +193,11 @@ class HttpBackend:
             await self._call("POST", f"/v1/jobs/{kind}", {"job": job, "reason": reason}, dict[str, Any])
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None, kind: type[T]) -> T:
-        url = self._address.url.rstrip("/") + path
-        headers = {"Authorization": f"Bearer {self._token()}"}
+        url = self.address.url.rstrip("/") + path
+        headers = {"Authorization": f"Bearer {self.token()}"}
         try:
             # A supervisor never redirects, and no other server may get the token.
-            async with self._session.request(method, url, headers=headers, json=body, allow_redirects=False) as answer:
+            async with self.session.request(method, url, headers=headers, json=body, allow_redirects=False) as answer:
                 data = await answer.read()
                 if not answer.ok:
                     raise _refused(answer.status, data)
@@ -211,7 +211,7 @@ class HttpBackend:
             ) from error
 
     def _connection_error(self, error: Exception) -> errors.CliError:
-        url = self._address.url
+        url = self.address.url
         match error:
             case aiohttp.ClientConnectorCertificateError():
                 return errors.AnswerNotUnderstoodError(

@@ -9,7 +9,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -173,16 +173,16 @@ class _NotInTime(Exception):  # noqa: N818 - the name describes what happened
     """Something that must happen did not; the message says what."""
 
 
+@dataclass(slots=True)
 class _SampleDrill:
     """Holds one drill. Each of its steps adds to `claims`."""
 
-    def __init__(self, scene: DevScene) -> None:
-        self.claims: list[DrillClaim] = []
-        self._scene = scene
-        self._narrator = JobNarrator()
+    scene: DevScene
+    claims: list[DrillClaim] = field(default_factory=list)
+    narrator: JobNarrator = field(default_factory=JobNarrator)
 
     async def run(self) -> None:
-        scene, hosts, least = self._scene, self._scene.hosts, self._scene.options.min_workers
+        scene, hosts, least = self.scene, self.scene.hosts, self.scene.options.min_workers
         await scene.await_agents()
         say(f"Starting the sample job on {len(hosts)} hosts. It needs at least {least}.")
         scene.start_job()
@@ -228,9 +228,9 @@ class _SampleDrill:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 while True:
-                    job = await self._scene.job_status()
+                    job = await self.scene.job_status()
                     if job is not None:
-                        self._narrator.follow(job)
+                        self.narrator.follow(job)
                         if holds(job):
                             return job
                     await asyncio.sleep(LOOK_SECONDS)
@@ -238,7 +238,7 @@ class _SampleDrill:
             raise _NotInTime(what) from error
 
     def _last(self, run: int) -> SampleProgress:
-        found = progress(self._scene.workspace.progress, run)
+        found = progress(self.scene.workspace.progress, run)
         return SampleProgress(first_step=0, step=0, loss=0.0, hosts=[]) if found is None else found
 
 

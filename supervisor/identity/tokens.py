@@ -6,12 +6,12 @@ is signed with the supervisor's secret. On a cluster, pods have tokens of the AP
 
 import secrets
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import jwt
 
@@ -167,19 +167,12 @@ class Tokens:
         return jwt.encode({**claims, **expiry, "aud": _AUDIENCE}, self._secret, algorithm=_ALGORITHM)
 
 
-class PodAuthenticator(Protocol):
-    """Authenticates tokens of pods."""
-
-    def authenticate(self, token: str) -> Awaitable[Principal]:
-        """Returns the principal of a token."""
-
-
 @dataclass(frozen=True, slots=True)
 class Authenticator:
-    """Accepts the supervisor's own tokens, and on a cluster those of pods."""
+    """Accepts the supervisor's own tokens, and on a cluster those of pods, whose principals `pod` returns."""
 
     tokens: Tokens
-    pods: PodAuthenticator | None = None
+    pod: Callable[[str], Awaitable[Principal]] | None = None
 
     async def authenticate(self, authorization: str | None) -> Principal:
         """Returns the principal that sent an Authorization header.
@@ -189,7 +182,7 @@ class Authenticator:
             ForeignPodError: The pod is neither an agent's nor a job's.
             AuthenticationUnavailableError: The token cannot be checked at present.
         """
-        if self.pods is None:
+        if self.pod is None:
             return self.tokens.authenticate(authorization)
         token = token_in(authorization)
         try:
@@ -197,7 +190,7 @@ class Authenticator:
             is_ours = jwt.get_unverified_header(token).get("alg") == _ALGORITHM
         except (jwt.InvalidTokenError, ValueError):  # Our own check refuses it.
             is_ours = True
-        return self.tokens.authenticate(authorization) if is_ours else await self.pods.authenticate(token)
+        return self.tokens.authenticate(authorization) if is_ours else await self.pod(token)
 
 
 def token_in(authorization: str | None) -> str:

@@ -78,6 +78,7 @@ class KeysSecret:
             KeysError: The content is invalid (and is not changed), or the Secret may not be read or created.
             ApiUnavailableError: The API server does not answer.
         """
+        where = f"Secret {self._key.name} in namespace {self._key.namespace}"
         try:
             while True:
                 with suppress(NotFoundError):
@@ -89,14 +90,11 @@ class KeysSecret:
                     _log.info("keys.made", secret=self._key.name, namespace=self._key.namespace)
                     return keys
         except KeysError as error:
-            raise KeysError(f"{self}: {error}. The supervisor does not change it: correct or restore it") from error
+            raise KeysError(f"{where}: {error}. The supervisor does not change it: correct or restore it") from error
         except ApiUnavailableError:
             raise
         except ApiError as error:
-            raise KeysError(f"{self}: {error}") from error
-
-    def __str__(self) -> str:
-        return f"Secret {self._key.name} in namespace {self._key.namespace}"
+            raise KeysError(f"{where}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

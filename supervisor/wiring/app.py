@@ -214,8 +214,8 @@ class SharedState:
     def __init__(self, base: Foundation) -> None:
         changes, clock, bulkhead, settings, hooks = base.changes, base.clock, base.bulkhead, base.settings, base.hooks
         self.around: WatchedCluster | NoCluster = base.cluster or NoCluster()
-        pod_tokens = None if base.cluster is None else base.cluster.pod_tokens
-        self.authenticate = Authenticator(base.tokens, pod_tokens).authenticate
+        pod = None if base.cluster is None else base.cluster.pod_tokens.authenticate
+        self.authenticate = Authenticator(base.tokens, pod).authenticate
         self.store = store = TimedStore(base.store, hooks, clock)
 
         def job(name: JobName) -> SupervisedJob | None:

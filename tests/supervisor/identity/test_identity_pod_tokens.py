@@ -167,7 +167,7 @@ async def judging(
             agent_account=AGENTS,
             clock=clock,
         )
-        yield IdentityScene(script, pods, keys, tokens, Authenticator(tokens, judge))
+        yield IdentityScene(script, pods, keys, tokens, Authenticator(tokens, judge.authenticate))
     finally:
         await server.close()
         await runner.cleanup()
