@@ -13,7 +13,7 @@ import pytest
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.wiring.startup import STORE_FILE
 from tests.chaos.chaos_service import ServiceLife, life, status
-from tests.job_supervisor.cli.cli_running import run
+from tests.job_supervisor.cli.cli_running import run_process
 from tests.testkit.serving import PeerRefusal, durable, noticed
 from tests.testkit.waiting import until
 
@@ -66,10 +66,10 @@ async def test_a_full_disk_holds_everything_up_and_loses_nothing(disk: Path) -> 
             during = await status(peers)
             assert [durable(job) for job in during["jobs"]] == [durable(job) for job in before["jobs"]]
             assert during["notices"] == []
-            said = await run("status", "--data-dir", disk)
+            said = await run_process("status", "--data-dir", disk)
             (row,) = [line for line in said.out.splitlines() if line.startswith("node/n2")]
             assert "(not stored yet)" in row
-            shown = (await run("status", "--data-dir", disk, "-o", "json")).json
+            shown = (await run_process("status", "--data-dir", disk, "-o", "json")).json
             assert [notice["subject"] for notice in shown["unconfirmed"]] == ["n2"]
         await launcher.reports(restarts=1)
         await doomed.acknowledged(1)

@@ -7,7 +7,7 @@ import pytest
 from simulator.events import JobEventKind
 from simulator.harness import ReplayWorld
 from simulator.services import ServedJobPlan
-from tests.job_supervisor.cli.cli_running import Said, run
+from tests.job_supervisor.cli.cli_running import Said, run_process
 from tests.testkit.worlds import OpenWorld, told_to_stop
 
 _LEAD = "7s"
@@ -15,7 +15,7 @@ _LONGER = "15s"
 
 
 async def _drill(world: ReplayWorld, node: str, lead: str = _LEAD, *more: str) -> Said:
-    said = await run("simulate", node, "--lead", lead, "--yes", "--data-dir", world.paths.supervisor, *more)
+    said = await run_process("simulate", node, "--lead", lead, "--yes", "--data-dir", world.paths.supervisor, *more)
     assert said.code == 0, said.err
     return said
 

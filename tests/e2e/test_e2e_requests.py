@@ -6,7 +6,7 @@ from simulator.events import JobEventKind
 from simulator.harness import ReplayWorld
 from simulator.model import reference
 from simulator.services import ServedJobPlan
-from tests.job_supervisor.cli.cli_running import Said, run
+from tests.job_supervisor.cli.cli_running import Said, run_process
 from tests.testkit.worlds import OpenWorld, goes_on_at_the_step_after, told_to_stop
 
 NODES = 3
@@ -14,7 +14,7 @@ PLAN = ServedJobPlan(min_workers=NODES, max_workers=NODES, steps=400, step_secon
 
 
 async def _steer(world: ReplayWorld, *arguments: str | Path) -> Said:
-    said = await run(*arguments, "--wait", "--data-dir", world.paths.supervisor)
+    said = await run_process(*arguments, "--wait", "--data-dir", world.paths.supervisor)
     assert said.code == 0, said.err
     return said
 

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft4Validator  # type: ignore[import-untyped]  # It has no stubs.
 
 from node_agent.pods import classify
 from node_agent.pods import read_pod as read_agent_pod
@@ -64,6 +63,7 @@ from tests.hostile.hostile_objects import (
     metadata,
 )
 from tests.testkit.properties import examples
+from tests.testkit.schemas import Draft4Validator
 from tests.testkit.yaml_text import document
 
 ROOT = Path(__file__).parent.parent.parent

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.services import ServedJobPlan
 from tests.controlplane.ingest.ingest_cluster import EVENTS, IngestScene
-from tests.job_supervisor.cli.cli_running import Said, run
+from tests.job_supervisor.cli.cli_running import Said, run_process
 from tests.testkit.controlplane.credentials import write_kubeconfig
 
 # Each asks by processes of its own, twenty and more: to begin with.
@@ -47,23 +47,23 @@ async def test_drills_of_nodes_and_pods_are_held_with_ones_own_rights(here: Inge
     await here.node("n1")
     await here.pod("p", node="n1")
     async with here.supervisor(tmp_path / "world", "n1"):
-        begun = await run("simulate", "n1", "--lead", "600", "--yes", "--kubeconfig", whole)
+        begun = await run_process("simulate", "n1", "--lead", "600", "--yes", "--kubeconfig", whole)
         assert begun.code == 0, begun.err
         assert "No supervised job is on node n1" in begun.out
         notice = await here.notice("n1", "simulated")
         assert notice["status"]["message"].startswith("A drill, held by ")
-        pod = await run("simulate", "pod/p", "-n", "default", "--lead", "600", "--yes", "--kubeconfig", whole)
+        pod = await run_process("simulate", "pod/p", "-n", "default", "--lead", "600", "--yes", "--kubeconfig", whole)
         assert pod.code == 0, pod.err
-        one = await run("simulate", "--end", "pod/p", "-n", "default", "--kubeconfig", whole)
+        one = await run_process("simulate", "--end", "pod/p", "-n", "default", "--kubeconfig", whole)
         assert (one.code, one.out) == (0, "Ended the drill on pod default/p.\n")
         await here.notice("default/p", "simulated", "withdrawn")
-        shown = await run("status", "--kubeconfig", whole)
+        shown = await run_process("status", "--kubeconfig", whole)
         assert shown.code == 0, shown.err
         assert "node/n1" in shown.out
         assert "simulated (drill)" in shown.out
         assert "default/p" not in shown.out
         assert "Not visible: which agents and processes are connected" in shown.out
-        ended = await run("simulate", "--end", "--kubeconfig", whole)
+        ended = await run_process("simulate", "--end", "--kubeconfig", whole)
         assert (ended.code, ended.out) == (0, "Ended the drill on node n1.\n")
         await here.notice("n1", "simulated", "withdrawn")
 
@@ -74,12 +74,12 @@ async def test_who_may_look_and_not_write_events_holds_no_drill(here: IngestScen
     stranger = await _user(here, "cli-stranger", tmp_path, [])
     await here.node("n1")
     async with here.supervisor(tmp_path / "world", "n1"):
-        looked = await run("status", "--kubeconfig", viewer, "-o", "json")
+        looked = await run_process("status", "--kubeconfig", viewer, "-o", "json")
         assert looked.code == 0, looked.err
-        denied = await run("simulate", "n1", "--yes", "--kubeconfig", viewer)
+        denied = await run_process("simulate", "n1", "--yes", "--kubeconfig", viewer)
         assert denied.code == 77
         assert denied.err.startswith("You may not create Events in the namespace default: ")
-        nothing = await run("status", "--kubeconfig", stranger)
+        nothing = await run_process("status", "--kubeconfig", stranger)
         assert nothing.code == 77
         assert nothing.err.startswith("You may not list SupervisedJobs: ")
         assert "--namespace" in nothing.err
@@ -91,7 +91,7 @@ async def test_what_cannot_be_drilled_is_said(here: IngestScene) -> None:
     await here.pod("plain", opted_in=False)
 
     async def tried(*subject: str) -> Said:
-        return await run("simulate", *subject, "--yes", "--kubeconfig", admin)
+        return await run_process("simulate", *subject, "--yes", "--kubeconfig", admin)
 
     missing = await tried("node/n9")
     assert (missing.code, missing.err) == (66, "There is no node n9.\n")
@@ -105,7 +105,7 @@ async def test_what_cannot_be_drilled_is_said(here: IngestScene) -> None:
 async def test_a_drill_that_no_supervisor_takes_in_says_so(here: IngestScene) -> None:
     """After a while in which one would have; it asks whether one leads."""
     await here.node("n1")
-    alone = await run("simulate", "n1", "--yes", "--kubeconfig", here.place.plane.cluster.kubeconfig)
+    alone = await run_process("simulate", "n1", "--yes", "--kubeconfig", here.place.plane.cluster.kubeconfig)
     assert alone.code == 75
     assert "Does one lead?" in alone.err
 
@@ -118,12 +118,12 @@ async def test_jobs_are_explained_from_what_lies_in_the_cluster(here: IngestScen
     async with here.supervisor(tmp_path / "world", "n1", "n2") as one:
         job = one.start_job(ServedJobPlan(min_workers=1, max_workers=2, steps=2000, step_seconds=0.05))
         await one.until_training(job, workers=2)
-        said = await run("explain", job.plan.name, "--kubeconfig", viewer)
+        said = await run_process("explain", job.plan.name, "--kubeconfig", viewer)
         assert said.code == 0, said.err
         assert f"{job.plan.name} is Running" in said.out
         assert "Run 1 is running on 2 hosts. The job asks for 1 to 2" in said.out
         assert "Not visible: which agents and processes are connected" in said.out
-        unknown = await run("explain", "nobody", "--kubeconfig", viewer)
+        unknown = await run_process("explain", "nobody", "--kubeconfig", viewer)
         assert unknown.code == 66
 
 

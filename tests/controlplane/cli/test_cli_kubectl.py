@@ -11,7 +11,7 @@ import pytest
 
 from tests.controlplane.ingest.ingest_cluster import IngestScene
 from tests.controlplane.operator.operator_jobs import defined
-from tests.job_supervisor.cli.cli_running import Said, environment, run
+from tests.job_supervisor.cli.cli_running import Said, environment, run_process
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import OPTED_IN, spec
 from tests.testkit.controlplane.binaries import BinaryNotBuilt, Tool, client_path
 from tests.testkit.waiting import until
@@ -67,7 +67,7 @@ async def test_jobs_of_a_cluster_are_chosen_told_and_followed_as_with_kubectl(
     ):
 
         async def names(*arguments: str) -> list[str]:
-            said = await run("status", "--kubeconfig", admin, "-o", "name", *arguments)
+            said = await run_process("status", "--kubeconfig", admin, "-o", "name", *arguments)
             assert said.code == 0, said.err
             return said.out.split()
 
@@ -80,16 +80,16 @@ async def test_jobs_of_a_cluster_are_chosen_told_and_followed_as_with_kubectl(
         assert await names("-l", "team=vision") == ["job/default/trainingjob.resnet"]
         assert await names("-l", "team notin (vision,text)") == []
         assert await names("-n", "kube-system") == []
-        table = await run("status", "--kubeconfig", admin, "-A")
+        table = await run_process("status", "--kubeconfig", admin, "-A")
         assert table.out.split()[:2] == ["NAMESPACE", "JOB"]
         assert "default    trainingjob.bert    Waiting" in table.out
 
-        assert (await run("status", "--context", "here", KUBECONFIG=str(admin))).code == 0
-        wrong = await run("status", "--context", "elsewhere", KUBECONFIG=str(admin))
+        assert (await run_process("status", "--context", "here", KUBECONFIG=str(admin))).code == 0
+        wrong = await run_process("status", "--context", "elsewhere", KUBECONFIG=str(admin))
         assert (wrong.code, "has no context elsewhere" in wrong.err) == (78, True)
 
         async def told() -> str:
-            said = await run("history", "resnet", "--kubeconfig", admin)
+            said = await run_process("history", "resnet", "--kubeconfig", admin)
             assert said.code == 0, said.err
             return said.out if " Waiting" in said.out else ""
 
@@ -100,5 +100,5 @@ async def test_jobs_of_a_cluster_are_chosen_told_and_followed_as_with_kubectl(
         plugin = await _as_plugin(tmp_path, admin, "status", "-o", "name")
         assert (plugin.code, sorted(plugin.out.split())) == (0, both), plugin.err
         assert (await _as_plugin(tmp_path, admin, "statsu")).err.startswith("kubectl job-supervisor: unknown command")
-    refused = await run("status", "-l", "((", "--kubeconfig", admin)
+    refused = await run_process("status", "-l", "((", "--kubeconfig", admin)
     assert (refused.code, "labels '(('" in refused.err) == (77, True)

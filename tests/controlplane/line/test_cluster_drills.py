@@ -7,7 +7,7 @@ import pytest
 
 from simulator.harness import ServiceSettings
 from tests.controlplane.line.line_world import LineJob, LineJobPlan, LineWorld, world
-from tests.job_supervisor.cli.cli_running import Said, run
+from tests.job_supervisor.cli.cli_running import Said, run_process
 from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
@@ -15,7 +15,8 @@ pytestmark = pytest.mark.long
 
 async def _drill(one: LineWorld, subject: str, lead: str) -> Said:
     """As `kubectl exec` into the supervisor's pod would hold it, to its end."""
-    said = await run("simulate", subject, "--lead", lead, "--wait", "--yes", "--kubeconfig", one.here.kubeconfig)
+    kubeconfig = one.here.kubeconfig
+    said = await run_process("simulate", subject, "--lead", lead, "--wait", "--yes", "--kubeconfig", kubeconfig)
     assert said.code == 0, said.err + said.out
     return said
 
@@ -44,7 +45,7 @@ async def test_a_drill_of_a_node_suspends_a_job_and_resumes_it(plane: ControlPla
         try:
             suspended = await one.decided(job, "Suspended")
             assert suspended["status"]["decision"]["reason"].startswith("Drill: j-worker-1 will be reclaimed")
-            told = await run("explain", "j", "--kubeconfig", one.here.kubeconfig)
+            told = await run_process("explain", "j", "--kubeconfig", one.here.kubeconfig)
             assert f"{one.namespace.name}/trainingjob.j is Suspended for " in told.out
             said = await drill
         finally:

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.harness import ServiceSettings
 from tests.controlplane.line.line_world import LineJob, LineJobPlan, LineWorld, world
-from tests.job_supervisor.cli.cli_running import run
+from tests.job_supervisor.cli.cli_running import run_process
 from tests.testkit.controlplane.running import ControlPlane
 
 pytestmark = pytest.mark.long
@@ -18,7 +18,7 @@ def _conditions(supervised: Any) -> dict[str, str]:
 
 
 async def _steer(one: LineWorld, verb: str, job: LineJob, *arguments: str) -> str:
-    said = await run(verb, job.name, *arguments, "--wait", "--kubeconfig", one.here.kubeconfig)
+    said = await run_process(verb, job.name, *arguments, "--wait", "--kubeconfig", one.here.kubeconfig)
     assert said.code == 0, said.err + said.out
     return said.out
 
@@ -53,14 +53,14 @@ async def test_a_drained_node_is_empty_until_it_is_undrained(plane: ControlPlane
         await one.training(job, workers=2)
         await one.decided(job, "Running")
         node, where = await one.node_of("j-worker-1"), ("--kubeconfig", plane.cluster.kubeconfig)
-        said = await run("drain", node, "--reason", "new kernel", "--wait", "--yes", *where)
+        said = await run_process("drain", node, "--reason", "new kernel", "--wait", "--yes", *where)
         assert said.code == 0, said.err + said.out
         held = await one.decided(job, "Suspended")
         assert "j-worker-1 is drained by " in held["status"]["decision"]["reason"]
-        shown = await run("nodes", *where)
+        shown = await run_process("nodes", *where)
         assert "operator" in shown.out
         assert (await one.api.get(f"/api/v1/nodes/{node}"))["spec"]["unschedulable"]
-        said = await run("undrain", node, *where)
+        said = await run_process("undrain", node, *where)
         assert said.code == 0, said.err
         drained = await one.api.get(f"/api/v1/nodes/{node}")
         assert not drained["spec"].get("unschedulable")

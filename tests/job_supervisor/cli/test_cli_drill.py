@@ -12,7 +12,7 @@ from job_supervisor.cli import steering
 from job_supervisor.cli.backend import Backend, DrillSubject, SeenStatus
 from job_supervisor.cli.errors import UnreachableError
 from supervisor.domain.notice import NoticeState, SubjectKind
-from tests.job_supervisor.cli.cli_running import ended, interrupt, line, run, started
+from tests.job_supervisor.cli.cli_running import ended, interrupt, line, run, run_process, started
 from tests.testkit.serving import Served
 from tests.testkit.waiting import PATIENCE
 
@@ -122,7 +122,7 @@ async def test_whoever_sits_at_a_terminal_is_asked(served: Served, tmp_path: Pat
     ours, theirs = pty.openpty()
     try:
         os.write(ours, typed.encode() or b"\x04")  # Nothing, and the end of it.
-        said = await run("simulate", "n1", "--data-dir", tmp_path, stdin=theirs)
+        said = await run_process("simulate", "n1", "--data-dir", tmp_path, stdin=theirs)
     finally:
         os.close(ours)
         os.close(theirs)

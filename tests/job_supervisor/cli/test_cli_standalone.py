@@ -8,7 +8,7 @@ import pytest
 from reclaim.v1 import reclaim_pb2 as wire
 
 from simulator.status import fetch
-from tests.job_supervisor.cli.cli_running import interrupt, line, run, started
+from tests.job_supervisor.cli.cli_running import interrupt, line, run, run_process, started
 from tests.testkit.serving import Served
 from tests.testkit.waiting import until
 
@@ -162,7 +162,7 @@ async def test_it_finds_the_supervisor_by_itself(served: Served, tmp_path: Path)
     token.write_text(served.peers.tokens.viewer())
     ways = [
         await run("status", JOB_SUPERVISOR_DATA_DIR=str(tmp_path)),
-        await run("status", cwd=home),
+        await run_process("status", cwd=home),
         await run("status", "--address", served.peers.http, "--token-file", token),
         await run("status", SUPERVISOR_CLI_ADDRESS=served.peers.http, SUPERVISOR_CLI_TOKEN_FILE=str(token)),
     ]

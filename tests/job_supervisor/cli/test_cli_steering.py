@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job_supervisor.cli.cli_running import Said, ended, line, run, started
+from tests.job_supervisor.cli.cli_running import Said, ended, line, run, run_process, started
 from tests.testkit.serving import LauncherPeer, Served, ServedPeers
 from tests.testkit.waiting import PATIENCE
 
@@ -114,7 +114,7 @@ async def test_whoever_sits_at_a_terminal_is_asked(served: Served, tmp_path: Pat
     ours, theirs = pty.openpty()
     try:
         os.write(ours, typed.encode())
-        said = await run("stop", "resnet", "--data-dir", tmp_path, stdin=theirs)
+        said = await run_process("stop", "resnet", "--data-dir", tmp_path, stdin=theirs)
     finally:
         os.close(ours)
         os.close(theirs)
