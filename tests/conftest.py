@@ -1,6 +1,7 @@
 """Hooks and fixtures of all tests."""
 
 import asyncio
+import gc
 import os
 import signal
 
@@ -30,6 +31,11 @@ def pytest_configure() -> None:
     # Otherwise pytest-asyncio makes an event loop to restore after each test, which asyncio.run in a later test forgets
     # without closing it, and the warning of that fails whatever test runs at the next garbage collection.
     asyncio.set_event_loop(None)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of each later search for garbage, which would find all of it in use."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,8 @@ async def test_a_job_that_waits_too_long_is_timed_out(open_world: OpenWorld) -> 
     assert "within the maximum waiting time of 1.5 s" in status.jobs[0].reason
 
 
+# Short runs have the rule in tests/supervisor/decide, and the exit code above.
+@pytest.mark.long
 async def test_a_suspended_job_that_waits_too_long_is_timed_out(open_world: OpenWorld) -> None:
     world = await open_world(2)
     plan = ServedJobPlan(min_workers=2, max_workers=2, step_seconds=0.05, run_arguments=("--max-wait-time", "2"))

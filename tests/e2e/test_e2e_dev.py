@@ -147,7 +147,7 @@ def test_an_agent_that_is_killed_is_started_again(tmp_path: Path) -> None:
         dev.leaves_nothing()
 
 
-@pytest.mark.parametrize("name", ["kubeai-run", "The supervisor"])
+@pytest.mark.parametrize("name", ["kubeai-run", pytest.param("The supervisor", marks=pytest.mark.long)])
 def test_it_says_which_process_has_failed_and_ends_the_others(tmp_path: Path, name: str) -> None:
     words = {"kubeai-run": "kubeai-run", "The supervisor": "serve"}
     with _started(tmp_path, "--hosts", "1") as dev:

@@ -46,6 +46,8 @@ async def test_a_job_that_is_ended_saves_first_and_goes_on_from_there(
     assert digests == {reference(PLAN.steps, PLAN.seed)}
 
 
+# Short runs have the launcher's part of the next two in tests/sdk/commands; `make chaos` kills the supervisor as well.
+@pytest.mark.long
 async def test_a_supervisor_that_is_killed_meanwhile_has_it_saved_when_it_is_back(open_world: OpenWorld) -> None:
     """The request to end the job is part of what its launcher says again."""
     world = await open_world(3)
@@ -60,6 +62,7 @@ async def test_a_supervisor_that_is_killed_meanwhile_has_it_saved_when_it_is_bac
     await goes_on_at_the_step_after(world, job)
 
 
+@pytest.mark.long
 async def test_without_a_supervisor_a_job_ends_after_its_grace_and_says_why(open_world: OpenWorld) -> None:
     """Nobody else can have rank 0 save; nothing of the job is left running."""
     world = await open_world(3)

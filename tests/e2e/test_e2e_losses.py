@@ -33,6 +33,8 @@ async def test_a_job_of_pairs_leaves_a_healthy_host_out_and_takes_it_back(open_w
     assert told_to_stop(job.events(), run=1) == set()
 
 
+# Short runs have the rule in tests/supervisor/decide, and a job that saves and resumes in test_e2e_reclaims.
+@pytest.mark.long
 async def test_a_job_that_holds_saves_and_resumes_at_its_size(open_world: OpenWorld) -> None:
     """Two of three hosts would be enough for a minimum of one, but the job waits for the replacement."""
     world = await open_world(3)

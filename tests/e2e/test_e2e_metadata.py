@@ -14,15 +14,10 @@ from simulator.services import ServedJobPlan
 from tests.testkit.worlds import LEAD, group, node, told_to_stop
 
 
-# The others are asked as Alibaba Cloud is.
-@pytest.mark.parametrize(
-    "cloud",
-    [
-        SimulatedCloud.AWS,
-        pytest.param(SimulatedCloud.AZURE, marks=pytest.mark.long),
-        pytest.param(SimulatedCloud.GCP, marks=pytest.mark.long),
-    ],
-)
+# Short runs have the words of each cloud in tests/node_agent, AWS below, and this reclaim in test_e2e_reclaims.
+# The other clouds are asked as Alibaba Cloud is.
+@pytest.mark.long
+@pytest.mark.parametrize("cloud", [SimulatedCloud.AWS, SimulatedCloud.AZURE, SimulatedCloud.GCP])
 async def test_a_job_is_saved_by_what_another_cloud_announces(cloud: SimulatedCloud, tmp_path: Path) -> None:
     """From its own metadata in its own words: stopped by rank 0's checkpoint, and resumed elsewhere."""
     async with world(tmp_path, ["node1", "node2", "node3", "node4"], cloud=cloud) as one:

@@ -28,7 +28,7 @@ async def test_hosts_train_until_shortly_before_they_go(open_world: OpenWorld) -
     """The ranks say how long their steps take, so two groups leave together, just before the first of them goes."""
     lead = 14.0
     world = await open_world(5)
-    plan = ServedJobPlan(min_workers=2, max_workers=5, steps=500, step_seconds=0.05, job_arguments=("--agree",))
+    plan = ServedJobPlan(min_workers=2, max_workers=5, steps=250, step_seconds=0.1, job_arguments=("--agree",))
     job = world.start_job(plan)
     await world.until_training(job, workers=5)
     await world.until(lambda status: _step_seconds(status, plan) is not None, "the time of a step")

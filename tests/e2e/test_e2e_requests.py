@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from simulator.events import JobEventKind
 from simulator.harness import ReplayWorld
 from simulator.model import reference
@@ -41,6 +43,8 @@ async def test_a_suspended_job_waits_for_a_person_and_goes_on_where_it_was(open_
     assert digests == {reference(PLAN.steps, PLAN.seed)}
 
 
+# Short runs have a person's stop in tests/job_supervisor, and how such a job ends and goes on in test_e2e_ending.
+@pytest.mark.long
 async def test_a_stopped_job_ends_with_its_checkpoint(open_world: OpenWorld) -> None:
     """Its launcher ends as on SIGTERM, and whoever starts the job again loses no step."""
     world = await open_world(NODES)

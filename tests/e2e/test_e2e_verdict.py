@@ -11,6 +11,8 @@ from simulator.services import ServedJobPlan
 from tests.testkit.worlds import LEAD, OpenWorld, group, node
 
 
+# Short runs have both in tests/simulator/elastic, without a supervisor.
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["skip-update", "corrupt-shard"])
 async def test_damaged_arithmetic_shows_in_the_parameters(open_world: OpenWorld, fault: str) -> None:
     """One update left out, or one shard off by its smallest unit, changes the result."""
