@@ -1,338 +1,281 @@
-"""Which elastic agents of a torchrun job train together: what a supervisor tells them, and what their reports cause."""
+"""Which elastic agents of a torchrun job train together: what they are told, and what their reports cause."""
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from supervisor.domain.agreement import Round
-from tests.testkit.serving import AgentPeer, LauncherPeer, Lines, MemberPeer, PeerRefusal, ProcessPeer, Served, serving
-from tests.testkit.waiting import until
+from supervisor.decide.situation import KnownRound
+from supervisor.domain.agreement import AnswerKind, Purpose
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Framework, Spec, SupervisedJob
+from supervisor.domain.order import Worker
+from supervisor.fanout.processes import REPLACED
+from tests.supervisor.decide.decide_builders import notice, observing, running_job
+from tests.supervisor.fanout.fanout_decided import DecidedJob, ElasticMember
+from tests.supervisor.fanout.fanout_streams import FakeStream
 
-NODES = ["n1", "n2", "n3", "n4"]
-AGREES: Mapping[str, Any] = {"agrees": ["stop", "checkpoint", "rendezvous"], "world_size": 4}
-REGROUPS: Mapping[str, Any] = {"agrees": ["stop", "checkpoint", "rendezvous", "regroup"], "world_size": 4}
-SPEC: Mapping[str, Any] = {"framework": "torchrun", "min_workers": 2, "requested_workers": 4, "max_workers": 4}
+NUMBERS = (1, 2, 3, 4)
+AGREES = frozenset({Purpose.STOP, Purpose.CHECKPOINT, Purpose.RENDEZVOUS})
+REGROUPS = AGREES | {Purpose.REGROUP}
+SPEC = Spec(framework=Framework.TORCHRUN, min_workers=2, requested_workers=4, max_workers=4)
 
 
-class Elastic:
-    """A job of four members, of which it needs two."""
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No member of these tests reports only to be heard, however long a busy machine takes for one."""
+    monkeypatch.setattr("supervisor.fanout.members.SILENT_SECONDS", 3600.0)
 
-    def __init__(self, served: Served, agents: Mapping[str, AgentPeer], launcher: LauncherPeer, token: str) -> None:
-        self.served = served
-        self.agents = agents
-        self.launcher = launcher
-        self.token = token
-        self.members: dict[str, MemberPeer] = {}
 
-    async def join(self, host: str, **says: Any) -> MemberPeer:
-        self.members[host] = peer = await self.served.peers.member(self.token, host, **says)
-        return peer
+class Elastic(DecidedJob):
+    """A job of four members, of which it needs two; its ranks have a stream each once it trains."""
 
-    async def enter(self, number: int, *hosts: str, **says: Any) -> None:
-        """Waits until these members have the round, which has no other members, and have entered it."""
-        lines = await asyncio.gather(*(self.members[host].enters(number, **says) for host in hosts))
-        assert [each["host"] for each in lines[0]["round"]["members"]] == list(hosts)
+    def __init__(self, job: SupervisedJob | None = None) -> None:
+        super().__init__(job or running_job(SPEC, 4))
+        self.agents: dict[int, ElasticMember] = {}
+        self.streams = dict[Worker, FakeStream]()
 
-    async def trains(self, says: Mapping[str, Any], hosts: list[str] = NODES) -> list[ProcessPeer]:
+    def join(self, number: int, name: str = "", **says: Any) -> ElasticMember:
+        self.agents[number] = agent = ElasticMember(self, number, name, **says)
+        return agent
+
+    def enter(self, number: int, *hosts: int, **says: Any) -> None:
+        """The present round has these members in this order, and they enter it."""
+        members = self.agents[hosts[0]].line["round"]["members"]
+        assert [each["host"] for each in members] == [f"n{host}" for host in hosts]
+        for host in hosts:
+            self.agents[host].enters(number, **says)
+
+    def train(self, purposes: frozenset[Purpose]) -> list[Worker]:
         """A process on each host, in order of their ranks."""
-        found = [
-            await self.served.peers.process(self.token, host, rank, **{**says, "world_size": len(hosts)})
-            for rank, host in enumerate(hosts)
-        ]
+        for rank, number in enumerate(NUMBERS):
+            worker = self.worker(number, rank)
+            self.streams[worker] = self.connect(number, rank)
+            self.states(worker, purposes=purposes, world_size=4)
+        self.settle()
+        return list(self.streams)
 
-        async def connected() -> bool:
-            return self.served.processes.hosts(self.served.job("job").id).issuperset(hosts)
+    def commit(self, ranks: Sequence[Worker], purpose: Purpose) -> None:
+        """The ranks agree to a step for that purpose, up to the commit."""
+        for kind in (AnswerKind.DECLINED, AnswerKind.ACCEPTED, AnswerKind.COMMITTED):
+            agreement = self.decision.agreement
+            assert agreement is not None
+            assert (agreement.purpose, agreement.committed) == (purpose, kind is AnswerKind.COMMITTED)
+            for rank in ranks:
+                self.answers(rank, kind, (agreement.step or 101) - 1, step_seconds=0.05)
+            self.settle()
 
-        await until(connected, "all ranks are connected")
-        return found
-
-    @property
-    def round(self) -> Round:
-        held = self.served.job("job").decision.round
-        assert held is not None
-        return held
-
-
-@asynccontextmanager
-async def elastic(directory: Path, **settings: Any) -> AsyncIterator[Elastic]:
-    async with serving(directory, **settings) as served:
-        agents = await served.peers.agents(NODES)
-        yield Elastic(served, agents, *await _running(served))
-
-
-async def _running(served: Served, **changes: Any) -> tuple[LauncherPeer, str]:
-    """A launcher whose first run goes on, and the token of its run."""
-    launcher, order = await served.peers.running("job", NODES, **SPEC, **changes)
-    return launcher, order["token"]
+    def hold(self, ranks: Collection[Worker]) -> None:
+        for rank in ranks:
+            assert self.decision.agreement is not None
+            self.answers(rank, AnswerKind.HELD, self.decision.agreement.step or 0)
+        self.settle()
 
 
-@asynccontextmanager
-async def training(directory: Path, **settings: Any) -> AsyncIterator[Elastic]:
+def training() -> Elastic:
     """A job whose members are all in round 1."""
-    async with elastic(directory, **settings) as job:
-        for host in NODES:
-            await job.join(host)
-        await job.enter(1, *NODES)
-        yield job
+    job = Elastic()
+    for number in NUMBERS:
+        job.join(number)
+    job.enter(1, *NUMBERS)
+    return job
 
 
-async def test_the_first_round_has_all_hosts_in_order(tmp_path: Path) -> None:
+async def test_the_first_round_has_all_hosts_in_order() -> None:
     """And the address of the store, as soon as its first member has opened it."""
-    async with elastic(tmp_path, resume_delay_seconds=60.0) as job:
-        for host in reversed(NODES):
-            await job.join(host)
-        await job.enter(1, *NODES)
-        line = await job.members["n3"].lines.matching(type="rendezvous")
-        assert line["round"]["store"] == {"address": "127.0.0.1", "port": 4001}
-        assert line["round"]["members"][1] == {
-            "member": "member-on-n2",
-            "host": "n2",
-            "address": "n2:0",
-            "processes": 2,
-        }
-        assert (line["wanted"], line["release"], line["starts"]) == (1, None, False)
+    job = Elastic()
+    for number in reversed(NUMBERS):
+        job.join(number)
+    job.enter(1, *NUMBERS)
+    line = job.agents[3].line
+    assert line["round"]["store"] == {"address": "127.0.0.1", "port": 4001}
+    assert line["round"]["members"][1] == {"member": "member-on-n2", "host": "n2", "address": "n2:0", "processes": 2}
+    assert (line["wanted"], line["release"], line["starts"]) == (1, None, False)
 
 
-async def test_a_round_without_all_hosts_begins_after_a_delay(tmp_path: Path) -> None:
-    async with elastic(tmp_path, resume_delay_seconds=0.2) as job:
-        await job.join("n2")
-        await job.join("n4")
-        await job.enter(1, "n2", "n4")
+async def test_a_round_without_all_hosts_begins_after_a_delay() -> None:
+    job = Elastic()
+    for number in (2, 4):
+        job.join(number)
+    job.passes(job.policy.resume_delay_seconds - 0.1)
+    assert job.decision.round is None
+    job.passes(0.2)
+    job.enter(1, 2, 4)
 
 
-async def test_a_noticed_member_parks_and_the_others_keep_their_order(tmp_path: Path) -> None:
+async def test_a_noticed_member_parks_and_the_others_keep_their_order() -> None:
     """Its ranks cannot agree on a step, so the round changes at once; a withdrawal lets it back in at the end."""
-    async with training(tmp_path) as job:
-        await job.agents["n1"].notices("n1")
-        await job.enter(2, "n2", "n3", "n4")
-        parked = await job.members["n1"].lines.matching(type="rendezvous", wanted=2)
-        assert (parked["round"], parked["release"]) == (None, None)
-        assert await job.members["n1"].says(waits=True) == PeerRefusal(200, None)
-        await job.agents["n1"].notices("n1", revision=2, withdrawn=True)
-        await job.enter(3, "n2", "n3", "n4", "n1")
+    job = training()
+    job.notes(notice(1))
+    job.enter(2, 2, 3, 4)
+    parked = job.agents[1].line
+    assert (parked["wanted"], parked["round"], parked["release"]) == (2, None, None)
+    job.agents[1].says(waits=True)
+    job.notes()
+    job.enter(3, 2, 3, 4, 1)
 
 
-async def test_a_lost_member_is_left_out_and_its_successor_joins(tmp_path: Path) -> None:
-    async with training(tmp_path) as job:
-        job.members["n3"].end()
-        await job.enter(2, "n1", "n2", "n4")
-        job.members["n3"].member = "another"
-        await job.join("n3")
-        await job.enter(3, "n1", "n2", "n4", "n3")
+async def test_a_lost_member_is_left_out_and_its_successor_joins() -> None:
+    job = training()
+    lost = job.agents[3]
+    job.members.detach(lost.id, lost.stream)
+    await lost.is_gone()
+    job.enter(2, 1, 2, 4)
+    job.join(3, "another")
+    job.enter(3, 1, 2, 4, 3)
 
 
-async def test_a_frozen_member_is_left_out(tmp_path: Path) -> None:
+async def test_a_frozen_member_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It finds its stream ended when it goes on, and waits for the next round."""
-    async with training(tmp_path) as job:
-        job.members["n2"].freeze()
-        await job.enter(2, "n1", "n3", "n4")
-        assert await job.members["n2"].lines.matching(type="goodbye")
+    job = training()
+    monkeypatch.setattr("supervisor.fanout.members.SILENT_SECONDS", 0.01)
+    job.agents[2].says()
+    await job.agents[2].is_gone()
+    job.enter(2, 1, 3, 4)
+    assert job.agents[2].stream.goodbye == "silent"
 
 
-async def test_a_connection_that_returns_at_once_changes_nothing(tmp_path: Path) -> None:
-    async with training(tmp_path) as job:
-        member = job.members["n2"]
-        member.lines.close()
-        await member.connect()
-        line = await member.round(1)
-        await member.says(ready=1)
-        assert line["wanted"] == 1
-        assert job.round.number == 1
+async def test_a_connection_that_returns_at_once_changes_nothing() -> None:
+    job = training()
+    agent = job.agents[2]
+    job.members.detach(agent.id, agent.stream)
+    agent.connect()
+    agent.says(ready=1)
+    assert (agent.line["wanted"], agent.line["round"]["number"], job.round.number) == (1, 1, 1)
 
 
-async def test_failed_workers_start_again_together_with_the_others(tmp_path: Path) -> None:
-    async with training(tmp_path) as job:
-        assert await job.members["n4"].says(waits=True, failed=True) == PeerRefusal(200, None)
-        await job.enter(2, *NODES)
+async def test_failed_workers_start_again_together_with_the_others() -> None:
+    job = training()
+    job.agents[4].says(waits=True, failed=True)
+    job.enter(2, *NUMBERS)
 
 
-async def test_parked_members_are_released_once_training_has_ended(tmp_path: Path) -> None:
+async def test_parked_members_are_released_once_training_has_ended() -> None:
     """Nobody forms another round then, although members leave one by one."""
-    async with training(tmp_path) as job:
-        await job.agents["n1"].notices("n1")
-        await job.enter(2, "n2", "n3", "n4")
-        assert await job.members["n1"].says(waits=True) == PeerRefusal(200, None)
-        for host in ("n2", "n3", "n4"):
-            assert await job.members[host].says(ended=True) == PeerRefusal(200, None)
-        await job.members["n1"].lines.matching(type="rendezvous", release=0)
-        assert job.round.number == 2
+    job = training()
+    job.notes(notice(1))
+    job.enter(2, 2, 3, 4)
+    job.agents[1].says(waits=True)
+    for number in (2, 3, 4):
+        assert job.agents[1].line["release"] is None
+        job.agents[number].says(ended=True)
+    assert (job.agents[1].line["release"], job.round.number) == (0, 2)
 
 
-async def test_ranks_that_agree_hold_before_the_members_change(tmp_path: Path) -> None:
+async def test_ranks_that_agree_hold_before_the_members_change() -> None:
     """All stop at one step; the next round comes when each of them holds, and not before."""
-    async with training(tmp_path, agreement_timeout_seconds=30.0) as job:
-        ranks = await job.trains(AGREES)
-        await job.agents["n1"].notices("n1")
-        committed = await _commit(ranks, "rendezvous")
-        assert committed["directive"] == "STOP"
-        for rank in ranks[1:]:
-            await _answers(rank, committed, "held")
-        assert job.round.number == 1
-        await _answers(ranks[0], committed, "held")
-        await job.enter(2, "n2", "n3", "n4")
-        assert job.served.job("job").decision.agreement is None
+    job = training()
+    ranks = job.train(AGREES)
+    job.notes(notice(1))
+    job.commit(ranks, Purpose.RENDEZVOUS)
+    assert {stream.lines[-1]["directive"] for stream in job.streams.values()} == {"STOP"}
+    job.hold(ranks[1:])
+    assert job.round.number == 1
+    job.hold(ranks[:1])
+    job.enter(2, 2, 3, 4)
+    assert job.decision.agreement is None
 
 
-async def test_a_rank_that_never_holds_delays_the_change_until_the_last_moment(tmp_path: Path) -> None:
-    async with training(tmp_path, agreement_timeout_seconds=30.0, leave_margin_seconds=1.0) as job:
-        ranks = await job.trains(AGREES)
-        await job.agents["n1"].notices("n1", left=4.0)
-        await _commit(ranks, "rendezvous")
-        await job.enter(2, "n2", "n3", "n4")
+async def test_a_rank_that_never_holds_delays_the_change_until_the_last_moment() -> None:
+    job = training()
+    ranks = job.train(AGREES)
+    job.notes(notice(1, left=20.0))
+    job.commit(ranks, Purpose.RENDEZVOUS)
+    job.passes(20.0 - job.policy.leave_margin_seconds - job.policy.window_seconds - 0.5)
+    assert job.round.number == 1
+    job.passes(0.5)
+    job.enter(2, 2, 3, 4)
 
 
-async def test_ranks_that_regroup_keep_their_processes(tmp_path: Path) -> None:
+async def test_ranks_that_regroup_keep_their_processes() -> None:
     """A noticed member leaves; when it may return, its processes start first, and join once they are ready."""
-    async with training(tmp_path, agreement_timeout_seconds=30.0) as job:
-        ranks = await job.trains(REGROUPS)
-        await job.agents["n1"].notices("n1")
-        committed = await _commit(ranks, "regroup")
-        assert committed["directive"] != "STOP"
-        for rank in ranks:
-            await _answers(rank, committed, "held")
-        await job.enter(2, "n2", "n3", "n4", ready=2)
-        assert job.round.in_process
-        assert await job.members["n1"].says(waits=True) == PeerRefusal(200, None)
-        await job.agents["n1"].notices("n1", revision=2, withdrawn=True)
-        await job.members["n1"].lines.matching(type="rendezvous", wanted=2, starts=True)
-        for number, process in enumerate(ranks):
-            process.who = {**process.who, "rank": number - 1 if number else None, "world_size": 3}
-            assert await process.reports("rank", committed) == PeerRefusal(200, None)
-        assert await job.members["n1"].says(waits=False, started=True) == PeerRefusal(200, None)
-        committed = await _commit(ranks[1:], "regroup")
-        for rank in ranks[1:]:
-            await _answers(rank, committed, "held")
-        await job.enter(3, "n2", "n3", "n4", "n1", ready=3, started=False)
-        assert job.round.in_process
+    job = training()
+    ranks = job.train(REGROUPS)
+    job.notes(notice(1))
+    job.commit(ranks, Purpose.REGROUP)
+    assert "STOP" not in {stream.lines[-1]["directive"] for stream in job.streams.values()}
+    job.hold(ranks)
+    job.enter(2, 2, 3, 4, ready=2)
+    assert job.round.in_process
+    job.agents[1].says(waits=True)
+    job.notes()
+    assert (job.agents[1].line["wanted"], job.agents[1].line["starts"]) == (2, True)
+    for number, worker in enumerate(ranks):
+        moved = replace(worker, rank=number - 1 if number else None)
+        assert job.processes.update(moved, None)
+        job.states(moved, world_size=3)
+    job.agents[1].says(waits=False, started=True)
+    job.commit(ranks[1:], Purpose.REGROUP)
+    job.hold(ranks[1:])
+    job.enter(3, 2, 3, 4, 1, ready=3, started=False)
+    assert job.round.in_process
 
 
-async def test_survivors_of_a_lost_member_regroup_at_once(tmp_path: Path) -> None:
+async def test_survivors_of_a_lost_member_regroup_at_once() -> None:
     """Without an agreement: some of the ranks are gone."""
-    async with training(tmp_path) as job:
-        await job.trains(REGROUPS)
-        job.members["n4"].end()
-        await job.enter(2, "n1", "n2", "n3", ready=2)
-        assert job.round.in_process
+    job = training()
+    job.train(REGROUPS)
+    lost = job.agents[4]
+    job.members.detach(lost.id, lost.stream)
+    await lost.is_gone()
+    job.enter(2, 1, 2, 3, ready=2)
+    assert job.round.in_process
 
 
-async def test_a_member_whose_processes_failed_joins_again(tmp_path: Path) -> None:
+async def test_a_member_whose_processes_failed_joins_again() -> None:
     """The others do not wait for it."""
-    async with training(tmp_path) as job:
-        await job.trains(REGROUPS)
-        assert await job.members["n4"].says(waits=True, failed=True) == PeerRefusal(200, None)
-        await job.enter(2, "n1", "n2", "n3", ready=2)
-        await job.members["n4"].lines.matching(type="rendezvous", wanted=2, starts=True)
+    job = training()
+    job.train(REGROUPS)
+    job.agents[4].says(waits=True, failed=True)
+    job.enter(2, 1, 2, 3, ready=2)
+    assert (job.agents[4].line["wanted"], job.agents[4].line["starts"]) == (2, True)
 
 
-async def test_processes_that_do_not_regroup_are_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The second round is entered before they end, however busy the machine is.
-    monkeypatch.setattr("supervisor.decide.rendezvous.READY_SECONDS", 4.0)
-    async with training(tmp_path) as job:
-        await job.trains(REGROUPS)
-        job.members["n4"].end()
-        await job.enter(2, "n1", "n2", "n3")
-        await job.enter(3, "n1", "n2", "n3")
-        assert not job.round.in_process
+async def test_processes_that_do_not_regroup_are_restarted() -> None:
+    job = training()
+    job.train(REGROUPS)
+    lost = job.agents[4]
+    job.members.detach(lost.id, lost.stream)
+    await lost.is_gone()
+    job.enter(2, 1, 2, 3)
+    job.passes(19.0)
+    assert (job.round.number, job.round.in_process) == (2, True)
+    job.passes(1.1)
+    job.enter(3, 1, 2, 3)
+    assert not job.round.in_process
 
 
-async def test_a_supervisor_that_is_started_again_leaves_the_members_alone(tmp_path: Path) -> None:
-    async with training(tmp_path) as job:
-        held, token = job.round, job.token
-        states = {host: member.state for host, member in job.members.items()}
-        await job.served.stop()
-    async with serving(tmp_path) as served:
-        again = Elastic(served, {}, job.launcher, token)
-        for host in NODES:
-            await again.join(host, **states[host])
-        line = await again.members["n1"].round(1)
-        assert line["wanted"] == 1
-        assert again.round == held
+async def test_a_supervisor_that_is_started_again_leaves_the_members_alone() -> None:
+    job = training()
+    again = job.started_again()
+    agents = [again.join(number, state=job.agents[number].state) for number in NUMBERS]
+    again.passes(60.0)
+    assert [agent.line["wanted"] for agent in agents] == [1] * 4
+    assert again.round == job.round
 
 
-async def test_members_that_formed_a_round_without_a_supervisor_keep_it(tmp_path: Path) -> None:
-    async with elastic(tmp_path) as job:
-        known = {"number": 7, "hosts": ["n4", "n2"], "in_process": False}
-        for host in ("n2", "n4"):
-            await job.join(host, waits=False, round=7, known=known)
-
-        async def taken_over() -> bool:
-            held = job.served.job("job").decision.round
-            return held is not None and (held.number, held.hosts) == (7, ("n4", "n2"))
-
-        await until(taken_over, "the supervisor knows the round")
+async def test_members_that_formed_a_round_without_a_supervisor_keep_it() -> None:
+    job = Elastic().started_again()
+    known = KnownRound(number=7, hosts=(Host("n4"), Host("n2")))
+    for number in (2, 4):
+        job.join(number, waits=False, round=7, known=known)
+    assert (job.round.number, job.round.hosts) == (7, ("n4", "n2"))
 
 
-async def test_malformed_states_are_refused(tmp_path: Path) -> None:
-    async with training(tmp_path) as job:
-        member = job.members["n1"]
-        for field, value in (("processes", 0), ("round", -1), ("store", {"round": 1}), ("waits", "yes")):
-            before = member.state[field]
-            assert await member.says(**{field: value}) == PeerRefusal(400, "malformed")
-            member.state[field] = before
-        older = {"member": "member-on-n1", "host": "n1", "run": None, "state": member.state, "revision": 0}
-        assert await job.served.peers.post("/v1/rendezvous/report", job.token, older) == PeerRefusal(
-            409, "older_revision"
-        )
-
-
-async def _stage(lines: Lines, answer: str) -> dict[str, Any]:
-    """The next line that asks for this answer."""
-    while True:
-        line: dict[str, Any] = await lines.matching(type="directive")
-        agreement = line["agreement"]
-        if agreement is not None:
-            is_poll, is_committed = agreement["step"] is None, agreement["committed"]
-            stage = "declined" if is_poll else "committed" if is_committed else "accepted"
-            if stage == answer:
-                return line
-
-
-async def _commit(ranks: Sequence[ProcessPeer], purpose: str) -> dict[str, Any]:
-    """The line with the commit, after all ranks have agreed to it."""
-    for answer in ("declined", "accepted", "committed"):
-        for rank in ranks:
-            line = await _stage(rank.lines, answer)
-            assert line["agreement"]["purpose"] == purpose
-            await _answers(rank, line, answer)
-    return line
-
-
-async def _answers(rank: ProcessPeer, line: Mapping[str, Any], answer: str) -> None:
-    agreement = line["agreement"]
-    fields = {
-        "epoch": agreement["epoch"],
-        "purpose": agreement["purpose"],
-        "at_step": agreement["step"],
-        "answer": answer,
-        "step_seconds": 0.05,
-    }
-    step = 100 if agreement["step"] is None else agreement["step"] - 1
-    assert await rank.reports("agreement", line, **{**fields, "step": step}) == PeerRefusal(200, None)
-
-
-async def test_a_job_that_takes_the_name_of_an_earlier_one_gets_its_first_round(tmp_path: Path) -> None:
+async def test_a_job_that_takes_the_name_of_an_earlier_one_gets_its_first_round() -> None:
     """Although the earlier one had reached a later run, and its members and processes still have streams."""
-    async with training(tmp_path) as earlier:
-        served, known = earlier.served, earlier.served.job("job")
-        later = served.peers.tokens.process("job", known.uid, 3)
-        await earlier.launcher.reports(run=3)
-        old = await served.peers.process(later, "n4", 0, **REGROUPS)
-        stale = await served.peers.member(later, "n3")
-        await stale.lines.any()
-        await earlier.launcher.reports(running=False, result="succeeded")
-        new = Elastic(served, earlier.agents, *await _running(served, instance="instance-2"))
-        for host in NODES:
-            await new.join(host)
-        await new.enter(1, *NODES)
-        assert await stale.lines.matching(type="goodbye")
-        assert await old.lines.matching(type="goodbye")
-        refused = PeerRefusal(404, "unknown_job")
-        assert await stale.says(ended=True) == refused
-        assert await old.reports("left", {"run": 3, "generation": 1}) == refused
-        processes = await new.trains(REGROUPS)
-        assert (await processes[0].lines.matching(type="directive"))["directive"] == "RUN"
-        assert len(served.processes.workers(served.job("job").id)) == len(NODES)
+    job = training()
+    job.job = observing(replace(job.job, decision=replace(job.decision, run=3)), run=3)
+    job.train(REGROUPS)
+    stale, processes = job.join(3), list(job.streams.values())
+    job.streams.clear()
+    new = running_job(SPEC, 4)
+    job.job = replace(new, uid="another", observed=replace(new.observed, registered_at=new.observed.registered_at + 60))
+    for number in NUMBERS:
+        job.join(number)
+    job.enter(1, *NUMBERS)
+    assert {stale.stream.goodbye, *(stream.goodbye for stream in processes)} == {REPLACED}
+    job.train(REGROUPS)
+    assert {stream.lines[-1]["directive"] for stream in job.streams.values()} == {"RUN"}
+    assert len(job.processes.workers(job.job.id)) == len(NUMBERS)

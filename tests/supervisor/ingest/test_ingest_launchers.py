@@ -1,10 +1,9 @@
 """The launchers' stream: a hello registers a job, orders follow the decisions."""
 
 import asyncio
+from itertools import product
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from supervisor.domain.job import OnLoss, Phase, Result
 from tests.testkit.serving import PeerRefusal, Served, launcher_hello, noticed, serving
@@ -12,6 +11,35 @@ from tests.testkit.waiting import PATIENCE, until
 
 STREAM = "/v1/launchers/stream"
 REPORT = "/v1/launchers/report"
+NO_MESSAGES = (b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"job": NaN}', b'{"job": 1e999}', b'{"x":' + b"[" * 50_000)
+MALFORMED: tuple[dict[str, Any], ...] = (
+    {"min_workers": 3, "max_workers": 2, "requested_workers": 2},
+    {"min_workers": 0},
+    {"min_workers": 1, "max_workers": 3, "requested_workers": 4},
+    {"min_workers": 2, "max_workers": 3, "requested_workers": 1},
+    {"min_workers": "1"},
+    {"min_workers": 1, "max_workers": 3, "requested_workers": 3, "worker_multiple": 2},
+    {"worker_multiple": 0},
+    {"worker_multiple": None},
+    {"on_loss": "wait"},
+    {"max_wait_seconds": -1},
+    {"max_wait_seconds": None},
+    {"framework": "mpi"},
+    {"job": "Job"},
+    {"job": "-job"},
+    {"job": ""},
+    {"job": "j" * 254},
+    {"job": "job\n"},
+    {"job": "../job"},
+    {"instance": "short"},
+    {"launcher_host": "host:8"},
+    {"report": {"revision": 1, "hosts": ["n1:8"], "run": 0, "running": False}},
+    {"report": {"revision": 1, "hosts": ["n1\n"], "run": 0, "running": False}},
+    {"report": {"revision": -1, "hosts": [], "run": 0, "running": False}},
+    {"report": {"revision": 1, "hosts": [], "run": 0, "running": False, "exit_code": 10**30}},
+    {"report": {"revision": 1, "hosts": [], "run": 0, "running": False, "result": "won"}},
+    {"report": {}},
+)
 
 
 async def test_a_hello_registers_the_job_and_the_first_line_is_the_present_order(served: Served) -> None:
@@ -178,52 +206,19 @@ async def test_a_report_about_an_unknown_job_is_refused(served: Served) -> None:
     assert await served.peers.post(REPORT, token, body) == PeerRefusal(404, "unknown_job")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"min_workers": 3, "max_workers": 2, "requested_workers": 2},
-        {"min_workers": 0},
-        {"min_workers": 1, "max_workers": 3, "requested_workers": 4},
-        {"min_workers": 2, "max_workers": 3, "requested_workers": 1},
-        {"min_workers": "1"},
-        {"min_workers": 1, "max_workers": 3, "requested_workers": 3, "worker_multiple": 2},
-        {"worker_multiple": 0},
-        {"worker_multiple": None},
-        {"on_loss": "wait"},
-        {"max_wait_seconds": -1},
-        {"max_wait_seconds": None},
-        {"framework": "mpi"},
-        {"job": "Job"},
-        {"job": "-job"},
-        {"job": ""},
-        {"job": "j" * 254},
-        {"job": "job\n"},
-        {"job": "../job"},
-        {"instance": "short"},
-        {"launcher_host": "host:8"},
-        {"report": {"revision": 1, "hosts": ["n1:8"], "run": 0, "running": False}},
-        {"report": {"revision": 1, "hosts": ["n1\n"], "run": 0, "running": False}},
-        {"report": {"revision": -1, "hosts": [], "run": 0, "running": False}},
-        {"report": {"revision": 1, "hosts": [], "run": 0, "running": False, "exit_code": 10**30}},
-        {"report": {"revision": 1, "hosts": [], "run": 0, "running": False, "result": "won"}},
-        {"report": {}},
-    ],
-)
-async def test_a_malformed_hello_is_refused(served: Served, changes: dict[str, Any]) -> None:
+async def test_a_malformed_hello_is_refused(served: Served) -> None:
     token = served.peers.tokens.launcher("launcher")
-    body = {**launcher_hello("job", ["n1"]), **changes}
-    assert await served.peers.post(STREAM, token, body) == PeerRefusal(400, "malformed")
+    for changes in MALFORMED:
+        body = {**launcher_hello("job", ["n1"]), **changes}
+        assert await served.peers.post(STREAM, token, body) == PeerRefusal(400, "malformed"), changes
     assert not served.store.snapshot().jobs
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"job": NaN}', b'{"job": 1e999}', b'{"x":' + b"[" * 50_000]
-)
-async def test_what_is_no_message_is_refused(served: Served, body: bytes) -> None:
+async def test_what_is_no_message_is_refused(served: Served) -> None:
     """Empty, cut, of another shape, no text, no numbers, or nested without end."""
     token = served.peers.tokens.launcher("launcher")
-    for path in (STREAM, REPORT):
-        assert await served.peers.post(path, token, body) == PeerRefusal(400, "malformed")
+    for path, body in product((STREAM, REPORT), NO_MESSAGES):
+        assert await served.peers.post(path, token, body) == PeerRefusal(400, "malformed"), body[:20]
 
 
 async def test_a_body_of_a_mebibyte_is_read_and_a_larger_one_refused(served: Served) -> None:
