@@ -70,6 +70,8 @@ ROOT = Path(__file__).parent.parent.parent
 POLICY = Policy()
 JOBS = job_codec("home", lambda: NOW, RESOURCES)
 LEAD = 120.0
+_DECIDED = set[int]()
+"""The jobs that were decided without an error, by what is known of them."""
 REFUSED = (msgspec.MsgspecError, ValueError)
 """What the client of the API server takes for an object that does not decode."""
 
@@ -117,8 +119,13 @@ def goes_through(kind: AnyKind, job: bytes, pods: Iterable[bytes], known: Superv
 
 
 def is_decided_and_stored(job: SupervisedJob, pods: Iterable[Pod] = ()) -> None:
-    """Plans for a job with and without notices on its pods, and stores the result and reads it again."""
+    """Plans for a job with and without notices on its pods, and stores the result and reads it again.
+
+    Decisions are pure, and most odd values are of fields that nobody reads: the same job is decided once.
+    """
     signals = [signal for pod in pods if (signal := pod_signal(pod)) is not None]
+    if (seen := hash(repr((job, signals)))) in _DECIDED:
+        return
     notices = {Host(signal.subject.name.partition("/")[2]): noticed(signal) for signal in signals}
     granted = job.observed.hosts
     members = Members({host: member(number) for number, host in enumerate(sorted(granted)[:100])})
@@ -135,6 +142,7 @@ def is_decided_and_stored(job: SupervisedJob, pods: Iterable[Pod] = ()) -> None:
         directives = JobDirectives.of(decided, facts.notices, POLICY)
         for host in list(granted)[:2]:
             directives.directive(Worker("p", job.id, 1, host, 0))
+    _DECIDED.add(seen)
 
 
 def member(number: int) -> Member:

@@ -51,7 +51,11 @@ def said(stream: HeardStream) -> list[pb.NoticeReport]:
     return [*stream.hello.notices, *stream.notices]
 
 
-@pytest.mark.parametrize("mode", list(AnswerMode))
+@pytest.mark.parametrize(
+    "mode",
+    # Short runs ask each cloud without a token in test_agent_discovery.
+    [AnswerMode.HARDENED, pytest.param(AnswerMode.PLAIN, marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize("cloud", list(SimulatedCloud))
 async def test_a_notice_of_each_cloud_arrives_and_is_withdrawn(
     cloud: SimulatedCloud, mode: AnswerMode, tmp_path: Path

@@ -75,6 +75,8 @@ def test_the_checksums_are_those_of_the_files(first: Path) -> None:
     assert sums == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in others.items()}
 
 
+# Short runs build the wheels twice, below, and compare the chart with the tracked files.
+@pytest.mark.long
 def test_two_builds_are_equal_byte_by_byte(
     first: Path, checkout: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ SELF_CHECK = Path(__file__).with_name("sdk_selfcheck.py")
 VERSIONS = tuple(f"3.{minor}" for minor in range(8, 16))
 
 
-def found() -> dict[str, str]:
+@cache
+def found() -> Mapping[str, str]:
     """Interpreters by version: those named in KUBEAI_TEST_PYTHONS (as in PATH), else those in the usual places."""
     named = os.environ.get("KUBEAI_TEST_PYTHONS")
     if named:

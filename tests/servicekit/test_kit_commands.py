@@ -3,10 +3,15 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from job_supervisor.cli.command import main as job_supervisor
+from node_agent.__main__ import main as node_agent
+from supervisor.__main__ import main as supervisor
 
 _BASH = shutil.which("bash")
 _COMMANDS = {
@@ -14,11 +19,34 @@ _COMMANDS = {
     "elastic-node-agent": "node_agent",
     "job-supervisor": "job_supervisor.cli.command",
 }
+_MAINS: dict[str, Callable[[], int | None]] = {
+    "elastic-job-supervisor": supervisor,
+    "elastic-node-agent": node_agent,
+    "job-supervisor": job_supervisor,
+}
 
 
 def _run(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     call = (sys.executable, "-m", _COMMANDS[command], *arguments)
     return subprocess.run(call, capture_output=True, text=True, check=False)
+
+
+Here = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    """A command in the test's own process: its exit code, output and errors."""
+
+    def call(command: str, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [command, *arguments])
+        try:
+            code = _MAINS[command]() or 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return code, *capsys.readouterr()
+
+    return call
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
@@ -39,26 +67,26 @@ def test_each_command_has_a_version(command: str) -> None:
     ],
 )
 def test_a_misspelt_word_gets_a_suggestion_and_one_line_of_usage(
-    command: str, arguments: list[str], first: str
+    command: str, arguments: list[str], first: str, here: Here
 ) -> None:
-    said = _run(command, *arguments)
-    assert (said.returncode, said.stdout) == (64, "")
-    message, usage = said.stderr.splitlines()
+    code, out, errors = here(command, *arguments)
+    assert (code, out) == (64, "")
+    message, usage = errors.splitlines()
     assert message.endswith(first)
     assert usage.startswith(f"Run `{command}")
 
 
-def test_a_word_that_resembles_nothing_gets_the_choices() -> None:
-    (message, _) = _run("elastic-job-supervisor", "token", "xyz").stderr.splitlines()
+def test_a_word_that_resembles_nothing_gets_the_choices(here: Here) -> None:
+    (message, _) = here("elastic-job-supervisor", "token", "xyz")[2].splitlines()
     assert message.endswith("unknown kind 'xyz'. Choose from agent, launcher, viewer, operator.")
 
 
 @pytest.mark.parametrize("command", ["elastic-job-supervisor", "job-supervisor"])
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "tcsh"])
-def test_there_is_completion_for_each_shell(command: str, shell: str) -> None:
-    said = _run(command, "completion", shell)
-    assert (said.returncode, said.stderr) == (0, "")
-    assert command in said.stdout
+def test_there_is_completion_for_each_shell(command: str, shell: str, here: Here) -> None:
+    code, out, errors = here(command, "completion", shell)
+    assert (code, errors) == (0, "")
+    assert command in out
 
 
 @pytest.mark.skipif(_BASH is None, reason="needs bash")

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from simulator.cloud.metadata import AnswerMode
 from simulator.cloud.process import CloudChild, leftovers
 from simulator.cloud.schedule import KillNode, ScheduledNotice
@@ -29,6 +31,8 @@ def test_a_ring_trains_once_all_its_members_have_applied_a_step() -> None:
     assert training([ring(1, "a", "b"), step(1, 0), step(1, 1), ring(2, "a"), step(2, 0)]) == 1
 
 
+# Short runs have the two worlds of the next two tests, and more, in tests/e2e.
+@pytest.mark.long
 async def test_a_small_world_loses_nothing_when_a_node_is_reclaimed(tmp_path: Path) -> None:
     """Agents, supervisor, kubeai-run, launcher and training, all real: a reclaim shrinks the job, and it ends equal."""
     doomed = Node("node2")
@@ -46,6 +50,7 @@ async def test_a_small_world_loses_nothing_when_a_node_is_reclaimed(tmp_path: Pa
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.long
 async def test_a_supervisor_comes_back_where_it_was(tmp_path: Path) -> None:
     """Killed and started again it listens on the same ports, keeps its secret, and the agents return."""
     async with world(tmp_path, ["node1"]) as one:
