@@ -11,18 +11,6 @@ from simulator.services import ServedJobPlan
 from tests.testkit.worlds import LEAD, OpenWorld, group, node
 
 
-# Short runs have both in tests/simulator/elastic, without a supervisor.
-@pytest.mark.long
-@pytest.mark.parametrize("fault", ["skip-update", "corrupt-shard"])
-async def test_damaged_arithmetic_shows_in_the_parameters(open_world: OpenWorld, fault: str) -> None:
-    """One update left out, or one shard off by its smallest unit, changes the result."""
-    world = await open_world(2)
-    plan = ServedJobPlan(min_workers=2, max_workers=2, steps=20, step_seconds=0.02, job_arguments=("--fault", fault))
-    job = world.start_job(plan)
-    assert await job.wait(90) == 0
-    assert Failure.PARAMETERS_DIFFER in {finding.failure for finding in world.verdict(job).failures}
-
-
 @pytest.mark.long
 async def test_a_kill_before_the_checkpoint_shows_as_lost_steps(open_world: OpenWorld) -> None:
     """Rank 0 dies at its flag, unacknowledged and unsaved: the next run does the same steps again."""

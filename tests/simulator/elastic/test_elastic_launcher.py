@@ -4,6 +4,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from simulator.elastic.settings import parse_hosts
 from simulator.events import JobEventKind
 from simulator.model import reference
@@ -51,29 +53,19 @@ def test_shrink_and_grow_lose_nothing(folder: Folder) -> None:
     assert verdict.figures.hosts_blacklisted == 0
 
 
-def test_a_removed_host_comes_back_with_a_new_process(folder: Folder) -> None:
-    """A host that was removed in order is welcome again, as the youngest."""
-    folder.list_hosts("abc")
+@pytest.mark.parametrize(
+    "turns",
+    [pytest.param(("abc", "bc", "bca"), id="a removed host"), pytest.param(("bcd", "bcda", "cda"), id="the oldest")],
+)
+def test_hosts_leave_and_join_by_age(folder: Folder, turns: tuple[str, str, str]) -> None:
+    """A host that was removed in order is welcome again, as the youngest; the oldest that stays becomes rank 0."""
+    folder.list_hosts(turns[0])
     launcher = folder.launch(steps=REJOINED, options=SLOW)
     folder.until_step(3)
-    folder.list_hosts("bc")
-    folder.until_ring("bc", step=2)
-    folder.list_hosts("abc")
-    folder.until_ring("bca")
-    assert launcher.wait(DEADLINE) == 0
-    verdict = folder.verdict(REJOINED)
-    assert verdict.ok, verdict.failures
-
-
-def test_the_oldest_survivor_becomes_rank_0(folder: Folder) -> None:
-    """When rank 0's host is removed, the state comes from the next oldest and nothing is lost."""
-    folder.list_hosts("bcd")
-    launcher = folder.launch(steps=REJOINED, options=SLOW)
-    folder.until_step(3)
-    folder.list_hosts("abcd")
-    folder.until_ring("bcda", step=2)
-    folder.list_hosts("acd")
-    folder.until_ring("cda")
+    folder.list_hosts(turns[1])
+    folder.until_ring(turns[1], step=2)
+    folder.list_hosts(turns[2])
+    folder.until_ring(turns[2])
     assert launcher.wait(DEADLINE) == 0
     verdict = folder.verdict(REJOINED)
     assert verdict.ok, verdict.failures
