@@ -75,6 +75,7 @@ async def test_a_supervisor_that_is_killed_in_the_middle_goes_on(supervised: Lin
     await supervised.supervisor.kill()
     await supervised.supervisor.start()
     await supervised.excluded(job, names("j", [2, 5], launcher=False))
+    await supervised.training(job, workers=_WORKERS - 2)
     await supervised.take_away(nodes)
     await _finished(supervised, job)
     assert supervised.verdict(job).figures.changes_per_group == (1,)
