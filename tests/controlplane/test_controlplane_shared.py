@@ -37,7 +37,10 @@ _FAILING = "def test_that_fails(cluster): raise AssertionError(cluster)"
 def test_all_users_have_the_same_one_until_the_last_is_gone(
     programs: Mapping[BinaryProgram, Path], tmp_path: Path
 ) -> None:
-    """The one that started it may go first, and the last may be killed: nothing is left, and the next starts anew."""
+    """The one that started it may go first, and the last may be killed: nothing is left, and the next starts anew.
+
+    A keeper that is killed takes everything with it.
+    """
     assert programs
     with _using(_SHARING, tmp_path) as (first, directory), _using(_SHARING, tmp_path) as (second, same):
         assert same == directory
@@ -49,15 +52,9 @@ def test_all_users_have_the_same_one_until_the_last_is_gone(
         wait_until(lambda: not processes(tmp_path), "everything has ended")
         with _using(_SHARING, tmp_path) as (_, other):
             assert other != directory
-    wait_until(lambda: not processes(tmp_path), "everything has ended")
-
-
-def test_a_killed_keeper_takes_everything_with_it(programs: Mapping[BinaryProgram, Path], tmp_path: Path) -> None:
-    assert programs
-    with _using(_SHARING, tmp_path):
-        assert len(_programs(tmp_path)) == len(BinaryProgram)
-        os.kill(_keeper(tmp_path), signal.SIGKILL)
-        wait_until(lambda: not _programs(tmp_path), "all programs have ended")
+            assert len(_programs(tmp_path)) == len(BinaryProgram)
+            os.kill(_keeper(tmp_path), signal.SIGKILL)
+            wait_until(lambda: not _programs(tmp_path), "all programs have ended")
 
 
 def test_a_killed_test_run_takes_its_own_control_plane_with_it(

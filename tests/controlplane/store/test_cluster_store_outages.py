@@ -163,27 +163,23 @@ async def test_a_store_that_opens_meanwhile_waits(here: InstalledPlace) -> None:
         assert store.snapshot().notices == {notice(1).id: notice(1)}
 
 
-async def test_a_cluster_without_our_resources_is_said_in_a_sentence(own_plane: ControlPlane) -> None:
+async def test_missing_and_earlier_definitions_are_said_in_a_sentence(own_plane: ControlPlane) -> None:
+    """The earlier ones lack the version by which a notice is created in one request."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/reclaimnotices.job-supervisor.kube-ai.io"
+    kubeconfig = str(own_plane.cluster.kubeconfig)
     async with client(own_plane.cluster) as api:
         bare = InstalledPlace(own_plane, api)
         with pytest.raises(StoreError, match="apply the chart's files/crds/ first"):
-            await bare.store(kubeconfig=str(own_plane.cluster.kubeconfig))
+            await bare.store(kubeconfig=kubeconfig)
         with pytest.raises(StoreError, match="no cluster to connect to"):
             await bare.store(kubeconfig="/nowhere")
-
-
-async def test_definitions_of_an_earlier_version_are_said_in_a_sentence(own_plane: ControlPlane) -> None:
-    """They lack the version by which a notice is created in one request."""
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/reclaimnotices.job-supervisor.kube-ai.io"
-    async with client(own_plane.cluster) as api:
         await define(api)
         earlier = (await api.get(path))["spec"]["versions"][:1]
         await api.patch(path, {"spec": {"versions": earlier}})
-        kubeconfig = str(own_plane.cluster.kubeconfig)
 
         async def refusal() -> str:
             try:
-                async with InstalledPlace(own_plane, api).opened(kubeconfig=kubeconfig):
+                async with bare.opened(kubeconfig=kubeconfig):
                     return ""
             except StoreError as error:
                 return str(error)

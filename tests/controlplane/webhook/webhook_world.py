@@ -56,7 +56,7 @@ class WebhookWorld:
         try:
             yield own
         finally:
-            for path in own.made:
+            for path in (*own.made, f"{own.pods}?gracePeriodSeconds=0"):
                 await own.api.delete(path)
 
     async def supervisor(self, *, serving: bool = True, **changes: Any) -> LeaderReplica:
