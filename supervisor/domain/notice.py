@@ -95,11 +95,6 @@ class Report:
         """The notice that this report belongs to."""
         return notice_id(self.source, self.subject)
 
-    @property
-    def acknowledged_as(self) -> str:
-        """The id that the agent uses for its report."""
-        return f"{self.source}/{self.subject.uid}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimNotice:
@@ -155,12 +150,9 @@ def notice_id(source: Source, subject: Subject) -> NoticeId:
     # The uid alone is not enough: two nodes may report the same one, by a copied setting or on purpose. The name of a
     # node is authenticated by its agent's token.
     names = subject.name.split("/") if subject.kind is SubjectKind.POD else [subject.name]
-    return NoticeId("/".join(_escaped(part) for part in (source, *names, subject.uid)))
-
-
-def _escaped(part: str) -> str:
-    """Escapes slashes, so that different parts never give the same id."""
-    return part.replace("%", "%25").replace("/", "%2F")
+    # With escaped slashes, different parts never give the same id.
+    escaped = [part.replace("%", "%25").replace("/", "%2F") for part in (source, *names, subject.uid)]
+    return NoticeId("/".join(escaped))
 
 
 SHORTEST_SECONDS = 1.0

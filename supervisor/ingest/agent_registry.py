@@ -96,6 +96,7 @@ class AgentRegistry:
         uids: The machine uids of connected agents.
         clear: The nodes of which every source answered that there is no notice, or can have none.
         denying: The clear nodes of which at least one source was polled.
+        synced: Since when the last hello of an agent is completely processed, in Unix seconds; not while it is not.
     """
 
     def __init__(self, on_change: Callable[[], None], now: Callable[[], float]) -> None:
@@ -109,7 +110,7 @@ class AgentRegistry:
         self._streams: dict[Host, object] = {}
         self._silent: dict[Host, float] = {}
         self._heard: dict[Host, float] = {}
-        self._synced: dict[Host, float] = {}
+        self.synced: dict[Host, float] = {}
         self._on_change = on_change
         self._now = now
         self._started = now()
@@ -122,7 +123,7 @@ class AgentRegistry:
         ):
             return known
         self._streams[view.node] = stream
-        self._synced.pop(view.node, None)
+        self.synced.pop(view.node, None)
         self._put(view)
         return None
 
@@ -133,7 +134,7 @@ class AgentRegistry:
     def mark_synced(self, node: Host, stream: object) -> None:
         """Marks that the whole hello is processed, unless the node has a newer stream."""
         if self.is_current(node, stream):
-            self._synced[node] = self._now()
+            self.synced[node] = self._now()
             self._on_change()
 
     def put_source(
@@ -164,7 +165,7 @@ class AgentRegistry:
         if not self.is_current(node, stream):
             return
         del self._streams[node]
-        self._synced.pop(node, None)
+        self.synced.pop(node, None)
         self._silent[node] = self._now()
         self._heard[node] = self._now() if heard is None else heard
         known = self.by_node[node]
@@ -195,10 +196,6 @@ class AgentRegistry:
     def heard_at(self, node: Host) -> float | None:
         """Returns when the node's silent agent last gave a sign of life, which is before its stream ended."""
         return None if node in self._streams else self._heard.get(node)
-
-    def synced_since(self, node: Host) -> float | None:
-        """Returns since when the agent's last hello is completely processed; None while it is not."""
-        return self._synced.get(node)
 
     def unknown_sources(self, node: Host) -> Sequence[Source] | None:
         """Returns the sources of a node that have no known answer at present; None if no agent is connected."""

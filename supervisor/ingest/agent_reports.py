@@ -340,12 +340,11 @@ class ReportHandler:
         """Stores a report, and only then acknowledges it. One that raises is kept; others of the stream go on."""
         report, deps = pending.report, self._deps
 
-        def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
-            return apply_report(known, report, pending.received_at, deps.policy)
-
         notice: ReclaimNotice | None = None
         with deps.bulkhead.guard("reports", report.id, passes=StoreUnavailableError) as attempt:
-            notice = await deps.store.put_notice(report.id, change)
+            notice = await deps.store.put_notice(
+                report.id, lambda known: apply_report(known, report, pending.received_at, deps.policy)
+            )
         if attempt.failed:
             self._keep(pending)
             return

@@ -13,22 +13,12 @@ from reclaim.v1 import reclaim_pb2 as wire
 from servicekit.failpoints import failpoint
 from supervisor.decide.notices import replaced
 from supervisor.domain.ids import Host, Source
-from supervisor.domain.notice import NOT_OF_AGENTS, ReclaimNotice, Report, SubjectKind
+from supervisor.domain.notice import NOT_OF_AGENTS, Report, SubjectKind
 from supervisor.failpoints import At
 from supervisor.identity.tokens import AgentPrincipal, AuthenticationUnavailableError, BadTokenError, ForeignPodError
+from supervisor.ingest import agent_reports
 from supervisor.ingest.agent_registry import AgentState
-from supervisor.ingest.agent_reports import (
-    MAX_SOURCES,
-    AgentDependencies,
-    Received,
-    ReportHandler,
-    decode,
-    read_hello,
-    read_machine,
-    read_report,
-    read_source,
-)
-from supervisor.ingest.errors import ForeignTokenError, MalformedError, SlowReaderError, TooManyError, code_of
+from supervisor.ingest.errors import CODES, ForeignTokenError, MalformedError, SlowReaderError, TooManyError
 from supervisor.refusals import Code, Wire, readable
 
 _CONNECT = "/reclaim.v1.ReclaimService/Connect"
@@ -121,12 +111,14 @@ class Liveness:
 class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The stubs' parameters do not exist.
     """Serves agents. `finish` ends every stream with a goodbye."""
 
-    def __init__(self, deps: AgentDependencies) -> None:
+    def __init__(self, deps: agent_reports.AgentDependencies) -> None:
         self._deps = deps
         self._streams: set[_AgentStream] = set()
         self._is_stopping = False
         self._connect = grpc.stream_stream_rpc_method_handler(
-            self.connect, request_deserializer=decode, response_serializer=wire.SupervisorMessage.SerializeToString
+            self.connect,
+            request_deserializer=agent_reports.decode,
+            response_serializer=wire.SupervisorMessage.SerializeToString,
         )
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -149,7 +141,7 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
             if turn % _HEARTBEATS_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    async def connect(self, messages: AsyncIterator[Received], context: _Context) -> None:
+    async def connect(self, messages: AsyncIterator[agent_reports.Received], context: _Context) -> None:
         """Serves one agent's stream."""
         try:
             stream = _AgentStream(self._deps, await self._authenticate(messages, context), messages, context)
@@ -167,11 +159,11 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
             # A status would wait behind the unread messages, as gRPC cannot reset one stream.
             raise asyncio.CancelledError from error
         except Exception as error:  # noqa: BLE001 - an exception that is not a refusal is a bug, and counted as one
-            code = code_of(error) or Code.INTERNAL
-            self._deps.refusals.add(Wire.GRPC, code, str(error), None if code_of(error) else error)
+            code = CODES.get(type(error), Code.INTERNAL)
+            self._deps.refusals.add(Wire.GRPC, code, str(error), None if type(error) in CODES else error)
             await context.abort(_STATUS[code], f"{code}: {readable(str(error))}")
 
-    async def _authenticate(self, messages: AsyncIterator[Received], context: _Context) -> Host:
+    async def _authenticate(self, messages: AsyncIterator[agent_reports.Received], context: _Context) -> Host:
         try:
             return await self._node_of_token(context)
         except (BadTokenError, ForeignTokenError, ForeignPodError, AuthenticationUnavailableError):
@@ -194,9 +186,9 @@ class _AgentStream:
 
     def __init__(
         self,
-        deps: AgentDependencies,
+        deps: agent_reports.AgentDependencies,
         node: Host,
-        messages: AsyncIterator[Received],
+        messages: AsyncIterator[agent_reports.Received],
         context: _Context,
     ) -> None:
         self._deps = deps
@@ -215,7 +207,7 @@ class _AgentStream:
         self._heard_at = deps.clock.now()
         self._beats: set[asyncio.Task[None]] = set()
         self._does_not_read = f"the agent of {node} does not read"
-        self._reports = ReportHandler(deps, node, self._acknowledge)
+        self._reports = agent_reports.ReportHandler(deps, node, self._acknowledge)
 
     def finish(self) -> None:
         """Ends the stream with a goodbye."""
@@ -292,8 +284,8 @@ class _AgentStream:
         wanted, turn = hello.heartbeat_seconds, self._deps.heartbeat_seconds
         # An agent that names no interval, or no number, gets a heartbeat each turn.
         self._interval = (int(min(wanted, _MAX_INTERVAL_SECONDS) // turn) or 1) if wanted > turn else 1
-        view = read_hello(hello, self._deps.clock.now())
-        reports = [read_report(each, view) for each in hello.notices]
+        view = agent_reports.read_hello(hello, self._deps.clock.now())
+        reports = [agent_reports.read_report(each, view) for each in hello.notices]
         for source in (*view.sources, *view.pod_sources, *(each.source for each in reports)):
             self._admit(source)
         return view, reports
@@ -301,8 +293,8 @@ class _AgentStream:
     def _admit(self, source: Source) -> None:
         """Limits the number of sources that one stream may report."""
         self._sources.add(source)
-        if len(self._sources) > MAX_SOURCES:
-            raise TooManyError(f"more than {MAX_SOURCES} sources")
+        if len(self._sources) > agent_reports.MAX_SOURCES:
+            raise TooManyError(f"more than {agent_reports.MAX_SOURCES} sources")
 
     async def _replace_machine(self, uid: str) -> None:
         """Ends the notices on an earlier machine of this node's name."""
@@ -317,12 +309,11 @@ class _AgentStream:
         if len(notices) > _MAX_NOTICES:
             raise TooManyError(f"more than {_MAX_NOTICES} notices of {self._node} are known")
 
-        def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
-            return None if known is None else replaced(known, uid, self._deps.clock.now())
-
         for key in [each.id for each in notices if each.subject.uid != uid]:
             before = self._deps.store.snapshot().notices.get(key)
-            notice = await self._deps.store.put_notice(key, change)
+            notice = await self._deps.store.put_notice(
+                key, lambda known: None if known is None else replaced(known, uid, self._deps.clock.now())
+            )
             failpoint(At.MACHINE_REPLACED)
             if notice is not None and before is not None and notice.state is not before.state:
                 _log.info("notice.ended", notice=notice.id, subject=notice.subject.name, state=notice.state)
@@ -365,16 +356,18 @@ class _AgentStream:
         while (message := await self._next()) is not None and agents.is_current(self._node, self):
             match message.WhichOneof("message"):
                 case "notice":
-                    received = read_report(message.notice, view)
+                    received = agent_reports.read_report(message.notice, view)
                     self._admit(received.source)
                     await self._reports.put(received)
                 case "source":
-                    name, state = read_source(message.source)
+                    name, state = agent_reports.read_source(message.source)
                     self._admit(name)
                     about_pods = message.source.about == wire.SUBJECT_KIND_POD
                     agents.put_source(self._node, self, name, state, about_pods=about_pods)
                 case "machine":
-                    agents.put_machine(self._node, self, read_machine(message.machine, self._deps.clock.now()))
+                    agents.put_machine(
+                        self._node, self, agent_reports.read_machine(message.machine, self._deps.clock.now())
+                    )
                 case "goodbye":
                     return
                 case "heartbeat" | None:
@@ -415,5 +408,7 @@ class _AgentStream:
             raise SlowReaderError(self._does_not_read) from error
 
     async def _acknowledge(self, received: Report) -> None:
-        entry = wire.Acknowledgement.Entry(notice_id=received.acknowledged_as, revision=received.revision)
+        entry = wire.Acknowledgement.Entry(
+            notice_id=f"{received.source}/{received.subject.uid}", revision=received.revision
+        )
         await self._write(wire.SupervisorMessage(acknowledgement=wire.Acknowledgement(entries=[entry])))

@@ -1,15 +1,6 @@
 """The refusals that gRPC and HTTP share, and their codes."""
 
-from supervisor.decide.registration import (
-    ClusterJobError,
-    ForeignJobError,
-    JobEndsError,
-    JobIsOverError,
-    NameIsLiveError,
-    OlderRevisionError,
-    RunIsOverError,
-    UnknownJobError,
-)
+from supervisor.decide import registration
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
 from supervisor.refusals import Code
 from supervisor.store.interface import StoreUnavailableError
@@ -43,29 +34,25 @@ class SlowReaderError(Exception):
     """The peer does not read its stream."""
 
 
-_CODES: dict[type[Exception], Code] = {
+CODES: dict[type[Exception], Code] = {
     MalformedError: Code.MALFORMED,
     BadTokenError: Code.BAD_TOKEN,
     ForeignTokenError: Code.FOREIGN_TOKEN,
     ForeignPodError: Code.FOREIGN_TOKEN,
-    ForeignJobError: Code.FOREIGN_TOKEN,
-    UnknownJobError: Code.UNKNOWN_JOB,
+    registration.ForeignJobError: Code.FOREIGN_TOKEN,
+    registration.UnknownJobError: Code.UNKNOWN_JOB,
     UnknownNodeError: Code.UNKNOWN_NODE,
     UnknownRelayError: Code.UNKNOWN_RELAY,
-    NameIsLiveError: Code.NAME_IS_LIVE,
-    RunIsOverError: Code.RUN_IS_OVER,
-    JobIsOverError: Code.JOB_IS_OVER,
-    JobEndsError: Code.JOB_IS_OVER,
-    ClusterJobError: Code.MALFORMED,
-    OlderRevisionError: Code.OLDER_REVISION,
+    registration.NameIsLiveError: Code.NAME_IS_LIVE,
+    registration.RunIsOverError: Code.RUN_IS_OVER,
+    registration.JobIsOverError: Code.JOB_IS_OVER,
+    registration.JobEndsError: Code.JOB_IS_OVER,
+    registration.ClusterJobError: Code.MALFORMED,
+    registration.OlderRevisionError: Code.OLDER_REVISION,
     OversizedError: Code.OVERSIZED,
     TooManyError: Code.TOO_MANY,
     SlowReaderError: Code.SLOW_READER,
     AuthenticationUnavailableError: Code.NOT_SERVING,
     StoreUnavailableError: Code.NOT_SERVING,
 }
-
-
-def code_of(error: Exception) -> Code | None:
-    """The code of a refusal; None if the exception is not a refusal but a bug."""
-    return _CODES.get(type(error))
+"""The code of each refusal. An exception of another type is not a refusal but a bug."""

@@ -125,5 +125,4 @@ class Expiry:
         silent = self._agents.silent_since(node)
         if silent is not None:
             return Presence.SILENT, silent
-        mark_synced = self._agents.synced_since(node)
-        return Presence.PRESENT, math.inf if mark_synced is None else mark_synced
+        return Presence.PRESENT, self._agents.synced.get(node, math.inf)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -12,7 +12,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from supervisor.identity.tokens import Principal
-from supervisor.ingest.errors import ForeignTokenError, MalformedError, OversizedError, code_of
+from supervisor.ingest.errors import CODES, ForeignTokenError, MalformedError, OversizedError
 from supervisor.refusals import Code, Refusals, Wire, readable
 
 T = TypeVar("T")
@@ -45,30 +45,27 @@ def refusing(refusals: Refusals, wire: Wire = Wire.HTTP) -> Middleware:
         try:
             return await handler(request)
         except web.HTTPException as error:  # From the router: unknown path or method.
-            return _refusal(refusals, wire, error.status, Code.UNKNOWN_CALL, error.reason)
+            status, code, why = error.status, Code.UNKNOWN_CALL, error.reason
         except (ConnectionError, ssl.SSLError) as error:
             if request.transport is not None and not request.transport.is_closing():
                 raise
             # aiohttp does so itself only once the connection is lost, and never where handlers are not to be cancelled.
             raise asyncio.CancelledError from error
         except Exception as error:
-            code = code_of(error)
-            if code is None:
+            if type(error) not in CODES:
                 raise
-            return _refusal(refusals, wire, _STATUS[code], code, str(error))
+            code = CODES[type(error)]
+            status, why = _STATUS[code], str(error)
+        refusals.add(wire, code, why)
+        body = msgspec.json.encode({"error": code, "message": readable(why)})
+        return web.Response(status=status, body=body, content_type="application/json")
 
     return answer
 
 
-def _refusal(refusals: Refusals, wire: Wire, status: int, code: Code, why: str) -> web.Response:
-    refusals.add(wire, code, why)
-    body = msgspec.json.encode({"error": code, "message": readable(why)})
-    return web.Response(status=status, body=body, content_type="application/json")
-
-
 def refused(refusals: Refusals, error: Exception) -> Mapping[str, Any]:
     """Counts the refusal of one of several messages, and returns its answer: a bug of ours is one of that message."""
-    code = code_of(error)
+    code = CODES.get(type(error))
     if code is None:
         refusals.add(Wire.HTTP, Code.INTERNAL, repr(error), error)
         return {"status": 500, "error": Code.INTERNAL, "message": "an internal error of the supervisor"}
@@ -78,25 +75,19 @@ def refused(refusals: Refusals, error: Exception) -> Mapping[str, Any]:
 
 def protocol_log(refusals: Refusals, wire: Wire = Wire.HTTP) -> logging.Logger:
     """A logger for aiohttp that counts refusals: aiohttp reports requests that reach no handler only by its log."""
-    logger = logging.Logger("http", logging.DEBUG)  # noqa: LOG001 - unregistered, so that it is freed with the server
-    logger.addHandler(_ProtocolLog(refusals, wire))
-    return logger
 
-
-class _ProtocolLog(logging.Handler):
-    """Counts requests that are not HTTP, and exceptions that are not refusals."""
-
-    def __init__(self, refusals: Refusals, wire: Wire) -> None:
-        super().__init__()
-        self._refusals = refusals
-        self._wire = wire
-
-    def emit(self, record: logging.LogRecord) -> None:
+    def count(record: logging.LogRecord) -> bool:
+        """Counts a request that is not HTTP, or an exception that is not a refusal; lets no record through."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
-            self._refusals.add(self._wire, Code.BAD_REQUEST, error.message)
+            refusals.add(wire, Code.BAD_REQUEST, error.message)
         elif isinstance(error, Exception):
-            self._refusals.add(self._wire, Code.INTERNAL, repr(error), error)
+            refusals.add(wire, Code.INTERNAL, repr(error), error)
+        return False
+
+    logger = logging.Logger("http", logging.DEBUG)  # noqa: LOG001 - unregistered, so that it is freed with the server
+    logger.addFilter(count)
+    return logger
 
 
 async def require_principal(kind: type[T], request: web.Request, authenticate: Authenticate) -> T:
@@ -144,16 +135,19 @@ def decode(data: bytes | msgspec.Raw, kind: type[T]) -> T:
         raise MalformedError(str(error)) from error
 
 
-def printable(field: str, text: str) -> None:
-    """Checks a text that people will see: control characters could command a terminal or forge log lines.
+class PrintableBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A message with texts that people will see, in the fields that `PRINTABLE` names."""
 
-    Raises:
-        ValueError: The text has control characters, or other invisible ones.
-    """
-    if not text.isprintable():
-        raise ValueError(f"{field} must be printable")
+    PRINTABLE: ClassVar[tuple[str, ...]] = ()
 
+    def __post_init__(self) -> None:
+        """Checks those fields: control characters could command a terminal or forge log lines.
 
-def done() -> web.Response:
-    """The answer to a request whose content is stored."""
-    return web.json_response({})
+        Raises:
+            ValueError: A text has control characters, or other invisible ones.
+        """
+        for field in self.PRINTABLE:
+            value: str | list[str] | None = getattr(self, field)
+            texts = [value] if isinstance(value, str) else value or ()
+            if not all(text.isprintable() for text in texts):
+                raise ValueError(f"{field} must be printable")

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-import msgspec
 import structlog
 from aiohttp import web
 from msgspec import Meta
@@ -23,7 +22,7 @@ from supervisor.fanout.launchers import UNKNOWN, Launchers
 from supervisor.fanout.lines import LineResponse
 from supervisor.identity.tokens import LauncherPrincipal
 from supervisor.ingest.errors import TooManyError
-from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
+from supervisor.ingest.http import Authenticate, PrintableBody, body, require_principal
 from supervisor.refusals import Code, Refusals, Wire
 from supervisor.store.interface import Store
 
@@ -44,8 +43,10 @@ Hosts = Annotated[list[HostName], Meta(max_length=MAX_HOSTS)]
 _log = structlog.get_logger()
 
 
-class LauncherReportBody(msgspec.Struct, frozen=True, kw_only=True):
+class LauncherReportBody(PrintableBody, frozen=True, kw_only=True):
     """The content of a launcher's report, which is also a part of its hello."""
+
+    PRINTABLE = ("hosts",)
 
     revision: Count
     hosts: Hosts
@@ -56,10 +57,6 @@ class LauncherReportBody(msgspec.Struct, frozen=True, kw_only=True):
     applied: Count = 0
     ending: bool = False
     result: Result | None = None
-
-    def __post_init__(self) -> None:
-        for host in self.hosts:
-            printable("hosts", host)
 
     def value(self) -> LauncherFacts:
         """Returns the report as a value of the domain."""
@@ -83,8 +80,10 @@ class PostedLauncherReport(LauncherReportBody, frozen=True, kw_only=True):
     instance: Instance
 
 
-class LauncherHello(msgspec.Struct, frozen=True, kw_only=True):
+class LauncherHello(PrintableBody, frozen=True, kw_only=True):
     """Opens the stream of a launcher and registers its job; it is the only message there."""
+
+    PRINTABLE = ("launcher_host",)
 
     job: Name
     instance: Instance
@@ -103,7 +102,7 @@ class LauncherHello(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("min_workers <= requested_workers <= max_workers must hold")
         if self.requested_workers % self.worker_multiple:
             raise ValueError("requested_workers must be a multiple of worker_multiple")
-        printable("launcher_host", self.launcher_host or "")
+        super().__post_init__()
 
     def spec(self) -> Spec:
         """Returns the spec of the job."""
@@ -258,16 +257,16 @@ class LauncherEndpoints:
         known = self._registered(name, launcher.name, sent.instance)
         accepted = report if known is None else self.quotas.accepted(known, report)
 
-        def change(stored: SupervisedJob | None) -> SupervisedJob:
-            return with_end(observe(stored, launcher.name, sent.instance, accepted), self.clock.now())
-
         failpoint(At.REPORT_RECEIVED)
         with self.quotas.claim(launcher.name, name, len(accepted.hosts)):
-            await self.store.put_job(name, change)
+            await self.store.put_job(
+                name,
+                lambda stored: with_end(observe(stored, launcher.name, sent.instance, accepted), self.clock.now()),
+            )
         failpoint(At.REPORT_STORED)
         if known is not None and accepted is not report and known.observed.revision < report.revision:
             raise TooManyError(self.quotas.refusal(launcher.name, name, len(report.hosts)))
-        return done()
+        return web.json_response({})
 
     async def _register(self, launcher: str, hello: LauncherHello) -> SupervisedJob:
         name, report = JobName(hello.job), hello.report.value()

@@ -1,6 +1,7 @@
 """Serves operators over HTTP: drills and drains of nodes, and requests to suspend, stop or resume a job."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -13,27 +14,13 @@ from servicekit.clock import Clock
 from supervisor.decide.notices import apply_report
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import with_request
+from supervisor.domain import notice as notices
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
-from supervisor.domain.job import RequestKind, SupervisedJob, UserRequest
-from supervisor.domain.notice import (
-    LONGEST_DRAIN_SECONDS,
-    LONGEST_SECONDS,
-    OPERATOR,
-    SHORTEST_SECONDS,
-    SIMULATED,
-    Announcement,
-    NoticeState,
-    ReclaimNotice,
-    Report,
-    Subject,
-    SubjectKind,
-    explained,
-    notice_id,
-)
+from supervisor.domain.job import RequestKind, UserRequest
 from supervisor.identity.tokens import Operator
 from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.errors import UnknownNodeError
-from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
+from supervisor.ingest.http import Authenticate, PrintableBody, body, require_principal
 from supervisor.store.interface import Store
 
 _MAX_BYTES = 4096
@@ -48,7 +35,7 @@ class DrillBegin(msgspec.Struct, frozen=True, kw_only=True):
     """Starts a drill: a notice that no cloud announced, with all its consequences."""
 
     node: NodeName
-    lead_seconds: Annotated[float, Meta(ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)]
+    lead_seconds: Annotated[float, Meta(ge=notices.SHORTEST_SECONDS, le=notices.LONGEST_SECONDS)]
 
 
 class DrillEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,15 +44,14 @@ class DrillEnd(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeName | None = None
 
 
-class DrainBegin(msgspec.Struct, frozen=True, kw_only=True):
+class DrainBegin(PrintableBody, frozen=True, kw_only=True):
     """Empties a node within `lead_seconds`; the notice stands until somebody ends it. `reason` is for people."""
 
-    node: NodeName
-    lead_seconds: Annotated[float, Meta(ge=SHORTEST_SECONDS, le=LONGEST_DRAIN_SECONDS)]
-    reason: Reason = ""
+    PRINTABLE = ("reason",)
 
-    def __post_init__(self) -> None:
-        printable("reason", self.reason)
+    node: NodeName
+    lead_seconds: Annotated[float, Meta(ge=notices.SHORTEST_SECONDS, le=notices.LONGEST_DRAIN_SECONDS)]
+    reason: Reason = ""
 
 
 class DrainEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,14 +85,14 @@ class OperatorNoticeEndpoints:
         """Starts a drill on a node, or moves the deadline of its drill."""
         by = (await require_principal(Operator, request, self.authenticate)).name
         wanted = await body(request, DrillBegin, _MAX_BYTES)
-        notice = await self._announce(SIMULATED, wanted.node, wanted.lead_seconds, explained(by))
+        notice = await self._announce(notices.SIMULATED, wanted.node, wanted.lead_seconds, notices.explained(by))
         _log.warning("drill.begun", notice=notice, subject=wanted.node, lead_seconds=wanted.lead_seconds, by=by)
         return web.json_response({"notice": notice, "seconds_left": wanted.lead_seconds})
 
     async def end_drill(self, request: web.Request) -> web.Response:
         """Ends drills early; that there is none is not an error."""
         operator = await require_principal(Operator, request, self.authenticate)
-        ended = await self._withdraw(SIMULATED, (await body(request, DrillEnd, _MAX_BYTES)).node)
+        ended = await self._withdraw(notices.SIMULATED, (await body(request, DrillEnd, _MAX_BYTES)).node)
         for notice in ended:
             _log.warning("drill.ended", notice=notice.id, subject=notice.subject.name, by=operator.name)
         return web.json_response({"ended": [notice.subject.name for notice in ended]})
@@ -116,7 +102,7 @@ class OperatorNoticeEndpoints:
         by = (await require_principal(Operator, request, self.authenticate)).name
         wanted = await body(request, DrainBegin, _MAX_BYTES)
         message = f"{by}: {wanted.reason}" if wanted.reason else by
-        notice = await self._announce(OPERATOR, wanted.node, wanted.lead_seconds, message)
+        notice = await self._announce(notices.OPERATOR, wanted.node, wanted.lead_seconds, message)
         _log.warning(
             "drain.begun",
             notice=notice,
@@ -130,7 +116,7 @@ class OperatorNoticeEndpoints:
     async def end_drain(self, request: web.Request) -> web.Response:
         """Ends the drain of a node; that there is none is not an error."""
         operator = await require_principal(Operator, request, self.authenticate)
-        ended = await self._withdraw(OPERATOR, (await body(request, DrainEnd, _MAX_BYTES)).node)
+        ended = await self._withdraw(notices.OPERATOR, (await body(request, DrainEnd, _MAX_BYTES)).node)
         for notice in ended:
             _log.warning("drain.ended", notice=notice.id, subject=notice.subject.name, by=operator.name)
         return web.json_response({"ended": [notice.subject.name for notice in ended]})
@@ -145,27 +131,34 @@ class OperatorNoticeEndpoints:
         agent = self.agents.by_node.get(Host(node))
         if agent is None:
             raise UnknownNodeError(f"no agent of a node {node} is known")
-        subject = Subject(SubjectKind.NODE, node, agent.uid)
-        await self._put(source, subject, Announcement.ACTIVE, message, lead)
-        return notice_id(source, subject)
+        subject = notices.Subject(notices.SubjectKind.NODE, node, agent.uid)
+        await self._put(source, subject, notices.Announcement.ACTIVE, message, lead)
+        return notices.notice_id(source, subject)
 
-    async def _withdraw(self, source: Source, node: str | None) -> list[ReclaimNotice]:
+    async def _withdraw(self, source: Source, node: str | None) -> list[notices.ReclaimNotice]:
         """Withdraws the active notices on a node, or with None on all nodes; returns them as they were."""
         ended = [
             notice
             for notice in self.store.snapshot().notices.values()
-            if notice.source == source and notice.state is NoticeState.ACTIVE and node in (None, notice.subject.name)
+            if notice.source == source
+            and notice.state is notices.NoticeState.ACTIVE
+            and node in (None, notice.subject.name)
         ]
         for notice in ended:
-            await self._put(source, notice.subject, Announcement.WITHDRAWN, notice.message)
+            await self._put(source, notice.subject, notices.Announcement.WITHDRAWN, notice.message)
         return ended
 
     async def _put(
-        self, source: Source, subject: Subject, announcement: Announcement, message: str, lead: float | None = None
+        self,
+        source: Source,
+        subject: notices.Subject,
+        announcement: notices.Announcement,
+        message: str,
+        lead: float | None = None,
     ) -> None:
-        def change(known: ReclaimNotice | None) -> ReclaimNotice | None:
+        def change(known: notices.ReclaimNotice | None) -> notices.ReclaimNotice | None:
             now = self.clock.now()
-            report = Report(
+            report = notices.Report(
                 source=source,
                 subject=subject,
                 # The last request wins: they cannot overtake each other.
@@ -178,10 +171,10 @@ class OperatorNoticeEndpoints:
             )
             return apply_report(known, report, now, self.policy)
 
-        await self.store.put_notice(notice_id(source, subject), change)
+        await self.store.put_notice(notices.notice_id(source, subject), change)
 
 
-class RequestedJob(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedJob(PrintableBody, frozen=True, kw_only=True):
     """Names the job that a request is about."""
 
     job: Annotated[str, Meta(min_length=1, max_length=600)]
@@ -190,10 +183,9 @@ class RequestedJob(msgspec.Struct, frozen=True, kw_only=True):
 class ReasonedRequest(RequestedJob, frozen=True, kw_only=True):
     """Asks something of a job; `reason` is for people."""
 
-    reason: Reason = ""
+    PRINTABLE = ("reason",)
 
-    def __post_init__(self) -> None:
-        printable("reason", self.reason)
+    reason: Reason = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,37 +198,25 @@ class RequestEndpoints:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.post("/v1/jobs/suspend", self.suspend),
-            web.post("/v1/jobs/stop", self.stop),
+            web.post("/v1/jobs/suspend", partial(self.ask, RequestKind.SUSPEND)),
+            web.post("/v1/jobs/stop", partial(self.ask, RequestKind.STOP)),
             web.post("/v1/jobs/resume", self.resume),
         ]
 
-    async def suspend(self, request: web.Request) -> web.Response:
-        """Asks to save the job and to keep it suspended."""
-        return await self._ask(request, RequestKind.SUSPEND)
-
-    async def stop(self, request: web.Request) -> web.Response:
-        """Asks to save the job and to end it for good."""
-        return await self._ask(request, RequestKind.STOP)
+    async def ask(self, kind: RequestKind, request: web.Request) -> web.Response:
+        """Asks to save the job, and to keep it suspended or to end it for good."""
+        operator = await require_principal(Operator, request, self.authenticate)
+        wanted = await body(request, ReasonedRequest, _MAX_BYTES)
+        reason = wanted.reason.strip().rstrip(".")
+        asked = UserRequest(kind=kind, by=operator.name, reason=reason, at=self.clock.now())
+        await self.store.put_job(JobName(wanted.job), lambda known: with_request(known, asked))
+        _log.warning("job.requested", job=wanted.job, request=kind, by=operator.name, reason=reason)
+        return web.json_response({})
 
     async def resume(self, request: web.Request) -> web.Response:
         """Takes a request back; that there is none is not an error."""
         operator = await require_principal(Operator, request, self.authenticate)
         target = await body(request, RequestedJob, _MAX_BYTES)
-        await self._put(target.job, None)
+        await self.store.put_job(JobName(target.job), lambda known: with_request(known, None))
         _log.warning("job.request_withdrawn", job=target.job, by=operator.name)
-        return done()
-
-    async def _ask(self, request: web.Request, kind: RequestKind) -> web.Response:
-        operator = await require_principal(Operator, request, self.authenticate)
-        wanted = await body(request, ReasonedRequest, _MAX_BYTES)
-        reason = wanted.reason.strip().rstrip(".")
-        await self._put(wanted.job, UserRequest(kind=kind, by=operator.name, reason=reason, at=self.clock.now()))
-        _log.warning("job.requested", job=wanted.job, request=kind, by=operator.name, reason=reason)
-        return done()
-
-    async def _put(self, job: str, request: UserRequest | None) -> None:
-        def change(known: SupervisedJob | None) -> SupervisedJob:
-            return with_request(known, request)
-
-        await self.store.put_job(JobName(job), change)
+        return web.json_response({})

@@ -1,9 +1,15 @@
-"""Serves training processes over HTTP: the stream of directives, and reports of ranks, steps and saves."""
+"""Serves training processes over HTTP: the stream of directives, and reports of ranks, steps and saves.
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+A relay speaks for all training processes of a pod or machine: it has one stream for their lines, and sends their
+messages in batches. Each message is that of a process's own calls, is accepted or refused for itself, and is answered
+in the order sent.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import structlog
@@ -15,20 +21,24 @@ from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from supervisor.decide.registration import acknowledge, admit, is_answer, run_of
 from supervisor.domain.agreement import AnswerKind, Purpose, StepAnswer
-from supervisor.domain.ids import Host, JobId
+from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Stop, SupervisedJob
 from supervisor.domain.order import Worker
 from supervisor.failpoints import At
 from supervisor.fanout.lines import LineResponse
-from supervisor.fanout.processes import Processes, ProcessStream
+from supervisor.fanout.processes import MAX_STREAMS, Processes, ProcessStream, RelayedStream, RelayStream
 from supervisor.fanout.ranks import Measurements, RankStates, Saves, Statement
 from supervisor.identity.tokens import ProcessPrincipal
-from supervisor.ingest.errors import ForeignTokenError, MalformedError, TooManyError
-from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
+from supervisor.ingest.errors import ForeignTokenError, MalformedError, OversizedError, TooManyError, UnknownRelayError
+from supervisor.ingest.http import Authenticate, PrintableBody, body, decode, refused, require_principal
 from supervisor.refusals import Refusals, readable
 from supervisor.store.interface import Store
 
 MAX_MESSAGE_BYTES = 16 * 1024
+
+_MAX_BATCH = 64
+_MAX_BATCH_BYTES = 1024 * 1024
+"""Bounds of a relay's batch: how many messages, and how many bytes all of them have."""
 
 MAX_ERROR = 300
 """Characters of an error that are kept, of which a disk that is full needs a hundred."""
@@ -56,11 +66,13 @@ class HeldAgreement(msgspec.Struct, frozen=True, kw_only=True):
     committed: bool = False
 
 
-class ProcessMessage(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessMessage(PrintableBody, frozen=True, kw_only=True):
     """The fields that hellos and reports share: the sender, what it can agree to, and its pace. See `RankState`.
 
     `revision` grows whenever the rank, or one of the fields below it, changes. It is None from an older SDK.
     """
+
+    PRINTABLE = ("process", "host")
 
     process: Text
     host: Text
@@ -72,10 +84,6 @@ class ProcessMessage(msgspec.Struct, frozen=True, kw_only=True):
     world_size: Annotated[int, Meta(ge=1, le=65536)] | None = None
     step_seconds: Seconds | None = None
     step: Step | None = None
-
-    def __post_init__(self) -> None:
-        printable("process", self.process)
-        printable("host", self.host)
 
     def statement(self, held: HeldAgreement | None = None) -> Statement:
         """Returns the statement of the process about itself, without purposes of a later version."""
@@ -135,8 +143,11 @@ class PostedProcessReport(ProcessMessage, frozen=True, kw_only=True):
         if self.kind is PostedReportKind.AGREEMENT and (self.epoch is None or self.answer is None):
             raise ValueError("epoch and answer must be set")
 
-    def answered(self, now: float) -> StepAnswer | None:
-        """Returns the answer to an agreement, received at `now`; None from a rank that does not know its step."""
+    def answered(self, now: float) -> tuple[StepAnswer, Measurements] | None:
+        """Returns the answer to an agreement, received at `now`, with what the process has measured.
+
+        None from a rank that does not know its step.
+        """
         if (
             self.kind is not PostedReportKind.AGREEMENT
             or self.epoch is None
@@ -144,15 +155,13 @@ class PostedProcessReport(ProcessMessage, frozen=True, kw_only=True):
             or self.step is None
         ):
             return None
-        return StepAnswer(epoch=self.epoch, at_step=self.at_step, kind=self.answer, step=self.step, at=now)
-
-    @property
-    def measured(self) -> Measurements:
-        return Measurements(
+        measured = Measurements(
             step_seconds=pace(self.step_seconds),
             checkpoint_seconds=self.checkpoint_seconds,
             unread_seconds=self.unread_seconds,
         )
+        answer = StepAnswer(epoch=self.epoch, at_step=self.at_step, kind=self.answer, step=self.step, at=now)
+        return answer, measured
 
 
 def sender_run(store: Store, principal: ProcessPrincipal, named: int | None) -> tuple[JobId, int]:
@@ -205,7 +214,7 @@ class ProcessEndpoints:
         """Handles a changed rank and an answer to an agreement, or stores an acknowledgement."""
         principal = await require_principal(ProcessPrincipal, request, self.authenticate)
         await self.accept(principal, await body(request, PostedProcessReport, MAX_MESSAGE_BYTES))
-        return done()
+        return web.json_response({})
 
     def admit(self, principal: ProcessPrincipal, hello: PostedProcessHello) -> Worker:
         """Returns the process that a hello is from.
@@ -240,9 +249,9 @@ class ProcessEndpoints:
         if self.processes.update(worker, sent.revision):
             self.ranks.put_statement(worker, sent.statement())
         self.on_step(worker, sent.step)
-        answer = sent.answered(self.clock.now())
-        if answer is not None:
-            self.ranks.answered(worker, answer, sent.measured)
+        answered = sent.answered(self.clock.now())
+        if answered is not None:
+            self.ranks.answered(worker, *answered)
         if sent.kind is PostedReportKind.RESUMED and sent.step is not None:
             saved = self.saves.step_of(worker.job)
             if worker.rank == 0 and saved is not None and sent.step < saved:
@@ -349,3 +358,105 @@ class ProcessEndpoints:
         """Returns the present STOP of a job if it is at an agreed step."""
         job = self.store.snapshot().jobs.get(worker.job.name)
         return None if job is None or job.id != worker.job or job.decision.agreed_stop is None else job.decision.stop
+
+
+class RelayHello(PrintableBody, frozen=True, kw_only=True):
+    """Opens the stream of a relay, and is its only message there; `relay` is a random id."""
+
+    PRINTABLE = ("relay",)
+
+    relay: Text
+
+
+class RelayBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Carries messages of the relay's processes. Each is decoded for itself: a malformed one must not harm others."""
+
+    relay: Text
+    messages: Annotated[list[msgspec.Raw], Meta(max_length=_MAX_BATCH)]
+
+
+class RelayedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Carries one of three: a process joins the stream, reports, or has left the stream."""
+
+    hello: PostedProcessHello | None = None
+    report: PostedProcessReport | None = None
+    gone: Text | None = None
+
+    def __post_init__(self) -> None:
+        if (self.hello, self.report, self.gone).count(None) != 2:  # noqa: PLR2004
+            raise ValueError("one of hello, report and gone must be set")
+
+
+JobOfToken = tuple[JobName, str]
+"""The name and uid of a job: the relays of an earlier job of the name must not use up the number that it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenRelay:
+    principal: ProcessPrincipal
+    relay: RelayStream
+
+
+@dataclass(frozen=True, slots=True)
+class RelayEndpoints:
+    """`/v1/relays/…`; `processes` handles the messages."""
+
+    processes: ProcessEndpoints
+    _relays: dict[JobOfToken, dict[str, _OpenRelay]] = field(default_factory=dict)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/relays/stream", self.stream), web.post("/v1/relays/messages", self.messages)]
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Sends the lines of the processes that join, until either side ends."""
+        principal = await require_principal(ProcessPrincipal, request, self.processes.authenticate)
+        hello = await body(request, RelayHello, MAX_MESSAGE_BYTES)
+        job = principal.job, principal.uid
+        relays = self._relays.get(job, {})
+        if hello.relay in relays or len(relays) >= MAX_STREAMS:
+            raise TooManyError(f"{principal.job} has this stream already, or the maximum number of streams")
+        lines = LineResponse(request, self.processes.refusals)
+        opened = self._relays.setdefault(job, {})[hello.relay] = _OpenRelay(principal, RelayStream(lines))
+        try:
+            await lines.prepare()
+            return await lines.serve()
+        finally:
+            del self._relays[job][hello.relay]
+            if not self._relays[job]:
+                del self._relays[job]
+            for stream in list(opened.relay.streams.values()):
+                self._leave(opened, stream.worker.process)
+
+    async def messages(self, request: web.Request) -> web.Response:
+        """Answers each message: `{}` if it was accepted, otherwise its refusal."""
+        principal = await require_principal(ProcessPrincipal, request, self.processes.authenticate)
+        batch = await body(request, RelayBatch, _MAX_BATCH_BYTES)
+        opened = self._relays.get((principal.job, principal.uid), {}).get(batch.relay)
+        if opened is None or opened.principal != principal:
+            raise UnknownRelayError("the relay has no stream here")
+        # Tasks start in this order, and a process that joins or leaves does so before its task first waits.
+        answers = await asyncio.gather(*(self._answer(opened, message) for message in batch.messages))
+        return web.json_response({"answers": answers})
+
+    async def _answer(self, opened: _OpenRelay, raw: msgspec.Raw) -> Mapping[str, Any]:
+        """Handles one message as if its process had sent it; returns its answer."""
+        if len(raw) > MAX_MESSAGE_BYTES:
+            return refused(self.processes.refusals, OversizedError(f"more than {MAX_MESSAGE_BYTES} bytes"))
+        try:
+            message = decode(raw, RelayedMessage)
+            if message.hello is not None:
+                worker = self.processes.admit(opened.principal, message.hello)
+                stream = opened.relay.streams[worker.process] = RelayedStream(opened.relay, worker)
+                self.processes.attach(worker, message.hello, stream)
+            if message.report is not None:
+                await self.processes.accept(opened.principal, message.report)
+            if message.gone is not None:
+                self._leave(opened, message.gone)
+        except Exception as error:  # noqa: BLE001 - it is answered to the process whose message it was, and counted
+            return refused(self.processes.refusals, error)
+        return {}
+
+    def _leave(self, opened: _OpenRelay, process: str) -> None:
+        stream = opened.relay.streams.pop(process, None)
+        if stream is not None:
+            self.processes.processes.detach(stream.worker, stream)

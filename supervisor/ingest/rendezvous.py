@@ -15,7 +15,7 @@ from supervisor.fanout.lines import LineResponse
 from supervisor.fanout.members import MemberId, MemberStreams
 from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.ingest.errors import TooManyError
-from supervisor.ingest.http import Authenticate, body, done, printable, require_principal
+from supervisor.ingest.http import Authenticate, PrintableBody, body, require_principal
 from supervisor.ingest.launchers import Count
 from supervisor.ingest.processes import Text, sender_run
 from supervisor.refusals import Refusals
@@ -43,8 +43,10 @@ class MemberRound(msgspec.Struct, frozen=True, kw_only=True):
     in_process: bool = False
 
 
-class MemberStateBody(msgspec.Struct, frozen=True, kw_only=True):
+class MemberStateBody(PrintableBody, frozen=True, kw_only=True):
     """The whole state of a member; see `supervisor.decide.situation.Member`."""
+
+    PRINTABLE = ("address",)
 
     processes: Annotated[int, Meta(ge=1, le=1024)]
     address: Text
@@ -58,21 +60,16 @@ class MemberStateBody(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = False
     known: MemberRound | None = None
 
-    def __post_init__(self) -> None:
-        printable("address", self.address)
 
-
-class MemberHello(msgspec.Struct, frozen=True, kw_only=True):
+class MemberHello(PrintableBody, frozen=True, kw_only=True):
     """Opens the stream of a member, and is its only message there."""
+
+    PRINTABLE = ("member", "host")
 
     member: Text
     host: Text
     run: Count | None = None
     state: MemberStateBody
-
-    def __post_init__(self) -> None:
-        printable("member", self.member)
-        printable("host", self.host)
 
 
 class MemberReport(MemberHello, frozen=True, kw_only=True):
@@ -116,7 +113,7 @@ class RendezvousEndpoints:
         sender = self._sender(principal, sent)
         if not self.members.report(sender, self._member(sender, sent.state), sent.revision):
             raise OlderRevisionError("the elastic agent has no stream, or has reported something newer")
-        return done()
+        return web.json_response({})
 
     def _sender(self, principal: ProcessPrincipal, message: MemberHello) -> MemberId:
         """Returns the member that sent a message. Its token may name its host. Raises as `sender_run`."""

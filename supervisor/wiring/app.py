@@ -39,8 +39,7 @@ from supervisor.ingest.agents import ReclaimService
 from supervisor.ingest.expiry import Expiry
 from supervisor.ingest.launchers import LauncherEndpoints, LauncherQuotas
 from supervisor.ingest.operators import OperatorNoticeEndpoints, RequestEndpoints
-from supervisor.ingest.processes import ProcessEndpoints
-from supervisor.ingest.relays import RelayEndpoints
+from supervisor.ingest.processes import ProcessEndpoints, RelayEndpoints
 from supervisor.ingest.rendezvous import RendezvousEndpoints
 from supervisor.jobs.adapter import adapter_by_job
 from supervisor.leadership.interface import AlwaysLeader, Leadership

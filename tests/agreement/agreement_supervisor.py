@@ -97,9 +97,9 @@ class Supervisor:
         sent = msgspec.convert(fields, PostedProcessReport)
         worker = self._worker(sent)
         self._ranks.put_statement(worker, sent.statement())
-        answer = sent.answered(self._now) if sent.kind is PostedReportKind.AGREEMENT else None
-        if answer is not None:
-            self._ranks.answered(worker, answer, sent.measured)
+        answered = sent.answered(self._now)
+        if answered is not None:
+            self._ranks.answered(worker, *answered)
         if sent.kind in (PostedReportKind.SAVED, PostedReportKind.LEFT) and sent.generation is not None:
             self._acknowledge(worker, sent, sent.generation)
         self.think()

@@ -14,18 +14,8 @@ from supervisor.cluster.objects import Node, Pod
 from supervisor.cluster.view import ClusterView
 from supervisor.decide.notices import Signal, apply_signal
 from supervisor.decide.policy import Policy
-from supervisor.domain.notice import ReclaimNotice, Subject, SubjectKind
-from supervisor.ingest.cluster.signals import (
-    drain_signal,
-    drill_signal,
-    event_signal,
-    maintenance_signal,
-    node_signal,
-    node_subject,
-    pod_signal,
-    pod_subject,
-    taint_signals,
-)
+from supervisor.domain.notice import Subject, SubjectKind
+from supervisor.ingest.cluster import signals
 from supervisor.store.interface import Store, StoreUnavailableError
 
 _MAX_AT_ONCE = 16
@@ -74,8 +64,8 @@ class SignalReconciler:
         self._wakeup = Wakeup()
         self._write_slots = asyncio.Semaphore(_MAX_AT_ONCE)
         self._fault = Fault("store", clock)
-        view.pods_changed.append(self._on_pod)
-        view.nodes_changed.append(self._on_node)
+        view.pods_changed.append(self._on_subject)
+        view.nodes_changed.append(self._on_subject)
         events.changed.append(self._on_event)
         drills.changed.append(self._on_event)
 
@@ -101,17 +91,15 @@ class SignalReconciler:
         """Returns the signals about a subject that change a notice. A subject whose signals raise is tried again."""
         if not self._bulkhead.pause("signals", subject.uid):
             with self._bulkhead.guard("signals", subject.uid):
-                notices = store.snapshot().notices
+                notices, now, cluster_now = store.snapshot().notices, self._clock.now(), self._cluster_now()
                 return [
                     signal
                     for signal in self._signals(subject)
-                    if self._applied(notices.get(signal.id), signal) is not notices.get(signal.id)
+                    if apply_signal(notices.get(signal.id), signal, now, cluster_now, self._policy)
+                    is not notices.get(signal.id)
                 ]
         self._changed.setdefault(subject.uid, subject)
         return ()
-
-    def _applied(self, known: ReclaimNotice | None, signal: Signal) -> ReclaimNotice | None:
-        return apply_signal(known, signal, self._clock.now(), self._cluster_now(), self._policy)
 
     async def _take_in(self, store: Store, subject: Subject, signal: Signal) -> bool:
         """Applies a signal to its notice; returns False if that has to be tried again."""
@@ -119,7 +107,10 @@ class SignalReconciler:
         with self._bulkhead.guard("signals.store", subject.uid) as attempt:
             try:
                 async with self._write_slots:
-                    notice = await store.put_notice(signal.id, lambda known: self._applied(known, signal))
+                    notice = await store.put_notice(
+                        signal.id,
+                        lambda known: apply_signal(known, signal, self._clock.now(), self._cluster_now(), self._policy),
+                    )
             except StoreUnavailableError as error:
                 self._fault.failed(str(error))
                 return False
@@ -141,35 +132,34 @@ class SignalReconciler:
             pod = self._view.pod(subject.uid)
             if pod is None or not pod.opted_in:
                 return
-            signals: tuple[Signal | None, ...] = (
-                pod_signal(pod),
-                event_signal(self._events.about_pod(pod), subject),
-                drill_signal((event for event, _ in self._drills.about_pod(pod)), subject),
+            present: tuple[Signal | None, ...] = (
+                signals.pod_signal(pod),
+                signals.event_signal(self._events.about_pod(pod), subject),
+                signals.drill_signal((event for event, _ in self._drills.about_pod(pod)), subject),
             )
         else:
             node = self._view.node(subject.name)
             if node is None:
                 return
-            subject, lead = node_subject(node), self._policy.default_lead_seconds
-            signals = (
-                node_signal(node, lead),
-                maintenance_signal(node),
-                drain_signal(node),
-                event_signal(self._events.about_node(node), subject),
-                drill_signal((event for event, _ in self._drills.about_node(node)), subject),
-                *taint_signals(node, self._taint_leads, self._cluster_now()),
+            subject, lead = signals.node_subject(node), self._policy.default_lead_seconds
+            present = (
+                signals.node_signal(node, lead),
+                signals.maintenance_signal(node),
+                signals.drain_signal(node),
+                signals.event_signal(self._events.about_node(node), subject),
+                signals.drill_signal((event for event, _ in self._drills.about_node(node)), subject),
+                *signals.taint_signals(node, self._taint_leads, self._cluster_now()),
             )
-        yield from (signal for signal in signals if signal is not None)
+        yield from (signal for signal in present if signal is not None)
 
-    def _on_pod(self, before: Pod | None, after: Pod | None) -> None:
-        self._forget(before)
-        if after is not None and after.opted_in:
-            self._enqueue(pod_subject(after))
-
-    def _on_node(self, before: Node | None, after: Node | None) -> None:
-        self._forget(before)
-        if after is not None:
-            self._enqueue(node_subject(after))
+    def _on_subject(self, before: Pod | Node | None, after: Pod | Node | None) -> None:
+        if before is not None:
+            # A standby does not process the queue for days, and must not keep subjects that are deleted.
+            self._changed.pop(before.metadata.uid, None)
+        if isinstance(after, Node):
+            self._enqueue(signals.node_subject(after))
+        elif after is not None and after.opted_in:
+            self._enqueue(signals.pod_subject(after))
 
     def _on_event(self, _before: ClusterEvent | None, after: ClusterEvent | None) -> None:
         if after is None:
@@ -178,14 +168,9 @@ class SignalReconciler:
         pod = self._view.pod(involved.uid)
         node = self._view.node(involved.name)
         if pod is not None and involved.kind == "Pod":
-            self._enqueue(pod_subject(pod))
+            self._enqueue(signals.pod_subject(pod))
         elif node is not None and involved.kind == "Node":
-            self._enqueue(node_subject(node))
-
-    def _forget(self, before: Pod | Node | None) -> None:
-        """Removes a deleted subject from the queue, which a standby does not process for days."""
-        if before is not None:
-            self._changed.pop(before.metadata.uid, None)
+            self._enqueue(signals.node_subject(node))
 
     def _enqueue(self, subject: Subject) -> None:
         self._changed[subject.uid] = subject

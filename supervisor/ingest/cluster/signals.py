@@ -15,23 +15,8 @@ from supervisor.cluster.annotations import DRAIN, DRAIN_AT
 from supervisor.cluster.events import ClusterEvent
 from supervisor.cluster.objects import SCALE_IN_TAINTS, Node, ObjectCondition, Pod, PodPhase
 from supervisor.decide.notices import Signal
+from supervisor.domain import notice as notices
 from supervisor.domain.ids import Source
-from supervisor.domain.notice import (
-    EVENT,
-    LONGEST_SECONDS,
-    NODE_CONDITION,
-    NODE_MAINTENANCE,
-    NODE_TAINT,
-    OPERATOR,
-    POD_CONDITION,
-    SCALE_IN,
-    SHORTEST_SECONDS,
-    SIMULATED,
-    Announcement,
-    NoticeClass,
-    Subject,
-    SubjectKind,
-)
 
 _NODE_EXPIRED = "InstanceExpired"
 
@@ -42,14 +27,14 @@ _MAINTENANCE_LABEL = "cloud.google.com/scheduled-maintenance-time"
 _UNIX_SECONDS = re.compile(r"[0-9]{1,11}", re.ASCII)
 
 
-def pod_subject(pod: Pod) -> Subject:
+def pod_subject(pod: Pod) -> notices.Subject:
     """Returns the subject of notices about a pod."""
-    return Subject(SubjectKind.POD, f"{pod.metadata.namespace}/{pod.metadata.name}", pod.metadata.uid)
+    return notices.Subject(notices.SubjectKind.POD, f"{pod.metadata.namespace}/{pod.metadata.name}", pod.metadata.uid)
 
 
-def node_subject(node: Node) -> Subject:
+def node_subject(node: Node) -> notices.Subject:
     """Returns the subject of the API server's notices about a node."""
-    return Subject(SubjectKind.NODE, node.metadata.name, node.metadata.uid)
+    return notices.Subject(notices.SubjectKind.NODE, node.metadata.name, node.metadata.uid)
 
 
 def pod_signal(pod: Pod) -> Signal | None:
@@ -73,9 +58,9 @@ def pod_signal(pod: Pod) -> Signal | None:
     if classified is None:
         return None
     withdrawn = Signal(
-        source=POD_CONDITION,
+        source=notices.POD_CONDITION,
         subject=pod_subject(pod),
-        announcement=Announcement.WITHDRAWN,
+        announcement=notices.Announcement.WITHDRAWN,
         revision=pod.metadata.version,
     )
     if not isinstance(classified, PodReclaim):
@@ -89,7 +74,7 @@ def node_signal(node: Node, lead: float) -> Signal | None:
     condition = _condition(node.conditions, _NODE_EXPIRED)
     if condition is None or condition.status not in ("True", "False"):
         return None
-    withdrawn = _withdrawn(NODE_CONDITION, node)
+    withdrawn = _withdrawn(notices.NODE_CONDITION, node)
     if condition.status == "False":
         return withdrawn
     at = unix_seconds(condition.last_transition_time)
@@ -105,18 +90,18 @@ def maintenance_signal(node: Node) -> Signal | None:
     text = node.labels.get(_MAINTENANCE_LABEL, "")
     at = float(text) if _UNIX_SECONDS.fullmatch(text) else None  # Another value counts as no label.
     condition, message = _condition(node.conditions, _MAINTENANCE_PLANNED), _MAINTENANCE_LABEL
-    withdrawn = _withdrawn(NODE_MAINTENANCE, node)
+    withdrawn = _withdrawn(notices.NODE_MAINTENANCE, node)
     if condition is not None and condition.status == "True":
         message = _sentence(condition.type, condition.reason, condition.message)
     elif at is None:
         is_unknown = node.unread or (condition is not None and condition.status != "False")
         return None if is_unknown else withdrawn
-    return replace(_announced(withdrawn, at, message), notice_class=NoticeClass.SCHEDULED)
+    return replace(_announced(withdrawn, at, message), notice_class=notices.NoticeClass.SCHEDULED)
 
 
 def drain_signal(node: Node) -> Signal:
     """Returns the signal of a node that a person drains by an annotation; `false` counts as none."""
-    withdrawn = _withdrawn(OPERATOR, node)
+    withdrawn = _withdrawn(notices.OPERATOR, node)
     text = node.annotations.get(DRAIN, "false")
     if text == "false":
         return withdrawn
@@ -141,7 +126,7 @@ def taint_signals(node: Node, leads: Mapping[str, float | None], now: float) -> 
         now: Unix seconds of the cluster's clock. Most taints have no time of their own.
     """
     keys = {taint.key for taint in node.taints} & leads.keys()
-    for source, found in ((NODE_TAINT, keys - SCALE_IN_TAINTS), (SCALE_IN, keys & SCALE_IN_TAINTS)):
+    for source, found in ((notices.NODE_TAINT, keys - SCALE_IN_TAINTS), (notices.SCALE_IN, keys & SCALE_IN_TAINTS)):
         withdrawn = _withdrawn(source, node)
         if not found:
             if not node.unread:
@@ -149,22 +134,22 @@ def taint_signals(node: Node, leads: Mapping[str, float | None], now: float) -> 
             continue
         urgency = {key: math.inf if (lead := leads[key]) is None else lead for key in found}
         key = min(found, key=lambda each: (urgency[each], each))
-        announced, lead = replace(withdrawn, announcement=Announcement.ACTIVE, message=key), leads[key]
+        announced, lead = replace(withdrawn, announcement=notices.Announcement.ACTIVE, message=key), leads[key]
         if lead is None:
-            yield replace(announced, notice_class=NoticeClass.HINT)
+            yield replace(announced, notice_class=notices.NoticeClass.HINT)
         else:
             yield replace(announced, deadline=now + lead, lead=lead)
 
 
-def event_signal(events: Iterable[tuple[ClusterEvent, float]], subject: Subject) -> Signal | None:
+def event_signal(events: Iterable[tuple[ClusterEvent, float]], subject: notices.Subject) -> Signal | None:
     """Returns the signal of the latest Event about a subject; each Event comes with its lead in seconds."""
     signals = []
     for event, lead in events:
         at = unix_seconds(event.at)
         signal = Signal(
-            source=EVENT,
+            source=notices.EVENT,
             subject=subject,
-            announcement=Announcement.ACTIVE,
+            announcement=notices.Announcement.ACTIVE,
             # Events may have an etcd of their own, whose versions restart when it is lost.
             session=int(at or 0),
             revision=event.metadata.version,
@@ -174,7 +159,7 @@ def event_signal(events: Iterable[tuple[ClusterEvent, float]], subject: Subject)
     return max(signals, key=lambda signal: (signal.session, signal.revision), default=None)
 
 
-def drill_signal(events: Iterable[ClusterEvent], subject: Subject) -> Signal | None:
+def drill_signal(events: Iterable[ClusterEvent], subject: notices.Subject) -> Signal | None:
     """Returns the signal of the latest valid Event that requests a drill on a subject, or with lead 0 its end."""
     signals = []
     for event in events:
@@ -184,23 +169,26 @@ def drill_signal(events: Iterable[ClusterEvent], subject: Subject) -> Signal | N
             lead = float(event.metadata.annotations.simulated_lead)
         except ValueError:
             continue
-        if at is None or not (lead == 0 or SHORTEST_SECONDS <= lead <= LONGEST_SECONDS):
+        if at is None or not (lead == 0 or notices.SHORTEST_SECONDS <= lead <= notices.LONGEST_SECONDS):
             continue
         withdrawn = Signal(
-            source=SIMULATED,
+            source=notices.SIMULATED,
             subject=subject,
-            announcement=Announcement.WITHDRAWN,
+            announcement=notices.Announcement.WITHDRAWN,
             session=int(at),
             revision=event.metadata.version,
         )
         signal = _announced(withdrawn, at + lead, _sentence(event.message), lead=lead)
-        signals.append(signal if lead else replace(signal, announcement=Announcement.WITHDRAWN))
+        signals.append(signal if lead else replace(signal, announcement=notices.Announcement.WITHDRAWN))
     return max(signals, key=lambda signal: (signal.session, signal.revision), default=None)
 
 
 def _withdrawn(source: Source, node: Node) -> Signal:
     return Signal(
-        source=source, subject=node_subject(node), announcement=Announcement.WITHDRAWN, revision=node.metadata.version
+        source=source,
+        subject=node_subject(node),
+        announcement=notices.Announcement.WITHDRAWN,
+        revision=node.metadata.version,
     )
 
 
@@ -208,7 +196,7 @@ def _announced(signal: Signal, at: float | None, message: str, *, lead: float | 
     """Returns the signal as an announcement that its subject is gone at an instant, if that is known."""
     return replace(
         signal,
-        announcement=Announcement.ACTIVE,
+        announcement=notices.Announcement.ACTIVE,
         deadline=at,
         announced="" if at is None else instant_of(at).isoformat().replace("+00:00", "Z"),
         lead=lead,

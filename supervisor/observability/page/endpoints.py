@@ -16,7 +16,7 @@ from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
 from supervisor.fanout.lines import LineResponse, line
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError, Viewer
-from supervisor.ingest.errors import ForeignTokenError, MalformedError, OversizedError, TooManyError, code_of
+from supervisor.ingest.errors import CODES, ForeignTokenError, MalformedError, OversizedError, TooManyError
 from supervisor.ingest.http import Authenticate
 from supervisor.observability.page.rendering import PageAsset, PageRenderer
 from supervisor.observability.snapshot import JobPageSnapshot, StatusSnapshot
@@ -316,7 +316,7 @@ class PageEndpoints:
         return answer
 
     def _login_refused(self, error: Exception, root: str) -> web.Response:
-        code = code_of(error)
+        code = CODES.get(type(error))
         if code is not None:
             self.refusals.add(Wire.HTTP, code, str(error))
         status, message = _REFUSED[type(error)]

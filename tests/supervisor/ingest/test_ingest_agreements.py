@@ -6,16 +6,18 @@ import pytest
 from supervisor.ingest.processes import PostedProcessReport
 
 
-def _read(field: str) -> PostedProcessReport:
-    report = f'{{"process": "p", "host": "n1", "rank": 0, "kind": "resumed", {field}}}'
+def _read(field: str, kind: str = "resumed") -> PostedProcessReport:
+    report = f'{{"process": "p", "host": "n1", "rank": 0, "kind": "{kind}", {field}}}'
     return msgspec.json.decode(report, type=PostedProcessReport)
 
 
 @pytest.mark.parametrize(("written", "read"), [("5e-324", None), ("0", None), ("0.0000001", None), ("0.25", 0.25)])
 def test_a_pace_that_no_step_has_is_unknown(written: str, read: float | None) -> None:
     """The process stays covered: a hello is not refused because of a wrong measurement."""
-    report = _read(f'"step_seconds": {written}')
-    assert (report.statement().step_seconds, report.measured.step_seconds) == (read, read)
+    report = _read(f'"step_seconds": {written}, "epoch": 1, "answer": "declined", "step": 3', "agreement")
+    answered = report.answered(0.0)
+    assert answered is not None
+    assert (report.statement().step_seconds, answered[1].step_seconds) == (read, read)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from supervisor.fanout.lines import LineResponse
 from supervisor.ingest.errors import MalformedError
-from supervisor.ingest.http import body, done, protocol_log, refusing
+from supervisor.ingest.http import body, protocol_log, refusing
 from supervisor.refusals import Code, Refusals, Wire
 from tests.testkit.waiting import until
 
@@ -89,7 +89,7 @@ async def gone_before_the_goodbye(request: web.Request, refusals: Refusals) -> w
 
 async def gone_before_the_answer(request: web.Request, _refusals: Refusals) -> web.StreamResponse:
     leave(request)
-    return done()
+    return web.json_response({})
 
 
 async def reads(request: web.Request, _refusals: Refusals) -> web.StreamResponse:

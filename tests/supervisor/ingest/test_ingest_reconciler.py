@@ -23,7 +23,7 @@ from supervisor.decide.notices import Signal
 from supervisor.decide.policy import Policy
 from supervisor.domain.ids import NoticeId
 from supervisor.domain.notice import EVENT_REASON, LEAD_ANNOTATION, NoticeState, ReclaimNotice
-from supervisor.ingest.cluster import reconciler
+from supervisor.ingest.cluster import signals
 from supervisor.ingest.cluster.reconciler import SignalReconciler
 from supervisor.ingest.cluster.signals import pod_signal
 from supervisor.store.interface import NoticeChange, StoreUnavailableError
@@ -311,7 +311,7 @@ async def test_signals_about_one_object_that_raise_leave_the_others_stored(
             raise OverflowError("a defect")
         return pod_signal(pod)
 
-    monkeypatch.setattr(reconciler, "pod_signal", raises)
+    monkeypatch.setattr(signals, "pod_signal", raises)
     async with _scene(tmp_path) as one:
         assert not await one.listed(pods=[_pod("bad"), _pod("good")])
         assert one.states() == {"pod-condition/ns/good/good": NoticeState.ACTIVE}
