@@ -1,25 +1,15 @@
 """The facts about jobs at present, combined from the store, the streams and the cluster."""
 
-import math
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
 from supervisor.control.pool import HostPool
+from supervisor.decide import urgency
 from supervisor.decide.directives import JobDirectives
 from supervisor.decide.explanation import Missing, NodesAtPresent, missing
 from supervisor.decide.grant import Grant, Ranking
 from supervisor.decide.policy import Policy
-from supervisor.decide.urgency import (
-    NodeIdentities,
-    NoticesByUrgency,
-    avoided_at,
-    binding,
-    by_urgency,
-    most_urgent,
-    noticed_hosts,
-    noticed_pods,
-)
 from supervisor.domain.agreement import Agreement
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import STANDALONE, Host, JobId, JobName, NoticeId, kind_of
@@ -97,11 +87,10 @@ class NoticedSubjects:
     `ahead` has the notices that are not acted on yet.
     """
 
-    def __init__(self, notices: NoticesByUrgency, identities: NodeIdentities, policy: Policy) -> None:
-        self.nodes = noticed_hosts(notices.acted_on, identities, policy)
-        self.pods = noticed_pods(notices.acted_on, policy)
-        self.ahead = binding(notices.ahead, identities)
-        self.changes_at = math.inf if notices.changes_at is None else notices.changes_at
+    def __init__(self, notices: urgency.NoticesByUrgency, identities: urgency.NodeIdentities, policy: Policy) -> None:
+        self.nodes = urgency.noticed_hosts(notices.acted_on, identities, policy)
+        self.pods = urgency.noticed_pods(notices.acted_on, policy)
+        self.ahead = urgency.binding(notices.ahead, identities)
         self._policy = policy
         self._jobs: dict[JobName, tuple[Mapping[Host, Placement], Mapping[Host, ReclaimNotice]]] = {}
 
@@ -117,7 +106,7 @@ class NoticedSubjects:
             by_pod, by_node = self.pods.get(placement.pod), self.nodes.get(placement.node)
             notice = by_pod or by_node
             if by_pod is not None and by_node is not None:  # Few of thousands of pods have a notice, hardly any two.
-                notice = most_urgent([by_pod, by_node], self._policy)
+                notice = urgency.most_urgent([by_pod, by_node], self._policy)
             if notice is not None:
                 found[host] = notice
         self._jobs[name] = (placements, found)
@@ -143,22 +132,6 @@ class NoticedSubjects:
         self._jobs = {name: known for name, known in self._jobs.items() if name in jobs}
 
 
-class _Machines(Mapping[Host, Machine]):
-    """The machines of all nodes with an agent; a view, because few of thousands are ever looked at."""
-
-    def __init__(self, facts: "Facts") -> None:
-        self._facts = facts
-
-    def __getitem__(self, node: Host) -> Machine:
-        return self._facts.machine(node)
-
-    def __iter__(self) -> Iterator[Host]:
-        return iter(self._facts.nodes)
-
-    def __len__(self) -> int:
-        return len(self._facts.nodes)
-
-
 class Facts:
     """Provides stored facts to decisions, so that no decision depends on a fact that a crash could lose.
 
@@ -179,56 +152,46 @@ class Facts:
         self._agents = agents
         self._unconfirmed = unconfirmed
         self._policy = policy
-        self._cluster_facts = cluster_facts
+        self.cluster_facts = cluster_facts
         self._now = now
         self._pool = HostPool()
-        self._noticed = self._shown = NoticedSubjects(NoticesByUrgency(), NodeIdentities(), policy)
+        self._noticed = self._shown = NoticedSubjects(urgency.NoticesByUrgency(), urgency.NodeIdentities(), policy)
         self._notices: Mapping[NoticeId, ReclaimNotice] = {}
         self._versions: tuple[int, ...] = ()
-
-    @property
-    def nodes(self) -> Collection[Host]:
-        """The nodes with an agent that is known."""
-        return self._agents.by_node.keys()
-
-    def noticed_nodes(self) -> Mapping[Host, ReclaimNotice]:
-        """The nodes that must not be used; computed once for each change of notices or agents."""
-        self._refresh()
-        return self._noticed.nodes
+        self._changes_at: float | None = None
 
     def noticed(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
         """The hosts that a job must not use, at least all noticed ones of its own, each with its most urgent notice."""
         self._refresh()
-        return self._noticed.of(name, self._cluster_facts.placements(name))
+        return self._noticed.of(name, self.cluster_facts.placements(name))
 
     def shown(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
         """Like `noticed`, but with notices that are not stored yet; the job's processes get these."""
         self._refresh()
-        return self._shown.of(name, self._cluster_facts.placements(name))
+        return self._shown.of(name, self.cluster_facts.placements(name))
 
     def ahead(self, job: SupervisedJob) -> Ahead:
         """The hosts of a job with notices that are not acted on yet: hints, and schedules that are not due."""
         self._refresh()
-        return self._noticed.ahead_of(job, self._cluster_facts.placements(job.name))
+        return self._noticed.ahead_of(job, self.cluster_facts.placements(job.name))
 
     @property
     def changes_at(self) -> float | None:
         """When time alone changes which notices are acted on; None: never."""
         self._refresh()
-        at = min(self._noticed.changes_at, self._shown.changes_at)
-        return None if at == math.inf else at
+        return self._changes_at
 
     def machine(self, node: Host) -> Machine:
         """The machine under a node, as its agent describes it; its labels describe the rest."""
         agent = self._agents.by_node.get(node)
-        labelled = self._cluster_facts.machine(node)
+        labelled = self.cluster_facts.machine(node)
         return labelled if agent is None else agent.machine.or_else(labelled)
 
     def ranking(self) -> Ranking:
         """Which hosts to use first at present."""
         self._refresh()
         noticed = self._noticed
-        return Ranking(machines=_Machines(self), ahead=noticed.ahead, noticed=noticed.nodes, now=self._now())
+        return Ranking(machine=self.machine, ahead=noticed.ahead, noticed=noticed.nodes, now=self._now())
 
     @property
     def announced(self) -> tuple[Announced, ...]:
@@ -239,10 +202,6 @@ class Facts:
         self._refresh()
         noticed, shown = self._noticed, self._shown
         return (noticed.nodes, noticed.pods, shown.nodes, shown.pods, noticed.ahead)
-
-    def placements(self, name: JobName) -> Mapping[Host, Placement] | None:
-        """The placements of a job's hosts, the same object until they change; None if hosts are nodes."""
-        return self._cluster_facts.placements(name)
 
     @property
     def caught_up_at(self) -> float:
@@ -255,7 +214,7 @@ class Facts:
         It is empty if the launcher is gone as well, or all pods of a job without one: then the run has ended, and the
         stored job will show that.
         """
-        placements = self._cluster_facts.placements(job.name)
+        placements = self.cluster_facts.placements(job.name)
         launcher = job.spec.launcher_host
         if not placements or not job.observed.running or (launcher is not None and launcher not in placements):
             return frozenset()
@@ -267,24 +226,27 @@ class Facts:
         They must not return for their last moment, and their processes may end before the deadline.
         """
         hosts = job.decision.exclusions.union(noticed)
-        placements = self._cluster_facts.placements(job.name) if hosts else None
+        placements = self.cluster_facts.placements(job.name) if hosts else None
         if placements is None:
             return frozenset()
         return frozenset(host for host in hosts if host in placements and placements[host].terminating)
 
     def granted(self, jobs: Mapping[JobName, SupervisedJob]) -> Mapping[JobName, Grant]:
         """The hosts that each job may start on, or grow by."""
-        noticed, avoided = self.noticed_nodes(), self._avoided()
+        self._refresh()
+        noticed, avoided = self._noticed.nodes, self._avoided()
         available = self._usable_meanwhile().union(self._agents.clear).difference(noticed, avoided)
         granted = self._pool.granted(jobs, available, noticed, self.ranking())
         others = [job for job in jobs.values() if kind_of(job.name) != STANDALONE]
-        return {**granted, **self._cluster_facts.granted(others, noticed, avoided)} if others else granted
+        return {**granted, **self.cluster_facts.granted(others, noticed, avoided)} if others else granted
 
     def _avoided(self) -> frozenset[Host]:
         """The nodes with a scheduled notice that is near, although it is not acted on yet."""
         ahead, now = self._noticed.ahead.items(), self._now()
         return frozenset(
-            Host(name) for name, notices in ahead if any(avoided_at(each, self._policy) <= now for each in notices)
+            Host(name)
+            for name, notices in ahead
+            if any(urgency.avoided_at(each, self._policy) <= now for each in notices)
         )
 
     def _usable_meanwhile(self) -> frozenset[Host]:
@@ -298,7 +260,8 @@ class Facts:
 
     def missing(self, job: SupervisedJob) -> Missing:
         """Which hosts a waiting job cannot start on, and why."""
-        noticed = self.noticed_nodes()
+        self._refresh()
+        noticed: Mapping[Host, ReclaimNotice] = self._noticed.nodes
         clear: Collection[Host] = self._agents.clear
         if self._noticed.ahead:
             avoided = self._avoided()
@@ -325,20 +288,22 @@ class Facts:
     def _refresh(self) -> None:
         """Computes which hosts are noticed, if notices, agents or nodes have changed, or a notice has become due."""
         snapshot, now = self._store.snapshot(), self._now()
-        others = (self._agents.version, self._unconfirmed.version, self._cluster_facts.nodes_version)
-        versions, is_due = (snapshot.version, *others), now >= min(self._noticed.changes_at, self._shown.changes_at)
+        others = (self._agents.version, self._unconfirmed.version, self.cluster_facts.nodes_version)
+        versions, is_due = (snapshot.version, *others), self._changes_at is not None and now >= self._changes_at
         if versions == self._versions and not is_due:
             return
         # Most changes concern jobs only.
         if is_due or others != self._versions[1:] or snapshot.notices != self._notices:
             self._notices = snapshot.notices
             uids, denying = self._agents.uids, self._agents.denying
-            identities = NodeIdentities(uids, self._cluster_facts.node_objects, denying)
-            stored = by_urgency(snapshot.notices.values(), now, self._policy)
+            identities = urgency.NodeIdentities(uids, self.cluster_facts.node_objects, denying)
+            stored = shown = urgency.by_urgency(snapshot.notices.values(), now, self._policy)
             self._noticed = self._shown = NoticedSubjects(stored, identities, self._policy)
             if waiting := {notice.id: notice for notice in self._unconfirmed.all()}:
-                shown = by_urgency({**snapshot.notices, **waiting}.values(), now, self._policy)
+                shown = urgency.by_urgency({**snapshot.notices, **waiting}.values(), now, self._policy)
                 self._shown = NoticedSubjects(shown, identities, self._policy)
+            moments = (at for at in (stored.changes_at, shown.changes_at) if at is not None)
+            self._changes_at = min(moments, default=None)
         self._noticed.forget_others(snapshot.jobs)
         self._shown.forget_others(snapshot.jobs)
         self._versions = versions

@@ -4,8 +4,9 @@ The cost of a pass depends on what has changed: an unchanged job is not planned.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import structlog
 
@@ -14,8 +15,8 @@ from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
 from servicekit.reconcile import KeyedWorkQueue, Wakeup
-from supervisor.control.facts import Facts
-from supervisor.control.schedule import PlanRequests, Schedule
+from supervisor.control.facts import Announced, Facts
+from supervisor.control.pool import JobIndex, Placements
 from supervisor.decide.grant import Grant
 from supervisor.decide.plan import Plan, plan
 from supervisor.decide.policy import Policy
@@ -37,7 +38,102 @@ _MAX_NOTICES = 20
 
 _NOTHING = Grant()
 
+V = TypeVar("V")
+
 _log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class PlanRequests:
+    """Collects jobs until the next pass; `on_request` is called with every request."""
+
+    on_request: Callable[[], None]
+    _jobs: set[JobName] = field(default_factory=set)
+
+    def add(self, job: JobName) -> None:
+        """Requests that the next pass plans the job."""
+        self._jobs.add(job)
+        self.on_request()
+
+    def take(self) -> set[JobName]:
+        """Returns all jobs that were added since the last call."""
+        jobs, self._jobs = self._jobs, set()
+        return jobs
+
+
+def _subjects(job: SupervisedJob, placements: Placements) -> frozenset[str]:
+    """The subjects of notices that concern the job: nodes by name, pods by uid."""
+    if placements is None:
+        return job.own_hosts
+    own = [placement for host, placement in placements.items() if host in job.own_hosts]
+    return frozenset(subject for placement in own for subject in (placement.node, placement.pod))
+
+
+class Schedule:
+    """Compares the inputs of each job's plan with those of its last one.
+
+    The inputs are the stored job, the placements of its hosts, the notices on them, and its grant. Other reasons to
+    plan a job, such as a change of rank 0, are added to `marked`.
+
+    Attributes:
+        marked: The jobs that are due in the next pass.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._concerned = JobIndex(_subjects)
+        self._announced: tuple[Announced, ...] = ()
+        self._granted: Mapping[JobName, Grant] = {}
+        self._caught_up_at = facts.caught_up_at
+        self.marked: set[JobName] = set()
+        self._wakes: dict[JobName, float] = {}
+
+    def changed(self, jobs: Mapping[JobName, SupervisedJob]) -> Collection[JobName]:
+        """The jobs that are new, removed or changed, or whose notices changed; they become due."""
+        changed = self._concerned.follow(jobs, self._facts.cluster_facts.placements)
+        before, self._announced = self._announced, self._facts.announced
+        for known, announced in zip(before, self._announced, strict=False):  # In the first pass every job is new.
+            changed |= self._concerned.of(set(_differing(known, announced)))
+        if self._facts.caught_up_at != self._caught_up_at:
+            self._caught_up_at = self._facts.caught_up_at
+            changed |= jobs.keys()
+        self.marked |= changed
+        return changed
+
+    def due(
+        self, jobs: Mapping[JobName, SupervisedJob], granted: Mapping[JobName, Grant], now: float
+    ) -> Collection[JobName]:
+        """The jobs to plan now."""
+        self.marked.update(_differing(self._granted, granted))
+        self.marked.update(name for name, at in self._wakes.items() if at <= now)
+        due, self.marked, self._granted = self.marked, set(), granted
+        for name in due - jobs.keys():
+            self._wakes.pop(name, None)
+        return due & jobs.keys()
+
+    def planned(self, name: JobName, wake_at: float | None) -> None:
+        """Records that the job was planned, and when it is due again."""
+        if wake_at is None:
+            self._wakes.pop(name, None)
+        else:
+            self._wakes[name] = wake_at
+
+    @property
+    def wake_at(self) -> float | None:
+        """The earliest instant at which a job is due."""
+        return min(self._wakes.values(), default=None)
+
+
+def _differing(before: Mapping[Any, V], after: Mapping[Any, V]) -> Iterator[Any]:
+    """The keys whose values differ, or that only one of the mappings has."""
+    if before is after:
+        return
+    for key, value in after.items():
+        known = before.get(key)
+        # Identity first, as most objects are the same: comparing thousands of notices by value would be slow.
+        if known is not value and known != value:
+            yield key
+    yield from before.keys() - after.keys()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +205,7 @@ class Control:
             seconds = self._pass()
         if attempt.failed:
             self._visible.clear()
-            for name in self._deps.store.snapshot().jobs:
-                self._schedule.mark(name)
+            self._schedule.marked.update(self._deps.store.snapshot().jobs)
         return attempt.retry_in if attempt.failed else seconds
 
     def _pass(self) -> float | None:
@@ -125,8 +220,7 @@ class Control:
         with self._bulkhead.guard("grant") as attempt:
             self._granted = self._deps.facts.granted(snapshot.jobs)
         granted = self._granted  # The last ones after a fault: who must stop or leave does not wait for grants.
-        for name in self._deps.requests.take():
-            self._schedule.mark(name)
+        self._schedule.marked.update(self._deps.requests.take())
         for name in self._schedule.due(snapshot.jobs, granted, now):
             job = snapshot.jobs[name]
             planned = self._guarded_plan(job, granted.get(name, _NOTHING), now)
@@ -225,7 +319,7 @@ class Control:
         if not self._deps.leadership.may_act():  # The write may have taken longer than the lease.
             return False
         if not await self._deps.adapter(decided, planned.actions):
-            self._schedule.mark(job.name)
+            self._schedule.marked.add(job.name)
         failpoint(At.ORDER_PUBLISHED)
         return True
 

@@ -1,6 +1,7 @@
 """The pool of hosts that are nodes: tracks which jobs hold them and which could use free ones."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 from supervisor.decide.grant import BY_NAME, Grant, Ranking, grants, held, usable
 from supervisor.domain.capacity import Placement
@@ -13,22 +14,18 @@ Placements = Mapping[Host, Placement] | None
 Keys = Callable[[SupervisedJob, Placements], frozenset[str]]
 
 
+@dataclass(slots=True)
 class JobIndex:
     """Finds jobs by key.
 
-    Args:
+    Attributes:
         keys: Returns the keys of a job.
+        by_key: The jobs of each key, which `follow` keeps up to date.
     """
 
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-        self._known: dict[JobName, tuple[SupervisedJob, Placements, frozenset[str]]] = {}
-        self._names: dict[str, set[JobName]] = {}
-
-    @property
-    def by_key(self) -> Mapping[str, Collection[JobName]]:
-        """The jobs of each key; a live view."""
-        return self._names
+    keys: Keys
+    by_key: dict[str, set[JobName]] = field(default_factory=dict)
+    _known: dict[JobName, tuple[SupervisedJob, Placements, frozenset[str]]] = field(default_factory=dict)
 
     def follow(
         self, jobs: Mapping[JobName, SupervisedJob], placements: Callable[[JobName], Placements] | None = None
@@ -43,7 +40,7 @@ class JobIndex:
             known, where = self._known.get(name), None if placements is None else placements(name)
             if known is not None and known[0] is job and known[1] is where:
                 continue
-            keys, before = self._keys(job, where), known[2] if known is not None else frozenset[str]()
+            keys, before = self.keys(job, where), known[2] if known is not None else frozenset[str]()
             self._known[name] = (job, where, keys)
             self._move(name, before, keys)
             changed.add(name)
@@ -55,34 +52,31 @@ class JobIndex:
 
     def of(self, keys: Collection[str]) -> set[JobName]:
         """The jobs that have at least one of these keys."""
-        return {name for key in self._names.keys() & keys for name in self._names[key]}
+        return {name for key in self.by_key.keys() & keys for name in self.by_key[key]}
 
     def _move(self, name: JobName, before: frozenset[str], after: frozenset[str]) -> None:
         if before is after:
             return
         for key in before - after:
-            names = self._names[key]
+            names = self.by_key[key]
             names.discard(name)
             if not names:
-                del self._names[key]
+                del self.by_key[key]
         for key in after - before:
-            self._names.setdefault(key, set()).add(name)
+            self.by_key.setdefault(key, set()).add(name)
 
 
 class HostPool:
-    """Grants free hosts to jobs; a job that lists no free host costs nothing."""
+    """Grants free hosts to jobs; a job that lists no free host costs nothing.
+
+    Attributes:
+        holders: The jobs that hold each host, as of the last grant.
+    """
 
     def __init__(self) -> None:
-        def is_standalone(job: SupervisedJob) -> bool:
-            return kind_of(job.name) == STANDALONE
-
-        self._held = JobIndex(lambda job, _: held(job) if is_standalone(job) else frozenset())
-        self._usable = JobIndex(lambda job, _: usable(job) if is_standalone(job) else frozenset())
-
-    @property
-    def holders(self) -> Mapping[str, Collection[JobName]]:
-        """The jobs that hold each host, as of the last grant; a live view."""
-        return self._held.by_key
+        self._held = JobIndex(lambda job, _: held(job) if kind_of(job.name) == STANDALONE else frozenset())
+        self._usable = JobIndex(lambda job, _: usable(job) if kind_of(job.name) == STANDALONE else frozenset())
+        self.holders: Mapping[str, Collection[JobName]] = self._held.by_key
 
     def granted(
         self,
@@ -94,6 +88,6 @@ class HostPool:
         """The hosts that each job may start on, or grow by; see `supervisor.decide.grant.grants`."""
         self._held.follow(jobs)
         self._usable.follow(jobs)
-        free = available.difference(self._held.by_key)
+        free = available.difference(self.holders)
         candidates = [jobs[name] for name in self._usable.of(free)]
         return {name: Grant(hosts) for name, hosts in grants(candidates, free, noticed, ranking).items()}

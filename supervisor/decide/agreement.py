@@ -27,6 +27,7 @@ _PART_OF_A_STEP = 0.25
 
 _SHORTEST_STEP_SECONDS = 1e-6
 _ALL_SAVE = " All ranks save after step "
+_ACTED = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
 _LAST_STEP = 2**53
 """The largest step that every peer can read: JSON knows no larger whole number for certain."""
 
@@ -52,7 +53,7 @@ def negotiated(s: Situation, purpose: Purpose) -> Agreement | NoAgreement:
     if not ranks.have_answered(held):
         if s.reached(_gives_up_at(s, held)):
             return NoAgreement(_culprits(s, held))
-        return poll(s, purpose, held.began) if s.reached(_round_ends_at(s, held)) else held
+        return poll(s, purpose, held.began) if s.reached(max(held.since, s.facts.since) + ROUND_SECONDS) else held
     answers, now = ranks.answers(held), round(s.now, 6)
     if held.step is None:
         # Ranks that all have to save lose nothing by an attempt, and everything if they only seem to differ.
@@ -63,7 +64,7 @@ def negotiated(s: Situation, purpose: Purpose) -> Agreement | NoAgreement:
         return replace(held, committed=True, since=now)
     if s.reached(_gives_up_at(s, held)):
         return NoAgreement("no proposed step was ahead of all ranks")
-    return replace(held, epoch=_next_epoch(s), step=_reachable(s, held, answers), since=now)
+    return replace(poll(s, purpose, held.began), step=_reachable(s, held, answers))
 
 
 def under_way(s: Situation, purpose: Purpose) -> Agreement | None:
@@ -84,8 +85,10 @@ def committed(s: Situation, *purposes: Purpose) -> Agreement | None:
 
 def is_asking(s: Situation, purpose: Purpose) -> bool:
     """Whether the ranks still have time to answer the last poll or proposal."""
-    held = under_way(s, purpose)
-    return held is not None and not s.facts.ranks.have_answered(held) and not s.reached(_round_ends_at(s, held))
+    ranks, held = s.facts.ranks, under_way(s, purpose)
+    if held is None or ranks.have_answered(held):
+        return False
+    return not s.reached(max(held.since, s.facts.since) + ROUND_SECONDS)
 
 
 def just_in_time(s: Situation) -> float | None:
@@ -104,8 +107,10 @@ def poll(s: Situation, purpose: Purpose, began: float | None = None) -> Agreemen
     """A new attempt, one of those since `began` (Unix seconds; None: the first one)."""
     # Rounded to the store's precision, so that another supervisor works out the same instants.
     now = round(s.now, 6)
+    # An earlier store may have used the highest epoch that a process has heard of.
+    heard = max((each.epoch for each in s.facts.ranks.states), default=0)
     return Agreement(
-        epoch=_next_epoch(s),
+        epoch=max(s.previous.epochs, heard) + 1,
         purpose=purpose,
         run=s.job.observed.run,
         since=now,
@@ -134,7 +139,8 @@ def saved_together(s: Situation, decision: Decision) -> Decision:
     late = committed(s, Purpose.CHECKPOINT)
     if late is not None:
         # The commit reached a rank too late: another attempt, if there is time for one.
-        is_repeated = decision.agreement is late and ranks.have_passed(late) and not s.reached(_saving_until(s, late))
+        until = late.since + s.policy.agreement_timeout_seconds
+        is_repeated = decision.agreement is late and ranks.have_passed(late) and not s.reached(until)
         return with_agreement(decision, poll(s, Purpose.CHECKPOINT, late.began)) if is_repeated else decision
     held = under_way(s, Purpose.CHECKPOINT)
     if held is None or decision.agreement is not held:
@@ -146,20 +152,13 @@ def saved_together(s: Situation, decision: Decision) -> Decision:
 def is_saving(s: Situation) -> bool:
     """Whether ranks are on their way to an agreed checkpoint: another agreement would leave some of them hanging."""
     held = committed(s, Purpose.CHECKPOINT)
-    return held is not None and not s.facts.ranks.have_acted(held) and not s.reached(_saving_until(s, held))
-
-
-def _saving_until(s: Situation, held: Agreement) -> float:
-    """When a committed checkpoint is waited for no longer."""
-    return held.since + s.policy.agreement_timeout_seconds
-
-
-def _next_epoch(s: Situation) -> int:
-    return max(s.previous.epochs, s.facts.ranks.epoch) + 1
-
-
-def _round_ends_at(s: Situation, held: Agreement) -> float:
-    return max(held.since, s.facts.since) + ROUND_SECONDS
+    if held is None:
+        return False
+    answers = s.facts.ranks.answers(held)
+    # Every connected process has reached the step, or has gone on past it.
+    if len(answers) == len(s.facts.ranks.states) and all(answer.kind in _ACTED for _, answer in answers):
+        return False
+    return not s.reached(held.since + s.policy.agreement_timeout_seconds)
 
 
 def _gives_up_at(s: Situation, held: Agreement) -> float:

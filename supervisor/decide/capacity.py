@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from supervisor.decide.grant import Grant, joining_workers, startable_workers
+from supervisor.decide.grant import Grant, joining_workers, least_workers, startable_workers
 from supervisor.decide.packing import NODE_NAME, BinPacker, scarce
 from supervisor.decide.policy import Policy
-from supervisor.decide.waiting import probe_at, probe_size
-from supervisor.domain.capacity import Demand, LabelOperator, LabelRequirement, NodeCapacity, Pods, ResourceRequest
+from supervisor.decide.waiting import probe_at
+from supervisor.domain.capacity import LabelOperator, LabelRequirement, NodeCapacity, Pods, ResourceRequest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 
@@ -41,11 +41,6 @@ class Reservation:
     workers: int
     launcher: bool
     others: int = 0
-
-    @property
-    def pending(self) -> bool:
-        """Whether the job may still take capacity."""
-        return self.job.decision.probing or self.launcher or self.workers > 0 or self.others > 0
 
     @property
     def pods(self) -> Iterator[Pods]:
@@ -105,7 +100,11 @@ def allocate(
             usable.give(pods.demand, pods.count)
     granted: dict[JobName, Grant] = {}
     unmet: list[PendingJob] = []
-    busy = {name for each in reservations if each.pending for name in _kind(each.request)}
+    # These jobs may still take capacity.
+    pending = [
+        each for each in reservations if each.job.decision.probing or each.launcher or each.workers or each.others
+    ]
+    busy = {name for each in pending for name in _kind(each.request)}
     for each in sorted(pending_jobs, key=lambda each: (each.job.decision.waiting_since or 0.0, each.job.name)):
         spec, demands = each.job.spec, (each.request.worker, *(pods.demand for pods in each.request.beside))
         if any(map(noticed.has_room, demands)):
@@ -149,7 +148,10 @@ def _probes(unmet: Iterable[PendingJob], busy: Collection[str], policy: Policy) 
     taken = set(busy)
     offered: dict[JobName, Grant] = {}
     for each in sorted(unmet, key=lambda each: (probe_at(each.job.decision, policy), each.job.name)):
-        kind, size = _kind(each.request), probe_size(each.job)
+        kind, spec = _kind(each.request), each.job.spec
+        # The requested and the minimum size take turns, as only a part of the capacity may appear.
+        is_small = bool(each.job.decision.failed_resumes % 2)
+        size = least_workers(spec, to_start=True) if is_small else spec.requested_workers
         if taken.isdisjoint(kind) and size <= len(each.job.observed.hosts):
             taken |= kind
             offered[each.job.name] = Grant(first_hosts(each.job, size), probe=True)
@@ -162,20 +164,16 @@ def _growths(
     """Grants running jobs as many workers as the remaining capacity allows."""
     granted: dict[JobName, Grant] = {}
     for each in sorted(growth_candidates, key=lambda each: each.job.name):
-        worker = _elsewhere(each.request.worker, each.nodes)
+        worker = each.request.worker
+        if worker.apart and each.nodes:
+            # Its workers must be on different nodes, and so not on its present ones.
+            other = LabelRequirement(key=NODE_NAME, operator=LabelOperator.NOT_IN, values=each.nodes)
+            worker = replace(worker, affinity=tuple((*term, other) for term in worker.affinity or ((),)))
         free = _kind(each.request).isdisjoint(wanted) and not noticed.has_room(worker)
         size = partial(joining_workers, len(each.job.decision.hosts), spec=each.job.spec)
         if free and (count := usable.take(ResourceRequest(worker=worker), each.more, size)):
             granted[each.job.name] = Grant(more=count)
     return granted
-
-
-def _elsewhere(demand: Demand, nodes: frozenset[Host]) -> Demand:
-    """The demand without the job's present nodes, if its workers must be on different nodes."""
-    if not demand.apart or not nodes:
-        return demand
-    other = LabelRequirement(key=NODE_NAME, operator=LabelOperator.NOT_IN, values=nodes)
-    return replace(demand, affinity=tuple((*term, other) for term in demand.affinity or ((),)))
 
 
 def _kind(request: ResourceRequest) -> frozenset[str]:

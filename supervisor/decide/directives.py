@@ -34,7 +34,11 @@ class JobDirectives:
     @classmethod
     def of(cls, job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> Self:
         """`notices` are the hosts that must not be used, also those of other jobs."""
-        return cls(job, notices, policy, _most_urgent(job, notices, policy))
+        announced = (host for host in job.own_hosts if _announced(notices.get(host)))
+        urgent = min(
+            announced, key=lambda host: (deadline_of(notices[host], policy), notices[host].id, host), default=None
+        )
+        return cls(job, notices, policy, urgent)
 
     def key(self, worker: Worker) -> DirectiveKey:
         """The key of a process; processes with the same key get the same directive."""
@@ -42,32 +46,24 @@ class JobDirectives:
 
     def directive(self, worker: Worker) -> ProcessDirective:
         """The directive for one process."""
-        kind, generation, act_at = _kind(self.job, worker, self.notices, self.policy)
-        host = self._noticed(worker)
+        job = self.job
+        kind, generation, act_at = _kind(job, worker, self.notices, self.policy)
+        # The worker's own host if it has an active notice, else the host with the job's most urgent one.
+        host = worker.host if _announced(self.notices.get(worker.host)) else self.urgent
+        # While the run's command is running, the exit of a process that waits in its exit hook would let the others
+        # form a new ring and step past the checkpoint.
+        has_stopped = job.decision.phase in _RELEASED and not job.observed.running
         return ProcessDirective(
             kind=kind,
             run=worker.run,
             generation=generation,
-            reason=self.job.decision.reason,
+            reason=job.decision.reason,
             act_at=act_at,
             notice=None if host is None else self.notices[host],
             host=host,
-            release=_released(self.job, worker),
-            agreement=_agreement(self.job, worker),
+            release=has_stopped or job.over or worker.run < max(job.observed.run, job.decision.run),
+            agreement=_agreement(job, worker),
         )
-
-    def _noticed(self, worker: Worker) -> Host | None:
-        """The worker's own host if it has an active notice, else the host with the job's most urgent one."""
-        return worker.host if _announced(self.notices.get(worker.host)) else self.urgent
-
-
-def _released(job: SupervisedJob, worker: Worker) -> bool:
-    """Whether a process that waits in its exit hook may exit.
-
-    While the run's command is running, its exit would let the others form a new ring and step past the checkpoint.
-    """
-    ended = job.decision.phase in _RELEASED and not job.observed.running
-    return ended or job.over or worker.run < max(job.observed.run, job.decision.run)
 
 
 def _agreement(job: SupervisedJob, worker: Worker) -> Agreement | None:
@@ -131,11 +127,6 @@ def _stopping(
 
 def _announced(own: ReclaimNotice | None) -> TypeGuard[ReclaimNotice]:
     return own is not None and own.state is NoticeState.ACTIVE
-
-
-def _most_urgent(job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> Host | None:
-    announced = (host for host in job.own_hosts if _announced(notices.get(host)))
-    return min(announced, key=lambda host: (deadline_of(notices[host], policy), notices[host].id, host), default=None)
 
 
 _KINDS = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.decide.grant import least_to_start, least_workers, waits
+from supervisor.decide.grant import least_workers, waits
 from supervisor.decide.stopping import answers, failure
 from supervisor.decide.waiting import run_is_possible
 from supervisor.domain.ids import STANDALONE, Host, JobName, Source, kind_of
@@ -75,7 +75,7 @@ def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
 def _capacity(job: SupervisedJob) -> Prospect:
     if job.decision.capacity_since is not None:
         return Prospect("there is capacity; it starts if that lasts a moment")
-    least, verb = least_to_start(job.spec), "starts" if job.decision.run == 0 else "resumes"
+    least, verb = least_workers(job.spec, to_start=True), "starts" if job.decision.run == 0 else "resumes"
     if job.spec.can(Capability.MAKES_HOSTS):
         return Prospect(f"it {verb} when nodes without a notice have room for at least {least} of its workers")
     free = "are connected without a notice and not used by another job"
@@ -172,25 +172,21 @@ class Missing:
 
 NOTHING = Missing()
 NO_NODES = NodesAtPresent(clear=(), noticed={}, unknown=lambda _: None, holders={})
-_RUNS = (Phase.RUNNING, Phase.SHRINKING)
 
 
 def missing(job: SupervisedJob, nodes: NodesAtPresent) -> Missing:
     """Names the hosts that a job lacks to start, or to run on as many as it requested; by name if they are nodes."""
-    is_short = job.observed.running and len(job.workers) < job.spec.requested_workers
+    runs = job.decision.phase in (Phase.RUNNING, Phase.SHRINKING) and job.observed.running and not job.over
+    is_short = runs and len(job.workers) < job.spec.requested_workers
     if kind_of(job.name) != STANDALONE:
-        return Missing(shortfall=" ".join(_shortfall(job, ()))) if is_short and _runs(job) else NOTHING
-    if not waits(job) and not (is_short and _runs(job)):
+        return Missing(shortfall=" ".join(_shortfall(job, ()))) if is_short else NOTHING
+    if not waits(job) and not is_short:
         return NOTHING
     listed = sorted(job.observed.hosts - (frozenset() if waits(job) else job.workers))
     found = tuple(lack for host in listed if (lack := _lack(host, job, nodes)) is not None)
     if waits(job):
         return Missing(found, summary=" ".join(_summary(job, found, nodes)))
     return Missing(found, shortfall=" ".join(_shortfall(job, found)))
-
-
-def _runs(job: SupervisedJob) -> bool:
-    return job.decision.phase in _RUNS and not job.over
 
 
 def _lack(host: Host, job: SupervisedJob, nodes: NodesAtPresent) -> MissingHost | None:
@@ -226,7 +222,7 @@ def _shortfall(job: SupervisedJob, found: Sequence[MissingHost]) -> Iterator[str
 
 def _summary(job: SupervisedJob, found: Sequence[MissingHost], nodes: NodesAtPresent) -> Iterator[str]:
     listed, launcher = len(job.observed.hosts), job.spec.launcher_host
-    usable, needed = listed - len(found), least_to_start(job.spec)
+    usable, needed = listed - len(found), least_workers(job.spec, to_start=True)
     yield f"{usable} of {listed} listed hosts can be used, and {needed} {'is' if needed == 1 else 'are'} needed."
     if listed < needed:
         yield f"The launcher's host list is too short: it has {listed}."

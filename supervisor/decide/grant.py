@@ -1,7 +1,7 @@
 """Assigns free hosts to jobs: one function over all jobs, so that no two jobs each take half of the same hosts."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -40,24 +40,19 @@ def joining_workers(workers: int, count: int, spec: Spec) -> int:
     return max(0, most - workers)
 
 
-def least_workers(spec: Spec) -> int:
-    """The fewest hosts with which a run goes on."""
-    return spec.requested_workers if spec.on_loss is OnLoss.HOLD else _rounded_up(spec.min_workers, spec)
-
-
-def least_to_start(spec: Spec) -> int:
-    """The fewest hosts on which a run starts."""
-    return spec.requested_workers if spec.on_loss is OnLoss.HOLD else _rounded_up(spec.start_workers, spec)
+def least_workers(spec: Spec, *, to_start: bool = False) -> int:
+    """The fewest hosts with which a run goes on, or with `to_start` those on which it starts."""
+    if spec.on_loss is OnLoss.HOLD:
+        return spec.requested_workers
+    least = spec.start_workers if to_start else spec.min_workers
+    # The next multiple.
+    return -(-least // spec.worker_multiple) * spec.worker_multiple
 
 
 def most_workers(spec: Spec) -> int:
     """The most hosts that a run takes."""
     most = spec.max_workers - spec.max_workers % spec.worker_multiple
     return spec.requested_workers if spec.on_loss is OnLoss.HOLD else most
-
-
-def _rounded_up(count: int, spec: Spec) -> int:
-    return -(-count // spec.worker_multiple) * spec.worker_multiple
 
 
 Rank = tuple[int, bool, bool, bool, float, Host]
@@ -73,13 +68,13 @@ class Ranking:
     """Ranks hosts at one moment.
 
     Attributes:
-        machines: The machines of the hosts, as far as they are known.
+        machine: Returns the machine of a host, with as much of it as is known.
         ahead: The notices on each host that are not acted on yet.
         noticed: The hosts with notices that are acted on; they show which pools are being reclaimed.
         now: Unix seconds.
     """
 
-    machines: Mapping[Host, Machine] = field(default_factory=dict)
+    machine: Callable[[Host], Machine] = lambda _: UNKNOWN_MACHINE
     ahead: Mapping[str, Sequence[ReclaimNotice]] = field(default_factory=dict)
     noticed: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
     now: float = 0.0
@@ -94,11 +89,17 @@ class Ranking:
 
     @cached_property
     def _reclaimed_pools(self) -> frozenset[CapacityPool]:
+        """The pools with a machine whose notice is acted on; one of a person proves nothing about a pool."""
         # Only where there is a choice: 2,500 notices would otherwise be looked at in every pass.
-        return reclaimed_pools(self.noticed, self.machines)
+        affected = (
+            pool_of(self.machine(host))
+            for host, notice in self.noticed.items()
+            if notice.state is NoticeState.ACTIVE and notice.source not in OF_PEOPLE
+        )
+        return frozenset(pool for pool in affected if pool is not None)
 
     def _rank(self, host: Host) -> Rank:
-        machine, ahead = self.machines.get(host, UNKNOWN_MACHINE), self.ahead.get(host, ())
+        machine, ahead = self.machine(host), self.ahead.get(host, ())
         return (
             _BY_PRICE[machine.price_class],
             machine.protected_until is None or machine.protected_until <= self.now,
@@ -115,16 +116,6 @@ def pool_of(machine: Machine) -> CapacityPool | None:
     if not machine.zone or not machine.instance_type:
         return None
     return machine.cloud, machine.zone, machine.instance_type
-
-
-def reclaimed_pools(noticed: Mapping[Host, ReclaimNotice], machines: Mapping[Host, Machine]) -> frozenset[CapacityPool]:
-    """The pools with a machine whose notice is acted on; one of a person proves nothing about a pool."""
-    affected = (
-        pool_of(machines[host])
-        for host, notice in noticed.items()
-        if notice.state is NoticeState.ACTIVE and notice.source not in OF_PEOPLE and host in machines
-    )
-    return frozenset(pool for pool in affected if pool is not None)
 
 
 BY_NAME = Ranking()

@@ -8,10 +8,11 @@ from supervisor.decide.agreement import ROUND_SECONDS, saved_together
 from supervisor.decide.grant import most_workers, takes_any_size, usable_workers
 from supervisor.decide.policy import doubled
 from supervisor.decide.reasons import DRILL, announced, be, count, following, minimum, named, requested, running, unused
-from supervisor.decide.rendezvous import changes_members, with_round
+from supervisor.decide.rendezvous import with_round
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import rested, stop, stop_together, withdrawn_stop
 from supervisor.decide.urgency import checkpoint_at, deadline_of
+from supervisor.domain.agreement import MEMBERSHIP
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Capability, CheckpointRequest, Decision, Growth, Observed, Phase
 from supervisor.domain.notice import NoticeClass
@@ -38,7 +39,10 @@ def live(s: Situation) -> Decision:
     if before.phase is Phase.RESUMING:
         return _resuming(s, before)
     decision = with_round(s, _sized(s, _restarted(s, before)))
-    return decision if changes_members(s, decision) else saved_together(s, _with_checkpoint(s, decision))
+    agreement = decision.agreement
+    if s.facts.members and agreement is not None and agreement.purpose in MEMBERSHIP:
+        return decision  # The ranks are on the way to another round, for which another agreement would have to wait.
+    return saved_together(s, _with_checkpoint(s, decision))
 
 
 def _reason_to_stop(s: Situation, left: int) -> str | None:
@@ -85,7 +89,7 @@ def _cleared(s: Situation, before: Decision) -> Decision:
     if lost and makes_hosts:
         reason = f"{named(lost)} {be(lost)} gone; now {count(workers)}."
     if new:
-        reason = _joined(new, workers)
+        reason = f"{named(new)} joined; now {count(workers)}."
     if back and takes_any_size(s.job.spec):
         # Their notices have ended: withdrawn by the cloud, or a drain or drill that is over.
         verb = "has" if len(back) == 1 else "have"
@@ -299,11 +303,8 @@ def _grown(s: Situation, before: Decision) -> Decision:
     if not s.reached(since + s.policy.resume_delay_seconds):
         return replace(before, capacity_since=since)
     hosts = before.hosts | joining
-    return replace(before, hosts=hosts, capacity_since=None, reason=_joined(joining, len(hosts - before.exclusions)))
-
-
-def _joined(hosts: Collection[Host], workers: int) -> str:
-    return f"{named(hosts)} joined; now {count(workers)}."
+    reason = f"{named(joining)} joined; now {count(len(hosts - before.exclusions))}."
+    return replace(before, hosts=hosts, capacity_since=None, reason=reason)
 
 
 def _retrying(observed: Observed) -> str:

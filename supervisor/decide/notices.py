@@ -31,8 +31,14 @@ def apply_report(known: ReclaimNotice | None, report: Report, now: float, policy
     """
     if known is not None and (report.session, report.revision) <= (known.session, known.revision):
         return _recounted(known, report, now)
-    if report.announcement is Announcement.WITHDRAWN or _is_over(report):
-        return _withdrawn(known, report, now)
+    # A drill whose deadline has passed must not start again.
+    is_over = report.source == SIMULATED and report.seconds_left is not None and report.seconds_left <= 0
+    if report.announcement is Announcement.WITHDRAWN or is_over:
+        if known is None:
+            return None
+        # If the notice has already ended, only session and revision change, so that older reports lose.
+        known = replace(known, session=report.session, revision=report.revision)
+        return replace(known, state=NoticeState.WITHDRAWN, ended_at=now) if known.holds else known
     return _episode(report, 1, now, policy) if known is None else _announced(known, report, now, policy)
 
 
@@ -112,15 +118,11 @@ def _recounted(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotic
     if known.state is NoticeState.ACTIVE:
         moved = known.deadline is None or abs(deadline - known.deadline) > _DRIFT_SECONDS
         return replace(known, deadline=deadline) if moved else known
-    if _ended_early(known, report):
+    by_time = known.state in (NoticeState.EXPIRED, NoticeState.GONE)
+    if by_time and known.subject.kind is SubjectKind.NODE and report.seconds_left > 0:
+        # Time ended the notice although the node's agent reports that there is time left.
         return replace(known, state=NoticeState.ACTIVE, deadline=deadline, ended_at=None)
     return known
-
-
-def _ended_early(known: ReclaimNotice, report: Report) -> bool:
-    """Whether time ended a notice although the node's agent reports that there is time left."""
-    by_time = known.state in (NoticeState.EXPIRED, NoticeState.GONE)
-    return by_time and known.subject.kind is SubjectKind.NODE and (report.seconds_left or 0.0) > 0
 
 
 def _announced(known: ReclaimNotice, report: Report, now: float, policy: Policy) -> ReclaimNotice:
@@ -132,14 +134,6 @@ def _announced(known: ReclaimNotice, report: Report, now: float, policy: Policy)
     if known.state is NoticeState.EXPIRED and _passed(report, policy):
         return _updated(known, report, now)  # The next session repeats the same old announcement.
     return _episode(report, known.episode + 1, now, policy)
-
-
-def _withdrawn(known: ReclaimNotice | None, report: Report, now: float) -> ReclaimNotice | None:
-    """Withdraws a notice. If it has already ended, only session and revision change, so that older reports lose."""
-    if known is None:
-        return None
-    known = replace(known, session=report.session, revision=report.revision)
-    return replace(known, state=NoticeState.WITHDRAWN, ended_at=now) if known.holds else known
 
 
 def _updated(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotice:
@@ -185,11 +179,6 @@ def _deadline(report: Report, now: float) -> float | None:
     if report.seconds_left is None or report.notice_class is NoticeClass.HINT:
         return None
     return now + report.seconds_left
-
-
-def _is_over(report: Report) -> bool:
-    """Whether the report is about a drill whose deadline has passed, which must not start again."""
-    return report.source == SIMULATED and report.seconds_left is not None and report.seconds_left <= 0
 
 
 def _passed(report: Report, policy: Policy) -> bool:

@@ -27,11 +27,6 @@ _KEEPS_OFF = (Effect.NO_SCHEDULE, Effect.NO_EXECUTE)
 _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 
 
-def fits(demand: Demand, node: NodeCapacity) -> bool:
-    """Whether the scheduler could bind one such pod to the node now."""
-    return how_many(demand, node.free) > 0 and accepts(demand, node)
-
-
 def accepts(demand: Demand, node: NodeCapacity) -> bool:
     """Whether taints, selector and affinity allow the pod on the node, however much room it has."""
     for taint in (each for each in node.taints if each.effect in _KEEPS_OFF):
@@ -161,7 +156,9 @@ class BinPacker:
         """The nodes with room for such a pod. Most are full, which the check of one scarce resource shows quickly."""
         name = min(scarce(demand), default=PODS)
         amount = demand.requests.get(name, ONE_POD)
-        accepted = self._accepted.setdefault(pool(demand), {})
+        # The same nodes accept demands that differ only in the amounts that they request.
+        alike = (tuple(sorted(demand.selector.items())), demand.tolerations, demand.affinity)
+        accepted = self._accepted.setdefault(alike, {})
         for index, free in enumerate(self._free):
             if free.get(name, 0) < amount or not how_many(demand, free):
                 continue
@@ -169,11 +166,6 @@ class BinPacker:
                 accepted[index] = accepts(demand, self._free_capacity[index])
             if accepted[index]:
                 yield index
-
-
-def pool(demand: Demand) -> Hashable:
-    """Equal for demands that the same nodes accept, whatever amounts they request."""
-    return (tuple(sorted(demand.selector.items())), demand.tolerations, demand.affinity)
 
 
 def scarce(demand: Demand) -> frozenset[str]:

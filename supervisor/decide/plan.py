@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from supervisor.decide.live import live
 from supervisor.decide.policy import Policy
-from supervisor.decide.reasons import finished, running, waiting
+from supervisor.decide.reasons import running, waiting
 from supervisor.decide.situation import JobFacts, Situation
 from supervisor.decide.stopping import stopping
 from supervisor.decide.urgency import deadline_of, next_change
@@ -163,13 +163,11 @@ def _finished(s: Situation) -> Decision:
     phase = Phase.TIMED_OUT if before.phase is Phase.TIMED_OUT else Phase.FINISHED
     # A decided end has a reason that says more than its result.
     is_known = phase is Phase.TIMED_OUT or (before.phase is phase and result is Result.TERMINATED)
-    reason = before.reason if is_known or result is None else finished(result)
+    reason = before.reason
+    if not is_known and result is not None:
+        reason = f"The job has ended: {result.value.replace('_', ' ')}."
     hosts = before.hosts if s.job.observed.running else frozenset()
     return Decision(generation=before.generation, phase=phase, reason=reason, run=before.run, hosts=hosts)
-
-
-def _timed_out(s: Situation) -> Decision:
-    return s.previous
 
 
 _RULES: Mapping[Phase, Callable[[Situation], Decision]] = {
@@ -180,6 +178,6 @@ _RULES: Mapping[Phase, Callable[[Situation], Decision]] = {
     Phase.SHRINKING: live,
     Phase.RESUMING: live,
     Phase.STOPPING: stopping,
-    Phase.TIMED_OUT: _timed_out,
+    Phase.TIMED_OUT: lambda s: s.previous,
     Phase.FINISHED: _finished,
 }

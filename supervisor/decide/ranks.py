@@ -7,7 +7,6 @@ from itertools import islice
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 
 _MAX_NAMES = 5
-_ACTED = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +64,11 @@ class Ranks:
         return any(each.collective for each in self.states)
 
     @property
-    def epoch(self) -> int:
-        """The highest epoch that a process has heard of; an earlier store may have used it."""
-        return max((each.epoch for each in self.states), default=0)
+    def absent(self) -> Iterator[int]:
+        """The ranks of the run that are not connected; none if the size of the run is unknown.
 
-    @property
-    def absent(self) -> Sequence[int]:
-        """The ranks of the run that are not connected; empty if the size of the run is unknown."""
-        return list(self._absent())
-
-    def _absent(self) -> Iterator[int]:
-        """The absent ranks one by one: the size is a claim of a process, and nearly always the first one decides."""
+        They come one by one, as the size is a claim of a process, and nearly always the first one decides.
+        """
         size = max((each.world_size or 0 for each in self.states), default=0)
         known = {each.rank for each in self.states if each.rank is not None}
         unnamed = sum(each.rank is None for each in self.states)
@@ -92,12 +85,7 @@ class Ranks:
 
     def have_answered(self, agreement: Agreement) -> bool:
         """Whether every rank of the run has answered this agreement."""
-        return bool(self.states) and not self.silent(agreement) and next(self._absent(), None) is None
-
-    def have_acted(self, agreement: Agreement) -> bool:
-        """Whether every connected process has reached the step of this agreement, or has gone on past it."""
-        answers = self.answers(agreement)
-        return len(answers) == len(self.states) and all(answer.kind in _ACTED for _, answer in answers)
+        return bool(self.states) and not self.silent(agreement) and next(self.absent, None) is None
 
     def have_passed(self, agreement: Agreement) -> bool:
         """Whether a rank has gone on past the step of this agreement."""
@@ -119,12 +107,8 @@ class Ranks:
     def have_acknowledged(self, generation: int) -> bool:
         """Whether every rank has acknowledged the STOP of `generation`: it has saved or left."""
         return all(each.acknowledged >= generation for each in self.states) and all(
-            rank in self.left for rank in self._absent()
+            rank in self.left for rank in self.absent
         )
-
-    def unacknowledged(self, generation: int) -> Sequence[RankState]:
-        """The connected processes that have not acknowledged the STOP of `generation`."""
-        return [each for each in self.states if each.acknowledged < generation]
 
     @property
     def unread_seconds(self) -> float | None:

@@ -6,14 +6,13 @@ that a decision changes only when something happens.
 
 from collections.abc import Collection, Mapping
 
-from supervisor.decide.grant import least_to_start, least_workers, takes_any_size
+from supervisor.decide.grant import least_workers, takes_any_size
 from supervisor.domain.ids import Host
 from supervisor.domain.job import (
     AcknowledgementKind,
     OnLoss,
     Phase,
     RequestKind,
-    Result,
     Spec,
     SupervisedJob,
     UserRequest,
@@ -28,7 +27,9 @@ NO_ROOM = "Waiting for nodes with room for the job's pods."
 FREED = "The suspension was lifted; waiting for capacity."
 
 _MAX_NAMES = 5
-_STARTING = "Starting run "
+
+STARTING = "Starting run "
+"""The beginning of the reason of a first run that was ordered."""
 
 
 def is_drill(reason: str) -> bool:
@@ -42,13 +43,8 @@ def following(cause: str, reason: str) -> str:
 
 
 def waiting(spec: Spec) -> str:
-    least, most = least_to_start(spec), spec.requested_workers
+    least, most = least_workers(spec, to_start=True), spec.requested_workers
     return f"Waiting for {count(most) if least == most else f'{least} to {most} hosts'} without a notice."
-
-
-def started(run: int, workers: int, spec: Spec, *, first: bool) -> str:
-    start = _STARTING if first else "Resuming from the checkpoint as run "
-    return f"{start}{run} on {workers} of {spec.requested_workers} requested hosts."
 
 
 def running(run: int, workers: int) -> str:
@@ -62,7 +58,7 @@ def at_present(job: SupervisedJob) -> str:
     """
     decision, observed = job.decision, job.observed
     has_started = decision.phase is Phase.RUNNING and observed.running and observed.run == decision.run
-    if has_started and decision.reason.startswith(_STARTING):
+    if has_started and decision.reason.startswith(STARTING):
         return running(decision.run, len(decision.hosts - decision.exclusions))
     return decision.reason
 
@@ -134,10 +130,6 @@ def resumes_from(step: int | None, *, ends: bool) -> str:
     if step is None:
         return "it is not known from which checkpoint the job will resume"
     return f"the job will resume from the checkpoint of step {step}" if step else "the job will start from step 0"
-
-
-def finished(result: Result) -> str:
-    return f"The job has ended: {result.value.replace('_', ' ')}."
 
 
 def named(hosts: Collection[Host]) -> str:

@@ -73,14 +73,19 @@ def register(known: SupervisedJob | None, registration: Registration, *, live: b
         NameIsLiveError: Another launcher process runs a job of this name, or the unfinished job belongs to another
             launcher: a token must not take a job over while its launcher is disconnected.
     """
-    if known is not None and _same(known, registration.launcher, registration.instance):
+    sender = (registration.launcher, registration.instance)
+    if known is not None and (known.observed.launcher, known.observed.instance) == sender:
         job = replace(known, spec=registration.spec)
         fresh = registration.report.revision >= known.observed.revision
         return replace(job, observed=_observed(job.observed, registration.report)) if fresh else job
     if known is not None and not known.over and (live or known.observed.launcher != registration.launcher):
         raise NameIsLiveError(f"a job named {registration.name} is running")
-    blank = Observed(launcher=registration.launcher, instance=registration.instance, registered_at=now)
-    observed = _observed(replace(blank, request=_kept(known)), registration.report)
+    # A suspension outlives its launcher, which a service manager may start again; a request to end it does not.
+    request = None if known is None or known.over else known.observed.request
+    if request is not None and request.kind is not RequestKind.SUSPEND:
+        request = None
+    blank = Observed(launcher=registration.launcher, instance=registration.instance, registered_at=now, request=request)
+    observed = _observed(blank, registration.report)
     return SupervisedJob(
         name=registration.name,
         uid=registration.uid,
@@ -100,7 +105,7 @@ def observe(known: SupervisedJob | None, launcher: str, instance: str, report: L
     """
     if known is None:
         raise UnknownJobError("no such job: register it")
-    if not _same(known, launcher, instance):
+    if (known.observed.launcher, known.observed.instance) != (launcher, instance):
         raise ForeignJobError(f"{known.name} is another launcher's job")
     if report.revision < known.observed.revision:
         raise OlderRevisionError(f"revision {known.observed.revision} is known")
@@ -191,16 +196,6 @@ def _after(before: Acknowledgement, later: Acknowledgement) -> Acknowledgement:
             is_over = later.kind is kinds.LEFT or later.has_left
             return replace(before, has_left=True, at=later.at) if is_over else before
     return before
-
-
-def _kept(known: SupervisedJob | None) -> UserRequest | None:
-    """A suspension outlives its launcher, which a service manager may start again; a request to end it does not."""
-    request = None if known is None or known.over else known.observed.request
-    return request if request is not None and request.kind is RequestKind.SUSPEND else None
-
-
-def _same(job: SupervisedJob, launcher: str, instance: str) -> bool:
-    return job.observed.launcher == launcher and job.observed.instance == instance
 
 
 def _observed(before: Observed, report: LauncherFacts) -> Observed:

@@ -82,12 +82,6 @@ def _agreed(s: Situation, decision: Decision, present: Round, change: MemberChan
     return _next(s, decision, change) if isinstance(outcome, NoAgreement) else with_agreement(decision, outcome)
 
 
-def changes_members(s: Situation, decision: Decision) -> bool:
-    """Whether the ranks are on the way to another round: another agreement would have to wait for that."""
-    agreement = decision.agreement
-    return bool(s.facts.members) and agreement is not None and agreement.purpose in MEMBERSHIP
-
-
 def _present(s: Situation, decision: Decision) -> Round | None:
     """The present round: the last one that was decided, or that the members have formed without a supervisor."""
     run, members = s.job.observed.run, s.facts.members.by_host

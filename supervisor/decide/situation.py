@@ -140,13 +140,11 @@ class JobFacts:
     since: float = 0.0
 
 
+@dataclass(slots=True)
 class Alarm:
     """Keeps the earliest of the instants that rules still wait for."""
 
-    __slots__ = ("at",)
-
-    def __init__(self) -> None:
-        self.at: float | None = None
+    at: float | None = None
 
 
 @dataclass(frozen=True)

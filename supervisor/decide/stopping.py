@@ -257,8 +257,8 @@ def _unanswered_by(s: Situation, stop: Stop) -> str:
     """The processes that have not answered a STOP in time, as the beginning of a sentence."""
     ranks = s.facts.ranks
     if s.previous.agreed_stop is not None:
-        absent = [rank for rank in ranks.absent if rank not in ranks.left]
-        who = names(ranks.unacknowledged(stop.generation), absent) or "rank 0"
+        silent = [each for each in ranks.states if each.acknowledged < stop.generation]
+        who = names(silent, [rank for rank in ranks.absent if rank not in ranks.left]) or "rank 0"
         return f"{who[:1].upper()}{who[1:]} did not answer"
     unranked_since = s.facts.rank_zero.unranked_since
     return "Rank 0 did not answer" if unranked_since is None else "Not all processes have answered"

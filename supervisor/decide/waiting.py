@@ -9,21 +9,12 @@ time to time, to probe for it: its pods wait for a limited time, and it is suspe
 
 from dataclasses import replace
 
-from supervisor.decide.grant import least_to_start
+from supervisor.decide.grant import least_workers
 from supervisor.decide.policy import MAX_DOUBLINGS, Policy
-from supervisor.decide.reasons import FREED, HELD_UP, NO_ROOM, count, following, requested, running, started, waiting
+from supervisor.decide.reasons import FREED, HELD_UP, NO_ROOM, STARTING, count, following, requested, running, waiting
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import rested
-from supervisor.domain.job import (
-    WAITS,
-    Capability,
-    Decision,
-    Observed,
-    Phase,
-    RequestKind,
-    SupervisedJob,
-    UserRequest,
-)
+from supervisor.domain.job import WAITS, Capability, Decision, Observed, Phase, RequestKind, UserRequest
 
 
 def wait(s: Situation) -> Decision:
@@ -66,7 +57,7 @@ def wait(s: Situation) -> Decision:
     before = replace(before, hosts=frozenset(), exclusions=frozenset(), stop=None, agreement=None)
     if spec.max_wait_seconds and s.reached(since + spec.max_wait_seconds):
         limit = f"the maximum waiting time of {spec.max_wait_seconds:g} s"
-        reason = f"No capacity for {count(least_to_start(spec))} within {limit}."
+        reason = f"No capacity for {count(least_workers(spec, to_start=True))} within {limit}."
         return replace(before, phase=Phase.TIMED_OUT, reason=reason, capacity_since=None, held_up=False, request=None)
     # A job that is being ended only waits for the final report of its launcher.
     if starts_itself or observed.ending:
@@ -131,7 +122,8 @@ def _started(s: Situation, before: Decision) -> Decision:
     if not s.reached(at):
         return before
     run, workers = max(s.job.observed.run, before.run) + 1, len(facts.granted)
-    reason = started(run, workers, spec, first=is_first)
+    start = STARTING if is_first else "Resuming from the checkpoint as run "
+    reason = f"{start}{run} on {workers} of {spec.requested_workers} requested hosts."
     if facts.probe:
         without = "without known room: some capacity only appears for pending pods."
         reason = f"Trying run {run} on {count(workers)} {without}"
@@ -159,11 +151,6 @@ def probe_at(decision: Decision, policy: Policy) -> float:
     doublings = min(decision.failed_resumes, MAX_DOUBLINGS)
     pauses = (1 << doublings) + 16 * (decision.failed_resumes - doublings)
     return max((decision.waiting_since or 0.0) + pauses * policy.probe_seconds, decision.not_before or 0.0)
-
-
-def probe_size(job: SupervisedJob) -> int:
-    """Alternates between the requested and the minimum size, as only a part of the capacity may appear."""
-    return least_to_start(job.spec) if job.decision.failed_resumes % 2 else job.spec.requested_workers
 
 
 def enters_queue(s: Situation) -> bool:

@@ -83,12 +83,11 @@ class StepAnswer:
 
     def follows(self, other: "StepAnswer") -> bool:
         """Whether the rank gave this answer after `other`, or it is the same: answers may be repeated and overtaken."""
-        return self.stage >= other.stage
-
-    @property
-    def stage(self) -> tuple[int, bool, int]:
-        """Grows from each answer of a rank to its next one."""
-        return self.epoch, self.at_step is not None, _STAGES.index(self.kind)
+        # These grow from each answer of a rank to its next one: a poll comes before the proposal of a step.
+        own, others = (
+            (answer.epoch, answer.at_step is not None, _STAGES.index(answer.kind)) for answer in (self, other)
+        )
+        return own >= others
 
     def is_to(self, agreement: Agreement) -> bool:
         """Whether it answers this agreement and not another attempt or another step."""

@@ -21,8 +21,7 @@ from servicekit.process import Trimmer
 from servicekit.reconcile import Notifier, reconcile
 from servicekit.tls import ServerCertificate
 from supervisor.control.facts import Facts, NoCluster
-from supervisor.control.loop import Control, ControlDependencies
-from supervisor.control.schedule import PlanRequests
+from supervisor.control.loop import Control, ControlDependencies, PlanRequests
 from supervisor.domain.ids import JobId, JobName
 from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.domain.order import Worker

@@ -12,8 +12,7 @@ import supervisor.control.loop
 import supervisor.fanout.members
 import supervisor.ingest.agent_reports
 from supervisor.control.facts import Facts
-from supervisor.control.loop import Control
-from supervisor.control.schedule import Schedule
+from supervisor.control.loop import Control, Schedule
 from supervisor.decide.directives import JobDirectives
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase

@@ -15,7 +15,7 @@ from servicekit.kubernetes.objects import Metadata, ObjectKey, OwnedMetadata
 from supervisor.cluster.annotations import MAX_WORKERS, MIN_WORKERS, PREFIX, ours
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.podspec import Body
-from supervisor.decide.grant import least_to_start
+from supervisor.decide.grant import least_workers
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import Capability, Framework, Observed, Spec
@@ -310,7 +310,7 @@ class MpiJobObservation(replicated.ReplicatedObservation[MpiJob]):
         has_begun = (
             (before.running and before.instance == observed.instance)
             or replicated.JobCondition.RUNNING in self.job.conditions
-            or self.has_pods(least_to_start(spec))
+            or self.has_pods(least_workers(spec, to_start=True))
         )
         running = observed.running and has_begun
         return replace(

@@ -14,8 +14,7 @@ from servicekit.kubernetes.server import ApiServer
 from servicekit.reconcile import Notifier
 from supervisor.cluster.view import ClusterView
 from supervisor.control.facts import Facts
-from supervisor.control.loop import Control, ControlDependencies
-from supervisor.control.schedule import PlanRequests
+from supervisor.control.loop import Control, ControlDependencies, PlanRequests
 from supervisor.decide.grant import Grant
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import acknowledge

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from supervisor.decide.capacity import PendingJob, Reservation
+from supervisor.decide.packing import accepts, how_many
 from supervisor.domain.capacity import Demand, Effect, NodeCapacity, Pods, ResourceRequest, Taint, Toleration
 from supervisor.domain.ids import Host, cluster_job
 from supervisor.domain.job import Phase, SupervisedJob
@@ -13,6 +14,11 @@ GPU = "nvidia.com/gpu"
 EVERYTHING = (Toleration(exists=True),)
 SPOT = Taint(key="spot", value="true", effect=Effect.NO_SCHEDULE)
 CORDON = Taint(key="node.kubernetes.io/unschedulable", effect=Effect.NO_SCHEDULE)
+
+
+def fits(pod: Demand, node: NodeCapacity) -> bool:
+    """Whether the scheduler could bind one such pod to the node now."""
+    return how_many(pod, node.free) > 0 and accepts(pod, node)
 
 
 def room(

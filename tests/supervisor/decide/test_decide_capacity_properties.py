@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.decide.capacity import GrowthCandidate, NodesByNotice, PendingJob, RunningJobs, allocate
-from supervisor.decide.packing import fits
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import NodeCapacity, Pods, ResourceRequest
 from supervisor.domain.ids import JobName
@@ -18,6 +17,7 @@ from tests.supervisor.decide.capacity_builders import (
     SPOT,
     applicant,
     demand,
+    fits,
     labelled,
     reservation,
     room,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from supervisor.decide.packing import accepts, fits, how_many
+from supervisor.decide.packing import accepts, how_many
 from supervisor.domain.capacity import Demand, Effect, LabelOperator, LabelRequirement, NodeCapacity, Taint, Toleration
-from tests.supervisor.decide.capacity_builders import EVERYTHING, GPU, SPOT, demand, labelled, room
+from tests.supervisor.decide.capacity_builders import EVERYTHING, GPU, SPOT, demand, fits, labelled, room
 
 
 @pytest.mark.parametrize(

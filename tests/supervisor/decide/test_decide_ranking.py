@@ -1,14 +1,16 @@
 """Where there is a choice, the hosts that are least likely to go soon are used first."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.decide.grant import BY_NAME, Ranking, grants, reclaimed_pools
-from supervisor.domain.capacity import Machine, PriceClass
+from supervisor.decide.grant import BY_NAME, Ranking, grants
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, PriceClass
 from supervisor.domain.ids import Host
 from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState
 from tests.supervisor.decide.decide_builders import (
@@ -31,9 +33,17 @@ LATE = replace(SOON, deadline=T0 + 864000)
 POOL = replace(SPOT, cloud="aws", zone="a", instance_type="p4d")
 
 
-def _ranked(**facts: object) -> list[str]:
-    ranking = Ranking(**{"now": T0, **facts})  # type: ignore[arg-type]  # Names are its fields.
-    return list(ranking.ordered(first(3)))
+def _ranking(machines: Mapping[Host, Machine], **facts: object) -> Ranking:
+    """A ranking at T0 of these machines and of unknown ones."""
+    return Ranking(
+        machine=lambda host: machines.get(host, UNKNOWN_MACHINE),
+        now=T0,
+        **facts,  # type: ignore[arg-type]  # Names are its fields.
+    )
+
+
+def _ranked(machines: Mapping[Host, Machine] = MappingProxyType({}), **facts: object) -> list[str]:
+    return list(_ranking(machines, **facts).ordered(first(3)))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +82,7 @@ def test_drills_ended_notices_and_unknown_machines_say_nothing_of_a_pool() -> No
         Host("n3"): notice(3),
         Host("n4"): notice(4),
     }
-    assert reclaimed_pools(noticed, machines) == frozenset()
+    assert _ranked(machines, noticed=noticed) == ["n1", "n2", "n3"]
 
 
 def test_the_order_of_the_criteria() -> None:
@@ -88,7 +98,7 @@ def test_the_order_of_the_criteria() -> None:
         Host("n9"): POOL,
     }
     ahead = {"n6": [HINT, SOON], "n5": [HINT, SOON], "n4": [SOON], "n3": [HINT, SOON], "n2": [HINT], "n1": [HINT, SOON]}
-    ranking = Ranking(machines=machines, ahead=ahead, noticed={Host("n9"): notice(9)}, now=T0)
+    ranking = _ranking(machines, ahead=ahead, noticed={Host("n9"): notice(9)})
     assert ranking.ordered(first(6)) == ["n6", "n5", "n4", "n3", "n2", "n1"]
 
 
@@ -99,7 +109,7 @@ def test_without_knowledge_the_names_decide(some: set[Host], count: int) -> None
 
 @given(st.permutations(sorted(first(6))), st.lists(st.sampled_from([SPOT, ON_DEMAND, PROTECTED, POOL]), min_size=6))
 def test_the_order_of_the_facts_does_not_matter(shuffled: list[Host], machines: list[Machine]) -> None:
-    ranking = Ranking(machines=dict(zip(sorted(first(6)), machines, strict=False)), now=T0)
+    ranking = _ranking(dict(zip(sorted(first(6)), machines, strict=False)))
     assert ranking.ordered(shuffled) == ranking.ordered(first(6))
     for one, other in pairwise(ranking.ordered(shuffled)):
         assert ranking.best([one, other], 1) == {one}
@@ -109,7 +119,7 @@ def test_the_order_of_the_facts_does_not_matter(shuffled: list[Host], machines: 
 
 
 def test_a_run_starts_on_the_best_hosts() -> None:
-    ranking = Ranking(machines={Host("n1"): SPOT, Host("n2"): SPOT}, now=T0)
+    ranking = _ranking({Host("n1"): SPOT, Host("n2"): SPOT})
     job = waiting_job(spec(2, 4))
     assert grants([job], first(6), (), ranking) == {job.name: hosts(3, 4, 5, 6)}
 
@@ -125,6 +135,6 @@ def test_hosts_above_the_maximum_that_are_not_taken_back_are_the_worst() -> None
     """Two notices are withdrawn after another host has joined."""
     job = running_job(spec(2, 3), workers=4)
     job = replace(job, decision=replace(job.decision, exclusions=hosts(1, 2)))
-    facts = replace(seeing(), ranking=Ranking(machines={Host("n1"): SPOT}, now=T0))
+    facts = replace(seeing(), ranking=_ranking({Host("n1"): SPOT}))
     assert decide(job, facts).job.decision.hosts == hosts(2, 3, 4)
     assert decide(job, seeing()).job.decision.hosts == hosts(1, 3, 4)

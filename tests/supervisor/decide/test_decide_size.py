@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from supervisor.decide.grant import (
     joining_workers,
-    least_to_start,
     least_workers,
     most_workers,
     startable_workers,
@@ -46,7 +45,7 @@ def test_a_run_starts_on_at_most_what_was_requested(asked: Spec, count: int) -> 
     size = startable_workers(count, asked)
     assert size == 0 or asked.start_workers <= size <= min(count, asked.requested_workers)
     assert size == 0 or usable_workers(size, asked) == size
-    assert (size > 0) == (count >= least_to_start(asked))
+    assert (size > 0) == (count >= least_workers(asked, to_start=True))
 
 
 @examples(200)
