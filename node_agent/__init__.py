@@ -1,1 +1,1 @@
-"""Polls the sources of reclaim notices for this node and reports the notices to the supervisor."""
+"""The agent of a node: polls the sources of reclaim notices and reports the notices to the supervisor."""

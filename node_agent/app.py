@@ -160,7 +160,7 @@ class _AgentTasks:
 
 @contextlib.asynccontextmanager
 async def _api_server(settings: AgentSettings, cluster_clock: ClusterClock) -> AsyncIterator[ApiServer | None]:
-    """Opens the API server if the settings want it and the pod has a service account."""
+    """Opens a connection to the API server if the settings want one and the pod has a service account."""
     access = None
     if settings.pods is PodsMode.ON or (settings.pods is PodsMode.AUTO and in_pod()):
         try:
@@ -205,7 +205,7 @@ class AgentHealth:
     clock: Clock
 
     def live(self) -> Health:
-        """Depends on nothing outside this process."""
+        """Returns whether all loops turn. This depends on nothing outside the process."""
         loops = {f"source {name}": watchdog.alive for name, watchdog in self.sources.items()}
         loops["uplink"] = self.uplink.watchdog.alive
         return Health(all(loops.values()), {"loops": loops})

@@ -33,7 +33,7 @@ OPTIONS = (
 
 
 class SupervisorUnusable(Exception):  # noqa: N818 - it names what is so
-    """The token or the CA file cannot be used now: try again, somebody may be writing it."""
+    """The token or the CA file is not usable now. Try again: another program may just be writing it."""
 
 
 @dataclass(frozen=True, slots=True)

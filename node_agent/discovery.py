@@ -1,4 +1,4 @@
-"""Makes the sources of the settings; for `auto`, finds out on which cloud this node is.
+"""Makes the sources that the settings name. For `auto`, finds out on which cloud this node is.
 
 The node's provider id decides where it names a cloud. Elsewhere every cloud's metadata service is asked for something
 that only this cloud answers: several share one address, and other software may answer there.
@@ -103,7 +103,7 @@ class _ProbeOutcome(enum.Enum):
 
 
 class CloudDiscovery:
-    """Looks for the node's cloud.
+    """Finds the cloud of this node by asking the metadata services of all clouds.
 
     While it looks, no source reports, so the node is unknown. Where several rounds have found no cloud, the source
     `none` reports that there is nothing to announce, and the search goes on seldom.
@@ -149,7 +149,7 @@ class CloudDiscovery:
             await asyncio.sleep(pause)
 
     async def once(self) -> notices.CloudSource | None:
-        """Looks once; returns the source of the node's cloud if it is known now.
+        """Asks each service once; returns the source of the node's cloud if it is known now.
 
         All clouds are asked at once, and the first one that is recognized ends the round.
         """

@@ -1,4 +1,4 @@
-"""Asks the metadata service of a cloud: what all sources of clouds share.
+"""Asks a cloud's metadata service: requests, tokens and timestamps, which all sources of clouds share.
 
 Requests are bounded and not redirected, carry a session token where the cloud has tokens, and slow down on Retry-After.
 The answers name the machine and the instant of a reclaim.
@@ -161,7 +161,7 @@ class TokenClient:
         self._token: _SessionToken | None = None
 
     async def get(self, path: str) -> MetadataReply:
-        """Sends a GET; with a token that is refused with a 401, once more with a new one.
+        """Sends a GET. If the service refuses its token with 401, sends it once more with a new token.
 
         Raises:
             SourceUnavailable: There was no token, or no complete answer.
@@ -220,7 +220,7 @@ class IdentityPaths:
 
 
 async def read_item(get: Get, path: str) -> str:
-    """Reads one item, which is a word.
+    """Reads one item, whose value is a single word.
 
     Raises:
         SourceUnavailable: There is no such item now.
@@ -275,7 +275,7 @@ class MetadataSource:
 
 
 def parse_utc(body: bytes) -> datetime | None:
-    """Returns the announced instant; None where nothing is announced.
+    """Parses the announced instant (UTC); None if the service announces nothing.
 
     Raises:
         SourceUnavailable: The text is neither empty nor a timestamp such as `2015-01-05T18:02:00Z`.
@@ -297,7 +297,7 @@ def parse_utc(body: bytes) -> datetime | None:
 
 
 def parse_with_zone(body: bytes) -> datetime | None:
-    """Does the same for a timestamp in any zone (RFC 3339); parts of a second are dropped.
+    """Parses the announced instant, with a zone (RFC 3339), and drops parts of a second; see `parse_utc`.
 
     Raises:
         SourceUnavailable: The text is neither empty nor a timestamp such as `2015-01-05T18:02:00+08:00`.
@@ -317,7 +317,7 @@ def parse_with_zone(body: bytes) -> datetime | None:
 
 
 def seconds_left(announced: datetime, date: str | None, now: float) -> float:
-    """Returns the seconds from the answer to the announced instant, by the clock that named it.
+    """Returns the seconds from the answer to the announced instant, both by the service's clock.
 
     If the node's clock is wrong by a minute, the lead would be wrong by a minute, so the answer's Date wins. The Date
     has whole seconds; within its second the node's clock tells the fraction.

@@ -1,4 +1,4 @@
-"""Exposes the agent's metrics."""
+"""Defines and records the metrics of the agent."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,30 +21,38 @@ _ACKNOWLEDGING = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
 
 
 class AgentMetrics:
-    """Records what pollers and the outbox do, by hooks that they call; `observe` adds what each scrape collects."""
+    """Records metrics in hooks that pollers and the outbox call. `observe` adds metrics that each scrape reads."""
 
     def __init__(self, version: str, clock: Clock, bulkhead: Bulkhead) -> None:
         self.bulkhead = bulkhead
         self._clock = clock
         self._reported_at = dict[NoticeId, float]()
         self.registry = registry()
-        Info("node_agent_build", "The version that runs.", registry=self.registry).info({"version": version})
+        Info("node_agent_build", "Has the version of the agent as its label, and is 1.", registry=self.registry).info(
+            {"version": version}
+        )
         self._polls = Counter(
-            "node_agent_polls", "Polls by their result.", ("source", "result"), registry=self.registry
+            "node_agent_polls",
+            "Counts polls of sources, by their result.",
+            ("source", "result"),
+            registry=self.registry,
         )
         self._poll_seconds = Histogram(
             "node_agent_poll_seconds",
-            "Seconds that a request to a metadata source took.",
+            "Measures how long a request to a metadata source takes.",
             ("source",),
             registry=self.registry,
             buckets=_POLLING,
         )
         self._reports = Counter(
-            "node_agent_reports", "Reports made for the supervisor.", ("announcement",), registry=self.registry
+            "node_agent_reports",
+            "Counts the reports that the agent has made.",
+            ("announcement",),
+            registry=self.registry,
         )
         self._acknowledging = Histogram(
             "node_agent_acknowledgement_seconds",
-            "Seconds from the making of a report until the supervisor has made it durable.",
+            "Measures the time from a report until the supervisor has acknowledged that it is durable.",
             registry=self.registry,
             buckets=_ACKNOWLEDGING,
         )
@@ -85,7 +93,7 @@ class _AgentStateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         ages = GaugeMetricFamily(
             "node_agent_poll_age_seconds",
-            "Seconds since a source's last usable answer, or since the agent started; none if it is skipped.",
+            "Is the time since a source's last usable answer, or since the agent started; no sample without polls.",
             labels=("source",),
         )
         now = self.clock.monotonic()
@@ -95,19 +103,21 @@ class _AgentStateCollector(Collector):
                 ages.add_metric((status.source,), now - since)
         yield ages
         connected = float(self.uplink.welcomed)
-        yield GaugeMetricFamily("node_agent_connected", "1 while the supervisor acknowledges this agent.", connected)
+        yield GaugeMetricFamily(
+            "node_agent_connected", "Is 1 while the supervisor has welcomed the agent on an open stream.", connected
+        )
         yield CounterMetricFamily(
             "node_agent_connections",
-            "Streams on which the supervisor has welcomed this agent.",
+            "Counts the streams on which the supervisor has welcomed the agent.",
             float(self.uplink.welcomes),
         )
         waiting = len(self.outbox.unacknowledged())
         yield GaugeMetricFamily(
-            "node_agent_outbox_reports", "Reports that the supervisor has not acknowledged yet.", waiting
+            "node_agent_outbox_reports", "Counts reports that the supervisor has not acknowledged yet.", waiting
         )
         errors = CounterMetricFamily(
             "node_agent_internal_errors",
-            "Exceptions that nobody foresaw, by the part of the agent that raised them.",
+            "Counts unexpected exceptions, by the part of the agent that raised them.",
             labels=("where",),
         )
         for where in sorted({*_GUARDED, *self.bulkhead.counts}):

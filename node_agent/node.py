@@ -63,7 +63,10 @@ class ThisNode:
             self.known.set()
 
     def describe(self, machine: NodeIdentity) -> None:
-        """Takes a description of the machine. Each fact that came first stays, and a second cloud's is ignored."""
+        """Adds a description of the machine.
+
+        The first value of each fact stays, and a description by a second cloud is ignored.
+        """
         known = self.machine
         if not (known.cloud and machine.cloud and machine.cloud != known.cloud):
             names = [each.name for each in fields(NodeIdentity)]
@@ -74,7 +77,7 @@ class ThisNode:
             self._on_described()
 
     def resolve(self, identity: NodeIdentity) -> None:
-        """Takes a source's identity of the machine. The uid that came first stays."""
+        """Adds the identity of the machine from a source. The first uid stays."""
         self.describe(identity)
         structlog.get_logger().info(
             "node.identified",
@@ -118,7 +121,7 @@ class NodeObject:
     read: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait_known(self) -> None:
-        """Returns when the Node object is known, or after a moment in which it did not become known."""
+        """Waits until the Node object is known, but only for a moment."""
         if not self.known:
             await wait_within(_LABEL_TIMEOUT, self.read)
 
@@ -129,7 +132,7 @@ ALWAYS_SPOT = NodeObject(known=True)
 
 @dataclass(frozen=True, slots=True)
 class LabelledNode:
-    """What one version of the Node object tells.
+    """The facts in one version of the Node object.
 
     Attributes:
         not_spot_reason: The label by which the node is not spot, as `name=value`; empty without one.
@@ -209,7 +212,7 @@ class NodeWatch:
 
 
 def machine_of(labels: Mapping[str, str]) -> NodeIdentity:
-    """Describes the machine by the node's labels, without its uid; what they do not tell is unknown."""
+    """Describes the machine by the node's labels, without its uid. A fact without a label is unknown."""
     read = read_labels(labels)
     return NodeIdentity(
         uid="",
@@ -222,7 +225,7 @@ def machine_of(labels: Mapping[str, str]) -> NodeIdentity:
 
 
 def cloud_of(provider_id: str) -> SourceName | None:
-    """Names the source of the cloud whose controller wrote a node's `spec.providerID`; None where there is none."""
+    """Returns the source of the cloud that wrote a node's `spec.providerID`; None for an unknown cloud."""
     if _ALIYUN_PROVIDER.fullmatch(provider_id):
         return SourceName("aliyun")
     return next((source for prefix, source in _PROVIDERS.items() if provider_id.startswith(prefix)), None)

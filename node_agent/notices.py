@@ -1,4 +1,4 @@
-"""Defines the agent's vocabulary: what a source answers, what the agent reports, and the points where tests kill it."""
+"""Defines the agent's vocabulary: answers of sources, reports to the supervisor, and failpoints."""
 
 import enum
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class SourceUnavailable(Exception):  # noqa: N818 - it names what is so; an unkn
 
 
 class ServiceBusy(SourceUnavailable):
-    """A service is there and refuses to answer now: it may be any cloud's."""
+    """A metadata service exists and refuses to answer now, so it may be that of any cloud."""
 
 
 class MetadataMode(enum.StrEnum):
@@ -135,7 +135,7 @@ class NoticeSource(Protocol):
 
 
 class CloudSource(NoticeSource, Protocol):
-    """A source that can tell whether the metadata service that answers is its own cloud's."""
+    """A source that recognizes the metadata service of its own cloud."""
 
     async def recognize(self) -> bool:
         """Returns whether the answer has the signature of this cloud.

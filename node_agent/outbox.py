@@ -11,7 +11,7 @@ from node_agent.notices import AnnouncementState, NoticeId, NoticeReport, Report
 
 
 class OutboxFull(Exception):  # noqa: N818 - it names what is so
-    """There is no room for another notice: keep it and offer it again later."""
+    """The outbox has no room for another notice. The caller keeps it and offers it again later."""
 
 
 class NoticeOutbox:
@@ -61,7 +61,10 @@ class NoticeOutbox:
         self._drop_if_done(notice)
 
     def acknowledge(self, notice: NoticeId, revision: int) -> None:
-        """Records that the supervisor has made this revision durable; one that is older than ours changes nothing."""
+        """Records that the supervisor has made this revision durable.
+
+        A revision older than the present one changes nothing.
+        """
         report = self._reports.get(notice)
         if report is None or revision < report.revision:
             return
@@ -89,7 +92,7 @@ class NoticeOutbox:
         return [report for notice, report in self._reports.items() if notice in self._unacknowledged]
 
     def reports(self) -> Sequence[NoticeReport]:
-        """Returns every active notice and every withdrawal that is not durable yet."""
+        """Returns the reports of every active notice, and every withdrawal that is not durable yet."""
         return list(self._reports.values())
 
     def statuses(self) -> Sequence[ReportedSource]:

@@ -52,7 +52,7 @@ class WatchedPod:
 
 
 class _PodPart(msgspec.Struct, frozen=True, rename="camel"):
-    """The base of the parts of a pod that are decoded."""
+    """The base class of the decoded parts of a pod."""
 
 
 class _OptInAnnotations(_PodPart, frozen=True):
@@ -147,7 +147,7 @@ def classify(pod: WatchedPod) -> PodReclaim | Withdrawn | None:
 def report(
     last: notices.NoticeReport | None, pod: WatchedPod, reclaim: PodReclaim | Withdrawn | None, now: float, wall: float
 ) -> notices.NoticeReport | None:
-    """Makes a report where there is something new for the supervisor. Pure.
+    """Makes a report if the supervisor does not know the present state yet. Pure.
 
     Args:
         last: The last report about this pod in this agent's life; None before the first.
@@ -203,7 +203,7 @@ class PodWatch:
         self._set_status()
 
     async def run(self) -> None:
-        """Root task: every second, reports whether the pods are followed, and tries failed reports again.
+        """Root task: every second, reports whether the watch works, and tries failed reports again.
 
         These are the reports that raised, and those for which the outbox had no room.
         """
@@ -246,7 +246,7 @@ class PodWatch:
             self._try_to_report(after)
 
     def _try_to_report(self, pod: WatchedPod) -> None:
-        """Reports a pod; what nobody foresaw stays with it, and is tried again."""
+        """Reports a pod. After an unexpected exception it tries this pod again, and the others go on."""
         key = pod.metadata.key
         with self._bulkhead.guard("pods", key) as attempt:
             last = self._reported.get(pod.metadata.uid)

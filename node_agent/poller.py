@@ -45,7 +45,7 @@ class UnknownAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SkippedPoll:
-    """No poll, as the source has nothing to announce."""
+    """No poll, because the node is not spot capacity, so the source has nothing to announce."""
 
     reason: str
 
@@ -113,7 +113,7 @@ def step(
 def _announcement(
     state: TrackedSource, answer: notices.Noticed, subject: notices.NoticeSubject, now: float
 ) -> notices.NoticeReport | None:
-    """Makes a report of the answer; None where it differs too little from the last report.
+    """Makes a report from the answer; None if it differs too little from the last report.
 
     It is compared with the last report and not with the last answer, so that a slow drift adds up.
     """
@@ -213,7 +213,10 @@ class Poller:
         outbox.set_status(self.tracked.status)
 
     async def run(self) -> None:
-        """Root task: polls. The first poll waits a moment for the answer whether the node is spot."""
+        """Root task: polls the source.
+
+        The first poll waits a moment until it is known whether the node is spot capacity.
+        """
         await self._spot.wait_known()
         while True:
             started = self._clock.monotonic()

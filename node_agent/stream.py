@@ -75,15 +75,15 @@ _UNKNOWN_MACHINE = notices.NodeIdentity("")
 
 
 class AgentReplaced(Exception):  # noqa: N818 - it names what happened
-    """A newer agent reports for this node: this one ends."""
+    """A newer agent reports for this node, so this one ends."""
 
 
 class StreamLost(Exception):  # noqa: N818 - it names what happened
-    """The stream has ended or could not be opened: connect again. The text is the reason."""
+    """The stream has ended or could not be opened. The agent connects again. The text is the reason."""
 
 
 class HelloOutdated(Exception):  # noqa: N818 - it names what is so
-    """The machine is known better than in the hello, and the supervisor is too old for an update: connect again."""
+    """The agent knows more about the machine than its hello, and must connect again: the supervisor takes no update."""
 
 
 class SessionSuperseded(Exception):  # noqa: N818 - it names what happened
@@ -199,7 +199,7 @@ class SupervisorUplink:
 
 @dataclass(frozen=True, slots=True)
 class AgentIdentity:
-    """The sender of a hello: the node, this run of its agent, its stream, and the machine under the node."""
+    """The identity in a hello: the node, this run of its agent, the stream, and the machine under the node."""
 
     node: notices.NoticeSubject
     session: int
@@ -284,7 +284,10 @@ class AgentStream:
         raise next(end for end in ends if isinstance(end, Exception))
 
     async def _send(self, identity: AgentIdentity, machine: Callable[[], notices.NodeIdentity]) -> None:
-        """Returns without an error when the call has ended: the receiving task has the reason."""
+        """Sends reports and states until the call ends.
+
+        It raises no error when the call ends, because the receiving task has the reason.
+        """
         with contextlib.suppress(*_CALL_ENDED):
             await self._send_hello(identity)
             sent = identity.machine
@@ -342,13 +345,16 @@ class AgentStream:
                 await self._write(pb.AgentMessage(source=self._encoded_status(status)))
 
     def _encoded_report(self, report: notices.NoticeReport) -> pb.NoticeReport | None:
-        """Encodes the report; None if it cannot be encoded. Its source is noticed all the same."""
+        """Encodes the report; None if it cannot be encoded.
+
+        The status still says that its source announces a reclaim.
+        """
         with self._bulkhead.guard("report", report.id):
             return encode_report(report, self._clock.monotonic())
         return None
 
     def _encoded_status(self, status: notices.ReportedSource) -> pb.SourceReport:
-        """Encodes the status. A source that was left out would count as if it announced nothing."""
+        """Encodes the status. It leaves no source out, because the supervisor would think that it announces nothing."""
         with self._bulkhead.guard("report", status.source):
             return encode_status(status, self._clock.monotonic())
         return pb.SourceReport(source=status.source, state=pb.SOURCE_STATE_UNKNOWN, about=_KINDS[status.about])
@@ -381,7 +387,7 @@ class AgentStream:
             self._handle(message, on_welcome)
 
     def _patience(self) -> float:
-        """Returns the seconds of silence after which the supervisor is gone, or hangs while a report waits."""
+        """Returns the seconds of silence after which the supervisor counts as gone, or as hung while a report waits."""
         heartbeat = min(self._heartbeat, self._report_heartbeat) if self._outbox.unacknowledged() else self._heartbeat
         limit = _SILENT_HEARTBEATS * heartbeat
         return limit if self._is_welcomed else min(limit, _WELCOME_SECONDS)

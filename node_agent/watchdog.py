@@ -21,7 +21,10 @@ _SIGEV_SIGNAL = 0
 
 
 class Watchdog:
-    """Each turn of a loop announces the next; a turn that is late by more than the grace means that the loop hangs."""
+    """Detects a loop that hangs.
+
+    Each turn says when the next one is due; the loop hangs if that is late by more than the grace.
+    """
 
     __slots__ = ("_clock", "_due")
 
@@ -30,7 +33,7 @@ class Watchdog:
         self._due = clock.monotonic()
 
     def feed(self, within: float) -> None:
-        """Expects the next call within that many seconds."""
+        """Records a turn of the loop. The next call is due `within` that many seconds."""
         self._due = self._clock.monotonic() + within
 
     @property
@@ -87,7 +90,7 @@ class KernelWatchdog:
         _check(self._library.timer_settime(self._timer, 0, ctypes.byref(setting), None))
 
     async def run(self, hanging: Callable[[], Sequence[str]]) -> None:
-        """Root task: sets the timer again while no loop hangs. The end of the agent is not timed."""
+        """Root task: sets the timer again while no loop hangs. The shutdown of the agent has no timer."""
         before: Sequence[str] = ()
         try:
             while True:
@@ -117,7 +120,7 @@ def kernel_watchdog(seconds: float) -> KernelWatchdog | None:
 
 
 def _obstacle() -> str:
-    """Says why the kernel's timer cannot work in this process; empty if it can."""
+    """Returns why the kernel's timer cannot work in this process; empty if it can."""
     if os.getpid() == 1:
         return "no signal of a timer ends the first process of a container: share the pod's process namespace"
     try:

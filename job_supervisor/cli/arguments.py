@@ -108,7 +108,7 @@ def parser(prog: str = "job-supervisor") -> SuggestingParser:
 
 
 def command_first(words: Sequence[str]) -> list[str]:
-    """Moves options that every command has behind the command, as kubectl takes them on either side of it."""
+    """Moves the options that every command has behind the command, because kubectl accepts them on either side."""
     values, moved = {}, list[str]()
     for action in _common()._actions:  # noqa: SLF001 - the library has no public list
         values.update(dict.fromkeys(action.option_strings, action.nargs != 0))

@@ -1,4 +1,4 @@
-"""The interface through which the command reads and steers a supervisor or a cluster, and the values that it gets."""
+"""Defines the interface through which the command reads and steers a supervisor or a cluster, and its values."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -43,7 +43,7 @@ class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> list[str]:
-        """Sentences about what cannot be seen."""
+        """Returns in sentences what nobody can see from here."""
         return [f"Not visible: {limit}" for limit in self.unseen]
 
     @property
@@ -72,11 +72,11 @@ class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def concerned(self, kind: SubjectKind, subject: str) -> list[JobView]:
-        """Returns the jobs that have a host on that node, or whose host is that pod."""
+        """Returns the jobs that have a host on the subject (a node), or whose host it is (a pod)."""
         return [job for job in self.jobs if self.hosts_on(job, kind, subject)]
 
     def hosts_on(self, job: JobView, kind: SubjectKind, subject: str) -> list[HostView]:
-        """Returns the hosts of a job on that node, or the one that is that pod."""
+        """Returns the hosts of a job on the subject (a node), or the host that it is (a pod)."""
         if kind is SubjectKind.POD:
             space = job.job.partition("/")[0]
             return [host for host in job.host_states if subject == f"{space}/{host.host}"]
@@ -84,14 +84,14 @@ class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _short_names(name: JobName) -> tuple[str, ...]:
-    """`namespace/kind.name` is also known as `namespace/name`, `name` and `kind.name`."""
+    """Returns the short forms of `namespace/kind.name`: `namespace/name`, `name` and `kind.name`."""
     namespace, slash, resource = name.partition("/")
     bare = resource.partition(".")[2]
     return (f"{namespace}/{bare}", bare, resource) if slash else ()
 
 
 class PastEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes one event of the history: `at` is in Unix seconds, and `jobs` are those that the event concerned."""
+    """One event of the history. `at` is in Unix seconds, and `jobs` are the jobs that it concerned."""
 
     at: float
     subject: str
@@ -101,7 +101,7 @@ class PastEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the past that a backend knows beside its status.
+    """The past that a backend knows beside its status.
 
     `since`: the instant (Unix seconds) since which a supervisor has kept `entries` as its timeline, in the order of
     time; None if they are single decisions, such as those that Events tell. `is_cut`: its earliest are left out.
@@ -126,7 +126,7 @@ class Backend(Protocol):
         """Reads the present status."""
 
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
-        """Reads the object of a job, by default in the namespace of the context; None if none is shown."""
+        """Reads the object of a job, by default in the namespace of the context; None if the backend has no objects."""
 
     async def labelled(self, selector: str) -> Container[JobName]:
         """Lists the jobs whose objects have labels that match."""
@@ -141,13 +141,13 @@ class Backend(Protocol):
         """Starts a drill or moves the deadline of an existing one; returns once a supervisor has accepted it."""
 
     async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:
-        """Asks something of a job, or with None takes it back; returns once a supervisor knows of it."""
+        """Requests something of a job, or withdraws the request (None); returns once a supervisor knows of it."""
 
     async def drain(self, node: DrillSubject, lead: float, by: str, reason: str) -> None:
-        """Drains a node, or changes by when and why; returns once a supervisor has accepted it."""
+        """Drains a node, or changes the deadline and reason of a drain; returns once a supervisor has accepted it."""
 
     async def undrain(self, node: DrillSubject) -> None:
-        """Ends the drain of a node; that there is none is not an error."""
+        """Ends the drain of a node. A node without a drain is not an error."""
 
     async def end(self, subject: DrillSubject | None) -> list[DrillSubject]:
         """Ends the drill on a subject early, or all drills; returns the subjects whose drill ended."""

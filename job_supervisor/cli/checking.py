@@ -39,7 +39,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of one job; `source` is the file, or where else it was read."""
+    """The findings about one job. `source` is the file, or the other place where the job was read."""
 
     job: str
     source: str
@@ -125,7 +125,7 @@ def _understood(file: str) -> Iterator[None]:
 
 
 def _jobs_of(file: str, documents: Mapping[str, Sequence[object]]) -> list[CheckedJob]:
-    """Reads the jobs of one of the files; their runtimes may be in another one."""
+    """Reads the jobs of one file. Their runtimes may be in another of the files."""
     with _understood(file):
         jobs = list(jobs_in(*documents[file], beside=chain.from_iterable(documents.values())))
     if not jobs and not any(map(is_runtime, documents[file])):
@@ -185,7 +185,7 @@ async def _job(backend: Backend, document: object) -> CheckedJob:
 
 
 def _facts(job: JobView, stated: CheckedFacts) -> CheckedFacts:
-    """Returns the measurements of the supervisor; a value that the user states counts more."""
+    """Returns the supervisor's measurements. A value that the user states takes precedence."""
     measured = stated.checkpoint_seconds is None and job.checkpoint_seconds is not None
     return CheckedFacts(
         checkpoint_seconds=job.checkpoint_seconds if measured else stated.checkpoint_seconds,
@@ -196,7 +196,7 @@ def _facts(job: JobView, stated: CheckedFacts) -> CheckedFacts:
 
 
 def _names_of_kinds() -> Iterator[tuple[str, CheckedKind]]:
-    """A kind in the singular or plural, also with its group.
+    """Returns the names of all kinds: singular and plural, with and without the group.
 
     A plain `job` is a supervised one, as `-o name` prints it.
     """

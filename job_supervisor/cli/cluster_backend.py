@@ -77,14 +77,14 @@ class _DrainableNode(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """A whole object, also with the parts that nobody here knows."""
+    """A whole object, including the fields that this command does not know."""
 
     metadata: Metadata
     document: object
 
 
 class ClusterBackend:
-    """Create it with `open`. It sees one namespace, or all namespaces if `namespace` is empty."""
+    """Implements `Backend`; made with `open`. It sees one namespace, or all namespaces if `namespace` is empty."""
 
     def __init__(self, server: ApiServer, clock: ClusterClock, namespace: str) -> None:
         self._server = server
@@ -120,7 +120,6 @@ class ClusterBackend:
             await server.close()
 
     async def status(self) -> SeenStatus:
-        """See `Backend`."""
         try:
             jobs = await self._jobs.list()
         except api.ApiError as error:
@@ -143,7 +142,6 @@ class ClusterBackend:
         return status_of(jobs.objects, noticed, placements, self._clock.now(), unseen)
 
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
-        """See `Backend`."""
         where = ObjectKey(namespace or self._namespace or self._server.namespace, name)
         client = ResourceClient(
             self._server, resource, lambda data: _Manifest(named_object(data).metadata, msgspec.json.decode(data))
@@ -158,14 +156,12 @@ class ClusterBackend:
             raise self._cli_error(error, f"{resource.kind}s", "get") from error
 
     async def labelled(self, selector: str) -> Container[JobName]:
-        """See `Backend`."""
         try:
             return await labelled(self._server, self._namespace, selector)
         except api.ApiError as error:
             raise self._cli_error(error, f"jobs by the labels {selector!r}") from error
 
     async def past(self, status: SeenStatus, job: JobName | None) -> Past:  # noqa: ARG002 - the API server filters no jobs
-        """See `Backend`."""
         try:
             return Past(entries=await past_events(self._server, self._namespace))
         except api.RefusedError:
@@ -175,7 +171,7 @@ class ClusterBackend:
             raise self._cli_error(error, "Events") from error
 
     async def subject(self, text: str) -> DrillSubject:
-        """See `Backend`; a bare name means a node if there is one of that name, else a pod."""
+        """Resolves a subject. A bare name means a node if there is one of that name, else a pod."""
         kind, slash, name = text.partition("/")
         if slash and kind not in set(SubjectKind):
             raise errors.CliUsageError(f"{text!r} is neither node/NAME nor pod/NAME.")
@@ -186,7 +182,6 @@ class ClusterBackend:
         return DrillSubject(kind=SubjectKind.POD, name=qualified)
 
     async def begin(self, subject: DrillSubject, lead: float, by: str) -> None:
-        """See `Backend`."""
         uid = await self._write_event(subject, lead, by)
 
         async def has_begun() -> bool:
@@ -199,7 +194,6 @@ class ClusterBackend:
         )
 
     async def end(self, subject: DrillSubject | None) -> list[DrillSubject]:
-        """See `Backend`."""
         drills = [each.subject for each in await self._active() if each.simulated]
         found = [DrillSubject(kind=each.kind, name=each.name) for each in drills]
         ended = [each for each in found if subject in (None, each)]
@@ -208,7 +202,7 @@ class ClusterBackend:
         return ended
 
     async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:
-        """See `Backend`; annotates the object of the job, and None removes every request."""
+        """Annotates the object of the job. None removes every request."""
         # Imported here: the kinds' code is not needed for anything else.
         from supervisor.jobs.registry import RESOURCES  # noqa: PLC0415
 
@@ -239,7 +233,7 @@ class ClusterBackend:
         )
 
     async def drain(self, node: DrillSubject, lead: float, by: str, reason: str) -> None:
-        """See `Backend`; annotates and cordons the node."""
+        """Annotates and cordons the node."""
         text = f"{by}: {reason}" if reason else by
         until = datetime.fromtimestamp(self._clock.now() + lead, UTC)
         with self._changing_node(node) as nodes:
@@ -251,7 +245,7 @@ class ClusterBackend:
         await self._until_drained(node, text)
 
     async def undrain(self, node: DrillSubject) -> None:
-        """See `Backend`; removes the annotations of the drain, and the cordon if it came with the drain."""
+        """Removes the annotations of the drain, and the cordon if the drain set it."""
         with self._changing_node(node) as nodes:
             found = await nodes.get(ObjectKey("", node.name))
             cordoned_here = DRAIN_CORDONED in (found.metadata.annotations or {})
@@ -270,7 +264,7 @@ class ClusterBackend:
             raise self._cli_error(error, "nodes", "get and patch") from error
 
     async def _until_drained(self, node: DrillSubject, message: str | None) -> None:
-        """Waits until a supervisor has stored the drain with that message, or its end."""
+        """Waits until a supervisor has stored the drain with that message, or the end of the drain."""
 
         async def is_stored() -> bool:
             noticed = await self._active()
@@ -300,7 +294,7 @@ class ClusterBackend:
         return [each for each in notices if each.state is NoticeState.ACTIVE]
 
     async def _write_event(self, subject: DrillSubject, lead: float, by: str) -> str:
-        """Writes the Event that starts a drill, or with a lead of 0 ends it; returns the uid of its object."""
+        """Writes the Event that starts a drill, or ends it if the lead is 0; returns the uid of the Event's object."""
         if subject.kind is SubjectKind.NODE:
             node = await self._one(self._nodes, ObjectKey("", subject.name), "node")
             uid: str = node.metadata.uid
@@ -375,7 +369,7 @@ class ClusterBackend:
 
 
 async def _get_or_list(collection: ResourceClient[T], key: ObjectKey) -> T | None:
-    """Gets one object, or finds it in the list if only `list` is permitted, as for supervisors and nodes.
+    """Gets one object, or finds it in the list if the user may only `list`, as with supervisors and nodes.
 
     Raises:
         ApiError: Neither is permitted, or the API server does not answer.
@@ -395,7 +389,7 @@ async def _get_or_list(collection: ResourceClient[T], key: ObjectKey) -> T | Non
 
 
 def _unread(kind: str, outlines: Iterable[UnreadObject]) -> Iterator[str]:
-    """Names the objects that do not decode."""
+    """Names the objects that cannot be decoded."""
     for each in outlines:
         name = "/".join(filter(None, each.metadata.key))
         yield f"{kind} {name}: it does not decode ({one_line(each.reason)})."

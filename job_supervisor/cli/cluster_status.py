@@ -1,4 +1,4 @@
-"""Reads a cluster: its status from custom resources, where the hosts of jobs are, and its past from Events."""
+"""Reads from a cluster the status (custom resources), the places of jobs' hosts (pods) and the past (Events)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ _POLICY = Policy()
 
 
 class NamedObject(msgspec.Struct, frozen=True):
-    """An object of which only the metadata are read."""
+    """An object; only its metadata are decoded."""
 
     metadata: Metadata
 
@@ -58,7 +58,7 @@ def status_of(
     now: float,
     unseen: list[str],
 ) -> SeenStatus:
-    """Computes the status at `now`, in Unix seconds, with the code of the supervisor's own. `unseen` is passed on."""
+    """Computes the status at `now` (Unix seconds) with the supervisor's own code. `unseen` becomes part of it."""
     written = [each.value for each in notices if each.value is not None]
     # The newest completely written episode of each notice.
     newest = list({value.id: value for value in sorted(written, key=lambda value: value.episode)}.values())
@@ -120,7 +120,7 @@ def _job_status(
 
 
 async def placements_by_job(server: ApiServer, chosen: Selection) -> Placements:
-    """Lists where the hosts of the jobs of all kinds are.
+    """Lists the placements of the hosts of all jobs, of all kinds.
 
     Raises:
         ApiError: See `ResourceClient.list`.
@@ -169,7 +169,7 @@ class _EventSeries(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _ListedEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """An Event as either API has it: both store the same objects under two sets of names."""
+    """An Event from either of two APIs, which store the same objects and name their fields differently."""
 
     metadata: Metadata
     event_time: datetime | None = None
@@ -184,7 +184,7 @@ class _ListedEvent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 async def past_events(server: ApiServer, namespace: str) -> list[PastEntry]:
-    """Lists the decisions that the supervisor's Events tell; its other Events repeat a notice, or refer to a job's.
+    """Lists the decisions in the supervisor's Events. Its other Events repeat a notice, or refer to the Event of a job.
 
     Raises:
         RefusedError: The user may not list Events.

@@ -114,7 +114,7 @@ async def connect(
 
 @contextmanager
 def _blamed(variable: str | None) -> Iterator[None]:
-    """Blames a variable for what is wrong with its value; None if the value is an option's."""
+    """Names the environment variable in the error of a wrong value. `variable` is None if an option gave the value."""
     try:
         yield
     except CliUsageError as error:

@@ -1,4 +1,4 @@
-"""Reads the data directory of a supervisor: its address, and the secret to sign a token with."""
+"""Reads a supervisor's address, and the secret that signs tokens, from its data directory."""
 
 import fcntl
 import getpass
@@ -67,7 +67,7 @@ def token_maker(directory: Path) -> Callable[[], str]:
 
 
 def token_file(file: Path) -> Callable[[], str]:
-    """Returns a function that reads the token again at each call, as the file may be renewed."""
+    """Returns a function that reads the token again at each call, because another program may renew the file."""
 
     def read() -> str:
         try:

@@ -19,7 +19,7 @@ class CliExitCode(IntEnum):
 
 
 class CliError(Exception):
-    """The message is complete, and printed as it is."""
+    """The command fails. The message is complete, and is printed as it is."""
 
     code = CliExitCode.NOT_UNDERSTOOD
 
@@ -49,13 +49,13 @@ class UnreachableError(CliError):
 
 
 class NotNowError(CliError):
-    """Try again later."""
+    """The request cannot be met now. The user tries again later."""
 
     code = CliExitCode.NOT_NOW
 
 
 class AnswerNotUnderstoodError(CliError):
-    """The server is not trusted, or its answer is not understood."""
+    """The command does not trust the server, or does not understand its answer."""
 
     code = CliExitCode.NOT_UNDERSTOOD
 

@@ -29,7 +29,7 @@ def is_drained(notice: NoticeView) -> bool:
 
 
 def going(notice: NoticeView) -> str:
-    """Says what becomes of the subject, according to whom, as a sentence without its subject and full stop."""
+    """Returns what will happen to the subject and who says so, as a sentence that begins with its verb."""
     when = "at an unknown time" if notice.seconds_left is None else f"in {duration(notice.seconds_left)}"
     if notice.drains:
         by = f"drained by {notice.message or 'an operator'}"
@@ -38,12 +38,12 @@ def going(notice: NoticeView) -> str:
 
 
 def has_ended(notice: NoticeView) -> str:
-    """Says that the notice has ended."""
+    """Returns the sentence that the notice has ended."""
     return "The drain has ended." if notice.drains else f"The notice of {notice.source} has ended."
 
 
 def source_label(notice: NoticeView) -> str:
-    """Names the source, with a mark for a drill, a drain and a notice that is not sudden."""
+    """Names the source, and marks a drill, a drain, and a notice with time to prepare."""
     if notice.simulated:
         return f"{notice.source} (drill)"
     if notice.drains:

@@ -1,4 +1,4 @@
-"""`history`: what happened to jobs and their hosts, in the order of time, from what is still known."""
+"""Implements `history`: lists in order of time what has happened to jobs and their hosts, if it is still known."""
 
 from collections.abc import Container, Iterator, Sequence
 
@@ -35,7 +35,7 @@ def history_of(status: SeenStatus, past: Past, job: JobView | None) -> list[Past
 
 
 def horizon(status: SeenStatus, past: Past) -> list[str]:
-    """Sentences that tell how far back the history goes."""
+    """Returns in sentences how far back the history goes."""
     kept = (
         "Ended notices and jobs are listed for as long as the supervisor keeps them (24 h by default); of several "
         "notices of one source about a node, the latest."
@@ -151,7 +151,7 @@ def _concerns(subject: str, noted: Container[JobName], job: JobView) -> bool:
 
 
 def _without_repetition(entries: Sequence[PastEntry]) -> Iterator[PastEntry]:
-    """Leaves out the later of two entries about one decision, as a group and the present phase of its job are."""
+    """Leaves out the later of two entries about one decision, such as a group and the present phase of its job."""
     told: dict[tuple[str, str], PastEntry] = {}
     for entry in entries:
         last = told.get((entry.subject, entry.what))

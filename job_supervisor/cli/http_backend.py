@@ -1,4 +1,4 @@
-"""The backend for one supervisor over HTTP: a stand-alone one, or a cluster's leader through a forwarded port."""
+"""Implements the backend for one supervisor over HTTP: stand-alone, or a cluster's leader through a forwarded port."""
 
 import ssl
 from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
@@ -80,7 +80,7 @@ class _StatusPage(SeenStatus, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class SupervisorAddress:
-    """A supervisor's URL, and the file with the CAs to trust (PEM); None for the CAs of this machine.
+    """A supervisor's URL, and the file with the CAs to trust (PEM). None stands for the CAs of this machine.
 
     Raises:
         CliUsageError: The URL is wrong, or plain HTTP to another machine.
@@ -113,7 +113,7 @@ class SupervisorAddress:
 
 @dataclass(frozen=True, slots=True)
 class HttpBackend:
-    """Create it with `open`. `token` is called before each request: short-lived tokens do not outlast a `--watch`."""
+    """Implements `Backend`; made with `open`. Calls `token` before each request, as a short-lived one may expire."""
 
     address: SupervisorAddress
     token: Callable[[], str]
@@ -130,25 +130,23 @@ class HttpBackend:
             yield cls(address, token, session)
 
     async def status(self) -> SeenStatus:
-        """See `Backend`."""
         pages = [await self._call("GET", "/v1/status", None, _StatusPage)]
         while (after := pages[-1].next) is not None:
             pages.append(await self._call("GET", f"/v1/status?after={quote(after)}", None, _StatusPage))
         return _joined(pages)
 
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:  # noqa: ARG002 - it shows none
-        """See `Backend`; a supervisor's status has no manifests."""
+        """Returns None, because a supervisor's status has no manifests."""
         return None
 
     async def labelled(self, selector: str) -> Container[JobName]:
-        """See `Backend`; a supervisor's status has no labels."""
+        """Raises CliUsageError, because a supervisor's status has no labels."""
         raise errors.CliUsageError(
             f"-l {selector}: labels are those of a cluster's objects, and a supervisor's address does not show them. "
             "Use --kubeconfig or --context."
         )
 
     async def past(self, status: SeenStatus, job: JobName | None) -> Past:
-        """See `Backend`."""
         query = "" if job is None else f"?job={quote(job, safe='')}"
         try:
             found = await self._call("GET", f"/v1/history{query}", None, _Happened)
@@ -159,7 +157,7 @@ class HttpBackend:
         return Past(entries=known, since=found.since, is_cut=found.cut)
 
     async def subject(self, text: str) -> DrillSubject:
-        """See `Backend`; the supervisor checks later whether it knows an agent of that name."""
+        """Resolves a node. The supervisor checks later whether it knows an agent of that name."""
         if text.startswith(_POD):
             raise errors.CliUsageError(
                 "This supervisor knows nodes, by the name of their agent; pods need --kubeconfig."
@@ -167,26 +165,21 @@ class HttpBackend:
         return DrillSubject(kind=SubjectKind.NODE, name=text.removeprefix(_NODE))
 
     async def begin(self, subject: DrillSubject, lead: float, by: str) -> None:  # noqa: ARG002 - the token says by whom
-        """See `Backend`."""
         await self._call("POST", "/v1/drills", {"node": subject.name, "lead_seconds": lead}, dict[str, Any])
 
     async def end(self, subject: DrillSubject | None) -> list[DrillSubject]:
-        """See `Backend`."""
         requested = {"node": None if subject is None else subject.name}
         ended = (await self._call("POST", "/v1/drills/end", requested, _Ended)).ended
         return [DrillSubject(kind=SubjectKind.NODE, name=name) for name in ended]
 
     async def drain(self, node: DrillSubject, lead: float, by: str, reason: str) -> None:  # noqa: ARG002 - as above
-        """See `Backend`."""
         asked = {"node": node.name, "lead_seconds": lead, "reason": reason}
         await self._call("POST", "/v1/drains", asked, dict[str, Any])
 
     async def undrain(self, node: DrillSubject) -> None:
-        """See `Backend`."""
         await self._call("POST", "/v1/drains/end", {"node": node.name}, _Ended)
 
     async def ask(self, job: JobName, kind: RequestKind | None, by: str, reason: str) -> None:  # noqa: ARG002 - as above
-        """See `Backend`."""
         if kind is None:
             await self._call("POST", "/v1/jobs/resume", {"job": job}, dict[str, Any])
         else:

@@ -1,4 +1,4 @@
-"""Prints for people and programs: tables and sentences, JSON, YAML, names and JSONPath; and asks for a confirmation."""
+"""Prints tables and sentences for people, and JSON, YAML, names and JSONPath for programs. Asks for confirmation."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def duration(seconds: float) -> str:
-    """`42 s`, `3 min 5 s`, `2 h 10 min`, `4 d 3 h`."""
+    """Formats seconds as in `42 s`, `3 min 5 s`, `2 h 10 min` and `4 d 3 h`."""
     whole = max(0, round(seconds))
     for unit, name, part, least in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min"), (_MINUTE, "min", 1, "s")):
         if whole >= unit:
@@ -32,12 +32,12 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """A column's short form: `42s`, `3m5s`, `7h10m`, `4d3h`; `-` if unknown."""
+    """Formats seconds for a column, as in `42s`, `3m5s`, `7h10m` and `4d3h`; `-` if unknown."""
     return "-" if seconds is None else duration(seconds).replace(" min", "m").replace(" ", "")
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Joins texts as in `a`, `a and b`, `a, b and c`."""
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1] if names else "") if part)
 
 
@@ -68,7 +68,7 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. `whole`: the last column is never shortened."""
+    """A table. If `whole` is set, the last column is never shortened."""
 
     heads: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -121,7 +121,7 @@ class TemplateError(ValueError):
 
 
 class JsonPathTemplate:
-    """A template.
+    """A parsed JSONPath template.
 
     Raises:
         TemplateError: It is wrong.

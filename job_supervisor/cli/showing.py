@@ -30,7 +30,7 @@ _AGENT_STATES = {
 
 
 def overview(status: SeenStatus, *, wide: bool = False, namespace: str = "") -> list[Block]:
-    """Makes the tables of `status`; without `namespace`, jobs of a cluster have a column for theirs."""
+    """Makes the tables of `status`. Without `namespace`, the jobs of a cluster have a column with their namespace."""
     spaces = not namespace and any("/" in job.job for job in status.jobs)
     jobs: Block = "No jobs."
     if status.jobs:
@@ -101,7 +101,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Shows one node. `agent` is connected, unknown (silent) or reclaimed, or None where agents cannot be seen.
+    """One node. `agent` is connected, unknown (silent) or reclaimed, or None if the backend cannot see agents.
 
     `drained`: a person has drained it, and the time that jobs had to leave it is over.
     """
@@ -176,7 +176,7 @@ def nodes_table(nodes: Sequence[NodeRow], *, wide: bool) -> list[Block]:
 
 
 class StatusChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Shows one change. `at` is in Unix seconds.
+    """One change. `at` is in Unix seconds.
 
     `subject` is `job/NAME`, `node/NAME`, `pod/NAMESPACE/NAME` or `agent/NODE`.
     """
@@ -188,7 +188,7 @@ class StatusChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changes(before: SeenStatus | None, after: SeenStatus) -> Iterator[StatusChange]:
-    """Yields what has changed; at the first look, all jobs, active notices and silent agents."""
+    """Yields the changes since the last status; at first, all jobs, active notices and silent agents."""
     noticed = {} if before is None else before.by_id
     for key, notice in after.by_id.items():
         known = noticed.get(key)

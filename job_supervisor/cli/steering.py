@@ -77,7 +77,7 @@ def _ended(subject: DrillSubject) -> str:
 
 
 def check_known(subject: DrillSubject, status: SeenStatus) -> None:
-    """Raises UnknownError for a node without an agent, where the supervisor takes a node only by that name."""
+    """Raises UnknownError for a node without an agent, if the supervisor knows nodes only by their agents."""
     if status.agents is None or subject.kind is not SubjectKind.NODE:
         return
     if all(agent.node != subject.name for agent in status.agents):
@@ -85,7 +85,10 @@ def check_known(subject: DrillSubject, status: SeenStatus) -> None:
 
 
 def consequences(subject: DrillSubject, status: SeenStatus, until: str = "the drill is over") -> list[str]:
-    """Sentences that tell what a notice about the subject will do `until` its end, shown before it is confirmed."""
+    """Returns in sentences what a notice about the subject will do `until` its end.
+
+    The user reads them before confirming.
+    """
     sentences = []
     stops = "saves a checkpoint, is suspended, and resumes as a new run when there is capacity"
     for job in status.concerned(subject.kind, subject.name):
@@ -176,7 +179,7 @@ def _print_changes(
 
 @dataclass(frozen=True, slots=True)
 class SteeringGoal:
-    """The request of a verb; None takes a request back."""
+    """A verb and its request. A request of None withdraws the present one."""
 
     verb: str
     request: RequestKind | None
@@ -239,7 +242,7 @@ def _reason_of(given: argparse.Namespace) -> str:
 
 
 def _already(goal: SteeringGoal, job: JobView) -> Iterator[str]:
-    """Tells why nothing is asked of a job."""
+    """Returns why the command requests nothing of a job."""
     if goal.request is not None:
         yield f"{job.job} is {job.phase}: {job.reason}"
         return
@@ -305,7 +308,7 @@ def _unsaved(before: JobView, job: JobView) -> str | None:
 
 
 async def drain(backend: Backend, given: argparse.Namespace) -> CliExitCode:
-    """Runs `drain`: has the jobs leave a node, saved first, until somebody ends that."""
+    """Runs `drain`: jobs save and leave a node until somebody ends the drain."""
     node, say = await _node(backend, given.node), show if given.output.for_people else complain
     status = await backend.status()
     check_known(node, status)

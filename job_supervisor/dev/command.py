@@ -43,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 async def _main(chosen: DevOptions, workspace: DevWorkspace) -> int:
-    """The first signal ends everything in order, the second at once."""
+    """Runs `dev`. The first signal ends everything in order, the second at once."""
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("not in a task")
@@ -83,7 +83,7 @@ class JobNarrator:
 
 
 async def _shown(scene: DevScene) -> int:
-    """Starts the job and says what happens to it, until it has succeeded."""
+    """Starts the job and prints what happens to it, until it has succeeded."""
     await scene.await_agents()
     scene.start_job()
     say(instructions(scene.options, scene.url, scene.workspace.viewer_token))
@@ -125,7 +125,7 @@ def progress(directory: Path, run: int) -> SampleProgress | None:
 
 @dataclass(frozen=True, slots=True)
 class DrillClaim:
-    """A sentence of the verdict, and whether it holds."""
+    """A sentence of the verdict, and whether it is true."""
 
     claim: str
     holds: bool
@@ -170,7 +170,7 @@ async def _drilled(scene: DevScene) -> int:
 
 
 class _NotInTime(Exception):  # noqa: N818 - the name describes what happened
-    """Something that must happen did not; the message says what."""
+    """Something did not happen in time. The message says what."""
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ class DevUsageError(DevError):
 
 
 class ChildEnded(DevError):  # noqa: N818 - the name describes what happened
-    """A process ended that should run. The message names it and contains its last output."""
+    """A process has ended that should run. The message names it and contains its last output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Everything that `dev` runs and writes: its processes and files, the supervisor, the simulated hosts and the job.
+"""Runs and ends everything of `dev`: its processes and files, the supervisor, the simulated hosts and the job.
 
 None of the processes outlives it, not even after SIGKILL.
 """
@@ -76,7 +76,7 @@ class DevProcess:
 
     @property
     def manner(self) -> str:
-        """How it has ended."""
+        """How the process has ended, in words."""
         code = self.process.returncode
         how = f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
         return f"{self.name} {how}"
@@ -232,7 +232,7 @@ class SimulatedHost:
     _gone_at: float = field(default=0.0)
 
     def boot(self) -> None:
-        """Starts the host as a new machine of its name, which no earlier announcement concerns."""
+        """Starts the host as a new machine with the same name. No earlier announcement concerns it."""
         self.workspace.reclaim_file(self.name).unlink(missing_ok=True)
         self._uid = f"{self.name}-{uuid.uuid4()}"
         self.start_agent()
@@ -262,7 +262,7 @@ class SimulatedHost:
         draft.replace(self.workspace.reclaim_file(self.name))
 
     async def vanish(self) -> None:
-        """Waits until the announced deadline, and takes the machine away without a goodbye."""
+        """Waits until the announced deadline, and kills the agent without a goodbye, as if the machine were gone."""
         await asyncio.sleep(max(0.0, self._gone_at - time.time()))
         agent, self.agent = self.agent, None
         if agent is not None:
@@ -272,7 +272,7 @@ class SimulatedHost:
 
 @dataclass(slots=True, kw_only=True)
 class DevScene:
-    """The processes that run. `opened` makes it."""
+    """The running processes of `dev`. `opened` creates it."""
 
     options: DevOptions
     workspace: DevWorkspace
@@ -299,7 +299,7 @@ class DevScene:
             yield self.job
 
     def check(self) -> None:
-        """Checks that every process runs that should. Agents that were killed are started again.
+        """Checks that every process runs that should, and starts killed agents again.
 
         Raises:
             ChildEnded: One does not run.
@@ -356,7 +356,7 @@ class DevScene:
         self.job = start("kubeai-run", arguments, {}, None if own else files.logs / "job.log")
 
     async def close(self) -> None:
-        """Ends everything against the flow: the job first, which saves, and the supervisor last."""
+        """Ends everything against the flow: first the job, which saves, and last the supervisor."""
         if self.job is not None and self.job.running:
             say("Ending the job: rank 0 saves a checkpoint first.")
             await self.job.stop(_JOB_STOP_SECONDS)
@@ -426,7 +426,7 @@ async def _serving(workspace: DevWorkspace) -> tuple[DevProcess, ServedEndpoints
 
 
 def _free_ports() -> tuple[int, int]:
-    """The usual ports of a supervisor, with 0 for one on which another program listens."""
+    """Returns the usual ports of a supervisor; 0 stands for a port on which another program listens."""
     found = []
     for port, whose in ((GRPC_PORT, "agents"), (HTTP_PORT, "jobs, commands and the status page")):
         with socket.socket() as probe:

@@ -80,7 +80,7 @@ class AwsSource(metadata.MetadataSource):
         self._hint_due = clock.monotonic()
 
     async def recognize(self) -> bool:
-        """Compares the domain: other clouds answer some of the same requests, but in another one."""
+        """Compares the domain name, because other clouds answer some of the same requests with another domain."""
         return (await metadata.read_item(self._get, _DOMAIN)) in _DOMAINS
 
     async def poll(self) -> Answer:
@@ -115,7 +115,7 @@ class AwsSource(metadata.MetadataSource):
 
 
 def _read_hint(reply: metadata.MetadataReply) -> Answer:
-    """Returns what an answer recommends.
+    """Reads the rebalance recommendation from an answer.
 
     Raises:
         SourceUnavailable: The answer is not usable; it may also raise one of `_MALFORMED`.

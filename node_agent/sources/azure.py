@@ -99,7 +99,7 @@ class AzureSource(metadata.MetadataSource):
         self._acknowledged: frozenset[str] = frozenset()
 
     async def identify(self) -> NodeIdentity:
-        """Asks once for the machine, and for the VM's name, by which events know it."""
+        """Asks once for the machine, and for the VM's name, which events use."""
         self._vm = self._vm or await metadata.read_item(self._get, _VM_NAME)
         return await super().identify()
 
@@ -144,7 +144,7 @@ class AzureSource(metadata.MetadataSource):
         return Noticed(announced, left, effect.message, effect.notice_class, cancellable=True)
 
     async def _acknowledge(self, events: Iterable[_ScheduledEvent]) -> None:
-        """Acknowledges each event once. A failure leaves the answer as it is, and the next poll tries again."""
+        """Acknowledges each event once. After a failure the next poll tries again; the answer stays valid."""
         waiting = {event.EventId for event in events if event.EventStatus == "Scheduled"} - self._acknowledged
         if not waiting or self._may_start is None or not self._may_start():
             return

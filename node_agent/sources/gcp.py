@@ -69,7 +69,10 @@ class GcpSource(metadata.MetadataSource):
         self._upcoming_due = clock.monotonic()
 
     async def identify(self) -> NodeIdentity:
-        """Shortens `projects/1/zones/us-central1-a` to its last part; the region is the zone without its letter."""
+        """Describes the machine.
+
+        The zone is the last part of `projects/1/zones/us-central1-a`, the region the zone without its letter.
+        """
         if self._identity is None:
             found = await super().identify()
             zone, instance_type = found.zone.rpartition("/")[2], found.instance_type.rpartition("/")[2]
@@ -135,7 +138,7 @@ def _text(reply: metadata.MetadataReply) -> str:
 
 
 def _planned(text: str) -> dict[str, Any]:
-    """Returns the announced maintenance by names without case and underscores; empty where none is announced."""
+    """Returns the fields of the announced maintenance, named like `upcomingmaintenance`; empty if there is none."""
     if text in {"NONE", '"NONE"'}:
         return {}
     try:

@@ -25,7 +25,7 @@ _CHINESE_FORMS = {
 
 
 def _parse_chinese_time(body: bytes) -> datetime | None:
-    """Returns the announced instant; None where nothing is announced.
+    """Parses the announced instant; None if the service announces nothing.
 
     Raises:
         SourceUnavailable: The text is neither empty nor a time such as `2018-08-18 12:05:33`.

@@ -1,4 +1,4 @@
-"""Grants capacity to the jobs of a cluster: which of them may resume or grow, in the free capacity of the nodes.
+"""Grants the free capacity of a cluster's nodes to jobs that may resume or grow.
 
 `supervisor.decide.capacity` decides; this module collects its inputs.
 """
@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 
 class FreeCapacity:
-    """Keeps the room on each node up to date as pods and nodes change. A pod takes room until it is gone."""
+    """Keeps the free capacity of each node up to date as pods and nodes change.
+
+    A pod uses capacity until it is gone.
+    """
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -63,7 +66,7 @@ class FreeCapacity:
         )
 
     def _changed(self, before: Pod | Node | None, after: Pod | Node | None) -> None:
-        """Notes the nodes whose room a change of a pod or of a node may have changed."""
+        """Marks the nodes whose free capacity a change of a pod or of a node may have changed."""
         for changed in (before, after):
             if isinstance(changed, Node):
                 self._stale.add(changed.metadata.name)
@@ -73,7 +76,7 @@ class FreeCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCapacitySource:
-    """What the jobs of the cluster request and use.
+    """Tells what the jobs of the cluster request and use.
 
     Attributes:
         resource_request: Returns the resource request of a job; None if it is unknown, and then the job gets nothing.
@@ -115,7 +118,7 @@ class Allocation:
         return allocate(pending_jobs, reservations, self._free_capacity.nodes(noticed, avoided), self._policy, running)
 
     def _of_each(self, jobs: Iterable[SupervisedJob], of: Callable[[SupervisedJob], T | None]) -> list[T]:
-        """Applies `of` to each job, and leaves out None; a job for which it raises gets nothing."""
+        """Applies `of` to each job, and leaves out None. A job for which `of` raises gets nothing."""
         found = list[T]()
         for job in jobs:
             with self._bulkhead.guard("grant", job.name):

@@ -1,4 +1,4 @@
-"""The annotations of jobs and pods by which users, controllers and the supervisor speak with each other."""
+"""Names the annotations of jobs and pods through which users, controllers and the supervisor communicate."""
 
 from collections.abc import Mapping
 
@@ -92,16 +92,16 @@ KNOWN = (
 
 
 def opts_in(annotations: Mapping[str, str]) -> bool:
-    """Returns whether these annotations give their object into the supervisor's care."""
+    """Returns whether these annotations of an object opt in to supervision."""
     return any(annotations.get(name) == "true" for name in (MANAGED, SPOT))
 
 
 def opts_out(annotations: Mapping[str, str]) -> bool:
-    """Returns whether these annotations of a job take it out of the supervisor's care, whatever its templates say."""
+    """Returns whether these annotations of a job opt out of supervision, even if its templates opt in."""
     return annotations.get(MANAGED, annotations.get(SPOT)) == "false"
 
 
 def ours(annotations: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns those of an object's annotations that begin with our prefix, or that a queue has written."""
+    """Returns the annotations that begin with our prefix, or that a queue has written."""
     kept = (annotations or {}).items()
     return {name: value for name, value in kept if name.startswith(PREFIX) or name in _QUEUES}

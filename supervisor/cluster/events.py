@@ -41,7 +41,7 @@ class Involved(msgspec.Struct, frozen=True):
 
 
 class _Annotations(msgspec.Struct, frozen=True):
-    """The annotations that the supervisor reads, as others may be long."""
+    """The annotations that the supervisor reads. Others are not decoded, because they may be long."""
 
     simulated_lead: str = msgspec.field(default="", name=LEAD_ANNOTATION)
 
@@ -69,7 +69,10 @@ class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def at(self) -> datetime | None:
-        """The instant of the last report, by the reporter's clock; each kind of recorder fills in other fields."""
+        """The instant of the last report, by the reporter's clock.
+
+        Which field has it depends on the reporter's library.
+        """
         repeated = None if self.series is None else self.series.last_observed_time
         return (
             repeated
@@ -115,14 +118,17 @@ class ClusterEvents:
         }
 
     def about_pod(self, pod: Pod) -> Iterator[tuple[ClusterEvent, float]]:
-        """Yields the Events about a pod, each with its lead in seconds: of its namespace, and with its uid and name."""
+        """Yields the Events in a pod's namespace with its name and uid, each with its lead in seconds."""
         for event in self._by_subject.get(pod.metadata.uid, {}).values():
             key = ObjectKey(event.metadata.namespace, event.involved_object.name)
             if event.involved_object.kind == _POD and key == pod.key:
                 yield event, self._leads[event.reason]
 
     def about_node(self, node: Node) -> Iterator[tuple[ClusterEvent, float]]:
-        """Yields the Events about a node by uid or name: kubelets and problem detectors set the name, or no uid."""
+        """Yields the Events about a node, by uid or name.
+
+        Kubelets and problem detectors write its name as uid, or no uid.
+        """
         begun = node.metadata.creation_timestamp
         for key in (node.metadata.uid, node.metadata.name):
             for event in self._by_subject.get(key, {}).values():

@@ -1,4 +1,4 @@
-"""Decodes pods and nodes from the API server's JSON, and keeps some 1 KB of a pod's 5 to 10 KB."""
+"""Decodes pods and nodes from the API server's JSON, and keeps about 1 KB of a pod's 5 to 10 KB."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -233,7 +233,7 @@ class _ObjectOutline(Body, frozen=True):
 
 
 def pod_or_outline(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
-    """Like `read_pod`, but decodes only an outline of a pod with content that this version does not know.
+    """Does the same as `read_pod`, but decodes only an outline of a pod with content that this version does not know.
 
     The outline contains the pod's node and owner. Its conditions and its resources are unknown.
 
@@ -255,7 +255,7 @@ def pod_or_outline(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
 
 
 def read_pod(data: bytes | msgspec.Raw, labels: frozenset[str]) -> Pod:
-    """Decodes a pod and keeps those of its labels.
+    """Decodes a pod and keeps these of its labels.
 
     Raises:
         msgspec.MsgspecError: It is not a pod.
@@ -301,7 +301,7 @@ def _kept_pod(read: _PodObject, labels: frozenset[str]) -> Pod:
 
 
 def node_or_outline(data: bytes | msgspec.Raw) -> Node:
-    """Like `read_node`, but decodes only an outline of a node with content that this version does not know.
+    """Does the same as `read_node`, but decodes only an outline of a node with content that this version does not know.
 
     The conditions and the room of such a node are unknown, so it counts as cordoned.
 
@@ -377,7 +377,7 @@ def _shared_requests(amounts: tuple[tuple[str, int], ...]) -> Resources:
 
 
 def placements_of(pods: Iterable[Pod]) -> Mapping[Host, Placement]:
-    """Returns the placements of the hosts that these pods are, without pods that have ended.
+    """Returns the placement of each host, which is one of these pods; pods that have ended are left out.
 
     A pod that is about to end and its replacement may be one host. Then the replacement counts.
     """
@@ -404,7 +404,7 @@ _PREFIXES = {
 
 
 def machine_of(node: Node) -> Machine:
-    """Reads the machine under a node from the labels that clouds and provisioners set."""
+    """Describes the machine under a node, from the labels that clouds and provisioners set."""
     read = read_labels(node.labels)
     scheme, separator, _ = node.provider_id.partition("://")
     names = (cloud for prefix, cloud in _PREFIXES.items() for label in node.labels if label.startswith(prefix))

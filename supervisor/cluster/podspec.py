@@ -1,4 +1,4 @@
-"""Decodes the spec of a pod or template, and derives its demand on a node."""
+"""Decodes the spec of a pod or template, and computes what it demands of a node."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ _KNOWN = 1024
 
 
 class Body(msgspec.Struct, frozen=True, rename="camel"):
-    """Part of an object, as Kubernetes names its fields."""
+    """The base of decoded parts of objects: Kubernetes writes the names of fields in camel case."""
 
 
 class _Amounts(Body, frozen=True):
@@ -136,7 +136,7 @@ class PodSpec(Body, frozen=True):
     termination_grace_period_seconds: float | None = None
 
     def demand(self) -> Demand:
-        """Returns what the pod asks of the scheduler, without affinities to other pods, but with anti-affinities.
+        """Returns the demand that the scheduler has to meet, with anti-affinities but without affinities to other pods.
 
         Raises:
             ValueError: A quantity is invalid.
@@ -170,7 +170,7 @@ class PodSpec(Body, frozen=True):
         )
 
     def requests(self) -> Resources:
-        """Returns what the pod takes of a node: its containers together or the largest of what runs before them.
+        """Returns the resources that the pod takes of a node: the sum of its containers, or its largest init container.
 
         Raises:
             ValueError: A quantity is invalid.
@@ -187,7 +187,7 @@ class PodSpec(Body, frozen=True):
         return _combined(add, [_combined(max, [first, _combined(add, steady)]), amounts_of(self.overhead)])
 
     def shown(self) -> frozenset[str]:
-        """Returns our annotations that a volume exposes as files."""
+        """Returns the names of our annotations that a volume exposes as files."""
         volumes = [each.downward_api for each in self.volumes or ()]
         for volume in self.volumes or ():
             volumes += [source.downward_api for source in (volume.projected or _ProjectedFields()).sources or ()]
@@ -209,7 +209,7 @@ def amounts_of(written: Mapping[str, str | int] | None) -> dict[str, int]:
 
 
 def _combined(how: Callable[[int, int], int], parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Returns amounts by name, combined from those of all parts; a part without a name has 0 of it."""
+    """Returns amounts by name, combined from those of all parts. A name that a part lacks counts as 0."""
     combined: dict[str, int] = {}
     for amounts in parts:
         for name, amount in amounts.items():

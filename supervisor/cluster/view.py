@@ -31,7 +31,7 @@ Hook = Callable[[T | None, T | None], None]
 
 
 def call_hooks(bulkhead: Bulkhead, hooks: Iterable[Hook[T]], before: T | None, after: T | None) -> None:
-    """Tells all hooks about a change. One that raises keeps no other from being called.
+    """Calls all hooks about a change, even if one of them raises.
 
     Args:
         bulkhead: Confines an unforeseen error to its hook.
@@ -45,7 +45,7 @@ def call_hooks(bulkhead: Bulkhead, hooks: Iterable[Hook[T]], before: T | None, a
 
 
 class ClusterView:
-    """Pods and nodes, live. The caller runs `reflectors`.
+    """Live copies of all pods and nodes. The caller runs `reflectors`.
 
     Args:
         server: The API server.
@@ -141,7 +141,7 @@ class ClusterView:
         self._tell(NODES.plural, self.nodes_changed, before, after)
 
     def _take(self, pod: Pod, sign: int) -> None:
-        """Updates the sums: thousands of pods are too many to add up for each decision."""
+        """Updates the sums, because thousands of pods are too many to add up for each decision."""
         if pod.over or not pod.node:
             return
         taken = self._taken.setdefault(pod.node, {})
@@ -153,7 +153,7 @@ class ClusterView:
             del self._taken[pod.node]
 
     def _tell(self, kind: str, hooks: Iterable[Hook[P]], before: P | None, after: P | None) -> None:
-        """Tells the hooks about a change, and counts the objects that could not be decoded and logs each once.
+        """Calls the hooks about a change. Counts the objects that cannot be decoded, and logs each once.
 
         A change of the version alone is none: a large cluster has dozens of heartbeats a second.
         """

@@ -1,4 +1,4 @@
-"""The agreement of a run's ranks on the step at which all of them stop, or save and continue."""
+"""Defines the agreement of a run's ranks on the step at which all of them stop, or save and continue."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -90,7 +90,7 @@ class StepAnswer:
         return own >= others
 
     def is_to(self, agreement: Agreement) -> bool:
-        """Whether it answers this agreement and not another attempt or another step."""
+        """Whether this is an answer to `agreement`, and not to another attempt or another step."""
         return (self.epoch, self.at_step) == (agreement.epoch, agreement.step)
 
 
@@ -115,5 +115,5 @@ class Round:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there are members and each has one host of its own; a person may have edited the stored round."""
+        """Whether there are members and each has a host of its own. A person may have edited the stored round."""
         return 0 < len(self.members) == len(self.hosts) == len(set(self.hosts))

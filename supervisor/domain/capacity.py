@@ -1,4 +1,4 @@
-"""The requests of a job's pods, the capacity of nodes, and the machines under them.
+"""Defines the requests of a job's pods, the capacity of nodes, and the machines under the nodes.
 
 They hold as much of the scheduler as this supervisor models.
 """
@@ -110,17 +110,17 @@ class ResourceRequest:
 
     @property
     def beside(self) -> tuple[Pods, ...]:
-        """The pods of a run whatever its size."""
+        """The pods that do not scale: every run has them."""
         return self.others if self.launcher is None else (Pods(self.launcher, 1), *self.others)
 
     @property
     def fixed(self) -> int:
-        """How many workers every run has."""
+        """The number of workers that do not scale: every run has them."""
         return sum(each.count for each in self.others)
 
 
 class PriceClass(StrEnum):
-    """Whether the cloud may take a machine back at any time: SPOT stands for preemptible and BestEffort as well."""
+    """Whether the cloud may reclaim a machine at any time. SPOT stands for preemptible and BestEffort as well."""
 
     UNKNOWN = "unknown"
     SPOT = "spot"
@@ -162,7 +162,7 @@ UNKNOWN_MACHINE = Machine()
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The uid of a host's pod, and the pod's node; empty while it is not bound.
+    """The uid of a host's pod, and the pod's node, which is empty while the pod is not bound.
 
     `terminating`: the pod was asked to terminate.
     """

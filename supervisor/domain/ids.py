@@ -1,4 +1,4 @@
-"""Typed identifiers, so that one cannot be mistaken for another."""
+"""Defines typed identifiers, so that one cannot be mistaken for another."""
 
 from typing import Annotated, NamedTuple, NewType
 
@@ -10,7 +10,7 @@ JobName = NewType("JobName", str)
 
 
 class JobId(NamedTuple):
-    """One registration of a job: a name is used again, and the facts about one job must not count for the next.
+    """One registration of a job. A name is used again, and facts about one job must not count for the next.
 
     A stand-alone job gets a new `uid` with each registration. A cluster's job keeps that of its object when it is
     released and registered again, for example after a person has suspended it; its runs and generations then begin at 1
@@ -55,7 +55,7 @@ def namespace(name: JobName) -> str:
 
 
 def cluster_job(namespace: str, kind: str, name: str) -> JobName:
-    """Returns the name of a cluster's job; `kind` is its kind in lower case."""
+    """Returns the full name of a cluster's job; `kind` is in lower case."""
     return JobName(f"{namespace}/{kind}.{name}")
 
 

@@ -1,4 +1,4 @@
-"""SupervisedJob: the specification of a job, the facts about it, and the decision."""
+"""Defines SupervisedJob: the specification of a job, the facts about it, and the decision."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -36,7 +36,7 @@ class Framework(StrEnum):
 
 
 class OnLoss(StrEnum):
-    """The wish of a job for the case that it loses workers.
+    """What a job wants if it loses workers.
 
     SHRINK: it continues with those that remain, if they are enough. HOLD: its number of workers is fixed, so it saves,
     waits for a replacement and continues with all of them.
@@ -122,7 +122,9 @@ class Spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgement:
-    """Rank 0's answer to the directive of `generation`; FAILED also from another rank whose save the job needs.
+    """Rank 0's answer to the directive of `generation`.
+
+    FAILED may also come from another rank whose save the job needs.
 
     `error` is why nothing was saved, `has_left` whether the process exits then and so does not try again.
     `resumes_from` is the step of the last checkpoint before the failed one, None if it is unknown.
@@ -148,7 +150,7 @@ class RequestKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRequest:
-    """A person's request to a job, which that person has not taken back. `by` and `reason` are for people."""
+    """A person's request to a job, which nobody has withdrawn. `by` and `reason` are for people."""
 
     kind: RequestKind
     by: str
@@ -266,7 +268,7 @@ class Decision:
 
     @property
     def probing(self) -> bool:
-        """Whether the job is resuming without known capacity; it still counts as waiting."""
+        """Whether the job is resuming although no free capacity is known. Such a job still counts as waiting."""
         return self.phase is Phase.RESUMING and self.waiting_since is not None
 
     @property
@@ -305,14 +307,14 @@ class SupervisedJob:
 
     @property
     def workers(self) -> frozenset[Host]:
-        """The hosts of the running run without exclusions; none if no run is running."""
+        """The hosts of the present run without exclusions; none if no run is running."""
         if self.over or not self.observed.running:
             return frozenset()
         return (self.decision.hosts & self.observed.hosts) - self.decision.exclusions
 
     @property
     def own_hosts(self) -> frozenset[Host]:
-        """The hosts whose notices concern the job: its granted hosts, those its controller made, and its launcher's."""
+        """The hosts whose notices concern the job: its granted hosts, its controller's hosts, and its launcher's."""
         hosts = self.decision.hosts
         if self.spec.can(Capability.MAKES_HOSTS):
             hosts |= self.observed.hosts
@@ -320,13 +322,13 @@ class SupervisedJob:
 
 
 def with_end(job: SupervisedJob, now: Instant) -> SupervisedJob:
-    """The job with the instant of its end: `now`, if it is over and was not before, or an earlier version stored it."""
+    """The job with the instant of its end: `now` if it has just ended, or if an earlier version stored no instant."""
     if job.over is (job.observed.ended_at is not None):
         return job
     return replace(job, observed=replace(job.observed, ended_at=now if job.over else None))
 
 
 def ended_before(job: SupervisedJob, instant: Instant) -> bool:
-    """Whether the job ended before that instant, as far as its end is known."""
+    """Whether the job ended before that instant; False if its end is unknown."""
     ended_at = job.observed.ended_at
     return job.over and ended_at is not None and ended_at < instant

@@ -1,4 +1,4 @@
-"""ReclaimNotice, the fact "subject S will be gone at T, says source X"."""
+"""Defines ReclaimNotice, the fact "subject S will be gone at T, says source X"."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,7 +56,7 @@ class NoticeClass(StrEnum):
 
 
 class Announcement(StrEnum):
-    """A source's present statement about one subject."""
+    """What a source says about one subject at present."""
 
     ACTIVE = "active"
     WITHDRAWN = "withdrawn"
@@ -121,12 +121,12 @@ class ReclaimNotice:
 
     @property
     def id(self) -> NoticeId:
-        """Stable over polls, restarts and drifting deadlines."""
+        """The id, which stays the same over polls, restarts and drifting deadlines."""
         return notice_id(self.source, self.subject)
 
     @property
     def simulated(self) -> bool:
-        """Whether the notice is a drill's."""
+        """Whether a drill made the notice."""
         return self.source == SIMULATED
 
     @property
@@ -136,12 +136,12 @@ class ReclaimNotice:
 
     @property
     def drained_by(self) -> str:
-        """The person that drains the subject: the message names that person first, and then the reason."""
+        """The person who drains the subject. The message begins with that name; the reason follows."""
         return self.message.partition(": ")[0] or "an operator"
 
     @property
     def holds(self) -> bool:
-        """Whether the announcement stands: the subject will go, or is gone and not back."""
+        """Whether the announcement still holds: the subject will go, or has gone and is not back."""
         return self.state in (NoticeState.ACTIVE, NoticeState.GONE)
 
 

@@ -1,4 +1,4 @@
-"""The orders to launchers, and the actions of decisions."""
+"""Defines the orders to launchers, and the actions of decisions."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -60,7 +60,10 @@ class SuspendRun:
 
 @dataclass(frozen=True, slots=True)
 class RemoveHosts:
-    """Deletes the pods of `hosts`, excluded from run `run` and gone in a moment, so that they are replaced."""
+    """Deletes the pods of `hosts`, so that they are replaced.
+
+    Run `run` excludes these hosts, which will soon be gone.
+    """
 
     run: int
     hosts: frozenset[Host]
@@ -112,7 +115,7 @@ class ProcessDirectiveKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One training process as its hello describes it; `rank` None is unknown."""
+    """One training process as its hello describes it. A `rank` of None is unknown."""
 
     process: str
     job: JobId
@@ -123,7 +126,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessDirective:
-    """A directive to one process. It takes effect at `act_at`, None: at once; on the wire this is a duration.
+    """A directive to one process. It takes effect at `act_at`, or at once for None. On the wire this is a duration.
 
     `notice` is shown even before a decision, and `host` is the job's host that it concerns. `release` lets a process
     exit that is held in its exit hook. `agreement` is the present agreement of the process's run on a step; a STOP or

@@ -1,4 +1,4 @@
-"""Carries out decisions about the jobs of a cluster: the latest decision of each job, until it is in place."""
+"""Carries out the latest decision about each job of a cluster, and repeats its actions until they are in place."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -80,7 +80,7 @@ class ActuatorDependencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PodDirective:
-    """A directive for the processes of a pod that have no stream; docs/reference/wire.md has the form."""
+    """The directive in a pod's annotation, for its processes without a stream. docs/reference/wire.md has the form."""
 
     run: int
     generation: int
@@ -122,7 +122,7 @@ class Actuator:
         return not actions
 
     async def _reconcile(self, key: _Key) -> float | None:
-        """Executes the actions of a job until they need no repetition; returns the seconds until the next one."""
+        """Executes the actions of a job; returns the seconds until they must be repeated, None if they need not be."""
         outstanding = self._outstanding[key]
         seconds = await self._carry_out(outstanding.job, outstanding.actions)
         if seconds is None and self._outstanding[key] is outstanding:
@@ -154,7 +154,7 @@ class Actuator:
     async def _do(
         self, actions: JobActions[Any], state: JobState[Any], job: SupervisedJob, action: order.Action
     ) -> float | None:
-        """Executes one action; returns the seconds until it must be repeated, None: only when it is requested again."""
+        """Executes one action; returns the seconds until it must be repeated, None if it need not be."""
         # The run that goes on is the decided one; a later one gets a decision of its own.
         runs = bool(state.run_id) and state.run_id == job.observed.instance
         # The processes of these pods learn of a directive from an annotation, or as those of the first SDK do.
@@ -193,7 +193,7 @@ class Actuator:
         return None if progress is ActionProgress.IN_PLACE else _RETRY_SECONDS
 
     async def _remove(self, state: JobState[Any], hosts: Collection[Host]) -> float | None:
-        """Deletes the pods of excluded hosts whose nodes will be gone in a moment."""
+        """Deletes the pods of excluded hosts whose nodes will soon be gone."""
         leaving = [pod for pod in state.workers if pod.host in hosts and pod.deleted_at is None and not pod.over]
         made = [(pod, pod.metadata.creation_timestamp) for pod in leaving]
         latest = self._deps.cluster_now() - _SETTLED_SECONDS
@@ -202,7 +202,7 @@ class Actuator:
         return _RETRY_SECONDS if len(settled) < len(leaving) else None
 
     async def _stop(self, job: SupervisedJob, silent: Collection[Pod]) -> float | None:
-        """Repeats the stop: a process that loads its data is reached later, and a stream may break at any time."""
+        """Requests the stop again, because a process may still load its data, and a stream may break at any time."""
         stop = job.decision.stop
         if stop is None:
             return None
@@ -218,7 +218,7 @@ class Actuator:
         return _STOP_SECONDS
 
     async def _annotate(self, silent: Collection[Pod], directive: _PodDirective) -> bool:
-        """Shows a directive to processes without a stream; returns whether all of their pods have it.
+        """Writes a directive into annotations for processes without a stream; returns whether all their pods have it.
 
         It does not raise: the annotation is a second path.
         """

@@ -1,4 +1,4 @@
-"""Passes the actions of a job on to its adapter: that of a cluster, or that of jobs that `kubeai-run` launches."""
+"""Passes actions on to the adapter of their job. Jobs of a cluster have one adapter, jobs of `kubeai-run` another."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -20,7 +20,7 @@ It returns False if they must be requested again.
 
 
 def adapter_by_job(publish: Callable[[SupervisedJob, Order], None], cluster: Adapter | None = None) -> Adapter:
-    """Builds an adapter that passes actions on to the adapter of their job.
+    """Builds an adapter that chooses for each action the adapter of its job.
 
     Args:
         publish: Sends one order for all actions on a job that `kubeai-run` launches to the job's launcher, unless it

@@ -1,4 +1,4 @@
-"""Reads the requests in a job's annotations, and says of each wrong one why it is ignored. Pure.
+"""Reads the requests in a job's annotations, and explains why it ignores a wrong one. Pure.
 
 A typing error must not stop a job, and it must not cost the job its protection in silence.
 """
@@ -48,7 +48,7 @@ _VALUES: Mapping[str, tuple[Callable[[str], object], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Misreading:
-    """An annotation that is ignored: its name, and why, as the second part of a sentence."""
+    """An annotation that the supervisor ignores: its name, and the reason, as the second part of a sentence."""
 
     name: str
     why: str
@@ -58,12 +58,14 @@ class Misreading:
 
 
 def asked_count(annotations: Iterable[Mapping[str, str]], name: str) -> int:
-    """The number of workers in an annotation of the first object that has it; 0 where there is none."""
+    """The number of workers in an annotation of the first object that has the annotation; 0 if none has it."""
     return _count(next((found[name] for found in annotations if name in found), None)) or 0
 
 
 def with_annotations(spec: Spec, annotations: Iterable[Mapping[str, str]], own: frozenset[str] = frozenset()) -> Spec:
-    """The spec with what the annotations ask for, each from the first object that has it; the job's own come first.
+    """The spec with the values of the annotations.
+
+    Each annotation counts in the first object that has it; the job comes first.
 
     What is not understood, or does not suit the job's size, is left out, with a sentence that says so. `own` are
     further annotations of the job's kind.
@@ -99,7 +101,7 @@ def requested_workers(annotations: Mapping[str, str], present: int) -> int:
 
 
 def with_request(job: SupervisedJob, annotations: Mapping[str, str], now: float) -> SupervisedJob:
-    """The job with the request of a person in an annotation of its object; a request to end it counts more."""
+    """The job with a person's request from an annotation of its object. A request to end the job takes precedence."""
     for kind, text in ((RequestKind.STOP, annotations.get(STOP)), (RequestKind.SUSPEND, annotations.get(SUSPEND))):
         if text is None or text == "false":
             continue
@@ -116,7 +118,7 @@ def with_request(job: SupervisedJob, annotations: Mapping[str, str], now: float)
 
 
 def mistyped_opt_in(annotations: Iterable[Mapping[str, str]]) -> str:
-    """Why a job that does not opt in is not supervised, if it seems to want to; empty if it does not."""
+    """Why a job is not supervised whose annotation looks like a mistyped opt-in; empty for other jobs."""
     texts = [(name, found[name]) for found in annotations for name in (MANAGED, SPOT) if name in found]
     wrong = next(((name, text) for name, text in texts if text not in ("true", "false")), None)
     if wrong is None or any(text == "false" for _, text in texts):
@@ -126,7 +128,10 @@ def mistyped_opt_in(annotations: Iterable[Mapping[str, str]]) -> str:
 
 
 def misreadings(annotations: Iterable[Mapping[str, str]], own: frozenset[str] = frozenset()) -> Iterator[Misreading]:
-    """The annotations that are ignored whatever the job; of several objects, the value in the first one counts."""
+    """The annotations that the supervisor ignores in a job of any kind.
+
+    Of several objects, the value in the first one counts.
+    """
     objects = list(annotations)
     # Each object opts in for itself: the webhook sees pods only.
     for found in objects:

@@ -89,7 +89,7 @@ class JobCache(Generic[J]):
         view.pods_changed.append(self._pod_moved)
 
     def follow(self, dependents: "JobCache[Any]") -> None:
-        """Reads the jobs from now on also from those that their controller makes of them; see `Dependent`."""
+        """From now on, reads each job together with the job that its controller makes of it; see `Dependent`."""
         self._dependents = dependents
 
         def changed(names: Collection[JobName]) -> None:
@@ -100,11 +100,11 @@ class JobCache(Generic[J]):
 
     @property
     def listed(self) -> bool:
-        """Whether everything that the jobs are read from was ever listed; until then stored jobs are kept."""
+        """Whether each resource that the jobs are read from was listed once. Until then stored jobs are kept."""
         return self._listed.is_set() and (self._dependents is None or self._dependents.listed)
 
     def state(self, name: JobName) -> JobState[J] | None:
-        """The state of a job; None if there is none of that name. Its pods are read again only when they change."""
+        """The state of a job; None if no job has that name. Its pods are read again only when they change."""
         state, job = self._states.get(name), self._jobs.get(name)
         if state is None and job is not None:
             made, dependent = self._made(job), self.kind.dependent
@@ -113,7 +113,7 @@ class JobCache(Generic[J]):
         return None if state is None else replace(state, admission=self._admissions(state))
 
     def touched(self, names: Collection[JobName]) -> None:
-        """Tells the listeners about changes of these jobs, of their pods, or of what queues say of them."""
+        """Tells the listeners that these jobs, their pods, or their admissions in queues have changed."""
         for name in names:
             self._placements.pop(name, None)
             self._states.pop(name, None)
@@ -132,7 +132,7 @@ class JobCache(Generic[J]):
         return placements
 
     def owner_of(self, reference: JobReference) -> JobReference | None:
-        """The job of this kind of which the controller has made that one; None if there is none."""
+        """The job of this kind from which a controller has made the referenced job; None if there is none."""
         name = self._namesake(reference.name)
         job = self._jobs.get(name)
         made = None if job is None else self._made(job)
@@ -154,14 +154,14 @@ class JobCache(Generic[J]):
         return job is not None and self._counts[job.metadata.name] > 1
 
     def _made(self, job: J) -> Any:
-        """The job that the controller has made of this one, and not one that only has the same name; None if none."""
+        """The job that the controller has made of this one, unless it only has the same name; None if there is none."""
         if self._dependents is None:
             return None
         made = self._dependents._jobs.get(self._dependents._namesake(self._name(job)))  # noqa: SLF001 - of this class
         return made if made is not None and made.owner is not None and made.owner.uid == job.metadata.uid else None
 
     def _namesake(self, name: JobName) -> JobName:
-        """The name of a job of this kind that has the name and namespace of one of another kind."""
+        """The name that a job of this kind has if it has the name and namespace of a job of another kind."""
         return cluster_job(namespace_of(name), self.kind.name, bare_name(name))
 
     def _name(self, job: J) -> JobName:
@@ -214,7 +214,7 @@ def connect(kind: JobKind[J], cache: JobCache[J], cluster: ClusterContext, workl
 
 
 class ClusterJobs:
-    """Gives access to all jobs of a cluster; queries go to the kind of a job."""
+    """Gives access to all jobs of a cluster. Each query goes to the cache of the job's kind."""
 
     def __init__(self, kinds: Iterable[ConnectedKind]) -> None:
         self._kinds = {kind.cache.kind.name: kind for kind in kinds}
@@ -235,25 +235,25 @@ class ClusterJobs:
             kind.cache.listeners.append(on_change)
 
     def touched(self, names: Collection[JobName]) -> None:
-        """Tells the listeners about changes of what queues say of these jobs."""
+        """Tells the listeners that the admissions of these jobs in queues have changed."""
         for name in names:
             if (kind := self.of(name)) is not None:
                 kind.cache.touched([name])
 
     def state(self, name: JobName) -> JobState[Any] | None:
-        """The state of a job; None if there is none of that name."""
+        """The state of a job; None if no job has that name."""
         kind = self.of(name)
         return None if kind is None else kind.cache.state(name)
 
     def is_released(self, job: SupervisedJob) -> bool:
-        """Whether a job that was supervised is still there, and its kind does not take it up anew."""
+        """Whether a job that was supervised still exists although its kind does not supervise it any more."""
         kind, state = self.of(job.name), self.state(job.name)
         if kind is None or state is None or state.job.metadata.uid != job.uid or state.job.deleted:
             return False
         return kind.cache.kind.observe(state, None, job.observed.registered_at) is None
 
     def owner_of(self, reference: JobReference) -> JobReference:
-        """The job of which a controller has made that one; that one itself if it is nobody's part."""
+        """The job from which a controller has made that job; the job itself if no controller has made it."""
         owners = filter(None, (kind.cache.owner_of(reference) for kind in self))
         return next(owners, reference)
 

@@ -1,4 +1,4 @@
-"""JobKind: everything that differs between the kinds of cluster jobs, and the values that all kinds share."""
+"""Defines JobKind, which has everything that differs between kinds of cluster jobs, and the values that they share."""
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class CommonJobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobObject:
-    """A job's object: the part that all kinds have.
+    """The part of a job's object that all kinds have.
 
     Attributes:
         metadata: The name, namespace and uid.
@@ -68,7 +68,7 @@ class JobObject:
 
     @property
     def run_id(self) -> str:
-        """The id of the present run, as the object notes it; empty without one, and where the launcher is the run.
+        """The id of the present run in the object; empty without a run, and for kinds whose launcher is the run.
 
         It changes with each start, and not when a worker is replaced.
         """
@@ -137,7 +137,7 @@ class JobState(Generic[J]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """A rule of the supervisor's cluster role, and the reason for it."""
+    """A rule of the supervisor's ClusterRole, and the reason for it."""
 
     group: str
     resources: tuple[str, ...]
@@ -172,7 +172,7 @@ class ActionProgress(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependent(Generic[J]):
-    """The job of another kind that the controller of a kind makes of each job, with the job's name.
+    """The job of another kind, with the same name, that the controller of a kind makes from each job.
 
     Attributes:
         kind: The name of that kind, whose jobs know their `owner`.
@@ -200,10 +200,10 @@ class JobActions(Protocol[J]):
         """Makes the running launcher list all of the controller's hosts except these."""
 
     async def suspend(self, state: JobState[J]) -> ActionProgress:
-        """Makes the controller end the run and release the job's pods; it is in place once none is left."""
+        """Makes the controller end the run and delete the job's pods. The action is in place once no pod is left."""
 
     async def resume(self, state: JobState[J], workers: int, requested: int) -> ActionProgress:
-        """Makes the controller start a suspended job with `workers` of its `requested` workers."""
+        """Makes the controller start a suspended job with `workers` of the `requested` workers."""
 
     async def grow(self, state: JobState[J], workers: int, number: int, seconds: float) -> None:
         """Asks the controller to grow the run to `workers` workers within `seconds`; `number` is the attempt's."""
@@ -302,7 +302,7 @@ AnyKind = JobKind[Any]
 
 
 def owned_by(pod: Pod, *, name: str, resource: Resource) -> JobReference | None:
-    """The `reference` of a kind, of this name and resource, whose jobs own their pods.
+    """Builds the `JobKind.reference` of a kind, with this name and resource, whose jobs own their pods.
 
     The owner alone counts: a job of the same name in another namespace has pods with the same labels.
     """

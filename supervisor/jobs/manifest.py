@@ -32,7 +32,7 @@ class JobMetadata(Body, frozen=True):
 
     @property
     def identity(self) -> Metadata:
-        """The part that is kept."""
+        """The part of the metadata that is kept."""
         return Metadata(
             name=self.name,
             uid=self.uid,
@@ -43,7 +43,7 @@ class JobMetadata(Body, frozen=True):
 
 
 class EnvironmentVariable(Body, frozen=True):
-    """A variable of a container; the value is empty if it comes from elsewhere."""
+    """An environment variable of a container; the value is empty if it comes from another object."""
 
     name: str
     value: str = ""
@@ -72,7 +72,7 @@ class _TemplateMetadata(Body, frozen=True):
 
 
 class PodTemplate(Body, frozen=True):
-    """The template of the pods of one role. Its methods read its spec, which may raise MsgspecError or ValueError."""
+    """The template of the pods of one role. Its methods decode the spec; they may raise MsgspecError or ValueError."""
 
     spec: msgspec.Raw
     metadata: _TemplateMetadata = _TemplateMetadata()
@@ -87,7 +87,7 @@ class PodTemplate(Body, frozen=True):
         return msgspec.json.decode(self.spec, type=_TemplateContainers).containers
 
     def demand(self) -> Demand:
-        """Reads the demand of a pod. Raises ValueError for a quantity that is none."""
+        """Reads the resource requests of a pod. Raises ValueError for an invalid quantity."""
         return msgspec.json.decode(self.spec, type=PodSpec).demand()
 
 
@@ -125,13 +125,13 @@ class ConditionsStatus(Body, frozen=True):
 
 
 class StartedStatus(ConditionsStatus, frozen=True):
-    """A status in which the controller also notes when it started the job."""
+    """A status in which the controller also writes when it started the job."""
 
     start_time: datetime | None = None
 
 
 class JobBody(Body, frozen=True):
-    """A job whose spec and status are still to be read, as either may be unreadable."""
+    """A job whose spec and status are not decoded yet, because either may be unreadable."""
 
     metadata: JobMetadata
     spec: msgspec.Raw = msgspec.Raw(b"{}")
@@ -139,7 +139,7 @@ class JobBody(Body, frozen=True):
 
 
 def decoded(data: msgspec.Raw, kind: type[T]) -> T | None:
-    """Decodes a part of a job; None if it is something else."""
+    """Decodes a part of a job; None if it has another form."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""Derives what is stored of a job from its object and its pods, in the same way for every kind. Pure."""
+"""Derives the stored job from its object and its pods, in the same way for every kind. Pure."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
@@ -36,7 +36,7 @@ S = TypeVar("S", bound=CommonJobSpec)
 
 
 class JobObservation(ABC, Generic[J, S]):
-    """One look at a job. Each family of kinds has a subclass that answers what differs between them.
+    """An observation of a job. Each family of kinds has a subclass for what differs between them.
 
     Args:
         state: The job and its pods.
@@ -78,11 +78,11 @@ class JobObservation(ABC, Generic[J, S]):
 
     @abstractmethod
     def spec(self) -> Spec:
-        """Returns what the job asks for, before its annotations are read."""
+        """Returns the spec of the job without the values of its annotations."""
 
     @abstractmethod
     def observed(self, spec: Spec, before: Observed) -> Observed:
-        """Returns the facts about the job; `before` are those of the last look."""
+        """Returns the facts about the job; `before` has those of the last observation."""
 
     @abstractmethod
     def result(self) -> Result | None:
@@ -90,14 +90,14 @@ class JobObservation(ABC, Generic[J, S]):
 
     @abstractmethod
     def is_freed(self, known: SupervisedJob) -> bool:
-        """Returns whether a person has resumed a job that was to stay suspended: it is registered again."""
+        """Returns whether a person has resumed a job that was to stay suspended. Such a job is registered again."""
 
     def reason_if_suspended(self) -> str:
-        """The reason for the phase Suspended of a job that is stored first; empty for one that is not suspended."""
+        """The reason for the phase Suspended of a job that is stored for the first time; empty for another phase."""
         return _SUSPENDED_BEFORE if self.job.suspended else ""
 
     def supervised(self) -> SupervisedJob | None:
-        """The job as it is to be stored; see `supervisor.jobs.kind.JobKind.observe`."""
+        """Returns the job to be stored. Implements `JobKind.observe`."""
         state, job, asked, known, now = self.state, self.job, self.asked, self.known, self.now
         by_person = job.suspended and state.admission is None and job.annotations.get(SUSPENDED_BY) != OURS
         if asked.replicas < 1 or job.deleted or by_person:
@@ -128,7 +128,7 @@ class JobObservation(ABC, Generic[J, S]):
         return SupervisedJob(name=state.name, uid=job.metadata.uid, spec=spec, observed=observed, decision=decision)
 
     def _is_ours(self) -> bool:
-        """Whether a job has opted in, by its own annotations, those of its templates or those of its pods.
+        """Whether the annotations of the job, of its templates or of its pods opt in.
 
         A job of which only the pods opt in stays supervised while it has no pods, for example when it is suspended. The
         job's own annotation counts most: a job that opts out is let go, once it has been resumed if the supervisor has
@@ -143,7 +143,7 @@ class JobObservation(ABC, Generic[J, S]):
         return not pods and (before or suspended_here)
 
     def _refused(self, why: str) -> SupervisedJob | None:
-        """The job of unknown size as it is stored so that people see why it is not supervised.
+        """The job with an unknown size, which is stored so that people see why it is not supervised.
 
         None for one that was supervised, which is let go.
         """
@@ -173,7 +173,7 @@ class JobObservation(ABC, Generic[J, S]):
 
 
 def refusal(sizes: Collection[int]) -> str:
-    """Why a job with these numbers of pods by role is not supervised; empty for one within the bounds."""
+    """Why a job with these numbers of pods by role is not supervised; empty if they are within the bounds."""
     if len(sizes) > MAX_ROLES:
         return f"The job is not supervised: it has {len(sizes):,} roles, more than {MAX_ROLES:,}."
     if sum(sizes) > MAX_HOSTS:
@@ -187,7 +187,7 @@ def marked_result(annotations: Mapping[str, str]) -> Result | None:
 
 
 def in_its_queue(job: SupervisedJob, state: JobState[Any]) -> SupervisedJob:
-    """A job as it is stored first, where a queue has suspended it: it begins in the phase Queued.
+    """The first stored form of a job that a queue has suspended: it is in the phase Queued.
 
     As one that is suspended here, it would be released and registered again when the queue starts it before the first
     plan was made, as for one that a person has resumed. That came with most starts.
@@ -200,7 +200,7 @@ def in_its_queue(job: SupervisedJob, state: JobState[Any]) -> SupervisedJob:
 
 
 def observed_launcher(launcher: Pod | None, known: SupervisedJob | None, before: Observed) -> Observed:
-    """The facts about the run that the launcher's pod shows.
+    """The facts about the run, read from the launcher's pod.
 
     A new launcher is a new run. The number of a run that was ordered but never started is not reused.
     """
@@ -214,7 +214,7 @@ def observed_launcher(launcher: Pod | None, known: SupervisedJob | None, before:
 
 
 def observed_run(run_id: str, known: SupervisedJob | None, observed: Observed) -> Observed:
-    """The facts with the number of the run that has this id; a new id is a new run."""
+    """The facts with the number of the run of this id. A new id means a new run."""
     if run_id == observed.instance:
         return observed
     run = max(observed.run + 1, 0 if known is None else known.decision.run)

@@ -25,7 +25,7 @@ _STOP_REQUEST = b"GET /stop HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n
 
 
 async def delete_pods(client: ResourceClient[Pod], pods: Collection[Pod]) -> None:
-    """Deletes exactly these pods, and not later ones of the same names.
+    """Deletes exactly these pods, and no later pod of the same name.
 
     Raises:
         ApiError: A pod could not be deleted.

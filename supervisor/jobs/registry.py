@@ -45,7 +45,7 @@ OwnerOf = Callable[[JobReference], JobReference]
 
 
 def job_of(pod: Pod, owner_of: OwnerOf = lambda job: job) -> JobReference | None:
-    """The job that a pod belongs to, where the pod tells its uid; None for other pods.
+    """The job that a pod belongs to, if the pod has the job's uid; None for other pods.
 
     Args:
         pod: The pod.
@@ -56,6 +56,9 @@ def job_of(pod: Pod, owner_of: OwnerOf = lambda job: job) -> JobReference | None
 
 
 def process_of(pod: Pod | None, owner_of: OwnerOf = lambda job: job) -> ProcessPrincipal | None:
-    """The training process of a pod that a job owns; None for other pods. Its run is None: the job knows it."""
+    """The training process of a pod that a job owns; None for other pods.
+
+    Its run is None, because only the job has it.
+    """
     job = None if pod is None else job_of(pod, owner_of)
     return None if pod is None or job is None else ProcessPrincipal(job.name, job.uid, run=None, host=pod.host)

@@ -107,7 +107,10 @@ class ReplicatedSpec(CommonJobSpec):
         return self.replicas - self.sizes.get(self.scaled, 0)
 
     def places(self, role: str, size: int, first: int = 0) -> Iterable[tuple[str, int]]:
-        """The pods of a role of that size, each by its role, or the part of it, and its number there."""
+        """The pods of a role of that size.
+
+        Each is a pair: the role or the part of the role, and the pod's number in it.
+        """
         pods, indices = self.parts.get(role), range(first, size)
         if pods is None:
             return zip(repeat(role), indices)
@@ -134,7 +137,7 @@ class ReplicatedJob(JobObject):
 
     @property
     def run_id(self) -> str:
-        """The id of its run: a controller sets the time of the start anew when it resumes a job.
+        """The id of its run is its start time, because a controller sets a new one when it resumes the job.
 
         Pods may run before it notes a resume. Until then it also says that the job is suspended.
         """
@@ -145,10 +148,10 @@ class ReplicatedJob(JobObject):
 
     @property
     def waiting_since(self) -> datetime | None:
-        """When its present start began to wait for pods; None for one that begins now, as a resume is noted later.
+        """When its present start began to wait for pods; None for a start that begins now.
 
-        Where a person has resumed a job and left the supervisor's mark, the start may be unknown: Volcano notes no
-        resume.
+        The controller writes the time of a resume later. Where a person has resumed a job and left the supervisor's
+        mark, the start may be unknown: Volcano notes no resume.
         """
         if JobCondition.SUSPENDED in self.conditions or self.annotations.get(SUSPENDED_BY) == OURS:
             return None
@@ -159,14 +162,14 @@ R = TypeVar("R", bound=ReplicatedJob)
 
 
 def requested_resources(scaled: str, demands: Mapping[str, Demand], sizes: Mapping[str, int]) -> ResourceRequest:
-    """The resources of a run with these sizes and demands of its roles. Roles that request the same are one."""
+    """The resources of a run whose roles have these sizes and requests. Roles with equal requests are combined."""
     worker = demands.get(scaled) or next(iter(demands.values()))
     others = (Pods(demand, sizes[name]) for name, demand in demands.items() if demand != worker)
     return ResourceRequest(worker=worker, others=tuple(each for each in others if each.count))
 
 
 def full_right(resource: Resource) -> Right:
-    """The right to follow and to change jobs of this kind."""
+    """The right to list, watch and change jobs of this kind."""
     return Right(
         group=resource.group,
         resources=(resource.plural,),
@@ -212,7 +215,7 @@ def read_replicated_job(data: bytes | msgspec.Raw, shape: ReplicaShape) -> Repli
 def _asked(
     body: _ReplicatedBody, data: msgspec.Raw, shape: ReplicaShape
 ) -> tuple[ReplicatedSpec, ResourceRequest | None] | None:
-    """The spec and the resources of a job; None where they are not understood."""
+    """The spec and the resources of a job; None for each that cannot be read."""
     try:
         fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         written = msgspec.json.decode(fields[shape.replicas], type=dict[str, _RestartedReplicas])
@@ -245,7 +248,7 @@ def _asked(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeBounds:
-    """The sizes that a job may have, counted in pods, and what else its controller can do.
+    """The sizes that a job may have, in pods, and the other abilities of its controller.
 
     Attributes:
         least: The fewest pods with which it goes on or resumes; None: all.
@@ -259,7 +262,7 @@ class SizeBounds:
 
 
 def annotated_bounds(job: ReplicatedJob, asked: ReplicatedSpec) -> SizeBounds:
-    """Returns the bounds of a job whose controller fails it, or counts a failure, as soon as a pod is deleted.
+    """Returns the bounds of a job whose controller fails it, or counts a failure, when a pod is deleted.
 
     Nothing leaves while it runs. It is resumed with as many workers as its annotation allows.
     """
@@ -270,7 +273,7 @@ def annotated_bounds(job: ReplicatedJob, asked: ReplicatedSpec) -> SizeBounds:
 
 
 def labelled_worker(labels: Mapping[str, str], *, label: str, values: Collection[str] = ()) -> JobPodRole | None:
-    """The `role` of a kind where all pods with this label are workers: the run needs each of them.
+    """Builds the `JobKind.role` of a kind whose pods with this label are all workers, because a run needs each of them.
 
     Args:
         labels: The labels of a pod.
@@ -283,7 +286,7 @@ def labelled_worker(labels: Mapping[str, str], *, label: str, values: Collection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedRules(Generic[R]):
-    """The differences between kinds of replicas when their jobs are observed.
+    """How the observations of jobs of replicas differ between kinds.
 
     Attributes:
         framework: The framework that trains. Of most, only the next run starts from the checkpoint.
@@ -300,7 +303,7 @@ class ReplicatedRules(Generic[R]):
     observation: "type[ReplicatedObservation[R]] | None" = None
 
     def observe(self, state: JobState[R], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-        """See `supervisor.jobs.kind.JobKind.observe`."""
+        """Implements `JobKind.observe`."""
         asked = state.job.spec
         if asked is None:
             return None
@@ -309,7 +312,7 @@ class ReplicatedRules(Generic[R]):
 
 
 class ReplicatedObservation(JobObservation[R, ReplicatedSpec]):
-    """One look at a job of replicas."""
+    """An observation of a job of replicas."""
 
     def __init__(
         self,
@@ -358,14 +361,14 @@ class ReplicatedObservation(JobObservation[R, ReplicatedSpec]):
         return observed_run(run_id, self.known, replace(observed, instance="") if ended else observed)
 
     def has_pods(self, enough: int) -> bool:
-        """Whether a run has its pods. One that no node has room for is not waited for where the others are enough."""
+        """Whether the run has its pods. It does not wait for pods without room on any node if the others are enough."""
         workers = self.state.workers
         starting = any(pod.phase is PodPhase.PENDING and pod.node for pod in workers)
         running = sum(pod.phase is PodPhase.RUNNING for pod in workers)
         return len(workers) >= self.asked.replicas and not starting and running >= enough
 
     def hosts(self, spec: Spec, *, running: bool) -> frozenset[Host]:
-        """The pods that run, also those that are asked to end; before a start those that the controller would make.
+        """The running pods, including terminating ones; before a start, the pods that the controller would create.
 
         A controller deletes the pods of a suspended job one after the other: each would be a write, and nobody uses
         them.
@@ -378,7 +381,7 @@ class ReplicatedObservation(JobObservation[R, ReplicatedSpec]):
         return frozenset(self._rules.host(name, role, index) for role, index in places)
 
     def result(self) -> Result | None:
-        """How the job ended: by the supervisor's mark while it is suspended, otherwise as its controller says."""
+        """How the job ended. While it is suspended, the supervisor's mark tells it, otherwise the controller does."""
         job, launcher = self.job, self.state.launcher
         if job.suspended and (marked := marked_result(job.annotations)) is not None:
             return marked
@@ -442,7 +445,7 @@ def spec_writer(
 
 
 def only_logs_left(state: JobState[R]) -> bool:
-    """Whether all pods have ended, and stay for their logs as those of used retries of a Kubernetes Job do."""
+    """Whether all pods have ended and only their logs are kept, as those of failed attempts of a Kubernetes Job."""
     return all(pod.over and pod.deleted_at is None for pod in state.pods)
 
 
@@ -497,7 +500,7 @@ class ReplicatedJobActions(Generic[R]):
         return ActionProgress.IN_PLACE
 
     async def grow(self, state: JobState[R], workers: int, _number: int, _seconds: float) -> None:
-        """Takes nothing back: pods that no node has room for join when one has."""
+        """Asks for the new size, and never withdraws it: pods that no node has room for join when a node has room."""
         job, asked = state.job, state.job.spec
         if asked is None or asked.replicas >= workers:
             return
@@ -520,7 +523,10 @@ class ReplicatedJobActions(Generic[R]):
 
 
 def resized_role(asked: ReplicatedSpec, pods: int, *, field: str) -> Mapping[str, object]:
-    """The `size` for a `spec_writer` of jobs with their roles in this field: the number of the other roles stays."""
+    """Builds the `size` for `spec_writer` of jobs with their roles in this field.
+
+    The other roles keep their numbers.
+    """
     scaled = {asked.scaled: {"replicas": pods - asked.others}}
     return {field: scaled} if asked.scaled in asked.sizes else {}
 
@@ -531,7 +537,10 @@ def roles_kind(
     shape: ReplicaShape,
     bounds: Callable[[ReplicatedJob, ReplicatedSpec], SizeBounds] = annotated_bounds,
 ) -> JobKind[ReplicatedJob]:
-    """Builds a kind whose jobs have a run policy, and replicas by role: all roles are workers, as a run needs each."""
+    """Builds a kind whose jobs have a run policy and replicas by role.
+
+    All roles are workers, because a run needs each.
+    """
     roles = frozenset(role.lower() for role in shape.roles)
     return JobKind(
         name=name,

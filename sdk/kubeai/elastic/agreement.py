@@ -41,7 +41,7 @@ class RankPosition:
 
     @property
     def is_settled(self) -> bool:
-        """Whether this rank has stopped or saved for it, or has gone past it."""
+        """Whether this rank has stopped or saved at the agreed step, or has gone past it."""
         return self.answer in _SETTLED
 
     @property
@@ -64,7 +64,7 @@ class HeldPositions:
         return position.agreement.step if position is not None and is_bound else None
 
     def newest(self) -> RankPosition | None:
-        """Return the newest position in which this rank has accepted or committed itself."""
+        """Return the position of the newest agreement that this rank has accepted or committed to."""
         bound = [
             position
             for purpose, position in self.positions.items()
@@ -73,9 +73,9 @@ class HeldPositions:
         return max(bound, key=lambda position: position.agreement.epoch, default=None)
 
     def receive(self, agreement: StepAgreement | None, step: int | None) -> HeldPositions:
-        """Return what the rank holds after a line with this agreement. The line is the whole present state.
+        """Return the positions after a line with this agreement. Each line has the whole present state.
 
-        An older epoch is ignored. Without an agreement, what is not committed is dropped.
+        An older epoch is ignored. A line without an agreement drops the positions that are not committed.
 
         Args:
             agreement: The agreement in the line.
@@ -96,7 +96,7 @@ class HeldPositions:
         return HeldPositions(agreement.epoch, kept)
 
     def settle(self, position: RankPosition, *, reached: bool) -> HeldPositions:
-        """Return what the rank holds once it is known whether it stops or saves for `position`."""
+        """Return the positions once it is known whether the rank stops or saves at the step of `position`."""
         purpose = position.agreement.purpose
         known = self.positions.get(purpose)
         if known is not None and known.agreement.epoch > position.agreement.epoch and not reached:
@@ -106,7 +106,7 @@ class HeldPositions:
         return HeldPositions(self.epoch, {**self.positions, purpose: RankPosition(committed, answer)})
 
     def hold(self, purpose: StepPurpose) -> HeldPositions:
-        """Return what the rank holds once it waits for the next round: only at a step that it has reached."""
+        """Return the positions once the rank waits for the next round. It waits only at a step that it has reached."""
         position = self.positions.get(purpose)
         if position is None or position.answer is not RankAnswer.REACHED:
             return self
@@ -115,7 +115,7 @@ class HeldPositions:
 
 
 def _answered(known: RankPosition | None, agreement: StepAgreement, step: int | None) -> RankPosition:
-    """Return the position after an agreement of the newest epoch."""
+    """Return the rank's position, with its answer to an agreement of the newest epoch."""
     if known is not None and known.agreement.epoch == agreement.epoch:
         if known.is_settled or known.answer is RankAnswer.COMMITTED:
             return known
@@ -163,13 +163,13 @@ class Participant:
         return not (is_later and is_done)
 
     def join(self, purpose: StepPurpose) -> None:
-        """Take part in the agreements of a purpose from now on, also in one that is already there."""
+        """Take part in the agreements of a purpose from now on, including one that has already arrived."""
         self._purposes.add(purpose)
         if self._newest is not None and self._newest.purpose is purpose:
             self._apply(self._newest)
 
     def receive(self, line: DirectiveLine) -> None:
-        """Apply the agreement of a line, or that there is none."""
+        """Apply the agreement of a line. A line without an agreement ends the present one."""
         new = self._newest = line.agreement
         if new is not None and new.epoch >= self.held.epoch:
             known = self.held.positions.get(new.purpose)
@@ -194,7 +194,7 @@ class Participant:
         return self.held.positions.get(purpose) if gate is not None and step >= gate else None
 
     def settle(self, position: RankPosition, *, outcome: bool | None) -> bool:
-        """Record the outcome of `position`. None: it is committed now, or it is not."""
+        """Record whether all ranks stop or save at `position`. For None, only a commit that has arrived counts."""
         purpose, reached = position.agreement.purpose, outcome
         if reached is None:
             present = self.held.positions.get(purpose)

@@ -141,7 +141,7 @@ def checkpoint_failed(error: object, step: int | None = None) -> None:
 
 
 def may_save_again() -> bool:
-    """Return whether a save that has failed may be repeated in this process alone. Of the package's own loops."""
+    """Return whether a save that has failed may be repeated in this process alone. For the package's own loops."""
     member = _session.monitor.member
     return not member.collective and member.rank in (0, None)
 
@@ -190,7 +190,7 @@ def _whole(step: int | None) -> int | None:
 
 
 def _function(name: str, given: _Given) -> Callable[[], int | None] | None:
-    """Return `given` as a function. A mistake in it would show itself only at a reclaim."""
+    """Return `given` as a function. Check it now, because nothing else would show a mistake before a reclaim."""
     if given is None:
         return None
     if callable(given):

@@ -1,6 +1,7 @@
-"""Processes that an elastic agent of torchrun has started in a round of the backend `kubeai`.
+"""Handles SIGTERM and failed collectives in the processes that an elastic agent of torchrun starts.
 
-Such a process waits for its agent at its end, which its launcher would otherwise take for a failure.
+The agent is one with the backend `kubeai`. Such a process waits for its agent before it exits, because the launcher
+would take its exit for a failure.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ failed_in_collective = False
 
 
 def has_round() -> bool:
-    """Return whether this process was started in a round."""
+    """Return whether an elastic agent has started this process in a round of the backend `kubeai`."""
     return bool(os.environ.get(_ROUND))
 
 
 def watch_failures() -> None:
-    """Note an uncaught error of a collective from now on. A process without a round is left as it is."""
+    """Record an uncaught error of a collective from now on. Does nothing in a process without a round."""
     if not has_round():
         return
     before = sys.excepthook
@@ -65,14 +66,14 @@ def is_of_collective(error: BaseException) -> bool:
 
 
 def obey_sigterm() -> None:
-    """Let SIGTERM end the process at once, whatever the script has installed: it has saved and only waits."""
+    """Let SIGTERM end the process at once, even if the script has a handler: the process has saved and only waits."""
     if threading.current_thread() is threading.main_thread():
         with contextlib.suppress(ValueError, OSError):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def watch_main_thread(stderr: StderrLog) -> None:
-    """End this process from now on if it gets SIGTERM while its main thread waits in a collective.
+    """From now on, end this process if it gets SIGTERM while its main thread waits in a collective.
 
     Python runs signal handlers in the main thread, between two instructions. A thread that waits in a collective for a
     lost process executes none, so a script with a handler of its own would live until its elastic agent kills it, 30 s

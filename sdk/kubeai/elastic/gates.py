@@ -1,12 +1,13 @@
-"""`should_stop`, `should_checkpoint` and `should_regroup`: a cell with the step, and for each of them a gate.
+"""Defines `should_stop`, `should_checkpoint` and `should_regroup`. They share the step, and each has a gate.
 
-`should_stop` is asked for two purposes, and its gate is the lower one of both.
+A gate is the lowest step at which a call asks the session. `should_stop` serves two purposes, so its gate is the lower
+one of two.
 
 A call writes the step, compares it with the gate and returns. Below the gate there is no lock and nothing to wait for.
 The listener sets a gate first and reads the step afterwards, so one of the two threads sees the other.
 
-Module variables, because attributes of an object would cost each call another look-up. A forked child has its own copy
-of them, and so does not disturb its parent's step.
+The values are module variables, because attributes of an object would cost each call another look-up. A forked child
+has its own copy of them, and so does not disturb its parent's step.
 """
 
 from __future__ import annotations
@@ -82,12 +83,12 @@ def finished_steps() -> int | None:
 
 
 def lower(purpose: StepPurpose, step: int) -> None:
-    """Let calls from `step` on ask. An already lower gate stays."""
+    """Lower the gate to `step`: calls from that step on ask the session. A gate that is already lower stays."""
     place(purpose, min(step, _gates[purpose]))
 
 
 def place(purpose: StepPurpose, step: int) -> None:
-    """Let only calls from `step` on ask, or all (ALWAYS), or none (NEVER).
+    """Set the gate: only calls from `step` on ask the session, or all calls (ALWAYS), or none (NEVER).
 
     It takes no lock, because a signal handler calls it.
     """
@@ -99,7 +100,7 @@ def place(purpose: StepPurpose, step: int) -> None:
 
 
 def connect(arrive: Callable[[StepPurpose, int], bool], wants_checkpoint: Callable[[], bool]) -> None:
-    """Set what the functions call at a gate, and for `should_checkpoint()` without a step."""
+    """Set the function that a call at a gate asks, and the one that answers `should_checkpoint()` without a step."""
     global _arrive, _wants_checkpoint
     _arrive, _wants_checkpoint = arrive, wants_checkpoint
 

@@ -302,7 +302,7 @@ def _seconds(value: Any) -> float:
 
 
 def typed(value: Any, kind: type) -> Any:
-    """Return a value of exactly this type. Raises TypeError if it has another one, also a derived one."""
+    """Return a value of exactly this type. Raises TypeError for another type, also for a subclass."""
     if type(value) is not kind:
         raise TypeError(f"{value!r} is not of type {kind.__name__}")
     return value

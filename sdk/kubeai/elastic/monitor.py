@@ -191,7 +191,7 @@ class Monitor:
 
     @property
     def state(self) -> ReceivedState:
-        """The received state and a watched SIGTERM. A LEAVE or STOP of the supervisor takes precedence."""
+        """The received state, with a LEAVE if SIGTERM has come. A LEAVE or STOP of the supervisor takes precedence."""
         received = self._received
         if not self._is_terminated or received.directive.is_final:
             return received
@@ -254,7 +254,7 @@ class Monitor:
         gates.place(StepPurpose.STOP, gates.ALWAYS)
 
     def set_stream(self, hello: RankMember | None) -> None:
-        """Record that a stream is open, and the member in its hello; None: that it has ended."""
+        """Record that a stream is open, with the member in its hello. None records that the stream has ended."""
         with self._changed:
             self._has_stream = hello is not None
             if hello is not None:
@@ -278,7 +278,7 @@ class Monitor:
         self._wake()
 
     def _set_gates(self) -> None:
-        """Let the functions ask exactly while there is something to ask for."""
+        """Open the gate of each function exactly while the function may have to stop, save or wait."""
         asks = {StepPurpose.STOP: self.state.directive.is_final, StepPurpose.CHECKPOINT: self._saves_alone()}
         for purpose in self.member.agrees:
             gate = gates.ALWAYS if asks.get(purpose, False) else self.agreements.held.gate(purpose)
@@ -301,7 +301,7 @@ class Monitor:
                 self._wake()
 
     def set_rank(self, rank: int | None, world_size: int | None = None) -> None:
-        """Record the result of a poll."""
+        """Record the rank and the world size that a poll has found."""
         with self._changed:
             if not self.has_polled_rank:
                 self.has_polled_rank = True
@@ -336,7 +336,7 @@ class Monitor:
             return self.agreements.at(purpose, step)
 
     def settle(self, position: RankPosition, *, outcome: bool | None) -> bool:
-        """Record whether all ranks stop or save now, and return it. None: nobody but the supervisor has said so."""
+        """Record whether all ranks stop or save now, and return it. For None, the supervisor's last line decides."""
         purpose = position.agreement.purpose
         with self._changed:
             reached = self.agreements.settle(position, outcome=outcome)
@@ -371,13 +371,13 @@ class Monitor:
         return self.state.wants_checkpoint and not self.state.is_agreed and not self.member.collective
 
     def stop_at(self, step: int) -> None:
-        """Record that `should_stop(step)` is True: a stop is answered by a checkpoint of this step."""
+        """Record that `should_stop(step)` is True: only a checkpoint of this step answers the stop."""
         with self._changed:
             if self._stopped_at is None:
                 self._stopped_at = step
 
     def checkpoint_saved(self, step: int | None, seconds: float | None) -> bool:
-        """Record that a checkpoint is on disk, to be reported. Return whether it may be the one that is asked for."""
+        """Record that a checkpoint is on disk, to be reported. Return whether it may be the requested one."""
         with self._changed:
             if self._is_another(step):
                 # It does not answer the stop, such as one that was begun some steps before.
@@ -484,7 +484,7 @@ class Monitor:
         return ProcessReport(ProcessReportKind.LEFT, self.member, step, generation, error=self._failure)
 
     def next_report(self) -> ProcessReport | None:
-        """Return the next report to send: the outcome of a save first, then a changed rank."""
+        """Return the next report to send: first the outcome of a save, then a change of the rank."""
         with self._changed:
             if self.run_is_over:
                 return None

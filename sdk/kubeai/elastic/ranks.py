@@ -23,7 +23,7 @@ _HOROVOD = ("horovod.torch", "horovod.tensorflow", "horovod.tensorflow.keras", "
 
 @dataclass(frozen=True)
 class Number:
-    """A number that frameworks know: how they call it, the variables that hold it, and its least value."""
+    """The rank or the world size: its name in each framework, the variables that hold it, and its least value."""
 
     name: str
     torch: str

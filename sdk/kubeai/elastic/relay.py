@@ -72,9 +72,11 @@ class RelayedPeer:
     _is_streaming: bool = False
 
     def read(self) -> tuple[bool, RelayedCall | None]:
-        """Read what has come: whether the connection is still open, and the call once it is complete.
+        """Read the bytes that have arrived.
 
-        It is not, if the call is too large or if more follows it.
+        Return whether the connection is still open, and the call once it is complete.
+
+        The connection counts as closed if the call is too large or if more bytes follow it.
         """
         try:
             data = self.sock.recv(_RECEIVE_BYTES)
@@ -86,7 +88,7 @@ class RelayedPeer:
             return False, None
 
     def send(self, data: bytes) -> None:
-        """Send all of it, or end the connection of a process that does not read."""
+        """Send all of `data`, or end the connection if the process does not read."""
         try:
             # Not even a process that has asked for SIGPIPE is to die of it.
             is_sent = self.sock.send(data, socket.MSG_NOSIGNAL) == len(data)
@@ -96,7 +98,7 @@ class RelayedPeer:
             wire.shut(self.sock)
 
     def stream(self, data: bytes = b"") -> None:
-        """Send a part of its stream, which begins with the first."""
+        """Send a part of the process's stream. The first part begins the stream."""
         head = b"" if self._is_streaming else _STREAM_HEAD
         self._is_streaming = True
         if head or data:
@@ -190,7 +192,10 @@ class PodRelay:
         self._streams.put(None)
 
     def _guarded(self, name: str, run: Callable[[], None]) -> None:
-        """Run a thread. Its own fault costs the others a reconnect: they find another relay, or do without."""
+        """Run a thread.
+
+        After an unforeseen exception the relay closes, and the processes find another one or do without.
+        """
         try:
             run()
         except Exception as error:  # noqa: BLE001 - as above
@@ -275,7 +280,10 @@ class PodRelay:
             self._end_stream()
 
     def _send_or_fail(self, batch: SentMessages) -> None:
-        """Send messages. After an error, answer with it; if one was no report, all processes have to join anew."""
+        """Send messages.
+
+        After an error, answer each of them with it; if one was no report, all processes have to join again.
+        """
         try:
             self._send(batch)
         except (CallRefused, Unreachable) as error:
@@ -316,7 +324,7 @@ class PodRelay:
                 self._settle(peer, message, each)
 
     def _settle(self, peer: RelayedPeer, message: Mapping[str, Any], result: Any) -> None:
-        """Pass the answer to one message on: `{}`, or its refusal."""
+        """Pass the supervisor's answer to one message on to its process: `{}`, or the refusal."""
         error = None
         if result != {}:
             fields = result if isinstance(result, dict) else {}
@@ -469,7 +477,7 @@ class SharedStream:
 
 
 def _raise_unless_unknown(error: CallRefused) -> None:
-    """Raise what the supervisor has answered through the relay, unless it is that it knows no relays."""
+    """Raise the error that the supervisor has answered through the relay, unless the supervisor knows no relays."""
     if error.code == _UNREACHABLE:
         raise Unreachable(error.message) from error
     if error.status != HTTPStatus.NOT_FOUND or error.code == "unknown_job":

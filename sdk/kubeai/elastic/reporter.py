@@ -69,7 +69,7 @@ class Reporter:
             version = self._monitor.wait_beyond(version, waiting if 0 < waiting < _POLL_SECONDS else _POLL_SECONDS)
 
     def _watch_rank(self, rank: int | None, now: float) -> None:
-        """Say so if the rank is still unknown some seconds after the supervisor was first reached."""
+        """Print a line if the rank is still unknown some seconds after the supervisor was first reached."""
         if rank is not None or not self._monitor.streams:
             self._unknown_since = None
         elif self._unknown_since is None:
@@ -145,7 +145,7 @@ class AgreementReplies:
         return pace
 
     def _watch(self, pace: TrainingPace, now: float) -> None:
-        """Say so, and answer again, if the supervisor waits for a step that the script does not read."""
+        """Print a line, and answer again, if the supervisor waits for a step that the script does not read."""
         unread = pace.unread_seconds
         if unread is None or unread < _UNREAD_SECONDS or not self._monitor.is_awaited:
             self._repeat_at = now

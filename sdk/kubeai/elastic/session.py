@@ -44,7 +44,7 @@ _POST_SECONDS = 2.0  # a post in the training thread must not take much longer t
 
 
 class ProcessSession:
-    """Does nothing until it is started. Forked children can only read it.
+    """The session of this process. It does nothing until it is started, and forked children can only read it.
 
     Attributes:
         monitor: What is received and reported. In a forked child, it keeps the state at the fork.

@@ -1,4 +1,4 @@
-"""What a training process decides between two rounds, the files that tell it of them, and its samples in each step.
+"""Decides what a training process does between two rounds, and which samples it has in each step.
 
 Nothing here needs torch.
 """
@@ -136,7 +136,7 @@ def is_newer(newest: WorkerRound | None, own: int) -> bool:
 
 
 def next_move(newest: WorkerRound | None, own: int, *, expired: bool, is_whole: bool) -> Move:
-    """Return what a process does that has stopped training in round `own`.
+    """Return the next move of a process that has stopped training in round `own`.
 
     Args:
         newest: The newest round that this process's member is part of.
@@ -207,7 +207,7 @@ class DataOrder:
         self._order: Sequence[int] = ()
 
     def batch(self, step: int, rank: int, world_size: int) -> Batch:
-        """Return what a rank trains on in a step. The numbers of samples of two ranks differ by at most 1.
+        """Return the samples of a rank in a step. The numbers of samples of two ranks differ by at most 1.
 
         Raises:
             ValueError: There are more ranks than samples in a step.

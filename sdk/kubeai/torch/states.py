@@ -139,7 +139,7 @@ class Sharded:
         self._meshes = 0
 
     def enter(self, steps: Sequence[int]) -> int:  # noqa: ARG002 - the checkpoint says it
-        """Build both and load the newest checkpoint."""
+        """Build model and optimizer, and load the newest checkpoint."""
         # A mesh of all ranks, with a name that no earlier one has. Torch takes meshes of one name and size for the
         # same, and caches what they mean for this process, which may have had another rank in the earlier one.
         made = torch.tensor(self._meshes, device=device_type())
@@ -151,7 +151,7 @@ class Sharded:
         return self._checkpoints.load()
 
     def leave(self) -> None:
-        """Drop both."""
+        """Drop model and optimizer."""
         self.module = self.optimizer = self._checkpoints = None
         gc.collect()
 

@@ -224,7 +224,7 @@ class _Training:
             self._enter_next(self._rounds, failure)
 
     def _enter_next(self, rounds: RoundFile, failure: RuntimeError | None) -> None:
-        """Enter the next round that can be formed. After a failure it raises that if none comes."""
+        """Enter the next round that can be formed. Raises `failure` if no round comes in time."""
         while True:
             if failure is not None:
                 rounds.say(self._round, started=True, lost=True)

@@ -40,7 +40,7 @@ def start(directory: Path) -> None:
 
 
 def _orphans(directory: str) -> list[int]:
-    """Return the processes that have inherited the directory."""
+    """Return the processes that have inherited the variable with this directory from the agent."""
     wanted = os.fsencode(f"{_VARIABLE}={directory}")
     found = []
     for process in Path("/proc").glob("[0-9]*"):

@@ -263,7 +263,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
             os.environ[_IDENTICAL] = str(int(identical))
 
     def _watch_workers(self) -> None:
-        """Report what the workers say of themselves. Without a supervisor, look for a round that they wait for."""
+        """Report the workers' progress. While the supervisor is away, look for the round that they wait for."""
 
         def with_progress(state: MemberState) -> MemberState:
             if state.waits:

@@ -271,7 +271,9 @@ def adopt(state: MemberState, line: RendezvousLine) -> MemberState:
 
 @dataclass(eq=False)
 class Membership:
-    """Shared state. Its parts are immutable and replaced as a whole, so they are read without the lock.
+    """The state that the agent's threads share.
+
+    Its parts are immutable and replaced as a whole, so they are read without the lock.
 
     Attributes:
         state: This member's state.

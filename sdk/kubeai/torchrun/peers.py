@@ -43,7 +43,7 @@ _MAX_CALLS = 16  # at once
 
 @dataclass(frozen=True)
 class PeerAnswer:
-    """What a member of the last round has answered.
+    """The answer of a member of the last round.
 
     Attributes:
         reached: It has answered.
@@ -66,7 +66,7 @@ class PeerAnswer:
     known: RendezvousRound | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return the answer as JSON. A member that answers was reached."""
+        """Return the answer as JSON, without `reached` and `gone`, which only the asking member can tell."""
         return {
             "parked": self.parked,
             "waits": self.waits,

@@ -1,4 +1,4 @@
-"""The stores of rounds: opened by member 0, reached by the others, who find out quickly if it is gone."""
+"""Opens and reaches the stores of rounds. Member 0 opens a store; the others find out quickly if it is gone."""
 
 from __future__ import annotations
 
@@ -64,9 +64,10 @@ class RoundStores:
 
 
 def count_out(where: RoundStoreAddress, members: Sequence[int], size: int) -> None:
-    """Let the agents of a round of `size` members not wait for these at their end, who have left in process.
+    """Count `members` as ended in the exit barrier of a round of `size` members, because they have left in process.
 
-    Every remaining agent may call it: each member is counted once. If the store is gone, nobody waits.
+    Otherwise the agents that remain would wait for them at their own end. Each of these may call it: a member is
+    counted once. If the store is gone, nobody waits.
     """
     try:
         store = connect(where)

@@ -28,7 +28,7 @@ JOINS = "KUBEAI_RENDEZVOUS_JOINS"
 
 @dataclass(frozen=True)
 class WorkersProgress:
-    """What all workers of this agent have said.
+    """The progress that the workers of this agent have reported, combined.
 
     Attributes:
         started: They wait to join.
@@ -43,7 +43,7 @@ class WorkersProgress:
 
 @dataclass(eq=False)
 class Workers:
-    """The new directory of one agent's workers, of which there are `processes`."""
+    """A new directory for the files of one agent and its workers, of which there are `processes`."""
 
     processes: int
     directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="kubeai-rendezvous-")))
@@ -64,7 +64,7 @@ class Workers:
         write_atomically(self.directory / "round.json", json.dumps(content))
 
     def forget(self) -> None:
-        """Remove what the workers before have said. Call it before new ones start."""
+        """Remove the files of earlier workers. Call it before new workers start."""
         for file in self.directory.glob("worker-*.json"):
             with contextlib.suppress(OSError):
                 file.unlink()
@@ -74,7 +74,7 @@ class Workers:
         return {DIRECTORY: str(self.directory), ROUND: str(number), **({JOINS: "1"} if joins else {})}
 
     def progress(self) -> WorkersProgress:
-        """Return what all workers have said; nothing while one has not written its file.
+        """Return the combined progress of all workers; an empty one while a worker has not written its file.
 
         The agent asks 20 times a second. Files are replaced, so nothing is new while the directory is as it was. Its
         time stamp has steps of a few milliseconds, so one of the last second may stand for several changes.

@@ -1,4 +1,4 @@
-"""Indexed Jobs of Kubernetes as a kind of job."""
+"""Supports indexed Jobs of Kubernetes."""
 
 from functools import partial
 

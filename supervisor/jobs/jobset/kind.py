@@ -1,4 +1,4 @@
-"""JobSets of Kubernetes as a kind of job: Jobs that are one run. Kinds whose controllers make JobSets build on it."""
+"""Supports JobSets of Kubernetes: a run is a set of Jobs. Kinds whose controllers make JobSets use this module."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +32,7 @@ _CONDITIONS = {"Completed": replicated.JobCondition.SUCCEEDED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSet(replicated.ReplicatedJob):
-    """One JobSet, whose roles are its replicated jobs, and the parts of a role its Jobs.
+    """One JobSet. Its roles are its replicated jobs, and the parts of a role are its Jobs.
 
     Its run also ends when its controller makes all of its Jobs anew. `owner` is the job that it is a part of, which
     suspends it; None if it is nobody's part.
@@ -108,7 +108,7 @@ def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
 
 
 def _asked(body: _JobSetSpec) -> tuple[replicated.ReplicatedSpec | None, ResourceRequest | None]:
-    """The spec and the resources of a JobSet; None where they are not understood, or are no run."""
+    """The spec and the resources of a JobSet; None for each that cannot be read or that makes no run."""
     # A Job that others wait for is a preparation, which has ended when the training begins.
     dependencies = (each for job in body.replicated_jobs for each in job.depends_on or ())
     ended = {each.name for each in dependencies if each.status == _ENDED}
@@ -147,7 +147,7 @@ of its own name and their index, and names with random letters at their end."""
 
 
 def observe_jobset(state: JobState[S], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-    """See `supervisor.jobs.kind.JobKind.observe`. The pods of Jobs that prepare the training are no hosts of it."""
+    """Implements `JobKind.observe`. The pods of Jobs that prepare the training are not hosts of the job."""
     if state.job.owner is not None:
         return None  # A part of another job is no job of its own.
     name, asked = state.job.metadata.name, state.job.spec
@@ -158,7 +158,7 @@ def observe_jobset(state: JobState[S], known: SupervisedJob | None, now: float) 
 
 
 def labelled(pod: Pod, *, kind: str, uid_label: str = "") -> JobReference | None:
-    """The `reference` of a kind to whose jobs the pods of their JobSets belong, by their labels.
+    """Builds the `JobKind.reference` of a kind whose controller makes JobSets: labels of a pod name its job.
 
     The owner of such a pod is a Job, whose name begins with the JobSet's. The labels tell the uid of the JobSet alone.
     """
@@ -169,7 +169,7 @@ def labelled(pod: Pod, *, kind: str, uid_label: str = "") -> JobReference | None
 
 
 def jobset_actions(context: KindContext[S]) -> replicated.ReplicatedJobActions[S]:
-    """Builds actions that suspend and resume JobSets, or the jobs that JobSets are made of, by their spec."""
+    """Builds actions that suspend and resume JobSets, or jobs whose controllers make JobSets, by their spec."""
     # The controller's webhook accepts no other size, also of a suspended JobSet.
     return replicated.ReplicatedJobActions(context, replicated.spec_writer(context), replicated.only_logs_left)
 

@@ -1,4 +1,4 @@
-"""MPIJobs of mpi-operator as a kind of job: jobs of replicas with a launcher, which is their run."""
+"""Supports MPIJobs of mpi-operator: jobs of replicas, each of whose runs is one run of the launcher."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -70,7 +70,7 @@ _SIZE = re.compile(r"(?<![\w-])(?:-n|--?np|--num-proc)[ =]+(\S+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpiJobSpec(replicated.ReplicatedSpec):
-    """The spec of a job, whose hosts are its workers. `has_deadline`: its launcher's Job has an active deadline.
+    """The spec of a job. Its hosts are its workers. `has_deadline`: its launcher's Job has an activeDeadlineSeconds.
 
     `discovers_hosts`: the launcher looks for its hosts as it runs; others read the hostfile once, which lists all.
     `has_fixed_size`: the launcher starts as many processes as its template says, whatever its list of hosts holds.
@@ -81,7 +81,7 @@ class MpiJobSpec(replicated.ReplicatedSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpiJob(replicated.ReplicatedJob):
-    """One job; `launcher_restarts` are those that its launcher's Job counts.
+    """One job; `launcher_restarts` is the number of restarts that its launcher's Job counts.
 
     A job that goes on after the eviction of a worker has no condition Failed here: the operator says Failed for ever,
     and notes a completion only of one that has failed for good.
@@ -92,7 +92,7 @@ class MpiJob(replicated.ReplicatedJob):
 
     @property
     def run_id(self) -> str:
-        """Empty, as its launcher is the run."""
+        """Empty, because the launcher is the run."""
         return ""
 
 
@@ -149,7 +149,7 @@ def read_mpi_job(data: bytes | msgspec.Raw) -> MpiJob:
 
 
 def _asked(body: _MpiJobBody) -> tuple[MpiJobSpec | None, ResourceRequest | None]:
-    """The spec and the resources of a job; None where they are not understood."""
+    """The spec and the resources of a job; None for each that cannot be read."""
     worker, launcher = body.mpi_replica_specs.worker.template, body.mpi_replica_specs.launcher.template
     try:
         worker.containers()  # A job with an unreadable template is left alone.
@@ -210,7 +210,7 @@ class MpiJobActions(replicated.ReplicatedJobActions[MpiJob]):
         )
 
     async def exclude(self, state: JobState[MpiJob], hosts: Collection[Host]) -> ActionProgress:
-        """Excludes hosts as long as there are any, as a replacement has the name of the pod before it."""
+        """Excludes hosts, and repeats that while there are any: a replacement has the name of the pod before it."""
         launcher, client = state.launcher, self.context.cluster.pods
         if launcher is None:
             return ActionProgress.PENDING
@@ -240,7 +240,7 @@ class MpiJobActions(replicated.ReplicatedJobActions[MpiJob]):
         return ActionProgress.IN_PLACE if self.is_released(state) else ActionProgress.PENDING
 
     async def _clear_start(self, job: MpiJob) -> None:
-        """Clears the first start of the launcher's Job: it would be over its deadline at once, which counts from it."""
+        """Clears the start time of the launcher's Job. Its deadline counts from there and would have passed at once."""
         if job.spec is None or not job.spec.has_deadline:
             return
         key = ObjectKey(job.metadata.namespace, f"{job.metadata.name}-launcher")
@@ -253,7 +253,10 @@ class MpiJobActions(replicated.ReplicatedJobActions[MpiJob]):
             await self._launcher_jobs.merge(launcher, {"status": {"startTime": None}}, "status")
 
     async def _is_listed_so(self, state: JobState[MpiJob], hosts: Collection[Host]) -> bool:
-        """Whether the operator has rewritten its list of hosts; its own requests are limited to five a second."""
+        """Whether the operator has rewritten its list of hosts.
+
+        It may be late, because it sends at most five requests a second.
+        """
         name = state.job.metadata.name
         read = await self._config_maps.get(ObjectKey(state.job.metadata.namespace, f"{name}-config"))
         lines = read.data.get(DISCOVERY, "").splitlines()
@@ -263,7 +266,7 @@ class MpiJobActions(replicated.ReplicatedJobActions[MpiJob]):
 
 
 def _reference(pod: Pod) -> JobReference | None:
-    """Finds the job of a pod by its owner, or of a launcher, which a Job of the operator's owns, by its label."""
+    """Finds the job of a worker by its owner, and that of a launcher, which the operator's Job owns, by its label."""
     owner, job = pod.owner, pod.labels.get(_JOB_NAME)
     is_launcher = (
         owner is not None
@@ -277,7 +280,7 @@ def _reference(pod: Pod) -> JobReference | None:
 
 
 def _bounds(job: MpiJob, asked: replicated.ReplicatedSpec) -> replicated.SizeBounds:
-    """A launcher that reads its list of hosts once needs all of them."""
+    """Returns the bounds of a job: a launcher that reads its list of hosts only once needs all hosts."""
     annotations = [job.annotations, *asked.annotations]
     return replicated.SizeBounds(
         least=asked_count(annotations, MIN_WORKERS) if asked.discovers_hosts else None,
@@ -287,7 +290,7 @@ def _bounds(job: MpiJob, asked: replicated.ReplicatedSpec) -> replicated.SizeBou
 
 
 class MpiJobObservation(replicated.ReplicatedObservation[MpiJob]):
-    """One look at an MPIJob, whose runs are those of its launcher."""
+    """An observation of an MPIJob. A run of the launcher is a run of the job."""
 
     launcher_suffix = "-launcher"
 

@@ -1,4 +1,4 @@
-"""PyTorchJobs of training-operator as a kind of job."""
+"""Supports PyTorchJobs of training-operator."""
 
 import re
 
@@ -13,7 +13,11 @@ _NEVER = "Never"
 
 
 def _bounds(_job: replicated.ReplicatedJob, asked: replicated.ReplicatedSpec) -> replicated.SizeBounds:
-    """Only members of the supervisor's rendezvous go on without a host, and only if no pod's loss is a failure."""
+    """Returns the bounds of a job.
+
+    Only members of the supervisor's rendezvous continue without a host, and only if the operator does not count a lost
+    pod as a failure.
+    """
     elastic = asked.elastic
     # Without a minimum the operator starts torchrun with a fixed number of nodes.
     if elastic is None or elastic.min_replicas is None:

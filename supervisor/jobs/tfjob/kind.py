@@ -1,4 +1,4 @@
-"""TFJobs of training-operator as a kind of job: the operator fails a job as soon as one of its pods is deleted."""
+"""Supports TFJobs of training-operator, which fails a job as soon as one of its pods is deleted."""
 
 from servicekit.kubernetes.client import Resource
 from supervisor.jobs import replicated

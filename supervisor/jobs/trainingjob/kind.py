@@ -1,4 +1,4 @@
-"""TrainingJobs of et-operator as a kind of job: Horovod jobs with a launcher, submitted with Arena.
+"""Supports TrainingJobs of et-operator: Horovod jobs with a launcher, submitted with Arena.
 
 Each change of an action applies to the present version of an object, or is refused.
 """
@@ -91,7 +91,7 @@ class TrainingJobActions:
         return ActionProgress.SETTLING if unlisted else ActionProgress.IN_PLACE
 
     async def suspend(self, state: JobState[TrainingJob]) -> ActionProgress:
-        """It is in place once the operator reports it and the job has no pods left."""
+        """Suspends the job. This is in place once the operator reports it and the job has no pods left."""
         if state.job.phase is JobPhase.SUSPENDED and state.job.suspended and not state.pods:
             return ActionProgress.IN_PLACE
         await self._suspend(state, _SUSPENSION)
@@ -101,7 +101,10 @@ class TrainingJobActions:
         await self._suspend(state, {**_SUSPENSION, STATUS: STATUS_OF[result]})
 
     async def resume(self, state: JobState[TrainingJob], workers: int, requested: int) -> ActionProgress:
-        """It is checked until the run exists: the operator may overwrite our status with its old one."""
+        """Resumes the job.
+
+        It is checked until the run exists: the operator may overwrite our status with its old one.
+        """
         client = self._context.client
 
         async def start(job: TrainingJob) -> TrainingJob:
@@ -162,7 +165,7 @@ class TrainingJobActions:
         failpoint(At.EXCLUSIONS_LISTED)
 
     async def _rewrite_lists(self, job: TrainingJob, workers: int) -> None:
-        """Updates the job's ConfigMap: the operator keeps an existing one, with the hosts of the last run."""
+        """Updates the job's ConfigMap, because the operator keeps an existing one with the hosts of the last run."""
         slots = 1 if job.spec is None else job.spec.slots
         try:
             read = await self._config_maps.get(ObjectKey(job.metadata.namespace, f"{job.metadata.name}-config"))
@@ -187,7 +190,10 @@ class TrainingJobActions:
 
 
 def size_changes(job: TrainingJob, asked: objects.TrainingJobSpec, workers: int, requested: int) -> list[Operation]:
-    """The operations that give a job so many workers; none where it has them. Its own number is noted beside it."""
+    """The operations that give a job `workers` workers; none if it has them.
+
+    An annotation keeps the requested number.
+    """
     changes: list[Operation] = []
     if asked.replicas != workers:
         changes.append({"op": "replace", "path": _REPLICAS_PATH, "value": workers})
@@ -205,7 +211,7 @@ def size_changes(job: TrainingJob, asked: objects.TrainingJobSpec, workers: int,
 
 
 def host_lists(data: Mapping[str, str], hosts: Sequence[Host], slots: int) -> dict[str, str]:
-    """The entries of the job's ConfigMap that list hosts, and do not list just these, with the lists to write."""
+    """The entries of the job's ConfigMap that list other hosts than these, with the lists to write."""
     _, _, written = data.get("hostfile", "").partition("\n")[0].rpartition(":")
     slots = whole(written, MAX_SLOTS) or slots  # As the operator wrote it.
     wanted = {

@@ -1,4 +1,4 @@
-"""TrainingJobs of et-operator: their reader, which accepts whatever the operator accepts, and their observation."""
+"""Reads and observes TrainingJobs of et-operator. The reader accepts whatever the operator accepts."""
 
 import re
 from collections.abc import Mapping
@@ -130,7 +130,7 @@ class TrainingJob(JobObject):
 
     @property
     def waiting_since(self) -> datetime | None:
-        """When its present start began to wait: the job may have run for days before."""
+        """When its present start began to wait, which may be days after the job's creation."""
         return self.metadata.creation_timestamp if self.phase is JobPhase.NEW else self.moved_at
 
     def worker_names(self, workers: int) -> list[Host]:
@@ -197,7 +197,7 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
 
 
 def _spec(data: msgspec.Raw) -> TrainingJobSpec | None:
-    """Reads the spec; None where it is not understood."""
+    """Reads the spec; None if it cannot be read."""
     try:
         body = msgspec.json.decode(data, type=_TrainingJobBody)
         worker, launcher = body.et_replica_specs.worker, body.et_replica_specs.launcher
@@ -235,7 +235,7 @@ def _template(template: PodTemplate, role: str) -> TrainingTemplate:
 
 
 def _number(written: int | None, replicas: _TrainingReplicas, name: str) -> int | None:
-    """A bound of the spec, else that in the environment, which is where Arena writes it as well."""
+    """A bound of the spec; if it is missing, the one in the environment, where Arena writes it as well."""
     if written is not None:
         return written
     for container in replicas.template.containers():
@@ -246,7 +246,7 @@ def _number(written: int | None, replicas: _TrainingReplicas, name: str) -> int 
 
 
 class TrainingJobObservation(JobObservation[TrainingJob, TrainingJobSpec]):
-    """One look at a TrainingJob."""
+    """An observation of a TrainingJob."""
 
     launcher_suffix = "-launcher"
 
@@ -340,7 +340,7 @@ class TrainingJobObservation(JobObservation[TrainingJob, TrainingJobSpec]):
 
 
 def observe_training_job(state: JobState[TrainingJob], known: SupervisedJob | None, now: float) -> SupervisedJob | None:
-    """See `supervisor.jobs.kind.JobKind.observe`."""
+    """Implements `JobKind.observe`."""
     asked = state.job.spec
     if asked is None:
         return None

@@ -83,7 +83,7 @@ def scale_out_name(uid: str, number: int) -> str:
 
 
 class ScaleOuts:
-    """The ScaleOuts of the supervisor: the `reflector` watches them, also if they are defined later.
+    """The supervisor's ScaleOuts. The `reflector` watches them, even if their CRD is installed later.
 
     The root task `tidy` deletes finished ones.
     """
@@ -103,14 +103,14 @@ class ScaleOuts:
         self._tidy_fault = Fault(f"deletion of {SCALE_OUTS.plural}", context.cluster.clock)
 
     def growable(self, state: JobState[TrainingJob]) -> int:
-        """How many workers the operator can be asked for; none while a ScaleOut of ours may exist."""
+        """How many workers the supervisor can request from the operator; none while a ScaleOut of ours may exist."""
         ours = _of(state, self._cache.objects.values(), self._cache.unread.values())
         if ours or not self.reflector.synced:
             return 0
         return growable(state, namesakes=self._context.namesakes(state.name))
 
     async def request(self, state: JobState[TrainingJob], workers: int, number: int, seconds: float) -> None:
-        """Requests the missing workers, unless that was done already or would do harm now.
+        """Requests the missing workers, unless it has done so already or it would do harm now.
 
         Args:
             state: The job.
@@ -163,7 +163,7 @@ class ScaleOuts:
         return not ours
 
     async def once(self) -> float | None:
-        """Deletes finished ScaleOuts once; returns the seconds until the next look, None while there are none."""
+        """Deletes finished ScaleOuts; returns the seconds until the next check, None while there are no ScaleOuts."""
         if self._context.cluster.may_act():
             try:
                 for one in list(self._cache.objects.values()):
@@ -199,7 +199,7 @@ class ScaleOuts:
 def _of(
     state: JobState[TrainingJob], scale_outs: Collection[ScaleOut], unread: Collection[UnreadObject]
 ) -> Sequence[ScaleOut | UnreadObject]:
-    """The ScaleOuts of a job; those that do not decode are its own by their names.
+    """The ScaleOuts of a job. The names tell whose those are that cannot be decoded.
 
     One of another namespace may name the job's uid as its owner. If it counted, its finalizer would keep the job from
     growing, and from every resume.
@@ -226,7 +226,7 @@ def _done_with(one: ScaleOut, state: JobState[TrainingJob] | None, job: Supervis
 
 
 def growable(state: JobState[TrainingJob], *, namesakes: bool) -> int:
-    """How many workers can be added now without harm to a job that was resumed with fewer. In case of doubt, none.
+    """How many workers the operator can add now without harm to a job that was resumed with fewer; none in doubt.
 
     A failed ScaleOut deletes the pods that it should have made, by name and in every namespace. Its names follow the
     highest of the job's targets, so it could delete pods of another job with these names.

@@ -1,1 +1,1 @@
-"""TrainJobs of Kubeflow Trainer (trainer.kubeflow.org), of each of which its controller makes a JobSet."""
+"""TrainJobs of Kubeflow Trainer (trainer.kubeflow.org). Their controller makes a JobSet from each."""

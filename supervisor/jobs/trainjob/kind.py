@@ -1,4 +1,4 @@
-"""TrainJobs of Kubeflow Trainer as a kind of job: their controller makes a JobSet of each."""
+"""Supports TrainJobs of Kubeflow Trainer. Their controller makes a JobSet from each."""
 
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,1 +1,1 @@
-"""Jobs of Volcano as a kind of job: their sizes suspend them, in one write that uses up none of their retries."""
+"""Jobs of Volcano (batch.volcano.sh). A size of 0 suspends them, in one write that uses up none of their retries."""

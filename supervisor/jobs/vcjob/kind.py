@@ -1,4 +1,4 @@
-"""Jobs of Volcano as a kind of job: their sizes suspend them, as Volcano's own command would use up a retry."""
+"""Supports Jobs of Volcano. A size of 0 suspends them, because Volcano's own command would use up a retry."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -51,7 +51,7 @@ _CONDITION: Mapping[str, replicated.JobCondition] = {
 
 
 class TaskSize(Body, frozen=True):
-    """The number of a task's pods, and how many of them have to be there for the job to start."""
+    """The number of a task's pods, and how many of them must exist before the job starts."""
 
     name: str
     replicas: int
@@ -59,7 +59,7 @@ class TaskSize(Body, frozen=True):
 
 
 class VolcanoSizes(Body, frozen=True):
-    """The sizes of a job: those of its tasks, and how many pods have to be there for it to start."""
+    """The sizes of a job's tasks, and how many pods must exist before the job starts."""
 
     tasks: tuple[TaskSize, ...]
     min_available: int
@@ -71,11 +71,14 @@ class VolcanoSizes(Body, frozen=True):
 
     @property
     def scaled(self) -> str:
-        """The task whose number of pods may change: the largest one with workers in its name, or else the largest."""
+        """The task whose number of pods may change: the largest one whose name says worker, or else the largest."""
         return max(self.tasks, key=lambda task: ("worker" in task.name, task.replicas)).name
 
     def resized(self, total: int) -> "VolcanoSizes":
-        """Returns the sizes for so many pods: the number of the other tasks' pods stays, but for 0, which suspends."""
+        """Returns the sizes for `total` pods.
+
+        The other tasks keep their numbers, except for 0, which suspends the job.
+        """
         scaled, tasks = self.scaled, list[TaskSize]()
         others = sum(task.replicas for task in self.tasks if task.name != scaled)
         for task in self.tasks:
@@ -115,7 +118,7 @@ class VolcanoJob(replicated.ReplicatedJob):
 
     @property
     def run_id(self) -> str:
-        """Volcano counts its own restarts only."""
+        """The id of the present run, which the supervisor writes, because Volcano counts only its own restarts."""
         return "" if self.suspended or self.spec is None else f"{self.suspensions}.{self.version}"
 
 
@@ -206,7 +209,7 @@ def read_volcano_job(data: bytes | msgspec.Raw) -> VolcanoJob:
 
 
 def _asked(body: _VolcanoSpec, sizes: VolcanoSizes) -> tuple[replicated.ReplicatedSpec, ResourceRequest | None] | None:
-    """The spec and the resources of a job with these sizes; None where they are not understood."""
+    """The spec and the resources of a job with these sizes; None for each that cannot be read."""
     if any(task.replicas < 0 for task in sizes.tasks):
         return None
     annotations, total = tuple(task.template.annotations for task in body.tasks), sizes.total
@@ -263,7 +266,10 @@ def _size_writer(context: KindContext[VolcanoJob]) -> replicated.SizeWriter[Volc
 
 
 def _bounds(job: VolcanoJob, asked: replicated.ReplicatedSpec) -> replicated.SizeBounds:
-    """An annotation counts more than the gang's minimum, which Volcano sets to all pods where none is given."""
+    """Returns the bounds of a job.
+
+    An annotation takes precedence over minAvailable, which Volcano sets to all pods by default.
+    """
     annotated = replicated.annotated_bounds(job, asked)
     if annotated.least is not None:
         return annotated

@@ -35,7 +35,7 @@ _PROCESS = {
     ),
     "webhook_reviews": MetricDefinition("Counts admission reviews of new pods and jobs.", ("outcome",)),
     "webhook_seconds": MetricDefinition(
-        "Measures how long an answer to an admission review takes.",
+        "Measures how long the supervisor takes to answer an admission review.",
         buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2),
     ),
     "unread_objects": MetricDefinition("Counts the objects that this version cannot decode.", ("kind",)),
@@ -44,9 +44,11 @@ _PROCESS = {
         ("operation",),
         (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
     ),
-    "store_failures": MetricDefinition("Counts writes that could not be made durable.", ("operation",)),
-    "kubernetes_events": MetricDefinition("Counts Kubernetes Events of this supervisor.", ("outcome",)),
-    "notifications": MetricDefinition("Counts notifications.", ("target", "outcome")),
+    "store_failures": MetricDefinition("Counts writes to the store that have failed.", ("operation",)),
+    "kubernetes_events": MetricDefinition(
+        "Counts Kubernetes Events that the supervisor wanted to write, by outcome.", ("outcome",)
+    ),
+    "notifications": MetricDefinition("Counts notifications to webhooks, by outcome.", ("target", "outcome")),
 }
 
 _NOTICES = {

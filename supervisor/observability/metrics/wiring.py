@@ -123,7 +123,7 @@ class LeaderMetrics(MetricsHooks):
             registry.register(computed)
 
     def attach(self, live: LiveState) -> Sequence[ChangeListener]:
-        """See `supervisor.observability.hooks.MetricsHooks`, also for the methods below."""
+        """Implements `supervisor.observability.hooks.MetricsHooks`, as the methods below do."""
         self._suspensions.begin(live.snapshot().jobs.values())
         self._named.begin(live.snapshot().jobs.values())
         self._registry.register(self._named)

@@ -57,7 +57,7 @@ class Command:
             os.killpg(self._process.pid, number)
 
     def end_within(self, seconds: float) -> None:
-        """Send SIGTERM to the whole group now, and SIGKILL after so many seconds if it has not ended. Call it once."""
+        """Send SIGTERM to the whole group now, and SIGKILL after `seconds` if it has not ended. Call it once."""
 
         def kill_late() -> None:
             self.waiter.join(seconds)
@@ -68,7 +68,7 @@ class Command:
         threads.start("command-end", kill_late, self._stderr)
 
     def _wait(self) -> None:
-        """Wait for the command, and then end what it left behind, so that its next run does not meet it."""
+        """Wait for the command, and then end the processes that it left behind. Its next run must not meet them."""
         code = self._process.wait()
 
         def clear_group() -> None:

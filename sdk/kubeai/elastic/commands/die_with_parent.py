@@ -1,4 +1,4 @@
-"""A script that becomes a command which the kernel kills when its parent process dies.
+"""A script that replaces itself by a command. The kernel kills the command when its parent process dies.
 
     python -I -S die_with_parent.py PARENT_PID COMMAND [ARGUMENT ...]
 

@@ -105,7 +105,9 @@ def _answer(directory: str, argv: Sequence[str], problems: list[str]) -> list[st
 
 
 def _join_delay(problems: list[str]) -> float:
-    """Return how many seconds after a leave hosts may join, from the environment alone: it holds for bad options too.
+    """Return for how many seconds after hosts have left no host may join.
+
+    It reads the environment, not the options, because the delay also applies when the options are wrong.
 
     A negative number, a word and ``nan`` are refused.
     """
@@ -210,7 +212,7 @@ def _answering(names: Sequence[str], port: int) -> set[str]:
 
 
 def _is_news(directory: str, unreachable: Sequence[str]) -> bool:
-    """Return whether other hosts are unreachable than at the last call, which was a second ago."""
+    """Return whether the set of unreachable hosts differs from that of the last call, a second ago."""
     try:
         before = hosts.read_text(os.path.join(directory, _UNREACHABLE))
     except OSError:

@@ -42,7 +42,7 @@ _SIGNAL_CODES = 128
 
 @dataclass(frozen=True)
 class EachHostOptions:
-    """The command line and what it was started with.
+    """The options of the command line, and the environment in which kubeai-each-host was started.
 
     Attributes:
         directory: The run's KUBEAI_DIR.
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class HostPlace:
-    """The command on one host.
+    """The state of the command on one host.
 
     Attributes:
         running: It runs.
@@ -94,11 +94,11 @@ class HostPlace:
     away: bool = False
 
     def started(self) -> HostPlace:
-        """Return the place with the command running."""
+        """Return the state after the command has started."""
         return replace(self, running=True, away=False, failures=0 if self.away else self.failures)
 
     def ended(self, code: int, due: float) -> HostPlace:
-        """Return the place after an end with this code; `due` is when it may be started again."""
+        """Return the state after the command has ended with this code; `due` is when it may be started again."""
         if self.ending:
             return HostPlace(code=code, away=True)
         return replace(self, running=False, code=code, failures=self.failures + (code != 0), due=due)
@@ -106,7 +106,7 @@ class HostPlace:
 
 @dataclass(frozen=True)
 class EachHostPlan:
-    """What is done next.
+    """The hosts on which the command is started or ended next.
 
     Attributes:
         start: Hosts on which the command is started now.
@@ -213,7 +213,7 @@ class EachHostRunner:
                     self._places = {**self._places, host: place.ended(code, time.monotonic() + delay)}
 
     def _started(self, host: str, place: HostPlace) -> HostPlace:
-        """Start the command on a host. A machine that has no process left for it is a failure like others."""
+        """Start the command on a host. If the machine cannot start another process, the command counts as failed."""
         _log(f"starting the command on {host}")
         environment = {**self._options.environment, "KUBEAI_HOST": host}
         arguments = list(self._options.command)

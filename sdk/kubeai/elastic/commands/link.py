@@ -83,7 +83,7 @@ class RunReportOutbox:
             self._confirmed = max(self._confirmed, report.revision)
 
     def raise_revision(self, report: RunReport) -> None:
-        """Raise the revision of this report if it is still the latest: the supervisor knows a higher revision."""
+        """Raise the revision of this report if it is still the latest. The supervisor knows a higher revision."""
         with self._changed:
             if self.latest.revision == report.revision:
                 self.latest = replace(report, revision=report.revision + 1)

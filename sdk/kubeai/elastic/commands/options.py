@@ -91,10 +91,10 @@ class RunOptions:
 
 
 class RaisingParser(argparse.ArgumentParser):
-    """Raises UsageError where argparse would exit with code 2."""
+    """Raises CommandUsageError where argparse would exit with code 2."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError with argparse's message."""
+        """Raise CommandUsageError with argparse's message."""
         raise CommandUsageError(message)
 
 
@@ -198,7 +198,7 @@ def _supervisor(given: argparse.Namespace, environ: Mapping[str, str]) -> Superv
 
 @contextlib.contextmanager
 def _names(option: object, variable: str) -> Iterator[None]:
-    """Blame the variable for what is wrong with a value, if no option was given for it."""
+    """Name the environment variable in the error of a wrong value, if no option was given for the value."""
     try:
         yield
     except CommandUsageError as error:

@@ -117,7 +117,7 @@ def _number(value: Any) -> int:
 
 
 def _text(value: Any, allowed: re.Pattern[str]) -> str:
-    """Check a text that becomes a line of a file."""
+    """Return a text that is to become a line of a file. Raises ValueError for other characters."""
     if not allowed.fullmatch(typed(value, str)):
         raise ValueError("invalid characters in a host or token")  # The text is not shown: a token is secret.
     return str(value)
@@ -154,7 +154,7 @@ class RunReport:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """The request of the job, sent in every hello."""
+    """The job as its user requests it: its name and its numbers of workers, sent in every hello."""
 
     name: str
     framework: str

@@ -96,7 +96,7 @@ class RunnerState:
         return present.with_stop(order.generation) if is_stop or is_suspension else present
 
     def with_stop(self, generation: int) -> RunnerState:
-        """Record that the last run's past or future end is a stop, decided at this generation."""
+        """Record that the end of the last run, past or to come, is a stop that was decided at this generation."""
         return replace(self, stopped_by=max(generation, self.stopped_by or 0))
 
     def started(self, run: int, *, restart: bool) -> RunnerState:

@@ -75,7 +75,7 @@ def resumable(
 
 
 def _rest_of_epoch(loader: Any, step: int) -> Iterator[Any]:
-    """Yield the batches from this step's on to the end of its epoch."""
+    """Yield the remaining batches of the epoch of `step`, beginning with the one that follows this step."""
     loader.iteration, trained = divmod(step, len(loader))
     if not trained:
         yield from loader

@@ -91,7 +91,7 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
         api.resumed(self.step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Finish a training step, unless an evaluation follows, whose first batch finishes it."""
+        """Count a finished training step. If an evaluation follows, its first batch counts the step instead."""
         if not control.should_evaluate and self._finish_step():
             # The Trainer writes it at once, and before anything else.
             control.should_save = True
@@ -104,14 +104,14 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
             self._begin_save(args, state)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Finish a batch of an evaluation while training. The Trainer itself would save after the evaluation."""
+        """Count a batch of an evaluation during training, and save now: the Trainer would save after the evaluation."""
         if self._trainer.is_in_train and self._finish_step():
             self._begin_save(args, state)
             self._trainer._save_checkpoint(self._trainer.model, trial=None)  # noqa: SLF001 - there is no public way
             self.on_save(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Complete a checkpoint, report it, and exit after a stop."""
+        """Mark the checkpoint as complete, report it, and exit if the job stops."""
         accelerator = self._trainer.accelerator
         accelerator.wait_for_everyone()
         if args.should_save:
@@ -124,7 +124,7 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
             api.exit_for_resume()
 
     def _finish_step(self) -> bool:
-        """Return whether all ranks save now."""
+        """Count a step and return whether all ranks save now."""
         self.step += 1
         self._stops = api.should_stop(self.step)
         return api.should_checkpoint(self.step) or self._stops

@@ -105,7 +105,7 @@ class AgreedStop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
             self._finish_step()
 
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Remember what a stop in this validation has to save: Keras resets the metrics of the training."""
+        """Remember the state that a stop in this validation saves, because Keras resets the metrics of the training."""
         if not self._is_in_fit:
             return
         if self._repeated is not None:  # the last run was stopped in this validation
@@ -119,11 +119,11 @@ class AgreedStop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
             self._finish_step()
 
     def on_test_end(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Forget what a stop in this validation would have needed."""
+        """Forget the state that a stop in this validation would have saved."""
         self._before_validation = None
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Let later evaluations be no steps."""
+        """Stop counting the batches of later evaluations as steps."""
         self._is_in_fit = False
 
     def _finish_step(self) -> None:
@@ -131,7 +131,10 @@ class AgreedStop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
         finish_step(self._step, self._save, is_alone=True)
 
     def _skip(self, loaded: dict[str, Any]) -> None:
-        """Draw the first batches of the epoch without training on them, and then set what was saved after them."""
+        """Draw the first batches of the epoch without training on them.
+
+        Then restore the state that was saved after them.
+        """
         model, train = self.model, self.model.train_function
         self._skipped = left = loaded["batches"]
         self._repeated = loaded if loaded["is_in_validation"] else None
@@ -153,7 +156,7 @@ class AgreedStop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
             _assign(_seed_variables(self.model), loaded["seeds"])
 
     def _present(self) -> dict[str, Any]:
-        """Return what changes with every batch and is not among the model's weights."""
+        """Return the state that changes with every batch and is not among the model's weights."""
         variables = {"seeds": _seed_variables(self.model), "metrics": self.model.metrics_variables}
         values = {name: [variable.value.detach().clone() for variable in each] for name, each in variables.items()}
         return {"random": random_state(), **values}
@@ -180,7 +183,10 @@ class AgreedStop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
                 shutil.rmtree(old, ignore_errors=True)
 
     def _load(self) -> dict[str, Any] | None:
-        """Load the newest checkpoint into the model. Return its position, without random state if it is rank 0's."""
+        """Load the newest checkpoint into the model.
+
+        Return its position; the random state is left out if another rank has saved it.
+        """
         newest = max((path.parent for path in self._directory.glob("step-*/rank-0")), default=None)
         if newest is None:
             return None

@@ -84,7 +84,7 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
         self._loaded = None
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
-        """Take what `on_save_checkpoint` has added to the checkpoint, for the start of the training."""
+        """Keep the values that `on_save_checkpoint` has added to the checkpoint until the training starts."""
         self._loaded = checkpoint.get(_KEY)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
@@ -168,7 +168,10 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
             raise OSError(f"the checkpoint {path} could not be completed: {error}")
 
     def _publish(self, draft: Path, path: Path) -> str | None:
-        """Give a complete checkpoint its name, and remove older and unfinished ones. Returns what has failed."""
+        """Give a complete checkpoint its name, and remove older and unfinished ones.
+
+        Returns the error if that fails.
+        """
         try:
             if path.is_dir():  # of a sharded checkpoint, which a rename does not replace
                 shutil.rmtree(path)
@@ -184,7 +187,7 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
         return None
 
     def _continue_epoch(self, trainer: Any, loaded: dict[str, Any]) -> None:
-        """Let the next batch be the one that would have come next in the run that has saved."""
+        """Continue with the batch that would have come next in the run that has saved the checkpoint."""
         ranks = loaded["ranks"]
         own = ranks[trainer.global_rank] if len(ranks) == trainer.world_size else None
         fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001 - no public way
@@ -201,7 +204,7 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
 
 
 def _draw(fetcher: Any, batches: int, epoch: int) -> None:
-    """Start the epoch's data from its beginning, and go past so many batches."""
+    """Start the epoch's data from its beginning, and skip `batches` batches."""
     for loader in fetcher.combined_loader.flattened:
         for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
             set_epoch = getattr(sampler, "set_epoch", None)

@@ -1,4 +1,4 @@
-"""Boosts the priority of Workloads, so that of several jobs Kueue preempts the one that loses least.
+"""Boosts the priority of Workloads, so that Kueue preempts the job that loses least.
 
 There may be one such controller in a cluster. A boost that somebody else has written is left alone.
 """
@@ -79,7 +79,7 @@ class Boost:
 
 
 def next_boost(before: Boost | int, exposure: Exposure, policy: BoostPolicy, now: float) -> Boost:
-    """The boost after a look at the job: one point for each step of work that a preemption would cost it now.
+    """Computes the boost of a job: one point for each step of work that a preemption would cost it now.
 
     That work is 0 if the job can save within the grace of its pods, by the time that its last checkpoint took.
     `before` is the boost that is written in a Workload which this supervisor sees for the first time. An earlier leader
@@ -129,7 +129,7 @@ class BoosterDependencies:
 
 
 class Booster:
-    """Keeps the boosts of all admitted Workloads of running jobs; `run` is a root task of the leader."""
+    """Keeps the boosts of all admitted Workloads of running jobs up to date; `run` is a root task of the leader."""
 
     def __init__(self, deps: BoosterDependencies) -> None:
         self._deps = deps
@@ -147,13 +147,13 @@ class Booster:
         deps.jobs.subscribe(self.add)
 
     def add(self, names: Collection[JobName]) -> None:
-        """Enqueues these jobs, if Kueue manages any."""
+        """Enqueues these jobs if there are Workloads at all."""
         if self._deps.workloads.by_job:
             for name in names:
                 self._queue.add(name)
 
     async def run(self) -> None:
-        """Root task: keeps the boosts; without a maximum it removes those that were written before."""
+        """Root task: keeps the boosts up to date. Without a maximum it removes the boosts that it wrote before."""
         for kind in self._deps.jobs:
             self.add(kind.cache.names)
         await self._queue.run()
@@ -201,7 +201,7 @@ class Booster:
         return boost.value
 
     async def _write(self, name: JobName, workload: Workload, boost: int) -> float | None:
-        """Returns after how many seconds to try again; None if there is nothing to do."""
+        """Writes the boost of a job; returns after how many seconds to try again, None if nothing is left to do."""
         if workload.boost == boost and workload.boost_marked is bool(boost):
             return None
         if not self._deps.may_act():

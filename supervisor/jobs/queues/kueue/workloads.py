@@ -1,4 +1,6 @@
-"""Workloads of Kueue: each holds the admission of the job that it was made for, and suspends and resumes it.
+"""Reads and changes the Workloads of Kueue.
+
+A Workload has the admission of its job; its field `active` suspends the job.
 
 Kueue takes back what others write into a job's field `suspend` within milliseconds, and restarts a running job whose
 size changes. So a job is suspended and resumed by its Workload, and never resized while it runs.
@@ -196,7 +198,7 @@ class Workloads:
         self._on_change = on_change
 
     def of(self, state: JobState[Any]) -> Workload | None:
-        """The Workload of a job; the newest one while Kueue replaces it.
+        """The Workload of a job. While Kueue replaces it, the newest one counts.
 
         Anybody may name the uid of a job of another namespace as an owner, so the namespace and the name count, too.
         """
@@ -210,11 +212,11 @@ class Workloads:
 
     @property
     def unread(self) -> int:
-        """How many of them do not decode, or in outline only."""
+        """The number of Workloads that cannot be decoded completely."""
         return self.reflector.unread + sum(bool(each.unread) for each in self._cache.objects.values())
 
     async def activate(self, workload: Workload, *, active: bool) -> None:
-        """Takes a job out of its queue, or puts it back: Kueue suspends it, or starts it when there is quota.
+        """Takes a job out of its queue, or puts it back. Kueue suspends the job, or starts it when there is quota.
 
         Raises:
             ApiError: The API server refuses or does not answer.
@@ -252,7 +254,7 @@ class Workloads:
 
 
 class QueuedJobClient(ResourceClient[Q]):
-    """Leaves a job's field `suspend` out of every write: the queue owns it, and takes back what others write there."""
+    """Leaves a job's field `suspend` out of every write, because the queue owns the field and reverts other writers."""
 
     async def merge(
         self, read: Q, content: Mapping[str, object], part: str = "", *, metadata: Mapping[str, object] | None = None
@@ -269,7 +271,7 @@ class QueuedJobClient(ResourceClient[Q]):
 
 
 class KueueActions(Generic[J]):
-    """Implements `JobActions` by those of a kind.
+    """Implements `JobActions` for jobs that Kueue manages, with the actions of the job's kind.
 
     Args:
         own: The kind's actions on jobs that no queue manages.
@@ -295,7 +297,7 @@ class KueueActions(Generic[J]):
         return ActionProgress.PENDING if workload.reserves_quota else progress
 
     async def resume(self, state: JobState[J], workers: int, requested: int) -> ActionProgress:
-        """A new size activates the Workload by itself, so it is written last; the same size does not."""
+        """Resumes a job. Kueue activates the Workload when the size changes, so the size is written last."""
         workload = self._workloads.of(state)
         if workload is None:
             return await self._own.resume(state, workers, requested)
@@ -320,7 +322,7 @@ class KueueActions(Generic[J]):
         return self._own.growable(state) if self._workloads.of(state) is None else 0
 
     async def _deactivated(self, state: JobState[J], workload: Workload) -> bool:
-        """Deactivates a job's Workload; False if that was done before, or a job that has succeeded needs none."""
+        """Deactivates a job's Workload; returns False if that was done before, or if the job has succeeded."""
         succeeded = state.launcher is not None and state.launcher.succeeded
         if succeeded or (workload.marked and not workload.active):
             return False
