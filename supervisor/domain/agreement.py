@@ -82,7 +82,10 @@ class StepAnswer:
     at: float
 
     def follows(self, other: "StepAnswer") -> bool:
-        """Whether the rank gave this answer after `other`, or it is the same: answers may be repeated and overtaken."""
+        """Whether the rank gave this answer after `other`, or it is the same.
+
+        Answers may arrive twice and out of order.
+        """
         # These grow from each answer of a rank to its next one: a poll comes before the proposal of a step.
         own, others = (
             (answer.epoch, answer.at_step is not None, _STAGES.index(answer.kind)) for answer in (self, other)
