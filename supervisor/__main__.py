@@ -20,7 +20,7 @@ from servicekit.settings import SettingsError, describe, load
 from servicekit.tls import CertificateUnusable
 from supervisor.domain.ids import NAME_RULE, is_name
 from supervisor.identity.tokens import SecretError, Tokens
-from supervisor.leadership.interface import LeadershipError, LeadershipLost
+from supervisor.leadership.errors import LeadershipError, LeadershipLost
 from supervisor.pki.keys import KeysError
 from supervisor.settings import PREFIX, Settings, create_data_dir
 from supervisor.store.interface import StoreError

@@ -357,7 +357,10 @@ class Settings(Policy):
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("TLS_CERT_FILE and TLS_KEY_FILE belong together: set both or neither")
         self._check_keys()
-        self._check_webhook()
+        if self.webhook is not None and self.store is not StoreKind.KUBERNETES:
+            raise ValueError("WEBHOOK_ADDRESS needs STORE=kubernetes")
+        if self.webhook is not None and not self.public_address:
+            raise ValueError("WEBHOOK_ADDRESS needs PUBLIC_ADDRESS, the address that pods are given")
         for served in (self.grpc, self.http, *([self.webhook] if self.webhook else [])):
             if self.tls_cert_file is None and not self.tls_names and not is_loopback(served.host):
                 raise ValueError(
@@ -387,12 +390,6 @@ class Settings(Policy):
         for name in self.tls_names:
             if not _is_name(name):
                 raise ValueError(f"TLS_NAMES: {name!r} is neither a DNS name in lower case nor an IP address")
-
-    def _check_webhook(self) -> None:
-        if self.webhook is not None and self.store is not StoreKind.KUBERNETES:
-            raise ValueError("WEBHOOK_ADDRESS needs STORE=kubernetes")
-        if self.webhook is not None and not self.public_address:
-            raise ValueError("WEBHOOK_ADDRESS needs PUBLIC_ADDRESS, the address that pods are given")
 
     @property
     def event_leads(self) -> Mapping[str, float]:

@@ -119,20 +119,18 @@ def _own(words: Sequence[str]) -> tuple[str, ...]:
 def _commands(script: str) -> Iterator[list[str]]:
     """The simple commands of a script. What is computed becomes a placeholder, whose value nobody can know."""
     plain = _COMMENT.sub("", _CONTINUED.sub(" ", _COMPUTED.sub(_PLACEHOLDER, script)))
+    lines = plain.replace("\n", " ; ")
+    lexer = shlex.shlex(lines, posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        words = list(lexer)
+    except ValueError:  # A quotation that does not end.
+        words = lines.split()
     command: list[str] = []
-    for word in _words(plain.replace("\n", " ; ")):
+    for word in words:
         if _SEPARATOR.fullmatch(word):
             yield command
             command = []
         else:
             command.append(word)
     yield command
-
-
-def _words(script: str) -> list[str]:
-    lexer = shlex.shlex(script, posix=True, punctuation_chars=";&|")
-    lexer.whitespace_split, lexer.commenters = True, ""
-    try:
-        return list(lexer)
-    except ValueError:  # A quotation that does not end.
-        return script.split()

@@ -29,7 +29,6 @@ from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates, Saves
 from supervisor.jobs.adapter import Adapter
-from supervisor.leadership.interface import Leadership
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
 
 _RETRY_SECONDS = 0.2
@@ -138,7 +137,10 @@ def _differing(before: Mapping[Any, V], after: Mapping[Any, V]) -> Iterator[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlDependencies:
-    """The dependencies of the loop; `wakeup` is set whenever the store, an agent or the cluster has changed."""
+    """The dependencies of the loop; `wakeup` is set whenever the store, an agent or the cluster has changed.
+
+    `may_act` returns whether no other supervisor can lead now.
+    """
 
     store: Store
     facts: Facts
@@ -147,7 +149,7 @@ class ControlDependencies:
     saves: Saves
     members: MemberStreams
     adapter: Adapter
-    leadership: Leadership
+    may_act: Callable[[], bool]
     policy: Policy
     clock: Clock
     requests: PlanRequests
@@ -215,7 +217,7 @@ class Control:
         changed = self._visibly_changed(snapshot, self._schedule.changed(snapshot.jobs))
         self._deps.processes.refresh(changed)
         self._deps.members.refresh(changed)
-        if not self._deps.leadership.may_act():
+        if not self._deps.may_act():
             return _RETRY_SECONDS
         with self._bulkhead.guard("grant") as attempt:
             self._granted = self._deps.facts.granted(snapshot.jobs)
@@ -316,7 +318,7 @@ class Control:
             self._deps.processes.refresh([job.name])
             self._deps.members.refresh([job.name])
             failpoint(At.DIRECTIVES_PUSHED)
-        if not self._deps.leadership.may_act():  # The write may have taken longer than the lease.
+        if not self._deps.may_act():  # The write may have taken longer than the lease.
             return False
         if not await self._deps.adapter(decided, planned.actions):
             self._schedule.marked.add(job.name)

@@ -18,7 +18,7 @@ from servicekit.kubernetes.errors import ApiError, ConfigurationError, ConflictE
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from servicekit.reconcile import reconcile
-from supervisor.leadership.interface import Leadership, LeadershipError, LeadershipLost
+from supervisor.leadership.errors import LeadershipError, LeadershipLost
 
 LABEL = "job-supervisor.kube-ai.io/leader"
 _LEADS = "true"
@@ -30,6 +30,8 @@ _CHECK_SECONDS = 10.0
 """The interval of checks: without the label the Service has no endpoint. Each check is two requests."""
 
 _RETRY_SECONDS = 0.5
+
+Tasks = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
 
 _ANSWERED_WITHIN = 2 / 3
 """The time limit of a request, as a part of the lease's duration: a longer one leaves no time for a second attempt."""
@@ -51,7 +53,13 @@ class ElectionOptions:
 
 
 class ElectedLeadership:
-    """Implements `Leadership`. Create it with `open`, run its tasks, and end with `close`."""
+    """A candidate for leadership. Create it with `open`, run its tasks, and end with `close`.
+
+    Attributes:
+        election: Tells when this supervisor leads.
+        tasks: The root tasks by name; `lease` raises LeadershipLost.
+        leader_tasks: The root tasks that run only while this supervisor leads.
+    """
 
     def __init__(
         self,
@@ -68,9 +76,12 @@ class ElectedLeadership:
             seconds=options.seconds,
         )
         self._server = server
-        self._election = Election(server, config, clock, highest, bulkhead)
-        own = ObjectKey(server.namespace, options.pod)
-        self._label = LeaderLabel(server, own, self, clock, bulkhead) if options.pod else None
+        self.election = Election(server, config, clock, highest, bulkhead)
+        self.tasks: Tasks = {"lease.watch": self.election.follow, "lease": self._run}
+        self.leader_tasks: Tasks = {}
+        if options.pod:
+            own = ObjectKey(server.namespace, options.pod)
+            self.leader_tasks = {"leader.label": LeaderLabel(server, own, self.may_act, clock, bulkhead).run}
 
     @classmethod
     async def open(
@@ -87,7 +98,7 @@ class ElectedLeadership:
             raise LeadershipError(str(error)) from error
         elected = cls(server, options, clock, highest, bulkhead)
         try:
-            await elected._election.first()
+            await elected.election.first()
         except BaseException as error:
             await server.close()
             if isinstance(error, ApiError):
@@ -96,31 +107,18 @@ class ElectedLeadership:
         return elected
 
     def may_act(self) -> bool:
-        return self._election.certain
-
-    async def gained(self) -> int:
-        """Waits until this supervisor leads; returns its epoch."""
-        return await self._election.gained()
-
-    @property
-    def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The root tasks by name; `lease` raises LeadershipLost."""
-        return {"lease.watch": self._election.follow, "lease": self._run}
-
-    @property
-    def leader_tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The root tasks that run only while this supervisor leads."""
-        return {} if self._label is None else {"leader.label": self._label.run}
+        """Returns whether no other supervisor can lead now. Ask right before an action that no epoch guards."""
+        return self.election.certain
 
     async def _run(self) -> None:
         try:
-            await self._election.run()
+            await self.election.run()
         except LeaseLostError as error:
             raise LeadershipLost(str(error)) from error
 
     async def close(self) -> None:
         """Releases the lease for the next leader. Call it when this supervisor has stopped acting."""
-        await self._election.release()
+        await self.election.release()
         await self._server.close()
 
 
@@ -136,12 +134,12 @@ class LeaderLabel:
     """Sets the label on `own`, the pod of this process, and removes it from the other pods of the installation."""
 
     def __init__(
-        self, server: ApiServer, own: ObjectKey, leadership: Leadership, clock: Clock, bulkhead: Bulkhead
+        self, server: ApiServer, own: ObjectKey, may_act: Callable[[], bool], clock: Clock, bulkhead: Bulkhead
     ) -> None:
         self._bulkhead = bulkhead
         self._server = server
         self._own = own
-        self._leadership = leadership
+        self._may_act = may_act
         self._fault = Fault("leader label", clock)
 
     async def run(self) -> None:
@@ -154,7 +152,7 @@ class LeaderLabel:
 
     async def once(self) -> float:
         """Makes this pod the only one with the label; returns the seconds until the next check."""
-        if not self._leadership.may_act():
+        if not self._may_act():
             return _RETRY_SECONDS
         try:
             own = await self._pods().get(self._own)

@@ -181,19 +181,16 @@ def _grpc_options(patience: float) -> list[tuple[str, int]]:
 
 def _credentials(certificate: ServerCertificate) -> grpc.ServerCredentials:
     """Returns credentials that gRPC fetches at each handshake, in its own threads; None means unchanged."""
-    served = certificate.pair
-
-    def configuration() -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([(served.key, served.certificate)])
+    served = None
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
         nonlocal served
         if certificate.pair is served:
             return None
         served = certificate.pair
-        return configuration()
+        return grpc.ssl_server_certificate_configuration([(served.key, served.certificate)])
 
-    return grpc.dynamic_ssl_server_credentials(configuration(), fetch)  # type: ignore[arg-type]  # None is documented.
+    return grpc.dynamic_ssl_server_credentials(fetch(), fetch)  # type: ignore[arg-type]  # None is documented.
 
 
 async def _alive(_request: web.Request) -> web.Response:

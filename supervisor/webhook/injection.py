@@ -1,9 +1,8 @@
-"""Builds the injection for new pods: the present CA, and the nodes that have a notice at present."""
+"""Finds what new pods are given: the present CA, and the nodes that have a notice at present."""
 
 import math
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from servicekit.clock import Clock
@@ -12,9 +11,9 @@ from servicekit.tls import CertificateUnusable
 from supervisor.decide.policy import Policy
 from supervisor.decide.urgency import NodeIdentities, avoided_at, deadline_of, next_change, noticed_hosts
 from supervisor.domain.ids import Host
-from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.notice import NoticeState
 from supervisor.store.interface import Snapshot
-from supervisor.webhook.mutation import AvoidedNodes, PodInjection
+from supervisor.webhook.mutation import AvoidedNodes
 
 
 class CaFile:
@@ -27,14 +26,12 @@ class CaFile:
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._fault = Fault("CA to hand out", clock)
-        self._text = _checked(path, _read(path))
+        self._text = _read(path, None)
 
     def text(self) -> str:
         """Returns the present content as PEM; the file is small and in the page cache."""
         try:
-            found = _read(self._path)
-            if found != self._text:
-                self._text = _checked(self._path, found)
+            self._text = _read(self._path, self._text)
         except CertificateUnusable as error:
             self._fault.failed(str(error))
         else:
@@ -42,17 +39,13 @@ class CaFile:
         return self._text
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, known: str | None) -> str:
+    """Reads the CAs, and checks them unless they are the known ones."""
     try:
-        return path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CertificateUnusable(f"{path} holds no CA to hand out: {error}") from error
-
-
-def _checked(path: Path, text: str) -> str:
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
-    except (OSError, ValueError) as error:  # OpenSSL's are of both kinds.
+        text = path.read_text(encoding="ascii")
+        if text != known:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (OSError, ValueError) as error:  # OpenSSL's are of both kinds, and text that is not ASCII is a ValueError.
         raise CertificateUnusable(f"{path} holds no CA to hand out: {error}") from error
     return text
 
@@ -91,7 +84,8 @@ class NoticedNodes:
         seen = snapshot.version, self._nodes_version()
         if seen != self._seen or now >= self._changes_at:
             self._nodes, self._seen = avoided(snapshot, self._objects(), now, self._policy), seen
-            later = (next_change(each, now, self._policy) for each in _active(snapshot))
+            active = (each for each in snapshot.notices.values() if each.state is NoticeState.ACTIVE)
+            later = (next_change(each, now, self._policy) for each in active)
             self._changes_at = min((at for at in later if at is not None), default=math.inf)
         return self._nodes
 
@@ -101,26 +95,10 @@ def avoided(snapshot: Snapshot, objects: Mapping[Host, str], now: float, policy:
 
     The noticed nodes with the latest deadline come first: the others are gone before many pods could be bound to them.
     """
-    active, identities = _active(snapshot), NodeIdentities(objects=objects)
+    active = [each for each in snapshot.notices.values() if each.state is NoticeState.ACTIVE]
+    identities = NodeIdentities(objects=objects)
     near = noticed_hosts((each for each in active if avoided_at(each, policy) <= now), identities, policy)
     hints = noticed_hosts((each for each in active if avoided_at(each, policy) == math.inf), identities, policy)
     there = [host for host in near if host in objects]
     there.sort(key=lambda host: (-deadline_of(near[host], policy), host))
     return AvoidedNodes(there, sorted(host for host in hints if host in objects and host not in near))
-
-
-def _active(snapshot: Snapshot) -> list[ReclaimNotice]:
-    return [each for each in snapshot.notices.values() if each.state is NoticeState.ACTIVE]
-
-
-@dataclass(frozen=True, slots=True)
-class PodInjector:
-    """Builds the injection for each pod."""
-
-    address: str
-    audience: str
-    ca: Callable[[], str]
-    nodes: Callable[[], AvoidedNodes]
-
-    def injection(self) -> PodInjection:
-        return PodInjection(address=self.address, ca=self.ca(), audience=self.audience, avoid=self.nodes())

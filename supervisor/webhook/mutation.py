@@ -164,27 +164,24 @@ def avoidance_patch(pod: NewPod, avoid: AvoidedNodes) -> list[AddOperation]:
         elif avoid.noticed and own.required is not None:
             patch += _in_each(own.required.node_selector_terms, avoid.noticed)
         named = [node for each in own.preferred or () for node in _excluded(each.preference)]
-        if hinted := _mentioned(avoid, named):
-            patch += appended(f"{_NODES}/{_PREFERRED}", own.preferred, [_preference(hinted)])
-        return patch
+        return patch + appended(f"{_NODES}/{_PREFERRED}", own.preferred, _preferences(avoid, named))
     added: dict[str, object] = {}
     if avoid.noticed:
         added[_REQUIRED] = one_term
-    if hinted := _mentioned(avoid, ()):
-        added[_PREFERRED] = [_preference(hinted)]
+    if preferences := _preferences(avoid, ()):
+        added[_PREFERRED] = preferences
     if not added:
         return []
     return [AddOperation(_AFFINITY, {"nodeAffinity": added}) if affinity is None else AddOperation(_NODES, added)]
 
 
-def _mentioned(avoid: AvoidedNodes, named: Collection[str]) -> Sequence[str]:
-    """Returns the hinted nodes for which there is room beside those that the pod names already."""
+def _preferences(avoid: AvoidedNodes, named: Collection[str]) -> list[Mapping[str, object]]:
+    """Prefers other nodes to the hinted ones for which there is room beside those that the pod names already."""
     room = max(0, MAX_NODES - min(MAX_NODES, len(avoid.noticed)) - len(named))
-    return [node for node in avoid.hinted if node not in named][:room]
-
-
-def _preference(nodes: Sequence[str]) -> Mapping[str, object]:
-    return {"weight": _HINT_WEIGHT, "preference": {"matchFields": [_not_on(node) for node in nodes]}}
+    hinted = [node for node in avoid.hinted if node not in named][:room]
+    if not hinted:
+        return []
+    return [{"weight": _HINT_WEIGHT, "preference": {"matchFields": [_not_on(node) for node in hinted]}}]
 
 
 def _in_each(terms: Sequence[Term], nodes: Sequence[str]) -> list[AddOperation]:

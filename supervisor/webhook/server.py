@@ -113,20 +113,16 @@ class UncheckedError(Exception):
     """The job is not checked, and created all the same."""
 
 
-def ignore_review(_outcome: str, _seconds: float) -> None:
-    """The `Reviewed` that does nothing."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """The server; `injection` is called for each pod."""
+    """The server; `injection` is called for each pod, `on_review` for each answer."""
 
     address: Address
     certificate: ServerCertificate | None
     refusals: Refusals
     injection: Callable[[], PodInjection]
     bulkhead: Bulkhead
-    on_review: Reviewed = ignore_review
+    on_review: Reviewed | None = None
 
     async def run(self) -> None:
         """Root task: serves until cancelled.
@@ -170,37 +166,40 @@ class Webhook:
             self.refusals.add(Wire.WEBHOOK, Code.MALFORMED, f"a pod that cannot be decoded: {error}")
             mutated = PodMutation(warnings=[f"the pod is not changed: {readable(str(error))}"])
             outcome = "not_understood"
-        self.on_review(outcome, time.monotonic() - began)
-        return _response(answer(review.request.uid, mutated))
+        return self._response(answer(review.request.uid, mutated), outcome, began)
 
     async def _check(self, request: web.Request) -> web.Response:
-        """Answers with warnings about a job. In a thread: pods do not wait for a long script that is read."""
+        """Answers with warnings about a job."""
         review = await body(request, AdmissionReview, _MAX_BYTES)
         began = time.monotonic()
-        warnings, outcome = await asyncio.to_thread(self._warnings, review)
-        self.on_review(outcome, time.monotonic() - began)
-        return _response(answer_with_warnings(review.request.uid, warnings))
-
-    def _warnings(self, review: AdmissionReview) -> tuple[Sequence[str], str]:
+        warnings, outcome = list[str](), "unchecked"
         with self.bulkhead.guard("webhook", review.request.kind.kind, retried=False):
             try:
-                return warnings_for(review.request), "checked"
+                # In a thread: pods do not wait for a long script that is read.
+                warnings, outcome = await asyncio.to_thread(warnings_for, review.request), "checked"
             except UncheckedError as error:
                 _log.info("webhook.job_unchecked", reason=readable(str(error)))
-        return (), "unchecked"
+        # These are whole sentences, so they are not cut.
+        response = _ReviewResponse(
+            review.request.uid, allowed=True, warnings=tuple(f"{_NAME}{warning}" for warning in warnings)
+        )
+        answered = msgspec.json.encode(_ReviewAnswer(_API_VERSION, _KIND, response))
+        return self._response(answered, outcome, began)
+
+    def _response(self, answered: bytes, outcome: str, began: float) -> web.Response:
+        """Reports an answer, and makes the response of it."""
+        if self.on_review is not None:
+            self.on_review(outcome, time.monotonic() - began)
+        response = web.Response(body=answered, content_type="application/json")
+        # A kept connection may lead to a replica that is gone when the next pod is created, which would then wait two
+        # seconds and stay unchanged; a new connection takes a millisecond.
+        response.force_close()
+        return response
 
     def _dropped(self, why: Drop) -> None:
         if why is not Drop.IDLE:
             code = Code.BAD_REQUEST if why is Drop.TOO_MANY else Code.TOO_SLOW
             self.refusals.add(Wire.WEBHOOK, code, why)
-
-
-def _response(answered: bytes) -> web.Response:
-    response = web.Response(body=answered, content_type="application/json")
-    # A kept connection may lead to a replica that is gone when the next pod is created, which would then wait two
-    # seconds and stay unchanged; a new connection takes a millisecond.
-    response.force_close()
-    return response
 
 
 def review_mutation(request: AdmissionRequest, injection: PodInjection) -> PodMutation:
@@ -228,20 +227,14 @@ def answer(uid: str, what: PodMutation) -> bytes:
     return msgspec.json.encode(_ReviewAnswer(_API_VERSION, _KIND, response))
 
 
-def answer_with_warnings(uid: str, warnings: Sequence[str]) -> bytes:
-    """Encodes the response that allows the object as it is; warnings of whole sentences are not cut."""
-    response = _ReviewResponse(uid, allowed=True, warnings=tuple(f"{_NAME}{warning}" for warning in warnings))
-    return msgspec.json.encode(_ReviewAnswer(_API_VERSION, _KIND, response))
-
-
-def warnings_for(request: AdmissionRequest) -> Sequence[str]:
+def warnings_for(request: AdmissionRequest) -> list[str]:
     """Returns the warnings for the creator of the request's job: errors before warnings, and no hints.
 
     Raises:
         UncheckedError: The job is too large, or no JSON.
     """
     if not request.creates:
-        return ()
+        return []
     if len(request.object) > _MAX_JOB_BYTES:
         raise UncheckedError(f"it is larger than {_MAX_JOB_BYTES // 1024} KiB")
     try:

@@ -41,7 +41,6 @@ from supervisor.ingest.operators import OperatorNoticeEndpoints, RequestEndpoint
 from supervisor.ingest.processes import ProcessEndpoints, RelayEndpoints
 from supervisor.ingest.rendezvous import RendezvousEndpoints
 from supervisor.jobs.adapter import adapter_by_job
-from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.groups import DecidedGroups
 from supervisor.observability.history import JobHistory, PhaseTracker
 from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
@@ -70,8 +69,8 @@ _log = structlog.get_logger()
 class Foundation:
     """The parts of the process on which a supervisor stands.
 
-    `changes` wakes the components that decide when facts have changed. `cluster` is None stand-alone. `features` are
-    further ones, which the process brings along.
+    `changes` wakes the components that decide when facts have changed. `cluster` is None stand-alone. `may_act` returns
+    whether no other supervisor can lead now. `features` are further ones, which the process brings along.
     """
 
     settings: Settings
@@ -83,7 +82,7 @@ class Foundation:
     refusals: Refusals = field(default_factory=Refusals)
     certificate: ServerCertificate | None = None
     cluster: "WatchedCluster | None" = None
-    leadership: Leadership = field(default_factory=AlwaysLeader)
+    may_act: Callable[[], bool] = lambda: True
     hooks: MetricsHooks = field(default_factory=MetricsHooks)
     notifications: NotificationConfig | None = None
     features: Sequence["Feature"] = ()
@@ -275,7 +274,7 @@ def _decisions(base: Foundation, state: SharedState, leader: "ClusterLeader | No
             saves=state.saves,
             members=state.members,
             adapter=adapter_by_job(state.launchers.publish, None if leader is None else leader.actuator.carry_out),
-            leadership=base.leadership,
+            may_act=base.may_act,
             policy=base.settings,
             clock=base.clock,
             requests=state.requests,
@@ -407,7 +406,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         refusals=base.refusals,
         bulkhead=base.bulkhead,
         name=base.settings.pod_name,
-        may_act=base.leadership.may_act,
+        may_act=base.may_act,
         since=base.clock.now(),
     )
     status = StatusEndpoint(reader=reader, authenticate=state.authenticate)
@@ -442,7 +441,7 @@ def _notifications(base: Foundation, state: SharedState, config: NotificationCon
         uncovered_seconds=settings.notifications_uncovered_seconds,
         proxy=settings.notifications_proxy,
     )
-    notifier = Notifications(config, timing, state.live, base.leadership.may_act, base.clock, base.bulkhead)
+    notifier = Notifications(config, timing, state.live, base.may_act, base.clock, base.bulkhead)
     return Feature(tasks={"notifications": notifier.run}, listeners=[notifier])
 
 

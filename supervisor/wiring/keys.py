@@ -1,7 +1,7 @@
 """Builds the components of the PKI that all supervisors of a cluster share."""
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -12,7 +12,6 @@ from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.identity.tokens import Tokens
-from supervisor.leadership.interface import Leadership
 from supervisor.pki.keys import KeysError
 from supervisor.pki.renewal import CertificateOptions, CertificateRenewer, KeysSecret
 from supervisor.pki.trust import Publish, TrustPublisher, publish_in_config_map, publish_in_webhooks
@@ -65,7 +64,7 @@ class PkiService:
         """The CAs that clients should trust at present, as PEM."""
         return self._renewal.keys.trusted.decode("ascii")
 
-    def leader_tasks(self, leadership: Leadership) -> Mapping[str, "Task"]:
+    def leader_tasks(self, may_act: Callable[[], bool]) -> Mapping[str, "Task"]:
         """Builds the root task that publishes the CA, if anything is to get it."""
         server, settings = self._server, self._settings
         targets: dict[str, Publish] = {}
@@ -77,9 +76,7 @@ class PkiService:
             targets[where] = partial(publish_in_webhooks, server, settings.webhook_name)
         if not targets:
             return {}
-        publisher = TrustPublisher(
-            targets, lambda: self._renewal.keys.trusted, leadership.may_act, self._clock, self._bulkhead
-        )
+        publisher = TrustPublisher(targets, lambda: self._renewal.keys.trusted, may_act, self._clock, self._bulkhead)
         return {"keys.publication": publisher.run}
 
 

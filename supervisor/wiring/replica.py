@@ -17,38 +17,34 @@ from servicekit.tls import ServerCertificate
 from supervisor.jobs.registry import RESOURCES
 from supervisor.leadership import elected
 from supervisor.leadership.elected import ElectedLeadership
-from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.events.api import ClusterReferenceResolver
 from supervisor.observability.events.recorder import EventRecorder
 from supervisor.refusals import Refusals
 from supervisor.settings import Settings
 from supervisor.store import kubernetes
 from supervisor.store.kubernetes import KubernetesStore
-from supervisor.webhook.injection import NoticedNodes, PodInjector
+from supervisor.webhook.injection import NoticedNodes
+from supervisor.webhook.mutation import PodInjection
 from supervisor.webhook.server import Reviewed, Webhook
-from supervisor.wiring.app import Feature
 from supervisor.wiring.cluster import ClusterDependencies, Tasks, WatchedCluster
 
 
+@dataclass(slots=True)
 class WriteGuard:
-    """Allows the connections of a replica to write: always before it leads, and then only while it certainly leads."""
+    """Allows the connections of a replica to write while `certain` returns True: before it leads, that is always."""
 
-    def __init__(self) -> None:
-        self._certain: Callable[[], bool] = always
-
-    def lead(self, certain: Callable[[], bool]) -> None:
-        """From now on allows writes only while `certain` returns True."""
-        self._certain = certain
+    certain: Callable[[], bool] = always
 
     def may_write(self) -> bool:
-        return self._certain()
+        return self.certain()
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorReplica:
     """The components of a replica before it leads.
 
-    `elected` is None without leader election, `events` is None if Kubernetes Events are off.
+    `elected` is None without leader election, `events` is None if Kubernetes Events are off. `may_act` returns whether
+    no other supervisor can lead now.
     """
 
     store: KubernetesStore
@@ -56,6 +52,7 @@ class SupervisorReplica:
     changes: Notifier
     clock: Clock
     elected: ElectedLeadership | None
+    may_act: Callable[[], bool]
     events: EventRecorder | None
     bulkhead: Bulkhead
     guard: WriteGuard
@@ -95,13 +92,14 @@ class SupervisorReplica:
                 )
                 candidate = await ElectedLeadership.open(options, clock, store.highest_epoch, bulkhead)
                 stack.push_async_callback(candidate.close)
+            may_act = candidate.may_act if candidate else always
             cluster = await WatchedCluster.open(
                 ClusterDependencies(
                     kubeconfig=kubeconfig,
                     settings=settings,
                     clock=clock,
                     store=store,
-                    may_act=(candidate or AlwaysLeader()).may_act,
+                    may_act=may_act,
                     may_write=guard.may_write,
                     on_change=changes.notify,
                     bulkhead=bulkhead,
@@ -116,19 +114,7 @@ class SupervisorReplica:
                     store, cluster.view, cluster.placements, cluster.jobs.owner_of, cluster.jobs.is_released
                 )
                 events = EventRecorder(server, objects, settings.pod_name or socket.gethostname(), clock, bulkhead)
-            yield cls(store, cluster, changes, clock, candidate, events, bulkhead, guard)
-
-    @property
-    def leadership(self) -> Leadership:
-        """The leadership that guards actions."""
-        return self.elected or AlwaysLeader()
-
-    @property
-    def recording(self) -> Feature:
-        """Kubernetes Events about what happens, while this replica leads."""
-        if self.events is None:
-            return Feature()
-        return Feature(tasks={"events": self.events.run}, listeners=[self.events])
+            yield cls(store, cluster, changes, clock, candidate, may_act, events, bulkhead, guard)
 
     def webhook(
         self,
@@ -136,7 +122,7 @@ class SupervisorReplica:
         ca: Callable[[], str],
         certificate: ServerCertificate | None,
         refusals: Refusals,
-        on_review: Reviewed,
+        on_review: Reviewed | None,
     ) -> Tasks:
         """The root task of the webhook, if there is one; `ca` returns the CA that pods are given."""
         if settings.webhook is None:
@@ -148,12 +134,21 @@ class SupervisorReplica:
             settings,
             self.clock.now,
         )
-        injector = PodInjector(settings.public_address, settings.token_audience, ca, nodes.now)
+
+        def injection() -> PodInjection:
+            """The present injection for a new pod."""
+            return PodInjection(
+                address=settings.public_address,
+                ca=ca(),
+                audience=settings.token_audience,
+                avoid=nodes.now(),
+            )
+
         server = Webhook(
             address=settings.webhook,
             certificate=certificate,
             refusals=refusals,
-            injection=injector.injection,
+            injection=injection,
             bulkhead=self.bulkhead,
             on_review=on_review,
         )
@@ -174,10 +169,10 @@ class SupervisorReplica:
         async def lead() -> None:
             epoch = self.store.known_epoch or 1
             if self.elected is not None:
-                epoch = await self.elected.gained()
+                epoch = await self.elected.election.gained()
             await self.cluster.follow_its_clock()
             self.store.lead(epoch)
-            self.guard.lead(self.leadership.may_act)
+            self.guard.certain = self.may_act
             await run_tasks({**tasks(), **(self.elected.leader_tasks if self.elected else {})}, Event())
 
         candidacy = self.elected.tasks if self.elected else {}

@@ -18,7 +18,6 @@ from servicekit.process import raise_descriptor_limit
 from servicekit.settings import SettingsError
 from servicekit.tls import Files, ServerCertificate
 from supervisor.identity.tokens import Tokens
-from supervisor.leadership.interface import AlwaysLeader
 from supervisor.observability.hooks import MetricsHooks
 from supervisor.observability.notifications.config import ConfigError, NotificationConfig, load
 from supervisor.refusals import Refusals
@@ -26,7 +25,6 @@ from supervisor.serving.servers import ServingState, SupervisorHealth
 from supervisor.settings import PREFIX, Settings, StoreKind, create_data_dir
 from supervisor.store.sqlite import SqliteStore
 from supervisor.webhook.injection import CaFile
-from supervisor.webhook.server import ignore_review
 from supervisor.wiring.app import Feature, Foundation, SupervisorService, Task, common_tasks
 
 if TYPE_CHECKING:
@@ -50,13 +48,7 @@ class ServingProcess:
     certificate: ServerCertificate | None
     notifications: NotificationConfig | None
     metrics: "Metrics | None"
-
-    @property
-    def metrics_task(self) -> Mapping[str, Task]:
-        """The root task that serves metrics, if they are on."""
-        if self.metrics is None or self.settings.metrics is None:
-            return {}
-        return {"metrics": self.metrics.server(self.settings.metrics).run}
+    metrics_task: Mapping[str, Task]
 
 
 async def serve(settings: Settings) -> int:
@@ -71,13 +63,14 @@ async def serve(settings: Settings) -> int:
             bulkhead, refusals = Bulkhead(clock), Refusals()
             # It also takes what callbacks of the running loop raise.
             asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
-            metrics = None
+            metrics, metrics_task = None, dict[str, Task]()
             if settings.metrics is not None:
                 # Imported here: metrics that are off should cost no memory.
                 from supervisor.observability.metrics.wiring import Metrics  # noqa: PLC0415
 
                 release = version("elastic-job-supervisor")
                 metrics = Metrics(release, refusals, bulkhead, clock, settings.metrics_jobs)
+                metrics_task["metrics"] = metrics.server(settings.metrics).run
             process = ServingProcess(
                 settings=settings,
                 clock=clock,
@@ -87,6 +80,7 @@ async def serve(settings: Settings) -> int:
                 certificate=certificate,
                 notifications=notifications,
                 metrics=metrics,
+                metrics_task=metrics_task,
             )
             await (_serve_alone(process) if settings.store is StoreKind.SQLITE else _serve_in_cluster(process))
     return 0
@@ -103,7 +97,7 @@ async def _serve_alone(process: ServingProcess) -> None:
             # Imported here: metrics that are off should cost no memory.
             from supervisor.observability.metrics.wiring import ClusterSources  # noqa: PLC0415
 
-            hooks = process.metrics.for_leader(AlwaysLeader().may_act, ClusterSources(unread=lambda: store.unread))
+            hooks = process.metrics.for_leader(lambda: True, ClusterSources(unread=lambda: store.unread))
         supervisor = SupervisorService(
             Foundation(
                 settings=settings,
@@ -140,7 +134,9 @@ async def _serve_in_cluster(process: ServingProcess) -> None:
 
         def leader_tasks() -> Mapping[str, Task]:
             process.health.standing = ServingState.SERVING
-            publication = Feature(tasks=own.leader_tasks(replica.leadership)) if own else Feature()
+            events = replica.events
+            recording = Feature(tasks={"events": events.run}, listeners=[events]) if events else Feature()
+            publication = Feature(tasks=own.leader_tasks(replica.may_act)) if own else Feature()
             return SupervisorService(
                 Foundation(
                     settings=settings,
@@ -152,10 +148,10 @@ async def _serve_in_cluster(process: ServingProcess) -> None:
                     refusals=process.refusals,
                     certificate=certificate,
                     cluster=replica.cluster,
-                    leadership=replica.leadership,
+                    may_act=replica.may_act,
                     hooks=_replica_hooks(process.metrics, replica),
                     notifications=process.notifications,
-                    features=[replica.recording, publication],
+                    features=[recording, publication],
                 )
             ).tasks
 
@@ -164,7 +160,7 @@ async def _serve_in_cluster(process: ServingProcess) -> None:
             public_ca = CaFile(settings.public_ca_file, clock).text
         elif own is not None and own.certificate is not None:
             public_ca = own.trusted
-        on_review = process.metrics.on_review if process.metrics else ignore_review
+        on_review = process.metrics.on_review if process.metrics else None
         webhook = replica.webhook(settings, public_ca, certificate, process.refusals, on_review)
         process.health.standing = ServingState.STANDING_BY
         _log.info("supervisor.standing_by")
@@ -186,7 +182,7 @@ def _replica_hooks(metrics: "Metrics | None", replica: "SupervisorReplica") -> M
         unread=lambda: {**cluster.unread, **replica.store.unread},
         events=lambda: {} if events is None else {outcome.value: count for outcome, count in events.outcomes.items()},
     )
-    return metrics.for_leader(replica.leadership.may_act, sources)
+    return metrics.for_leader(replica.may_act, sources)
 
 
 @asynccontextmanager

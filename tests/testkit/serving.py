@@ -6,7 +6,7 @@ import io
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,6 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
 from supervisor.fanout.processes import Processes
 from supervisor.identity.tokens import Tokens
-from supervisor.leadership.interface import AlwaysLeader, Leadership
 from supervisor.observability.hooks import MetricsHooks
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import ENDPOINTS_FILE
@@ -507,7 +506,7 @@ async def serving(  # noqa: PLR0913 - each has a default
     directory: Path,
     ca: bytes | None = None,
     *,
-    leadership: Leadership = AlwaysLeader(),  # noqa: B008 - it has no state
+    may_act: Callable[[], bool] = lambda: True,
     kept_in: type[SqliteStore] = SqliteStore,
     hooks: MetricsHooks = MetricsHooks(),  # noqa: B008 - it has no state
     refusals: Refusals | None = None,
@@ -529,7 +528,7 @@ async def serving(  # noqa: PLR0913 - each has a default
             clock=clock,
             bulkhead=Bulkhead(clock),
             certificate=load_certificate(settings, Clock()),
-            leadership=leadership,
+            may_act=may_act,
             refusals=refusals or Refusals(),
             hooks=hooks,
             notifications=load_notifications(settings),

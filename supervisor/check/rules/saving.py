@@ -15,7 +15,6 @@ from supervisor.check.job import (
     CheckedRole,
     FindingSeverity,
     JobProblem,
-    VolumeMount,
     rule,
 )
 from supervisor.check.manifests import mapping, number, text, training_jobs
@@ -187,7 +186,13 @@ def checkpoint_on_node(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobPro
         if role.leads and job.kind in _HAS_LAUNCHER:  # It starts the processes in the workers' pods.
             mounts = tuple(mount for each in job.roles if not each.leads for mount in each.mounts)
         for path in _paths(role):
-            mount = _mount(mounts, path)
+            # The mount that the path is in is the longest one, as mounts may lie in others.
+            around = [
+                each
+                for each in mounts
+                if each.path == "/" or f"{path}/".startswith(f"{posixpath.normpath(each.path)}/")
+            ]
+            mount = max(around, key=lambda each: len(each.path), default=None)
             if mount is not None and mount.volume in _LOST:
                 yield JobProblem(
                     role.path,
@@ -211,9 +216,3 @@ def _paths(role: CheckedRole) -> Iterable[str]:
                 found.append(value if equals else "".join(words[at + 1 : at + 2]))
     found += [value for name, value in role.environment.items() if _VARIABLE.fullmatch(name)]
     return dict.fromkeys(posixpath.normpath(path) for path in found if path.startswith("/"))
-
-
-def _mount(mounts: tuple[VolumeMount, ...], path: str) -> VolumeMount | None:
-    """The mount that the path is in: the longest one, as mounts may lie in others."""
-    there = [each for each in mounts if f"{path}/".startswith(f"{posixpath.normpath(each.path)}/") or each.path == "/"]
-    return max(there, key=lambda each: len(each.path), default=None)

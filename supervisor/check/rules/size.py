@@ -11,7 +11,6 @@ from supervisor.check.job import (
     CheckedJob,
     CheckedKind,
     CheckedRole,
-    ElasticAgent,
     FindingSeverity,
     JobProblem,
     rule,
@@ -27,8 +26,10 @@ _RENDEZVOUS_FIX = (
 
 @rule("rendezvous-standalone", FindingSeverity.ERROR, "torchrun --standalone, which replaces the rendezvous backend")
 def rendezvous_standalone(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
+    # A job of a single node may well run alone.
+    has_many_pods = sum(role.replicas for role in job.roles) > 1 or any(job.launches(KUBEAI_RUN))
     for agent in job.elastic_agents():
-        if agent.standalone and _has_many_nodes(job, agent):
+        if agent.standalone and (has_many_pods or agent.backend != "static" or agent.fixed_nodes != 1):
             yield JobProblem(
                 f"{agent.place} --standalone",
                 "With --standalone or PET_STANDALONE torchrun ignores the rendezvous backend without a word, and each "
@@ -62,12 +63,6 @@ def rendezvous_notices_late(job: CheckedJob, _facts: CheckedFacts) -> Iterator[J
                 "since the last checkpoint are repeated, and each node uses one of its restarts.",
                 _RENDEZVOUS_FIX,
             )
-
-
-def _has_many_nodes(job: CheckedJob, agent: ElasticAgent) -> bool:
-    """Whether more than one node is meant; a job of a single node may well run alone."""
-    pods = sum(role.replicas for role in job.roles)
-    return pods > 1 or agent.backend != "static" or agent.fixed_nodes != 1 or any(job.launches(KUBEAI_RUN))
 
 
 _SCRIPTS = {

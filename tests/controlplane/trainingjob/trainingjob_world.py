@@ -35,7 +35,6 @@ from supervisor.jobs.pods import STOP_PORT
 from supervisor.jobs.queues.kueue.workloads import Workloads
 from supervisor.jobs.registry import POD_LABELS
 from supervisor.jobs.trainingjob.kind import TRAININGJOB
-from supervisor.leadership.interface import AlwaysLeader
 from supervisor.store.sqlite import SqliteStore
 from tests.controlplane.operator.operator_jobs import OperatorJobs
 from tests.supervisor.decide.decide_builders import notice
@@ -250,7 +249,7 @@ async def supervising(
                 saves=Saves(),
                 members=MemberStreams(store.snapshot().jobs.get, requests.add, Bulkhead(Clock())),
                 adapter=actuator.carry_out,
-                leadership=AlwaysLeader(),
+                may_act=lambda: True,
                 policy=rules,
                 clock=clock,
                 requests=requests,

@@ -22,13 +22,6 @@ async def heartbeats(lines: Lines, count: int) -> list[object]:
     return [line for _ in range(count) for line in await lines.before_heartbeat()]
 
 
-class Doubtful:
-    certain = True
-
-    def may_act(self) -> bool:
-        return self.certain
-
-
 class OneSlowJob(SqliteStore):
     async def decide(self, job: SupervisedJob, decision: Decision) -> bool:
         if job.name == "slow":
@@ -50,20 +43,20 @@ async def test_jobs_do_not_wait_for_each_others_decisions(tmp_path: Path) -> Non
 
 async def test_nothing_is_decided_or_done_while_it_is_not_certain_who_leads(tmp_path: Path) -> None:
     """Processes are told what is known, as before; the rest comes when it is certain again."""
-    leadership = Doubtful()
-    async with serving(tmp_path, leadership=leadership) as served:
+    certain = True
+    async with serving(tmp_path, may_act=lambda: certain) as served:
         agents = await served.peers.agents(["n1", "n2", "n3"])
         launcher, order = await served.peers.running("job", ["n1", "n2"], min_workers=1)
         process = await served.peers.process(order["token"], "n2", 1)
         await until(lambda: served.job("job").decision.phase is Phase.RUNNING)
         await launcher.lines.before_heartbeat()
         before = served.job("job").decision
-        leadership.certain = False
+        certain = False
         await agents["n2"].notices("n2")
         await process.lines.matching(directive="LEAVE")
         assert not await heartbeats(launcher.lines, 5)
         assert served.job("job").decision == before
-        leadership.certain = True
+        certain = True
         await launcher.lines.matching(exclusions=["n2"])
 
 
