@@ -11,32 +11,15 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, reclaimed
+from supervisor.observability import views
 from supervisor.observability.groups import DecidedGroup
 from supervisor.observability.snapshot import JobFactsSnapshot, PagedJob, StatusPage, StatusSnapshot, subject_key
-from supervisor.observability.views import (
-    AcknowledgementView,
-    AgentView,
-    AgreementView,
-    CoverageView,
-    GroupView,
-    HostView,
-    JobView,
-    MachineView,
-    MissingHostView,
-    NoticeView,
-    ProspectView,
-    RefusedView,
-    RequestView,
-    RoundView,
-    SourceView,
-    StatusView,
-)
 
 Subjects = Mapping[tuple[SubjectKind, str], Collection[JobName]]
 """The jobs on each subject: a node by name, a pod by uid."""
 
 
-def status_view(snapshot: StatusSnapshot, page: StatusPage | None = None) -> StatusView:
+def status_view(snapshot: StatusSnapshot, page: StatusPage | None = None) -> views.StatusView:
     """The status of a snapshot: one page, or all of it."""
     shown = page or StatusPage(
         jobs=[PagedJob(each, each.hosts) for each in snapshot.jobs],
@@ -46,7 +29,7 @@ def status_view(snapshot: StatusSnapshot, page: StatusPage | None = None) -> Sta
     )
     gone = reclaimed(snapshot.notices, snapshot.agents, snapshot.silent.get)
     subjects = _subjects(snapshot.jobs, {subject_key(notice) for notice in (*shown.notices, *shown.unconfirmed)})
-    return StatusView(
+    return views.StatusView(
         now=snapshot.now,
         leader=snapshot.leader,
         jobs=[_job(part, snapshot) for part in shown.jobs],
@@ -55,12 +38,12 @@ def status_view(snapshot: StatusSnapshot, page: StatusPage | None = None) -> Sta
         groups=[_group(group, snapshot) for group in snapshot.groups] if shown.first else [],
         coverage=_coverage(snapshot, gone),
         agents=[_agent(agent, snapshot, gone) for agent in shown.agents],
-        refused=[RefusedView(wire, code, count) for (wire, code), count in sorted(snapshot.refused.items())],
+        refused=[views.RefusedView(wire, code, count) for (wire, code), count in sorted(snapshot.refused.items())],
         next=None if shown.last is None else str(shown.last),
     )
 
 
-def _job(part: PagedJob, snapshot: StatusSnapshot) -> JobView:
+def _job(part: PagedJob, snapshot: StatusSnapshot) -> views.JobView:
     status, job = part.status, part.status.job
     decision, observed, spec = job.decision, job.observed, job.spec
     own, workers = job.own_hosts, job.workers
@@ -71,7 +54,7 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> JobView:
     noticed = [status.noticed[host] for host in status.noticed.keys() & own]
     lefts = [left for notice in noticed if (left := _left(notice, snapshot)) is not None]
     request = observed.request
-    return JobView(
+    return views.JobView(
         job=job.name,
         phase=decision.phase,
         age_seconds=max(0.0, snapshot.now - observed.registered_at),
@@ -98,16 +81,18 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> JobView:
         simulated=any(notice.simulated for notice in noticed if notice.state is NoticeState.ACTIVE),
         request=None
         if request is None
-        else RequestView(
+        else views.RequestView(
             kind=request.kind, by=request.by, reason=request.reason, age_seconds=max(0.0, snapshot.now - request.at)
         ),
         acknowledgement=_acknowledgement(observed.acknowledgement, snapshot.now),
         agreement=agreement,
         round=_round(status, snapshot.now),
-        prospects=[ProspectView(prospect.what, _until(prospect.at, snapshot.now)) for prospect in prospects(job)],
+        prospects=[views.ProspectView(prospect.what, _until(prospect.at, snapshot.now)) for prospect in prospects(job)],
         waits_for=missing.summary,
         shortfall=missing.shortfall,
-        missing_hosts=[MissingHostView(one.host, one.lack, one.why) for one in missing.hosts if one.host in on_page],
+        missing_hosts=[
+            views.MissingHostView(one.host, one.lack, one.why) for one in missing.hosts if one.host in on_page
+        ],
         step_seconds=ranks.slowest_step,
         checkpoint_seconds=ranks.slowest_checkpoint,
         unread_seconds=None if agreement is None else agreement.unread_seconds,
@@ -116,10 +101,10 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> JobView:
     )
 
 
-def _host(host: Host, status: JobFactsSnapshot, workers: Container[Host], snapshot: StatusSnapshot) -> HostView:
+def _host(host: Host, status: JobFactsSnapshot, workers: Container[Host], snapshot: StatusSnapshot) -> views.HostView:
     job, node, notice = status.job, status.node(host), status.noticed.get(host)
     agent = snapshot.agents.get(node)
-    return HostView(
+    return views.HostView(
         host=host,
         node=node,
         worker=host in workers,
@@ -139,11 +124,11 @@ def _left(notice: ReclaimNotice, snapshot: StatusSnapshot) -> float | None:
     return max(0.0, deadline_of(notice, snapshot.policy) - snapshot.now)
 
 
-def _agreement(status: JobFactsSnapshot, ranks: Ranks, now: float) -> AgreementView | None:
+def _agreement(status: JobFactsSnapshot, ranks: Ranks, now: float) -> views.AgreementView | None:
     agreement = status.job.decision.agreement
     if agreement is None or status.job.over:
         return None
-    return AgreementView(
+    return views.AgreementView(
         purpose=agreement.purpose,
         epoch=agreement.epoch,
         step=agreement.step,
@@ -154,19 +139,19 @@ def _agreement(status: JobFactsSnapshot, ranks: Ranks, now: float) -> AgreementV
     )
 
 
-def _round(status: JobFactsSnapshot, now: float) -> RoundView | None:
+def _round(status: JobFactsSnapshot, now: float) -> views.RoundView | None:
     held, job = status.job.decision.round, status.job
     if held is None or job.over or held.run != job.observed.run:
         return None
-    return RoundView(
+    return views.RoundView(
         number=held.number, size=len(held.hosts), in_process=held.in_process, age_seconds=max(0.0, now - held.since)
     )
 
 
-def _acknowledgement(given: Acknowledgement | None, now: float) -> AcknowledgementView | None:
+def _acknowledgement(given: Acknowledgement | None, now: float) -> views.AcknowledgementView | None:
     if given is None:
         return None
-    return AcknowledgementView(
+    return views.AcknowledgementView(
         run=given.run,
         generation=given.generation,
         kind=given.kind,
@@ -199,10 +184,10 @@ def _subjects_of(status: JobFactsSnapshot, nodes: Collection[str]) -> Iterator[t
             yield SubjectKind.POD, status.placements[host].pod
 
 
-def _notice(notice: ReclaimNotice, subjects: Subjects, snapshot: StatusSnapshot) -> NoticeView:
+def _notice(notice: ReclaimNotice, subjects: Subjects, snapshot: StatusSnapshot) -> views.NoticeView:
     subject = notice.subject
     jobs = subjects.get(subject_key(notice), ()) if notice.state is NoticeState.ACTIVE else ()
-    return NoticeView(
+    return views.NoticeView(
         id=notice.id,
         episode=notice.episode,
         source=notice.source,
@@ -222,13 +207,13 @@ def _notice(notice: ReclaimNotice, subjects: Subjects, snapshot: StatusSnapshot)
     )
 
 
-def _group(group: DecidedGroup, snapshot: StatusSnapshot) -> GroupView:
+def _group(group: DecidedGroup, snapshot: StatusSnapshot) -> views.GroupView:
     answer, now = group.acknowledgement, snapshot.now
     gpus, suspended = snapshot.gpus.get(group.job), None
     if group.suspended_at is not None:
         suspended = max(0.0, (now if group.resumed_at is None else group.resumed_at) - group.suspended_at)
     answered_at = group.suspended_at if answer is None else answer.at
-    return GroupView(
+    return views.GroupView(
         job=group.job,
         outcome=group.outcome,
         age_seconds=max(0.0, now - group.at),
@@ -251,7 +236,7 @@ def _group(group: DecidedGroup, snapshot: StatusSnapshot) -> GroupView:
     )
 
 
-def _coverage(snapshot: StatusSnapshot, gone: Collection[Host]) -> CoverageView:
+def _coverage(snapshot: StatusSnapshot, gone: Collection[Host]) -> views.CoverageView:
     connected = {agent.node for agent in snapshot.agents.values() if agent.connected}
     count = without_agent = without_stream = 0
     for status in snapshot.jobs:
@@ -262,7 +247,7 @@ def _coverage(snapshot: StatusSnapshot, gone: Collection[Host]) -> CoverageView:
             without_agent += len(workers.difference(connected))
         else:
             without_agent += sum(status.node(host) not in connected for host in workers)
-    return CoverageView(
+    return views.CoverageView(
         workers=count,
         without_agent=without_agent,
         without_stream=without_stream,
@@ -272,23 +257,23 @@ def _coverage(snapshot: StatusSnapshot, gone: Collection[Host]) -> CoverageView:
     )
 
 
-def _agent(agent: AgentState, snapshot: StatusSnapshot, gone: Collection[Host]) -> AgentView:
-    return AgentView(
+def _agent(agent: AgentState, snapshot: StatusSnapshot, gone: Collection[Host]) -> views.AgentView:
+    return views.AgentView(
         node=agent.node,
         connected=agent.connected,
         reclaimed=agent.node in gone,
         silent_seconds=_ago(snapshot.heard.get(agent.node, snapshot.silent.get(agent.node)), snapshot.now),
         same_uid=list(snapshot.sharing.get(agent.node, ())),
-        sources=[SourceView(source, state) for source, state in agent.sources.items()],
-        pod_sources=[SourceView(source, state) for source, state in agent.pod_sources.items()],
+        sources=[views.SourceView(source, state) for source, state in agent.sources.items()],
+        pod_sources=[views.SourceView(source, state) for source, state in agent.pod_sources.items()],
         machine=_machine(snapshot.machines.get(agent.node, agent.machine), snapshot.now),
     )
 
 
-def _machine(machine: Machine, now: float) -> MachineView | None:
+def _machine(machine: Machine, now: float) -> views.MachineView | None:
     if machine == UNKNOWN_MACHINE:
         return None
-    return MachineView(
+    return views.MachineView(
         cloud=machine.cloud,
         region=machine.region,
         zone=machine.zone,

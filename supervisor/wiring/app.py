@@ -13,42 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from servicekit import failpoints, lifecycle, process
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.failpoints import failpoint
-from servicekit.lifecycle import run_tasks
-from servicekit.process import Trimmer
 from servicekit.reconcile import Notifier, reconcile
 from servicekit.tls import ServerCertificate
-from supervisor.control.facts import Facts, NoCluster
-from supervisor.control.loop import Control, ControlDependencies, PlanRequests
+from supervisor.control import facts, loop
 from supervisor.domain.ids import JobId, JobName
 from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.domain.order import Worker
 from supervisor.failpoints import At
+from supervisor.fanout import lines, members, ranks
 from supervisor.fanout.launchers import Launchers
-from supervisor.fanout.lines import Heartbeat, HeartbeatStreams
-from supervisor.fanout.members import MemberStreams
 from supervisor.fanout.processes import Processes
-from supervisor.fanout.ranks import RankStates, Saves
 from supervisor.identity.tokens import Authenticator, Tokens
-from supervisor.ingest.agent_registry import SILENCE_SECONDS, AgentRegistry, UnconfirmedNotices
-from supervisor.ingest.agent_reports import AgentDependencies, PodReports
-from supervisor.ingest.agents import ReclaimService
-from supervisor.ingest.expiry import Expiry
+from supervisor.ingest import agent_registry, agent_reports, agents, expiry, operators, rendezvous
 from supervisor.ingest.launchers import LauncherEndpoints, LauncherQuotas
-from supervisor.ingest.operators import OperatorNoticeEndpoints, RequestEndpoints
 from supervisor.ingest.processes import ProcessEndpoints, RelayEndpoints
-from supervisor.ingest.rendezvous import RendezvousEndpoints
 from supervisor.jobs.adapter import adapter_by_job
-from supervisor.observability.groups import DecidedGroups
-from supervisor.observability.history import JobHistory, PhaseTracker
+from supervisor.observability import groups, history, journal, status
 from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
-from supervisor.observability.journal import ChangeListener, Journal
-from supervisor.observability.notifications.config import NotificationConfig
-from supervisor.observability.notifications.notifier import Notifications, NotificationTiming
+from supervisor.observability.notifications import config, notifier
 from supervisor.observability.page.endpoints import status_page
-from supervisor.observability.status import StatusEndpoint, StatusReader
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import Endpoints, Servers
 from supervisor.settings import Settings
@@ -84,7 +70,7 @@ class Foundation:
     cluster: "WatchedCluster | None" = None
     may_act: Callable[[], bool] = lambda: True
     hooks: MetricsHooks = field(default_factory=MetricsHooks)
-    notifications: NotificationConfig | None = None
+    notifications: config.NotificationConfig | None = None
     features: Sequence["Feature"] = ()
 
 
@@ -103,8 +89,8 @@ class Feature:
 
     tasks: Mapping[str, Task] = field(default_factory=dict)
     endpoints: Sequence[Endpoints] = ()
-    listeners: Sequence[ChangeListener] = ()
-    streams: Sequence[HeartbeatStreams] = ()
+    listeners: Sequence[journal.ChangeListener] = ()
+    streams: Sequence[lines.HeartbeatStreams] = ()
     finish: Callable[[], None] | None = None
     forget: Mapping[str, Callable[[Collection[JobId]], None]] = field(default_factory=dict)
 
@@ -145,7 +131,7 @@ class SupervisorService:
         self.retention = Retention(
             state.store, base.settings, base.clock, base.bulkhead, [each.forget for each in features]
         )
-        journal = Journal(
+        observed = journal.Journal(
             state.store, [listener for each in features for listener in each.listeners], base.clock, base.bulkhead
         )
 
@@ -165,9 +151,9 @@ class SupervisorService:
         )
         self.tasks: Mapping[str, Task] = {
             **_tasks(acting),
-            "journal": journal.run,
+            "journal": observed.run,
             "watch": self._watch,
-            "heartbeat": Heartbeat(streams, base.settings.heartbeat_seconds, base.bulkhead).run,
+            "heartbeat": lines.Heartbeat(streams, base.settings.heartbeat_seconds, base.bulkhead).run,
             "retention": self.retention.run,
             "servers": servers.run,
             **_tasks(others),
@@ -180,7 +166,7 @@ class SupervisorService:
             stop: Ends all tasks.
             beside: Further root tasks by name.
         """
-        await run_tasks({"store": self._store.run, **self.tasks, **beside}, stop)
+        await lifecycle.run_tasks({"store": self._store.run, **self.tasks, **beside}, stop)
 
     async def _watch(self) -> None:
         version = 0
@@ -200,7 +186,7 @@ def common_tasks(refusals: Refusals, certificate: ServerCertificate | None) -> M
     """The root tasks of every process of a supervisor by name, leading or not."""
     return {
         "refusals": refusals.run,
-        "memory": Trimmer().run,
+        "memory": process.Trimmer().run,
         **({"certificate": certificate.run} if certificate else {}),
     }
 
@@ -209,21 +195,21 @@ class SharedState:
     """Builds the components that features share: the facts, the streams, and the memory of both."""
 
     def __init__(self, base: Foundation) -> None:
-        changes, clock, bulkhead, settings, hooks = base.changes, base.clock, base.bulkhead, base.settings, base.hooks
-        self.around: WatchedCluster | NoCluster = base.cluster or NoCluster()
+        changes, clock, bulkhead, settings = base.changes, base.clock, base.bulkhead, base.settings
+        self.around: WatchedCluster | facts.NoCluster = base.cluster or facts.NoCluster()
         pod = None if base.cluster is None else base.cluster.pod_tokens.authenticate
         self.authenticate = Authenticator(base.tokens, pod).authenticate
-        self.store = store = TimedStore(base.store, hooks, clock)
+        self.store = store = TimedStore(base.store, base.hooks, clock)
 
         def job(name: JobName) -> SupervisedJob | None:
             return store.snapshot().jobs.get(name)
 
-        self.agents = AgentRegistry(changes.notify, clock.now)
-        self.unconfirmed = UnconfirmedNotices(changes.notify, clock)
-        self.facts = Facts(store, self.agents, self.unconfirmed, settings, self.around, now=clock.now)
-        self.pod_reports = PodReports(self.around.node_of, lambda: store.snapshot().notices)
-        self.reclaim = ReclaimService(
-            AgentDependencies(
+        self.agents = agent_registry.AgentRegistry(changes.notify, clock.now)
+        self.unconfirmed = agent_registry.UnconfirmedNotices(changes.notify, clock)
+        self.facts = facts.Facts(store, self.agents, self.unconfirmed, settings, self.around, now=clock.now)
+        self.pod_reports = agent_reports.PodReports(self.around.node_of, lambda: store.snapshot().notices)
+        self.reclaim = agents.ReclaimService(
+            agent_reports.AgentDependencies(
                 store=store,
                 agents=self.agents,
                 unconfirmed=self.unconfirmed,
@@ -234,20 +220,20 @@ class SharedState:
                 clock=clock,
                 bulkhead=bulkhead,
                 heartbeat_seconds=settings.heartbeat_seconds,
-                on_refused=hooks.on_report_refused,
+                on_refused=base.hooks.on_report_refused,
             )
         )
         # In this order: notices age before jobs are planned.
         self.facts_aged, self.facts_changed = changes.subscribe(), changes.subscribe()
-        self.requests = PlanRequests(changes.notify)
+        self.requests = loop.PlanRequests(changes.notify)
         self.processes = Processes(
-            self.facts.directives, clock.now, bulkhead, self.requests.add, hooks.on_directives_sent
+            self.facts.directives, clock.now, bulkhead, self.requests.add, base.hooks.on_directives_sent
         )
-        self.ranks = RankStates(self.processes.workers, self.facts.agreement, self.requests.add)
-        self.saves = Saves()
-        self.members = MemberStreams(job, self.requests.add, bulkhead)
+        self.ranks = ranks.RankStates(self.processes.workers, self.facts.agreement, self.requests.add)
+        self.saves = ranks.Saves()
+        self.members = members.MemberStreams(job, self.requests.add, bulkhead)
         self.launchers = Launchers(base.tokens.process, clock.now, self.facts.waits_for)
-        self.groups = DecidedGroups(self.facts.noticed, settings)
+        self.groups = groups.DecidedGroups(self.facts.noticed, settings)
         self.live = LiveState(
             snapshot=store.snapshot,
             agents=self.agents,
@@ -265,8 +251,8 @@ class SharedState:
 
 def _decisions(base: Foundation, state: SharedState, leader: "ClusterLeader | None") -> Feature:
     """Plans every job, and has the decisions carried out."""
-    control = Control(
-        ControlDependencies(
+    control = loop.Control(
+        loop.ControlDependencies(
             store=state.store,
             facts=state.facts,
             processes=state.processes,
@@ -306,7 +292,7 @@ def _launchers(base: Foundation, state: SharedState) -> Feature:
 
 def _rendezvous(base: Foundation, state: SharedState) -> Feature:
     """Rounds of torchrun: elastic agents report, and get the members of their next round."""
-    endpoints = RendezvousEndpoints(
+    endpoints = rendezvous.RendezvousEndpoints(
         store=state.store,
         members=state.members,
         refusals=base.refusals,
@@ -352,7 +338,7 @@ def _processes(base: Foundation, state: SharedState) -> Feature:
 
 def _agents(base: Foundation, state: SharedState) -> Feature:
     """Reclaim notices: agents report them over gRPC, and they expire."""
-    expiry = Expiry(
+    ageing = expiry.Expiry(
         state.store,
         state.agents,
         state.around.is_there,
@@ -365,11 +351,11 @@ def _agents(base: Foundation, state: SharedState) -> Feature:
 
     def forget(_jobs: Collection[JobId]) -> None:
         # Not later than the notice that explains the silence of a reclaimed node.
-        state.agents.forget(base.clock.now() - base.settings.retention_hours * 3600 + SILENCE_SECONDS)
+        state.agents.forget(base.clock.now() - base.settings.retention_hours * 3600 + agent_registry.SILENCE_SECONDS)
         state.pod_reports.forget_others(state.agents.by_node)
 
     return Feature(
-        tasks={"ageing": expiry.run},
+        tasks={"ageing": ageing.run},
         streams=[state.reclaim],
         finish=state.reclaim.finish,
         forget={"pod reports": forget},
@@ -380,28 +366,28 @@ def _requests(base: Foundation, state: SharedState) -> Feature:
     """Requests of people: drills, drains, and steering of single jobs."""
     return Feature(
         endpoints=[
-            OperatorNoticeEndpoints(
+            operators.OperatorNoticeEndpoints(
                 store=state.store,
                 agents=state.agents,
                 policy=base.settings,
                 clock=base.clock,
                 authenticate=state.authenticate,
             ),
-            RequestEndpoints(store=state.store, authenticate=state.authenticate, clock=base.clock),
+            operators.RequestEndpoints(store=state.store, authenticate=state.authenticate, clock=base.clock),
         ]
     )
 
 
 def _status(base: Foundation, state: SharedState) -> Feature:
     """The status and its history as JSON, and the status page."""
-    phases, history = PhaseTracker(), JobHistory()
-    reader = StatusReader(
+    phases, happened = history.PhaseTracker(), history.JobHistory()
+    reader = status.StatusReader(
         live=state.live,
         shown=state.facts.shown,
         missing=state.facts.missing,
         groups=state.groups,
         phases=phases,
-        history=history,
+        history=happened,
         gpus=base.cluster.gpus if base.cluster else lambda _job: None,
         refusals=base.refusals,
         bulkhead=base.bulkhead,
@@ -409,10 +395,10 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         may_act=base.may_act,
         since=base.clock.now(),
     )
-    status = StatusEndpoint(reader=reader, authenticate=state.authenticate)
-    listeners: list[ChangeListener] = [phases, state.groups, history]
+    endpoint = status.StatusEndpoint(reader=reader, authenticate=state.authenticate)
+    listeners: list[journal.ChangeListener] = [phases, state.groups, happened]
     if not base.settings.status_page:
-        return Feature(endpoints=[status], listeners=listeners)
+        return Feature(endpoints=[endpoint], listeners=listeners)
     page = status_page(
         snapshot=reader.snapshot,
         job=reader.job,
@@ -426,23 +412,23 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     )
     return Feature(
         tasks={"page": page.viewers.run},
-        endpoints=[status, page],
+        endpoints=[endpoint, page],
         listeners=listeners,
         finish=partial(page.viewers.finish, _GOODBYE),
     )
 
 
-def _notifications(base: Foundation, state: SharedState, config: NotificationConfig) -> Feature:
+def _notifications(base: Foundation, state: SharedState, targets: config.NotificationConfig) -> Feature:
     """Messages to webhooks about what happens to jobs."""
     settings = base.settings
-    timing = NotificationTiming(
+    timing = notifier.NotificationTiming(
         group_seconds=settings.notifications_group_seconds,
         timeout_seconds=settings.notifications_timeout_seconds,
         uncovered_seconds=settings.notifications_uncovered_seconds,
         proxy=settings.notifications_proxy,
     )
-    notifier = Notifications(config, timing, state.live, base.may_act, base.clock, base.bulkhead)
-    return Feature(tasks={"notifications": notifier.run}, listeners=[notifier])
+    sender = notifier.Notifications(targets, timing, state.live, base.may_act, base.clock, base.bulkhead)
+    return Feature(tasks={"notifications": sender.run}, listeners=[sender])
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +447,7 @@ class Retention:
 
     async def once(self) -> float:
         """Prunes once; what cannot be removed now is removed later. Returns the seconds until the next time."""
-        failpoint(At.PRUNING)
+        failpoints.failpoint(At.PRUNING)
         before = self.clock.now() - self.settings.retention_hours * 3600
         with self.bulkhead.guard("retention", "store"):
             try:
@@ -474,7 +460,7 @@ class Retention:
             for part, forget in parts.items():
                 with self.bulkhead.guard("retention", part):
                     forget(jobs)
-        failpoint(At.PRUNED)
+        failpoints.failpoint(At.PRUNED)
         return _PRUNE_SECONDS
 
     async def _note_ends(self) -> None:

@@ -1,8 +1,14 @@
-"""Builds the components that exist only on a cluster: those of every replica, and those of the leader."""
+"""What exists on a cluster only: the caches of every replica, the components of the leader, and the replica itself.
 
+A replica keeps its caches up to date, and serves once it leads.
+"""
+
+import os
+import socket
+from asyncio import Event
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,10 +19,10 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer, Call, always
-from supervisor.cluster.allocation import Allocation, JobCapacitySource
-from supervisor.cluster.events import EVENTS, ClusterEvents
-from supervisor.cluster.objects import machine_of
-from supervisor.cluster.view import ClusterView
+from servicekit.lifecycle import run_tasks
+from servicekit.reconcile import Notifier
+from servicekit.tls import ServerCertificate
+from supervisor.cluster import allocation, events, objects, view
 from supervisor.decide.grant import Grant
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
@@ -24,21 +30,26 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import API_SOURCES, EVENT_REASON, ReclaimNotice, Subject, SubjectKind
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import Saves
-from supervisor.identity.pod_tokens import PodTokens
-from supervisor.identity.verifiers import JwksVerifier, TokenReviewVerifier
+from supervisor.identity import pod_tokens, verifiers
+from supervisor.ingest.cluster import reconciler, signals
 from supervisor.ingest.cluster.jobs import JobReconciler
-from supervisor.ingest.cluster.reconciler import SignalReconciler
-from supervisor.ingest.cluster.signals import pod_subject
 from supervisor.jobs.actuator import Actuator, ActuatorDependencies
 from supervisor.jobs.cache import ClusterJobs, JobCache, connect
 from supervisor.jobs.kind import Admission, ClusterContext, JobState
 from supervisor.jobs.queues.kubequeue import admission
 from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies, BoostPolicy
 from supervisor.jobs.queues.kueue.workloads import WORKLOADS, Workloads
-from supervisor.jobs.registry import KINDS, POD_LABELS, process_of
+from supervisor.jobs.registry import KINDS, POD_LABELS, RESOURCES, process_of
+from supervisor.leadership.elected import ElectedLeadership, ElectionOptions
+from supervisor.observability.events import api, recorder
 from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
+from supervisor.refusals import Refusals
 from supervisor.settings import Settings
 from supervisor.store.interface import Store, StoreError
+from supervisor.store.kubernetes import KubernetesStore, KubernetesStoreOptions
+from supervisor.webhook.injection import NoticedNodes
+from supervisor.webhook.mutation import PodInjection
+from supervisor.webhook.server import Reviewed, Webhook
 
 _ZONE = "topology.kubernetes.io/zone"
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
@@ -79,12 +90,12 @@ class WatchedCluster:
     def __init__(self, server: ApiServer, time: ClusterClock, on: ClusterDependencies) -> None:
         self.server, self.time, self._on = server, time, on
         settings, clock, bulkhead = on.settings, on.clock, on.bulkhead
-        self.view = ClusterView(server, POD_LABELS, clock, on.on_change, bulkhead)
-        self._events = ClusterEvents(server, settings.event_leads, clock, bulkhead)
+        self.view = view.ClusterView(server, POD_LABELS, clock, on.on_change, bulkhead)
+        self._events = events.ClusterEvents(server, settings.event_leads, clock, bulkhead)
         # Separate from the other Events: drills are another source.
-        self._drills = ClusterEvents(server, {EVENT_REASON: 0.0}, clock, bulkhead)
+        self._drills = events.ClusterEvents(server, {EVENT_REASON: 0.0}, clock, bulkhead)
         # From the first list on: what was announced before this supervisor leads is news to it when it does.
-        self.signals = SignalReconciler(
+        self.signals = reconciler.SignalReconciler(
             self.view,
             self._events,
             settings,
@@ -112,14 +123,14 @@ class WatchedCluster:
         caches = [JobCache(kind, server, self.view, clock, bulkhead, admissions=admissions) for kind in KINDS]
         self.jobs = ClusterJobs([connect(cache.kind, cache, context, workloads) for cache in caches])
         self.jobs.subscribe(lambda _names: on.on_change())
-        source = JobCapacitySource(
+        source = allocation.JobCapacitySource(
             resource_request=self.jobs.resource_request, placements=self.jobs.placements, growable=self.jobs.growable
         )
-        self._allocation = Allocation(self.view, settings, source, bulkhead)
-        self._keys = JwksVerifier(server, settings.token_audience, settings.token_issuer, clock)
-        self.pod_tokens = PodTokens(
+        self._allocation = allocation.Allocation(self.view, settings, source, bulkhead)
+        self._keys = verifiers.JwksVerifier(server, settings.token_audience, settings.token_issuer, clock)
+        self.pod_tokens = pod_tokens.PodTokens(
             published=self._keys,
-            reviews=TokenReviewVerifier(server, settings.token_audience, clock),
+            reviews=verifiers.TokenReviewVerifier(server, settings.token_audience, clock),
             pods=self.view,
             process_of=lambda uid: process_of(self.view.pod(uid), self.jobs.owner_of),
             agent_account=settings.agent_account,
@@ -193,8 +204,8 @@ class WatchedCluster:
         counts = Counter(self.view.unread)
         for kind in self.jobs:
             counts[kind.cache.kind.resource.plural] += kind.cache.reflector.unread
-        for events in (self._events, self._drills):
-            counts[EVENTS.plural] += sum(reflector.unread for reflector in events.reflectors.values())
+        for found in (self._events, self._drills):
+            counts[events.EVENTS.plural] += sum(reflector.unread for reflector in found.reflectors.values())
         counts[WORKLOADS.plural] = self.workloads.unread
         return counts
 
@@ -216,7 +227,7 @@ class WatchedCluster:
 
     def machine(self, node: Host) -> Machine:
         known = self.view.node(node)
-        return UNKNOWN_MACHINE if known is None else machine_of(known)
+        return UNKNOWN_MACHINE if known is None else objects.machine_of(known)
 
     def is_there(self, notice: ReclaimNotice) -> bool | None:
         """Whether the subject exists; None if the cluster cannot tell, for example about a machine."""
@@ -235,7 +246,7 @@ class WatchedCluster:
     def node_of(self, pod: Subject) -> Host | None:
         """The node that a pod is bound to; None if the pod is not in the cache, "" if another pod has its uid."""
         seen = self.view.pod(pod.uid)
-        if seen is not None and pod_subject(seen) != pod:
+        if seen is not None and signals.pod_subject(seen) != pod:
             return Host("")
         return Host(seen.node) if seen is not None and seen.node else None
 
@@ -310,3 +321,157 @@ class ClusterLeader:
         for kind in cluster.jobs:
             tasks |= kind.actions.leader_tasks
         self.tasks: Tasks = tasks
+
+
+@dataclass(slots=True)
+class WriteGuard:
+    """Allows the connections of a replica to write while `certain` returns True: before it leads, that is always."""
+
+    certain: Callable[[], bool] = always
+
+    def may_write(self) -> bool:
+        return self.certain()
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorReplica:
+    """The components of a replica before it leads.
+
+    `elected` is None without leader election, `events` is None if Kubernetes Events are off. `may_act` returns whether
+    no other supervisor can lead now.
+    """
+
+    store: KubernetesStore
+    cluster: WatchedCluster
+    changes: Notifier
+    clock: Clock
+    elected: ElectedLeadership | None
+    may_act: Callable[[], bool]
+    events: recorder.EventRecorder | None
+    bulkhead: Bulkhead
+    guard: WriteGuard
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings, clock: Clock, bulkhead: Bulkhead) -> AsyncIterator[Self]:
+        """Connects and lists everything; waits for an unavailable API server.
+
+        Raises:
+            StoreError: There is no cluster to connect to, it has no such resources, or they may not be read.
+            LeadershipError: The lease may not be read.
+        """
+        kubeconfig = os.environ.get("KUBECONFIG")  # The usual name, without our prefix.
+        guard, changes = WriteGuard(), Notifier()
+        async with AsyncExitStack() as stack:
+            store = await KubernetesStore.open(
+                KubernetesStoreOptions(
+                    kubeconfig=kubeconfig,
+                    namespace=settings.namespace,
+                    timeout_seconds=settings.store_timeout_seconds,
+                    kinds=RESOURCES,
+                    may_write=guard.may_write,
+                ),
+                clock,
+                bulkhead,
+            )
+            stack.push_async_callback(store.close)
+            candidate = None
+            if settings.leader_election:
+                options = ElectionOptions(
+                    kubeconfig=kubeconfig,
+                    namespace=settings.namespace,
+                    lease=settings.lease_name,
+                    seconds=settings.lease_seconds,
+                    pod=settings.pod_name,
+                )
+                candidate = await ElectedLeadership.open(options, clock, store.highest_epoch, bulkhead)
+                stack.push_async_callback(candidate.close)
+            may_act = candidate.may_act if candidate else always
+            cluster = await WatchedCluster.open(
+                ClusterDependencies(
+                    kubeconfig=kubeconfig,
+                    settings=settings,
+                    clock=clock,
+                    store=store,
+                    may_act=may_act,
+                    may_write=guard.may_write,
+                    on_change=changes.notify,
+                    bulkhead=bulkhead,
+                )
+            )
+            stack.push_async_callback(cluster.server.close)
+            events = None
+            if settings.kubernetes_events:
+                server = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds, may_write=guard.may_write)
+                stack.push_async_callback(server.close)
+                objects = api.ClusterReferenceResolver(
+                    store, cluster.view, cluster.placements, cluster.jobs.owner_of, cluster.jobs.is_released
+                )
+                events = recorder.EventRecorder(
+                    server, objects, settings.pod_name or socket.gethostname(), clock, bulkhead
+                )
+            yield cls(store, cluster, changes, clock, candidate, may_act, events, bulkhead, guard)
+
+    def webhook(
+        self,
+        settings: Settings,
+        ca: Callable[[], str],
+        certificate: ServerCertificate | None,
+        refusals: Refusals,
+        on_review: Reviewed | None,
+    ) -> Tasks:
+        """The root task of the webhook, if there is one; `ca` returns the CA that pods are given."""
+        if settings.webhook is None:
+            return {}
+        nodes = NoticedNodes(
+            self.store.snapshot,
+            lambda: self.cluster.node_objects,
+            lambda: self.cluster.nodes_version,
+            settings,
+            self.clock.now,
+        )
+
+        def injection() -> PodInjection:
+            """The present injection for a new pod."""
+            return PodInjection(
+                address=settings.public_address,
+                ca=ca(),
+                audience=settings.token_audience,
+                avoid=nodes.now(),
+            )
+
+        server = Webhook(
+            address=settings.webhook,
+            certificate=certificate,
+            refusals=refusals,
+            injection=injection,
+            bulkhead=self.bulkhead,
+            on_review=on_review,
+        )
+        return {"webhook": server.run}
+
+    async def serve(self, tasks: Callable[[], Tasks], stop: Event, beside: Tasks) -> None:
+        """Stands by until this replica leads, then runs the leader's tasks; returns when `stop` is set.
+
+        Args:
+            tasks: Returns the root tasks of the leader.
+            stop: Ends all tasks.
+            beside: The root tasks that it runs, leading or not.
+
+        Raises:
+            RootTaskEnded: See `run_tasks`; its cause is LeadershipLost if another replica leads now.
+        """
+
+        async def lead() -> None:
+            epoch = self.store.known_epoch or 1
+            if self.elected is not None:
+                epoch = await self.elected.election.gained()
+            await self.cluster.follow_its_clock()
+            self.store.lead(epoch)
+            self.guard.certain = self.may_act
+            await run_tasks({**tasks(), **(self.elected.leader_tasks if self.elected else {})}, Event())
+
+        candidacy = self.elected.tasks if self.elected else {}
+        await run_tasks(
+            {"store": self.store.run, **self.cluster.standby_tasks, **candidacy, **beside, "leader": lead}, stop
+        )

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from servicekit import http_server, lifecycle, tls
 from servicekit.address import parse
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.http_server import Probes
-from servicekit.lifecycle import cancel_on_signals, stop_on_signals
 from servicekit.process import raise_descriptor_limit
 from servicekit.settings import SettingsError
-from servicekit.tls import Files, ServerCertificate
 from supervisor.identity.tokens import Tokens
 from supervisor.observability.hooks import MetricsHooks
 from supervisor.observability.notifications.config import ConfigError, NotificationConfig, load
@@ -29,7 +27,7 @@ from supervisor.wiring.app import Feature, Foundation, SupervisorService, Task, 
 
 if TYPE_CHECKING:
     from supervisor.observability.metrics.wiring import Metrics
-    from supervisor.wiring.replica import SupervisorReplica
+    from supervisor.wiring.cluster import SupervisorReplica
 
 STORE_FILE = "supervisor.sqlite"
 
@@ -45,7 +43,7 @@ class ServingProcess:
     bulkhead: Bulkhead
     refusals: Refusals
     health: SupervisorHealth
-    certificate: ServerCertificate | None
+    certificate: tls.ServerCertificate | None
     notifications: NotificationConfig | None
     metrics: "Metrics | None"
     metrics_task: Mapping[str, Task]
@@ -58,7 +56,7 @@ async def serve(settings: Settings) -> int:
     certificate = load_certificate(settings, clock)
     create_data_dir(settings.data_dir)
     notifications = load_notifications(settings)
-    with cancel_on_signals():  # For the wait for an API server; later, signals set `stop`.
+    with lifecycle.cancel_on_signals():  # For the wait for an API server; later, signals set `stop`.
         async with _probes(settings.probe_address) as health:
             bulkhead, refusals = Bulkhead(clock), Refusals()
             # It also takes what callbacks of the running loop raise.
@@ -111,7 +109,7 @@ async def _serve_alone(process: ServingProcess) -> None:
                 notifications=process.notifications,
             )
         )
-        with stop_on_signals(stop):
+        with lifecycle.stop_on_signals(stop):
             await supervisor.serve(stop, process.metrics_task)
     finally:
         await store.close()
@@ -119,7 +117,7 @@ async def _serve_alone(process: ServingProcess) -> None:
 
 async def _serve_in_cluster(process: ServingProcess) -> None:
     # Imported here: a stand-alone supervisor does not need the Kubernetes client.
-    from supervisor.wiring.replica import SupervisorReplica  # noqa: PLC0415
+    from supervisor.wiring.cluster import SupervisorReplica  # noqa: PLC0415
 
     settings, clock, bulkhead, stop = process.settings, process.clock, process.bulkhead, asyncio.Event()
     async with AsyncExitStack() as stack:
@@ -164,7 +162,7 @@ async def _serve_in_cluster(process: ServingProcess) -> None:
         webhook = replica.webhook(settings, public_ca, certificate, process.refusals, on_review)
         process.health.standing = ServingState.STANDING_BY
         _log.info("supervisor.standing_by")
-        with stop_on_signals(stop):
+        with lifecycle.stop_on_signals(stop):
             beside = {**common_tasks(process.refusals, certificate), **process.metrics_task, **webhook}
             await replica.serve(leader_tasks, stop, beside={**beside, **(own.tasks if own else {})})
 
@@ -192,7 +190,7 @@ async def _probes(where: str) -> AsyncIterator[SupervisorHealth]:
     if not where:
         yield health
         return
-    probes = Probes(health.live, health.ready, parse(where))
+    probes = http_server.Probes(health.live, health.ready, parse(where))
     async with probes.serving() as address:
         _log.info("probes.listening", address=str(address))
         yield health
@@ -212,7 +210,7 @@ def load_notifications(settings: Settings) -> NotificationConfig | None:
         raise SettingsError(f"{PREFIX}NOTIFICATIONS_FILE", str(error)) from error
 
 
-def load_certificate(settings: Settings, clock: Clock) -> ServerCertificate | None:
+def load_certificate(settings: Settings, clock: Clock) -> tls.ServerCertificate | None:
     """The certificate that the settings name; None if they name none.
 
     Raises:
@@ -220,4 +218,6 @@ def load_certificate(settings: Settings, clock: Clock) -> ServerCertificate | No
     """
     if settings.tls_cert_file is None or settings.tls_key_file is None:
         return None
-    return ServerCertificate(Files(settings.tls_cert_file, settings.tls_key_file), settings.tls_reload_seconds, clock)
+    return tls.ServerCertificate(
+        tls.Files(settings.tls_cert_file, settings.tls_key_file), settings.tls_reload_seconds, clock
+    )

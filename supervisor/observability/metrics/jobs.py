@@ -13,17 +13,7 @@ from supervisor.domain.agreement import Agreement, Purpose
 from supervisor.domain.ids import JobId, JobName, bare_name, kind_of, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase, SupervisedJob
 from supervisor.domain.order import Worker
-from supervisor.observability.journal import (
-    SUSPENDED,
-    Change,
-    JobChanged,
-    JobForgotten,
-    NoticedHosts,
-    first_loss,
-    is_stopped,
-    is_suspended,
-    is_unsaved,
-)
+from supervisor.observability import journal
 from supervisor.observability.metrics.table import counter, counter_family, gauge_family, histogram
 
 
@@ -58,13 +48,13 @@ class NamedJobs(Collector):
         for job in sorted(jobs, key=lambda job: (job.over, job.name)):
             self._follow(job)
 
-    def on_change(self, change: Change) -> None:
-        if isinstance(change, JobForgotten):
+    def on_change(self, change: journal.Change) -> None:
+        if isinstance(change, journal.JobForgotten):
             self.jobs.pop(change.before.name, None)
             self._unnamed.discard(change.before.name)
-        elif isinstance(change, JobChanged):
+        elif isinstance(change, journal.JobChanged):
             named = self._follow(change.after)
-            if named is not None and change.before is not None and is_suspended(change.before, change.after):
+            if named is not None and change.before is not None and journal.is_suspended(change.before, change.after):
                 named.suspensions += 1
 
     def collect(self) -> Iterator[Metric]:
@@ -106,7 +96,9 @@ class JobMetrics:
 
     name = "job metrics"
 
-    def __init__(self, registry: CollectorRegistry, noticed: NoticedHosts, policy: Policy, named: NamedJobs) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, noticed: journal.NoticedHosts, policy: Policy, named: NamedJobs
+    ) -> None:
         self._named = named
         self._noticed = noticed
         self._policy = policy
@@ -122,21 +114,21 @@ class JobMetrics:
         self._checkpoint = histogram(registry, "acknowledgement_seconds")
         self._margin = histogram(registry, "acknowledgement_margin_seconds")
 
-    def on_change(self, change: Change) -> None:
-        if not isinstance(change, JobChanged) or change.before is None:
+    def on_change(self, change: journal.Change) -> None:
+        if not isinstance(change, journal.JobChanged) or change.before is None:
             return
         before, after = change.before, change.after
         if new := len(after.decision.exclusions - before.decision.exclusions):
             self._shrunk.inc()
             self._exclusions.inc(new)
-        if is_stopped(before, after):
+        if journal.is_stopped(before, after):
             self._stopped.inc()
         if after.decision.phase is not before.decision.phase:
-            if is_suspended(before, after):
+            if journal.is_suspended(before, after):
                 self._suspensions.inc()
-                if is_unsaved(before, after):
+                if journal.is_unsaved(before, after):
                     self._count_late(after.name)
-            if after.decision.phase is Phase.RUNNING and before.decision.phase in SUSPENDED:
+            if after.decision.phase is Phase.RUNNING and before.decision.phase in journal.SUSPENDED:
                 self._resumes.inc()
             if after.decision.phase is Phase.TIMED_OUT:
                 self._timeouts.inc()
@@ -155,7 +147,7 @@ class JobMetrics:
         if stop is None or has_failed or not answers(answer, stop) or answers(earlier, stop):
             return
         self._checkpoint.observe(max(0.0, answer.at - stop.since))
-        end = first_loss(before, self._noticed, answer.at, self._policy)
+        end = journal.first_loss(before, self._noticed, answer.at, self._policy)
         if end is not None:
             self._margin.observe(max(0.0, end - answer.at))
             if answer.at > end:
@@ -185,10 +177,10 @@ class StepsLost:
         self._lost = counter(registry, "steps_lost")
         self._reached = dict[JobId, tuple[int, int]]()
 
-    def on_change(self, change: Change) -> None:
-        if isinstance(change, JobForgotten):
+    def on_change(self, change: journal.Change) -> None:
+        if isinstance(change, journal.JobForgotten):
             self._reached.pop(change.before.id, None)
-        if not isinstance(change, JobChanged):
+        if not isinstance(change, journal.JobChanged):
             return
         job, answer = change.after.id, change.after.observed.acknowledgement
         if change.after.over:
@@ -224,8 +216,8 @@ class AgreementMetrics:
         for mode in ("in_process", "restart"):
             self._rounds.labels(mode)
 
-    def on_change(self, change: Change) -> None:
-        if not isinstance(change, JobChanged) or change.before is None:
+    def on_change(self, change: journal.Change) -> None:
+        if not isinstance(change, journal.JobChanged) or change.before is None:
             return
         earlier, round_ = change.before.decision.round, change.after.decision.round
         if round_ is not None and (earlier is None or earlier.number < round_.number):

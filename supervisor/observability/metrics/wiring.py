@@ -15,10 +15,7 @@ from supervisor.domain.ids import JobName, Source
 from supervisor.domain.order import ProcessDirective, Worker
 from supervisor.observability.hooks import OPERATIONS, UNKNOWN_LOCATION, Gpus, LiveState, MetricsHooks, NodeLocations
 from supervisor.observability.journal import ChangeListener
-from supervisor.observability.metrics.jobs import AgreementMetrics, JobMetrics, NamedJobs, StepsLost
-from supervisor.observability.metrics.notices import MAX_SOURCES, Latencies, NoticeMetrics
-from supervisor.observability.metrics.state import StateCollector, Suspensions
-from supervisor.observability.metrics.table import Samples, counter, counter_family, gauge, gauge_family, histogram
+from supervisor.observability.metrics import jobs, notices, state, table
 from supervisor.refusals import Code, Refusals
 
 
@@ -58,10 +55,10 @@ class Metrics:
         self._named_jobs = named_jobs
         self.registry = registry()
         Info("job_supervisor_build", "Version of this supervisor.", registry=self.registry).info({"version": version})
-        self._leader = gauge(self.registry, "leader")
-        self.registry.register(_Computed(counter_family, "refused", refusals.counts.items))
+        self._leader = table.gauge(self.registry, "leader")
+        self.registry.register(_Computed(table.counter_family, "refused", refusals.counts.items))
 
-        def internal_errors() -> Samples:
+        def internal_errors() -> table.Samples:
             """Counts what the guards kept, and what peers' requests raised."""
             counts = bulkhead.counts.copy()
             for (wire, code), count in refusals.counts.items():
@@ -69,9 +66,9 @@ class Metrics:
                     counts[wire.value] += count
             return [((where,), count) for where, count in counts.items()]
 
-        self.registry.register(_Computed(counter_family, "internal_errors", internal_errors))
-        self._reviews = counter(self.registry, "webhook_reviews")
-        self._reviewing = histogram(self.registry, "webhook_seconds")
+        self.registry.register(_Computed(table.counter_family, "internal_errors", internal_errors))
+        self._reviews = table.counter(self.registry, "webhook_reviews")
+        self._reviewing = table.histogram(self.registry, "webhook_seconds")
 
     def server(self, address: Address) -> MetricsServer:
         return MetricsServer(self.registry, address, self._clock, self.bulkhead)
@@ -102,22 +99,24 @@ class LeaderMetrics(MetricsHooks):
         self.bulkhead = bulkhead
         self._registry = registry
         self._clock = clock
-        self._sources = LabelLimiter(MAX_SOURCES)
-        self._notices = NoticeMetrics(registry, surroundings.locations, self._sources)
-        self._named = NamedJobs(named_jobs)
-        self._steps = StepsLost(registry, self._named)
-        self._suspensions = Suspensions(registry, surroundings.gpus, clock.now)
-        self._latencies: Latencies | None = None
-        self._store_seconds = histogram(registry, "store_seconds")
-        self._store_failures = counter(registry, "store_failures")
+        self._sources = LabelLimiter(notices.MAX_SOURCES)
+        self._notices = notices.NoticeMetrics(registry, surroundings.locations, self._sources)
+        self._named = jobs.NamedJobs(named_jobs)
+        self._steps = jobs.StepsLost(registry, self._named)
+        self._suspensions = state.Suspensions(registry, surroundings.gpus, clock.now)
+        self._latencies: notices.Latencies | None = None
+        self._store_seconds = table.histogram(registry, "store_seconds")
+        self._store_failures = table.counter(registry, "store_failures")
         for operation in OPERATIONS:
             # Starts at 0: rate() cannot see the growth of a series that starts with its first failure.
             self._store_failures.labels(operation)
         unread, events = surroundings.unread, surroundings.events
         for computed in (
-            _Computed(gauge_family, "unread_objects", lambda: [((kind,), count) for kind, count in unread().items()]),
             _Computed(
-                counter_family, "kubernetes_events", lambda: [((how,), count) for how, count in events().items()]
+                table.gauge_family, "unread_objects", lambda: [((kind,), count) for kind, count in unread().items()]
+            ),
+            _Computed(
+                table.counter_family, "kubernetes_events", lambda: [((how,), count) for how, count in events().items()]
             ),
         ):
             registry.register(computed)
@@ -127,12 +126,12 @@ class LeaderMetrics(MetricsHooks):
         self._suspensions.begin(live.snapshot().jobs.values())
         self._named.begin(live.snapshot().jobs.values())
         self._registry.register(self._named)
-        self._registry.register(StateCollector(live, self._sources, self.bulkhead))
-        self._latencies = Latencies(self._registry, live.noticed, self._clock.now)
-        agreements = AgreementMetrics(self._registry)
-        jobs = JobMetrics(self._registry, live.noticed, live.policy, self._named)
+        self._registry.register(state.StateCollector(live, self._sources, self.bulkhead))
+        self._latencies = notices.Latencies(self._registry, live.noticed, self._clock.now)
+        agreements = jobs.AgreementMetrics(self._registry)
+        counted = jobs.JobMetrics(self._registry, live.noticed, live.policy, self._named)
         # Named jobs come first, so that a job has its place when another listener reports something about it.
-        return (self._named, self._notices, jobs, agreements, self._suspensions, self._latencies, self._steps)
+        return (self._named, self._notices, counted, agreements, self._suspensions, self._latencies, self._steps)
 
     @guarded
     def on_directives_sent(self, job: JobName, directives: Collection[ProcessDirective]) -> None:
@@ -159,9 +158,9 @@ class LeaderMetrics(MetricsHooks):
 class _Computed(Collector):
     """Serves a metric of which something else knows the samples."""
 
-    family: Callable[[str, Samples], Metric]
+    family: Callable[[str, table.Samples], Metric]
     name: str
-    samples: Callable[[], Samples]
+    samples: Callable[[], table.Samples]
 
     def collect(self) -> Iterator[Metric]:
         yield self.family(self.name, sorted(self.samples()))

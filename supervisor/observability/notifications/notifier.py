@@ -12,14 +12,8 @@ from servicekit.clock import Clock
 from servicekit.reconcile import Wakeup
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import Change, JobForgotten, is_late
+from supervisor.observability.notifications import delivery
 from supervisor.observability.notifications.config import NotificationConfig
-from supervisor.observability.notifications.delivery import (
-    DeliveryOutcome,
-    NotificationOutbox,
-    OutboxLimits,
-    Outcomes,
-    Poster,
-)
 from supervisor.observability.notifications.message import Choice, NotificationKind, Occurrence, messages
 from supervisor.observability.notifications.occurrences import CoverageWatch, occurrences, recent, uncovered
 
@@ -44,7 +38,7 @@ class NotificationTiming:
     timeout_seconds: float
     uncovered_seconds: float
     proxy: str = ""
-    limits: OutboxLimits = OutboxLimits()  # noqa: RUF009 - it is frozen
+    limits: delivery.OutboxLimits = delivery.OutboxLimits()  # noqa: RUF009 - it is frozen
 
 
 class Notifications:
@@ -74,7 +68,7 @@ class Notifications:
     ) -> None:
         self._bulkhead = bulkhead
         self.name = "notifications"
-        self.outcomes: Outcomes = live.notified
+        self.outcomes: delivery.Outcomes = live.notified
         self._config = config
         self._timing = timing
         self._live = live
@@ -82,7 +76,7 @@ class Notifications:
         self._outboxes = [
             (
                 Choice(frozenset(target.kinds), frozenset(target.namespaces)),
-                NotificationOutbox(target, self.outcomes, may_act, clock, timing.limits, bulkhead),
+                delivery.NotificationOutbox(target, self.outcomes, may_act, clock, timing.limits, bulkhead),
             )
             for target in config.targets
         ]
@@ -104,7 +98,7 @@ class Notifications:
 
     async def run(self) -> None:
         """Root task: groups what happens, and sends it to each target."""
-        poster = Poster.open(self._timing.timeout_seconds, self._timing.proxy)
+        poster = delivery.Poster.open(self._timing.timeout_seconds, self._timing.proxy)
         async with poster.session, asyncio.TaskGroup() as group:
             for _, outbox in self._outboxes:
                 group.create_task(outbox.run(poster))
@@ -130,7 +124,7 @@ class Notifications:
             self._pending.append(each)
             if len(self._pending) > MAX_OCCURRENCES:
                 self._pending.popleft()
-                self.outcomes[ALL, DeliveryOutcome.DROPPED] += 1
+                self.outcomes[ALL, delivery.DeliveryOutcome.DROPPED] += 1
             self._wakeup.set()
 
     def _marked(self, occurrence: Occurrence) -> Occurrence:
