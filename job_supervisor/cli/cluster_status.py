@@ -22,8 +22,7 @@ from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.observability.snapshot import JobFactsSnapshot, StatusSnapshot
-from supervisor.observability.status_view import status_view
+from supervisor.observability.status_view import JobFactsSnapshot, StatusSnapshot, status_view
 from supervisor.observability.views import LeaderView
 from supervisor.store.codec import JOBS, StoredRecord
 

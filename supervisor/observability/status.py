@@ -16,21 +16,11 @@ from supervisor.domain.notice import SubjectKind
 from supervisor.identity.tokens import Viewer
 from supervisor.ingest.errors import MalformedError
 from supervisor.ingest.http import Authenticate, require_principal
+from supervisor.observability import status_view
 from supervisor.observability.groups import DecidedGroups
 from supervisor.observability.history import JobHistory, PhaseTracker, stored
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import NoticedHosts
-from supervisor.observability.snapshot import (
-    MAX_ENTRIES,
-    START,
-    JobFactsSnapshot,
-    JobPageSnapshot,
-    PagePosition,
-    StatusSnapshot,
-    page,
-    subject_key,
-)
-from supervisor.observability.status_view import status_view
 from supervisor.observability.views import HistoryEntryView, HistoryView, LeaderView
 from supervisor.refusals import Refusals
 
@@ -66,7 +56,7 @@ class StatusReader:
         """Changes with every stored change, announcement and agent report, but not with every new stream."""
         return self.live.snapshot().version, self.live.agents.version, self.live.unconfirmed.version
 
-    def job(self, name: JobName) -> JobPageSnapshot | None:
+    def job(self, name: JobName) -> status_view.JobPageSnapshot | None:
         """Reads one job; None if it is not known."""
         job = self.live.snapshot().jobs.get(name)
         if job is None:
@@ -76,11 +66,11 @@ class StatusReader:
         # The nodes of the job's hosts by name, and its pods by uid.
         about = {(SubjectKind.NODE, str(facts.node(host))) for host in facts.hosts}
         about |= {(SubjectKind.POD, placement.pod) for placement in (facts.placements or {}).values()}
-        return JobPageSnapshot(
+        return status_view.JobPageSnapshot(
             status=replace(
                 everything,
-                notices=tuple(each for each in everything.notices if subject_key(each) in about),
-                unconfirmed=tuple(each for each in everything.unconfirmed if subject_key(each) in about),
+                notices=tuple(each for each in everything.notices if status_view.subject_key(each) in about),
+                unconfirmed=tuple(each for each in everything.unconfirmed if status_view.subject_key(each) in about),
                 groups=tuple(group for group in everything.groups if (group.job, group.uid) == (name, job.uid)),
             ),
             history=self.history.of(name),
@@ -104,11 +94,11 @@ class StatusReader:
         found.sort(key=lambda entry: entry.at)
         return HistoryView(since=self.since, entries=found[-MAX_HAPPENED:], cut=len(found) > MAX_HAPPENED)
 
-    def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> StatusSnapshot:
+    def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> status_view.StatusSnapshot:
         """The state at this moment, of all jobs or of some, as values that do not change afterwards."""
         snapshot, agents, now = self.live.snapshot(), dict(self.live.agents.by_node), self.live.now()
         silent = {node: self.live.agents.silent_since(node) for node, agent in agents.items() if not agent.connected}
-        return StatusSnapshot(
+        return status_view.StatusSnapshot(
             now=now,
             policy=self.live.policy,
             leader=LeaderView(name=self.name, acts=self.may_act(), serving_seconds=now - self.since, version=VERSION),
@@ -125,10 +115,10 @@ class StatusReader:
             refused=dict(self.refusals.counts),
         )
 
-    def _job(self, job: SupervisedJob) -> JobFactsSnapshot:
+    def _job(self, job: SupervisedJob) -> status_view.JobFactsSnapshot:
         """Reads a job. If that raises, only its stored part is shown, and the other jobs are complete."""
         with self.bulkhead.guard("status", job.name):
-            return JobFactsSnapshot(
+            return status_view.JobFactsSnapshot(
                 job=job,
                 noticed=self.shown(job.name),
                 # Only for the jobs that are shown: these look at each host and each process.
@@ -140,7 +130,7 @@ class StatusReader:
                 since=self.phases.since(job),
                 faults=self._faults(job.name),
             )
-        return JobFactsSnapshot(
+        return status_view.JobFactsSnapshot(
             job=job, noticed={}, placements=None, streams=frozenset(), since=None, faults=self._faults(job.name)
         )
 
@@ -178,14 +168,16 @@ class StatusEndpoint:
         await require_principal(Viewer, request, self.authenticate)
         wanted, position = request.query.get("limit"), request.query.get("after")
         try:
-            limit = MAX_ENTRIES if wanted is None else min(MAX_ENTRIES, int(wanted))
-            after = START if position is None else PagePosition.read(position)
+            limit = status_view.MAX_ENTRIES if wanted is None else min(status_view.MAX_ENTRIES, int(wanted))
+            after = status_view.START if position is None else status_view.PagePosition.read(position)
         except ValueError as error:
             raise MalformedError("`limit` must be a number, and `after` the `next` of an answer") from error
         if limit < 1:
             raise MalformedError("`limit` must be at least 1")
         snapshot = self.reader.snapshot()
-        return web.json_response(body=msgspec.json.encode(status_view(snapshot, page(snapshot, after, limit))))
+        return web.json_response(
+            body=msgspec.json.encode(status_view.status_view(snapshot, status_view.page(snapshot, after, limit)))
+        )
 
     async def history(self, request: web.Request) -> web.Response:
         """Answers with what happened to the job of the query, or to all jobs."""

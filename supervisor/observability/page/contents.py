@@ -10,8 +10,7 @@ from supervisor.domain.ids import Host, JobName, Source, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 from supervisor.observability.history import JobHistoryEntry
-from supervisor.observability.snapshot import JobPageSnapshot
-from supervisor.observability.status_view import status_view
+from supervisor.observability.status_view import JobPageSnapshot, status_view
 from supervisor.observability.views import AgentView, HostView, JobView, NoticeView, StatusView
 
 _RUNBOOKS = "docs/runbooks/JobSupervisor"

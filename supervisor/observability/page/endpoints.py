@@ -19,7 +19,7 @@ from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenE
 from supervisor.ingest.errors import CODES, ForeignTokenError, MalformedError, OversizedError, TooManyError
 from supervisor.ingest.http import Authenticate
 from supervisor.observability.page.rendering import PageAsset, PageRenderer
-from supervisor.observability.snapshot import JobPageSnapshot, StatusSnapshot
+from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot
 from supervisor.refusals import Refusals, Wire
 
 COOKIE = "job_supervisor_viewer"

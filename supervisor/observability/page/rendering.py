@@ -15,8 +15,7 @@ from supervisor.domain.ids import namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.observability.groups import GroupCause, GroupOutcome
 from supervisor.observability.page.contents import contents, host_state, job_contents
-from supervisor.observability.snapshot import JobPageSnapshot, StatusSnapshot
-from supervisor.observability.status_view import status_view
+from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot, status_view
 from supervisor.observability.views import GroupView, JobView
 from supervisor.refusals import readable
 

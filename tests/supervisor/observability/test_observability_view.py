@@ -13,8 +13,7 @@ from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Supervis
 from supervisor.domain.notice import SIMULATED, NoticeClass, NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, SourceState
 from supervisor.observability.groups import DecidedGroup, GroupOutcome
-from supervisor.observability.snapshot import START, JobFactsSnapshot, StatusSnapshot, page
-from supervisor.observability.status_view import status_view
+from supervisor.observability.status_view import START, JobFactsSnapshot, StatusSnapshot, page, status_view
 from supervisor.observability.views import HostView, JobView, LeaderView, StatusView
 from supervisor.refusals import Code, Wire
 from tests.supervisor.decide.agreement_builders import answering, rank_states

@@ -9,7 +9,7 @@ from supervisor.domain.job import AcknowledgementKind, Phase, Result, Supervised
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice
 from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged, is_late
 from supervisor.observability.notifications.message import NotificationKind, Occurrence
-from supervisor.observability.notifications.occurrences import CoverageWatch, occurrences, recent
+from supervisor.observability.notifications.notifier import CoverageWatch, occurrences, recent
 from tests.supervisor.decide.decide_builders import (
     POLICY,
     T0,

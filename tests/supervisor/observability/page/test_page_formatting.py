@@ -14,8 +14,7 @@ from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.groups import DecidedGroup, GroupCause, GroupOutcome
 from supervisor.observability.page.contents import MAX_ROWS, contents
 from supervisor.observability.page.rendering import PageRenderer, announced, checkpoint, countdown, names, span, why
-from supervisor.observability.snapshot import JobFactsSnapshot, StatusSnapshot
-from supervisor.observability.status_view import status_view
+from supervisor.observability.status_view import JobFactsSnapshot, StatusSnapshot, status_view
 from supervisor.observability.views import AcknowledgementView, GroupView, LeaderView, ProspectView, StatusView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, hosts, notice, noticed, running_job
 

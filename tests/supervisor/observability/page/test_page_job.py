@@ -7,7 +7,7 @@ from urllib.parse import quote, urljoin
 
 from supervisor.domain.ids import JobName
 from supervisor.observability.page.rendering import PageRenderer
-from supervisor.observability.snapshot import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot
+from supervisor.observability.status_view import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import LeaderView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, noticed, running_job
 from tests.supervisor.observability.page.page_world import NODES, PageAnswer, get, viewing

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.observability.page import endpoints, rendering
-from supervisor.observability.snapshot import StatusSnapshot
-from supervisor.observability.status_view import status_view
+from supervisor.observability.status_view import StatusSnapshot, status_view
 from supervisor.observability.views import StatusView
 from tests.supervisor.observability.page.page_world import NODES, get, stream, viewing
 from tests.testkit.serving import PeerRefusal, Served, serving
