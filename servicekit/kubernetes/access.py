@@ -6,8 +6,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from servicekit.kubernetes.errors import ApiUnavailableError, ConfigurationError, MissingConfigurationError
+
+if TYPE_CHECKING:
+    import aiohttp  # What prints a usage message needs no client.
 
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The directory of a pod's credentials: `token`, `ca.crt` and `namespace`."""
@@ -24,16 +28,18 @@ class Access:
     Attributes:
         url: Of the API server, without a final slash.
         namespace: The default namespace; empty if none is configured.
-        tls: The trusted CAs, and a client certificate if there is one; None for a URL without TLS.
         credentials: Returns the headers that authenticate a request; called before each.
+        tls: The trusted CAs, for connections that the client makes itself; None for a URL without TLS.
+        connector: Makes the connections, with its own TLS; None if the client makes them itself. The client closes it.
         server_hostname: The name that the API server's certificate must have, if it is not the URL's.
         proxy: The URL of a proxy.
     """
 
     url: str
     namespace: str
-    tls: ssl.SSLContext | None
     credentials: Callable[[], Awaitable[Mapping[str, str]]]
+    tls: ssl.SSLContext | None = None
+    connector: "aiohttp.BaseConnector | None" = None
     server_hostname: str | None = None
     proxy: str | None = None
     proxy_headers: Mapping[str, str] | None = None
@@ -62,7 +68,7 @@ def pod_access(
     directory: Path = SERVICE_ACCOUNT_DIR,
     token_seconds: float = _TOKEN_SECONDS,
 ) -> Access:
-    """Returns the access of the pod that this process runs in. The client library can do it too, for 36 MiB of memory.
+    """Returns the access of the pod that this process runs in, without kubernetes-asyncio and its 37 MiB of memory.
 
     Args:
         environ: Has the API server's address.
@@ -104,9 +110,17 @@ class _MountedToken:
 
     def _read(self) -> str:
         try:
-            token = self._file.read_text(encoding="ascii").strip()
+            return sendable(self._file.read_text(encoding="utf-8").strip())
         except (OSError, UnicodeDecodeError) as error:
-            raise ApiUnavailableError(f"the token cannot be read: {error}") from error
-        if not token:
-            raise ApiUnavailableError(f"{self._file} is empty")
-        return token
+            raise ApiUnavailableError(f"no token: {error}") from error
+
+
+def sendable(secret: str) -> str:
+    """Returns the secret.
+
+    Raises:
+        ApiUnavailableError: It is empty or cannot be sent in a header: it is not what somebody meant to write.
+    """
+    if not secret or not secret.isascii() or not secret.isprintable():
+        raise ApiUnavailableError("no token: what was read is empty, or has characters that no token has")
+    return secret

@@ -4,7 +4,6 @@ import asyncio
 import math
 import socket
 import time
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
+from aiohttp.connector import Connection
 
 from servicekit.faults import connect_error_reason
-from servicekit.kubernetes.access import Access, in_pod, pod_access, require_kubeconfig
+from servicekit.kubernetes.access import Access, in_pod, require_kubeconfig
 from servicekit.kubernetes.errors import (
     ApiError,
     ApiUnavailableError,
-    ConfigurationError,
     ConflictError,
     HistoryLostError,
     NotFoundError,
@@ -42,17 +41,9 @@ _READ_AHEAD = 2 * 1024 * 1024
 _MAX_RETRY_AFTER = 30.0
 """Seconds. The API server itself says 1; what says more may be a proxy's mistake."""
 
-_CLOSING_TURNS = 10
-"""Turns of the loop: it takes some of them to see that a connection was aborted or shut down, and to close it."""
-
 _DEFAULT_NAMESPACE = "default"
 
 _GUARDED = "it is not certain at this moment that writes are allowed"
-
-_NO_KUBECONFIG = (
-    "no cluster to connect to: reading a kubeconfig needs the package {}; "
-    "install elastic-job-supervisor with the extra `kubeconfig`"
-)
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
     401: ApiUnavailableError,  # The token is just being renewed.
@@ -124,9 +115,9 @@ class ApiServer:
         self.on_date = on_date
         self._may_write = may_write
         self._access = access
-        self._connections = weakref.WeakSet[socket.socket]()
         self._client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=access.tls or True, socket_factory=self._connection),
+            connector=access.connector or aiohttp.TCPConnector(ssl=access.tls or True),
+            response_class=_Response,
             read_bufsize=_READ_AHEAD,
         )
         self._turns = asyncio.Semaphore(_MAX_AT_ONCE)
@@ -148,27 +139,19 @@ class ApiServer:
         Raises:
             ConfigurationError: There is none of these, or it is not usable.
         """
-        if not kubeconfig and not context and in_pod():
-            return cls(pod_access(), timeout_seconds, on_date, may_write)
-        require_kubeconfig(kubeconfig)
-        # Imported here: the client library is an extra and costs 36 MiB, and a pod does not need it.
-        try:
-            from servicekit.kubernetes.kubeconfig import kubeconfig_access  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(_NO_KUBECONFIG.format(error.name)) from error
+        in_cluster = not kubeconfig and not context and in_pod()
+        if not in_cluster:
+            require_kubeconfig(kubeconfig)
+        # Imported here: it loads kubernetes-asyncio, which takes 37 MiB, and agents and stand-alone supervisors do
+        # without.
+        from servicekit.kubernetes.configured import configured_pod_access, kubeconfig_access  # noqa: PLC0415
 
-        return cls(await kubeconfig_access(kubeconfig or None, context), timeout_seconds, on_date, may_write)
+        access = configured_pod_access() if in_cluster else await kubeconfig_access(kubeconfig or None, context)
+        return cls(access, timeout_seconds, on_date, may_write)
 
     async def close(self) -> None:
         """Closes all connections."""
         await self._client.close()
-        # The client has forgotten those of cancelled requests, on which TLS waits for a peer that may be gone.
-        for connection in self._connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for _ in range(_CLOSING_TURNS):
-            if any(connection.fileno() >= 0 for connection in self._connections):
-                await asyncio.sleep(0)
 
     async def request(self, call: Call) -> bytes:
         """Sends a request and returns the body of the answer.
@@ -225,7 +208,8 @@ class ApiServer:
                     server_hostname=self._access.server_hostname,
                 ) as channel,
             ):
-                yield channel
+                with _cut_unless_finished(channel):
+                    yield channel
         except aiohttp.WSServerHandshakeError as error:
             raise api_error(error.status, b"") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -257,7 +241,7 @@ class ApiServer:
                 if not response.ok:
                     self._note_retry_after(response.headers.get("Retry-After", ""))
                     raise api_error(response.status, await response.read())
-                with _aborted_unless_finished(response):
+                with _aborted_unless_finished(response.connection):
                     yield response
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from error
@@ -279,34 +263,50 @@ class ApiServer:
         if seconds > 0:
             await asyncio.sleep(seconds)
 
-    def _connection(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        connection = _keepalive_socket(address)
-        self._connections.add(connection)
-        return connection
-
     def _unavailable(self, error: Exception) -> ApiUnavailableError:
         if isinstance(error, aiohttp.ClientConnectorError):
             return ApiUnavailableError(f"cannot connect to {self._access.url}: {connect_error_reason(error)}")
         return ApiUnavailableError(f"{type(error).__name__}: {error}".rstrip(": "))
 
 
-def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    family, kind, protocol, *_ = address
-    connection = socket.socket(family, kind, protocol)
+class _Response(aiohttp.ClientResponse):
+    """An answer whose connection notices a lost peer, and is aborted if the answer is not awaited to its headers."""
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        """Waits for the headers."""
+        if connection.transport is not None and (opened := connection.transport.get_extra_info("socket")) is not None:
+            _keep_alive(opened)
+        with _aborted_unless_finished(connection):
+            return await super().start(connection)
+
+
+def _keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE.items():
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
-    return connection
 
 
 @contextmanager
-def _aborted_unless_finished(response: aiohttp.ClientResponse) -> Iterator[None]:
+def _aborted_unless_finished(connection: Connection | None) -> Iterator[None]:
     """Aborts the connection of an answer that is not read to its end: closing waits for a peer that may be gone."""
     try:
         yield
     except BaseException:
-        if response.connection is not None and response.connection.transport is not None:
-            response.connection.transport.abort()
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
+        raise
+
+
+@contextmanager
+def _cut_unless_finished(channel: aiohttp.ClientWebSocketResponse) -> Iterator[None]:
+    """Shuts a WebSocket's connection down if the caller has failed: closing waits for a peer that may be gone."""
+    try:
+        yield
+    except BaseException:
+        opened = channel.get_extra_info("socket")
+        if opened is not None:
+            with suppress(OSError), socket.fromfd(opened.fileno(), opened.family, opened.type) as same:
+                same.shutdown(socket.SHUT_RDWR)
         raise
 
 

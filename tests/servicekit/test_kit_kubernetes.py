@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
@@ -466,22 +464,3 @@ async def test_a_kubeconfig_that_is_no_good_is_said_in_a_sentence(tmp_path: Path
         file.write_text(content)
     with pytest.raises(ConfigurationError, match="no cluster to connect to"):
         await ApiServer.connect(str(file), 1.0)
-
-
-async def test_a_kubeconfig_without_the_extra_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The image has no client library, as no pod needs it."""
-    monkeypatch.delitem(sys.modules, "servicekit.kubernetes.kubeconfig", raising=False)
-    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)
-    for name in [name for name in sys.modules if name.startswith("kubernetes_asyncio.")]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ConfigurationError, match=r"needs the package kubernetes_asyncio.*extra `kubeconfig`"):
-        await ApiServer.connect(kubeconfig(tmp_path, 1), 1.0)
-
-
-def test_a_kubeconfig_is_read_without_the_validation_of_manifests() -> None:
-    """Where its packages are installed, as in a checkout, importing them would cost each command 3.5 s."""
-    shown = (
-        "import sys, servicekit.kubernetes.kubeconfig; print({'kubernetes_validate', 'jsonschema'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.settings import PREFIX
+from tests.testkit.forbidden_imports import forbidding
 from tests.testkit.server_process import spawn, started
 from tests.testkit.serving import PeerRefusal, durable, noticed
 from tests.testkit.waiting import PATIENCE, until
@@ -51,6 +52,19 @@ async def test_a_signal_ends_it_in_time_with_a_goodbye_on_every_stream(tmp_path:
         assert time.monotonic() - begun < 5.0
         assert running.process.stderr is not None
         assert b"Traceback" not in running.process.stderr.read()
+
+
+async def test_it_does_without_the_client_of_clusters_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kubernetes-asyncio takes 37 MiB and a fifth of a second."""
+    for name, value in forbidding(tmp_path / "forbidden", "kubernetes_asyncio").items():
+        monkeypatch.setenv(name, value)
+    async with started(tmp_path) as running:
+        await running.peers.agents(["n1"])
+        await running.peers.running("job", ["n1"])
+        running.process.terminate()
+        assert await running.ended() == 0
 
 
 async def test_a_signal_ends_it_while_it_waits_for_an_api_server(tmp_path: Path) -> None:
