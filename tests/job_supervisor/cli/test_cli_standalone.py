@@ -54,7 +54,7 @@ async def test_status_for_programs(served: Served, tmp_path: Path) -> None:
 async def test_a_job_that_is_on_several_pages_is_one_job(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.observability.status.MAX_ENTRIES", 2)
+    monkeypatch.setattr("supervisor.observability.status_view.MAX_ENTRIES", 2)
     nodes = [f"n{number}" for number in range(5)]
     agents = await served.peers.agents(nodes)
     await served.peers.running("resnet", nodes, min_workers=1)
