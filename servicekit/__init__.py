@@ -1,1 +1,1 @@
-"""Has the building blocks of services: clock, lifecycle, logs, settings, work queues, metrics, Kubernetes client."""
+"""The building blocks of services: clock, lifecycle, logs, settings, work queues, metrics, Kubernetes client."""

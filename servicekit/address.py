@@ -1,4 +1,4 @@
-"""Parses network addresses as settings write them."""
+"""Parses network addresses in settings."""
 
 import ipaddress
 from dataclasses import dataclass

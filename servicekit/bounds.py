@@ -43,7 +43,7 @@ DURATION_FORM = "a whole number of seconds, or one with the unit s, m, h or d, s
 
 
 def whole(text: str | None, most: int) -> int | None:
-    """Returns the whole number from 0 to `most` that a text holds in ASCII digits; None if it holds anything else."""
+    """Parses a whole number from 0 to `most` in ASCII digits; returns None for any other text."""
     if text is None or not text.isascii() or not text.isdecimal() or len(text) > _MAX_DIGITS:
         return None
     number = int(text)
@@ -51,12 +51,12 @@ def whole(text: str | None, most: int) -> int | None:
 
 
 def counted(number: int | None) -> int:
-    """Returns a controller's count, or the bound that it is beyond; 0 without one."""
+    """Returns the count that a controller wrote, at most the bound; 0 if there is none."""
     return min(max(0, number or 0), MAX_COUNT)
 
 
 def duration(text: str | None) -> float | None:
-    """Returns the seconds in a text such as `600` or `10m`, up to `LONGEST_SECONDS`; None if it holds anything else."""
+    """Parses seconds in a text such as `600` or `10m`, up to `LONGEST_SECONDS`; returns None for any other text."""
     found = None if text is None else _DURATION.fullmatch(text)
     if found is None:
         return None
@@ -65,7 +65,7 @@ def duration(text: str | None) -> float | None:
 
 
 def pace(step_seconds: float | None) -> float | None:
-    """Returns the seconds of a training step; None if they are too few to be one, such as 5e-324."""
+    """Returns the seconds of a training step; None if the number is too small for a step, such as 5e-324."""
     return None if step_seconds is None or not step_seconds >= SHORTEST_STEP_SECONDS else step_seconds
 
 
@@ -78,17 +78,17 @@ def unix_seconds(instant: datetime | None) -> float | None:
 
 
 def nearest_seconds(instant: datetime) -> float:
-    """Returns the Unix seconds of an instant, or of the bound that it is beyond."""
+    """Returns the Unix seconds of an instant; an instant beyond a bound counts as the bound."""
     return min(max(FIRST_INSTANT, _aware(instant).timestamp()), LAST_INSTANT)
 
 
 def instant_of(seconds: float) -> datetime:
-    """Returns the instant of Unix seconds, or the bound that they are beyond."""
+    """Returns the instant of Unix seconds; seconds beyond a bound count as the bound."""
     return datetime.fromtimestamp(min(max(FIRST_INSTANT, seconds), LAST_INSTANT), UTC)
 
 
 def later(instant: datetime, seconds: float) -> datetime | None:
-    """Moves an instant by that many seconds; None if it, or the sum, is beyond the bounds."""
+    """Adds seconds to an instant; returns None if the instant or the sum is beyond the bounds."""
     at = unix_seconds(instant)
     if at is None or not FIRST_INSTANT <= at + seconds <= LAST_INSTANT:
         return None

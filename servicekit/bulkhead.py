@@ -1,4 +1,4 @@
-"""Keeps a fault that nobody foresaw with the key whose work raised it, so that the other keys are served.
+"""Confines an unexpected exception to the key whose work raised it, so that the other keys are still served.
 
 Every loop over keys (jobs, notices, objects, peers, listeners) does the work on one key inside `Bulkhead.guard`.
 """
@@ -32,7 +32,7 @@ _log = structlog.get_logger()
 
 
 class ProcessFault(Exception):  # noqa: N818 - it names what happened
-    """Ends the process wherever it is raised, because it concerns no single key."""
+    """An error that ends the process wherever code raises it, because it concerns no single key."""
 
 
 _PASS = (ProcessFault, MemoryError)
@@ -52,7 +52,7 @@ class FaultPlace:
 
 @dataclass(slots=True)
 class _FailingKey:
-    """Failures of one key in a row."""
+    """The consecutive failures of one key."""
 
     summary: str
     since: float
@@ -63,7 +63,7 @@ class _FailingKey:
 
 @dataclass(eq=False, slots=True)
 class Bulkhead:
-    """The guard of all loops of one process. A fault is logged with its traceback, counted, and kept with its key.
+    """The guard of all loops of one process. It logs a fault with its traceback, counts it, and confines it to its key.
 
     Attributes:
         counts: The faults so far, by loop. The names of loops are fixed, so they can be label values.
@@ -75,7 +75,9 @@ class Bulkhead:
     _logged_at: dict[tuple[FaultPlace, str], float] = field(init=False, default_factory=dict)
 
     def guard(self, where: str, key: Hashable = "", *, passes: Foreseen = (), retried: bool = True) -> "GuardedWork":
-        """Returns a context that keeps what the work on one key raises; afterwards, see `GuardedWork.retry_in`.
+        """Returns a context that catches exceptions of the work on one key.
+
+        Afterwards `GuardedWork.retry_in` has the pause.
 
         Args:
             where: The loop; a fixed name.
@@ -101,12 +103,12 @@ class Bulkhead:
         }
 
     def note(self, where: str, error: Exception, key: Hashable = "") -> None:
-        """Logs and counts a fault that its caller keeps and answers itself, such as one of a peer's request."""
+        """Logs and counts a fault that the caller has caught, such as one in the request of a peer."""
         self.counts[where] += 1
         self._log(FaultPlace(where, key), error)
 
     def on_loop_error(self, _loop: object, context: Mapping[str, Any]) -> None:
-        """Takes what a callback of the event loop raised; see `asyncio.loop.set_exception_handler`."""
+        """Handles an exception of a callback of the event loop; see `asyncio.loop.set_exception_handler`."""
         error = context.get("exception")
         if isinstance(error, Exception):
             self.note("callback", error, context.get("message", ""))
@@ -130,7 +132,7 @@ class Bulkhead:
         )
 
     def failed(self, place: FaultPlace, error: Exception, *, retried: bool) -> float:
-        """Takes a fault; returns the seconds to wait before the next attempt."""
+        """Records a fault; returns the seconds to wait before the next attempt."""
         if not retried:
             self.note(place.where, error, place.key)
             return 0.0
@@ -146,7 +148,7 @@ class Bulkhead:
         return pause
 
     def succeeded(self, place: FaultPlace) -> None:
-        """Takes a success after failures."""
+        """Records a success after failures."""
         row = self._rows.pop(place, None) if self._rows else None
         if row is not None:
             seconds = round(self.clock.monotonic() - row.since, 1)
@@ -161,7 +163,7 @@ class Bulkhead:
 
 @dataclass(eq=False, slots=True)
 class GuardedWork:
-    """The context of one piece of work on one key, which keeps what it raises.
+    """The context of one piece of work on one key. It catches the exceptions of the work.
 
     Attributes:
         failed: Whether the work raised.
@@ -194,7 +196,7 @@ class GuardedWork:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yields the exceptions of a group, at any depth; an exception that is no group yields itself."""
+    """Yields the exceptions in a group, at any depth, or the exception itself if it is no group."""
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
             yield from _leaves(one)
@@ -203,6 +205,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _summary(error: Exception) -> str:
-    """Writes an exception in one line, without the parts of a group's message that only count exceptions."""
+    """Describes an exception in one line, without the number of exceptions that a group's message has."""
     first = next(_leaves(error))
     return one_line(f"{type(first).__name__}: {first}" if str(first) else type(first).__name__)

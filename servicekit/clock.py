@@ -1,4 +1,4 @@
-"""Gives a process its clock: instants that a step of the system's clock does not move, and that clock itself."""
+"""The clock of a process. Its instants do not jump when the system's clock is set."""
 
 import time
 from dataclasses import dataclass

@@ -62,7 +62,7 @@ def arm(trigger: Trigger | None) -> None:
 
 
 def failpoint(name: enum.StrEnum) -> None:
-    """Passes a point. If it is armed and due, the process is killed before this returns."""
+    """Passes a failpoint. If it is armed and due, this kills the process and does not return."""
     armed = _armed
     if armed is None or armed.name != name:
         return

@@ -1,4 +1,4 @@
-"""Handles a dependency that fails: logs it once, spreads the attempts over time, and says which errors are retried."""
+"""Handles a dependency that fails: logs it once, spreads the attempts over time, and names the errors to retry."""
 
 import math
 import os
@@ -37,7 +37,7 @@ class Fault:
     _failures: int = field(init=False, default=0)
 
     def failed(self, reason: str) -> None:
-        """Notes a failed attempt. A new reason is not a change, so it is only logged for debugging."""
+        """Records a failed attempt. A new reason is not a change of state, so it is only logged for debugging."""
         if self.reason is None:
             self._since, self._failures = self.clock.monotonic(), 0
             _log.warning("dependency.failing", dependency=self.dependency, reason=reason)
@@ -47,7 +47,7 @@ class Fault:
         self.reason = reason
 
     def recovered(self) -> None:
-        """Notes a successful attempt."""
+        """Records a successful attempt."""
         if self.reason is None:
             return
         _log.info(
@@ -91,7 +91,7 @@ class Backoff:
 
 @dataclass(eq=False, slots=True)
 class ReconnectDelays:
-    """Draws the delays of a client that has lost its server, and asks a server that has just gone more often.
+    """Draws the delays of a client that has lost its server. A client of a server that has just gone tries more often.
 
     Attributes:
         backoff: Bounds the delays, also while the server stays away.
@@ -103,14 +103,14 @@ class ReconnectDelays:
     _lost_at: float | None = field(init=False, default=None)
 
     def next(self) -> float:
-        """Returns the seconds to wait before the next attempt."""
+        """Records a failure; returns the seconds to wait before the next attempt."""
         now = self.clock.monotonic()
         if self._lost_at is None:
             self._lost_at = now
         return self.backoff.next(max(_REPLACED_WITHIN, (now - self._lost_at) * _OF_THE_ABSENCE))
 
     def reset(self) -> None:
-        """Forgets the absence: the server is there."""
+        """Forgets the absence, because the server is there."""
         self.backoff.reset()
         self._lost_at = None
 

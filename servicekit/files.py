@@ -1,4 +1,4 @@
-"""Writes files atomically that only their owner may read."""
+"""Writes files atomically, readable only by their owner."""
 
 import os
 import tempfile

@@ -75,7 +75,7 @@ class GuardedConnection(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Passes on the bytes of one request; no honest client sends a second one before the answer."""
+        """Passes on the bytes of one request. No honest client sends a second request before the answer."""
         if self._request is not None and self._request.content.is_eof():
             self._drop(Drop.TOO_MANY)
         else:
@@ -84,21 +84,21 @@ class GuardedConnection(asyncio.Protocol):
             self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """The peer has closed its side."""
+        """Handles that the peer has closed its side."""
         return self._inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended."""
+        """Handles the end of the connection."""
         self.disarm()
         self._transport = self._request = None
         self._inner.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The peer reads too slowly."""
+        """Handles that the peer reads too slowly."""
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """The peer has caught up."""
+        """Handles that the peer has caught up."""
         self._inner.resume_writing()
 
     def request_started(self, request: web.Request) -> None:
@@ -121,7 +121,7 @@ class GuardedConnection(asyncio.Protocol):
         )
 
     def disarm(self) -> None:
-        """Takes the deadline away."""
+        """Removes the deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -203,7 +203,7 @@ async def timed(request: web.Request, handler: _Handler) -> web.StreamResponse:
 
 
 def mark_streaming(request: web.Request) -> None:
-    """Takes the deadline of this answer away: it is a stream, whose sender handles peers that do not read."""
+    """Removes the deadline of this answer, because it is a stream, whose sender handles peers that do not read."""
     connection = _of(request)
     if connection is not None:
         connection.disarm()

@@ -1,4 +1,4 @@
-"""Runs a service: its event loop, its root tasks and its signals, and defines its answer to a probe."""
+"""Runs a service: its event loop, root tasks and signals. Defines its answer to a probe."""
 
 import asyncio
 import signal

@@ -29,7 +29,7 @@ class LogLevel(enum.StrEnum):
 
 
 class _Stderr(io.TextIOBase):
-    """Standard error that drops lines which cannot be written: a full disk must not end a service."""
+    """Standard error. It drops a line that cannot be written, because a full disk must not end a service."""
 
     def write(self, text: str) -> int:
         """Writes, or drops the text."""

@@ -66,7 +66,7 @@ G = TypeVar("G", bound=HasBulkhead)
 
 
 def guarded(hook: Callable[Concatenate[G, P], None]) -> Callable[Concatenate[G, P], None]:
-    """Keeps what a hook raises from its callers, which have more important work."""
+    """Catches exceptions of a hook, because its callers have more important work."""
 
     @wraps(hook)
     def wrapped(self: G, /, *arguments: P.args, **named: P.kwargs) -> None:
@@ -78,7 +78,7 @@ def guarded(hook: Callable[Concatenate[G, P], None]) -> Callable[Concatenate[G, 
 
 @dataclass(slots=True)
 class LabelLimiter:
-    """Limits the values of labels that others choose: the first ones are kept, all later ones become `other`."""
+    """Limits the values of labels that others choose. It keeps the first values, and all later ones become `other`."""
 
     max_values: int
     _known: set[tuple[str, ...]] = field(init=False, default_factory=set)
@@ -112,7 +112,7 @@ class MetricsServer:
         self._bulkhead = bulkhead
 
     async def run(self) -> None:
-        """Root task: serves until cancelled, as soon as the address is available."""
+        """Root task: waits until the address is available, and serves until cancelled."""
         while True:
             try:
                 async with self.serving() as address:
@@ -154,4 +154,4 @@ class MetricsServer:
 
 
 def _ignore_drop(_why: Drop) -> None:
-    """Does nothing: Prometheus asks again in a moment."""
+    """Does nothing, because Prometheus scrapes again in a moment."""

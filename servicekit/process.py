@@ -61,7 +61,7 @@ class Trimmer:
             await self.once()
 
     async def once(self) -> None:
-        """Checks once. It trims in a thread, so that the loop goes on as long as it needs no memory."""
+        """Checks once. A thread trims, so that the event loop goes on unless it needs memory."""
         if self.resident() - self._min > _WORTHWHILE_BYTES:
             await asyncio.to_thread(self.trim)
             self._min = self.resident()
@@ -79,7 +79,7 @@ def raise_descriptor_limit() -> int:
 
 
 class _DrainedSocket(socket.socket):
-    """A socket from which each read takes everything."""
+    """A socket from which each read drains everything."""
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
         """Reads everything; the caller only wants to know that there was something."""

@@ -22,7 +22,7 @@ Reconcile = Callable[[K], Awaitable[float | None]]
 
 @dataclass(eq=False, slots=True)
 class Wakeup:
-    """Remembers that there is something to look at; setting it twice is setting it once."""
+    """Wakes one loop. Several calls of `set` before the loop runs count as one."""
 
     event: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -31,7 +31,7 @@ class Wakeup:
         self.event.set()
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Returns once set, or after that many seconds (None = only when set), and is unset again."""
+        """Waits until it is set, or for some seconds (None: for ever), and resets it."""
         try:
             async with asyncio.timeout(seconds):
                 await self.event.wait()
@@ -42,7 +42,7 @@ class Wakeup:
 
 @dataclass(eq=False, slots=True)
 class Notifier:
-    """Wakes all loops that depend on the same facts, without their writers knowing the loops."""
+    """Wakes all loops that depend on the same facts. The writers of the facts need not know the loops."""
 
     _wakeups: list[Wakeup] = field(init=False, default_factory=list)
 
@@ -53,7 +53,7 @@ class Notifier:
         return wakeup
 
     def notify(self) -> None:
-        """Wakes all loops: a fact has changed."""
+        """Wakes all loops, because a fact has changed."""
         for wakeup in self._wakeups:
             wakeup.set()
 
@@ -128,7 +128,7 @@ class KeyedWorkQueue(Generic[K]):
         self.shutting_down = False
 
     def add(self, key: K) -> None:
-        """Has the key reconciled as soon as possible."""
+        """Enqueues the key, to be reconciled as soon as possible."""
         if (worker := self._workers.get(key)) is not None:
             worker.set()
         elif self._group is not None:

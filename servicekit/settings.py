@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class BadValueError(ValueError):
-    """The value of one field is invalid: to be raised by checks in `__post_init__` that concern one field."""
+    """The value of one field is invalid. Checks of one field in `__post_init__` raise it."""
 
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field}: {why}")
@@ -23,7 +23,7 @@ class BadValueError(ValueError):
 
 
 class SettingsError(ValueError):
-    """A setting is unknown, missing or invalid: a person has to correct the environment.
+    """A setting is unknown, missing or invalid. A person has to correct the environment.
 
     Attributes:
         variable: The environment variable, or `PREFIX_*` where several contradict each other.
@@ -117,7 +117,7 @@ def _value(variable: str, text: str, hint: Any) -> Any:
 
 
 def _why(raw: Any, hint: Any) -> str:
-    """Explains to people why a value is invalid; empty where the library's message is as good."""
+    """Explains to people why a value is invalid; empty if the library's message is as good."""
     kind = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
     if isinstance(raw, list):
         part = typing.get_args(kind)[0]

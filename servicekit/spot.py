@@ -63,7 +63,7 @@ class PodCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """The parts of a pod's state by which a reclaim differs from every other end.
+    """The parts of a pod's state that distinguish a reclaim from every other end.
 
     Attributes:
         succeeded: Whether its phase is Succeeded.
@@ -103,11 +103,11 @@ class PodReclaim:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A reclaim of the pod was announced and does not happen."""
+    """A reclaim of the pod was announced, but does not happen."""
 
 
 def grace_of(asked: float | None, usual: float | None) -> float:
-    """Returns a pod's grace in seconds: of the request for its deletion, else of its spec, else the default."""
+    """Returns a pod's grace in seconds: from the request for its deletion, else from its spec, else the default."""
     return next((grace for grace in (asked, usual) if grace is not None), _USUAL_GRACE)
 
 
@@ -118,7 +118,7 @@ def ended_at_of(ends: Sequence[datetime | None]) -> datetime | None:
 
 
 def classify(pod: PodState) -> PodReclaim | Withdrawn | None:
-    """Classifies a pod's state; None: it tells neither that the pod is reclaimed nor that it is not."""
+    """Classifies a pod's state; None if it shows neither that the pod is reclaimed nor that it is not."""
     if pod.succeeded:
         return None
     ends = [(unix_seconds(reclaim.deadline), reclaim) for reclaim in _reclaims(pod)]
@@ -163,7 +163,7 @@ def _ends(pod: PodState, disrupted: PodCondition) -> datetime | None:
 
 
 def _known(instant: datetime | None) -> datetime | None:
-    """Returns an instant if it is within the bounds; whoever writes a pod's status can write any."""
+    """Returns an instant if it is within the bounds. Whoever writes a pod's status can write any instant."""
     return None if instant is None else later(instant, 0.0)
 
 
@@ -173,7 +173,7 @@ def _sentence(*parts: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LabelledMachine:
-    """A machine as far as labels tell.
+    """A machine, described by the labels of its node.
 
     Attributes:
         region: Empty if it is unknown, as are the next two.
@@ -191,7 +191,7 @@ class LabelledMachine:
 
 
 def read_labels(labels: Mapping[str, str]) -> LabelledMachine:
-    """Returns what the labels of a Node tell. Values that are not known are ignored."""
+    """Describes the machine of a Node by its labels. It ignores unknown values."""
     cut = {name: value[:_MAX_VALUE] for name, value in labels.items()}
     known = (values.get(cut.get(name, "")) for name, values in _IS_SPOT.items())
     return LabelledMachine(

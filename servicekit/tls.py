@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 
 
 class CertificateUnusable(Exception):  # noqa: N818 - it names what is so
-    """The files have no usable pair, so a person has to correct them. The text says what is wrong."""
+    """The files have no usable certificate and key, so a person has to correct them. The text says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Validity(Enum):
 
 
 class ServerCertificate:
-    """Serves the newest usable pair of the files, by its `context`.
+    """Serves the newest usable pair of the files, through its `context`.
 
     Args:
         files: Read now, and again by `run`.
@@ -104,7 +104,7 @@ class ServerCertificate:
             self.reload()
 
     def reload(self) -> None:
-        """Takes the pair of the files if it is new and usable."""
+        """Loads certificate and key from the files, and uses them if they are new and usable."""
         try:
             found = _read(self._files)
             if found != self.pair:
@@ -148,7 +148,7 @@ def _context() -> ssl.SSLContext:
 
 
 def _loaded(pair: Pair) -> ssl.SSLContext:
-    """Loads the pair from memory: the ssl module takes only files, and those on disk may have changed since."""
+    """Loads the pair from memory. The ssl module accepts only files, and the files on disk may have changed since."""
     context = _context()
     try:
         with os.fdopen(os.memfd_create("certificate"), "wb") as file:

@@ -1,1 +1,1 @@
-"""The central service: facts in, one decision per job, directives and host lists out."""
+"""The central service: it takes facts, makes one decision per job, and sends directives and host lists."""

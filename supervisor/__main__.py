@@ -1,4 +1,4 @@
-"""`elastic-job-supervisor serve`, `… token` and `… notify-test`."""
+"""Implements the commands Implements the commands `elastic-job-supervisor serve`, `… token` and `… notify-test`."""
 
 import argparse
 import asyncio
@@ -44,7 +44,7 @@ exit codes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedCommand:
-    """A command of another package, which `elastic-job-supervisor` has beside those of the service."""
+    """A command that another package adds to `elastic-job-supervisor`."""
 
     name: str
     help: str
@@ -83,7 +83,7 @@ def _ended(ended: RootTaskEnded) -> int:
 
 
 def _message(error: Exception) -> str:
-    """The error's text; for an error of the operating system, the file and the reason."""
+    """Returns the error's text; for an error of the operating system, the file and the reason."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

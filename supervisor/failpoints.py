@@ -1,4 +1,4 @@
-"""The points at which tests can kill the supervisor (see `servicekit.failpoints`): around every write and action."""
+"""Names the points at which tests can kill the supervisor, around every write and action (`servicekit.failpoints`)."""
 
 from enum import StrEnum
 

@@ -151,7 +151,7 @@ def _text(file: str) -> str:
 async def _live(
     backend: Backend, targets: Sequence[str], given: argparse.Namespace, stated: CheckedFacts
 ) -> AsyncIterator[Checked]:
-    """Jobs as they are now, on a cluster or at a supervisor: `KIND/NAME` as for kubectl, or the name of a job."""
+    """Reads jobs from a cluster or a supervisor. A target is `KIND/NAME` as for kubectl, or the name of a job."""
     for target in targets:
         prefix, slash, name = target.partition("/")
         kind = _KINDS.get(prefix.lower()) if slash else None

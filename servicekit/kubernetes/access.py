@@ -1,4 +1,4 @@
-"""The address of an API server and the credentials for it: of the pod that this process runs in, or of a kubeconfig."""
+"""The address of an API server and its credentials, from the pod that this process runs in or from a kubeconfig."""
 
 import os
 import ssl
@@ -51,7 +51,7 @@ def in_pod(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def require_kubeconfig(file: str | None, environ: Mapping[str, str] = os.environ) -> None:
-    """Checks that the file exists, or the default one if none is named: the client library's message is misleading.
+    """Checks that the named or the default file exists, because the client library's own message is misleading.
 
     Raises:
         MissingConfigurationError: There is no such file.

@@ -1,4 +1,4 @@
-"""A local copy of the objects of one resource, correct in whatever order their states arrive.
+"""A local copy of the objects of one resource. It is correct in whatever order their states arrive.
 
 States arrive from three sides: a list, the watch that continues it, and the answers to this process's own writes, which
 are often faster than the watch. An older state never replaces a newer one.
@@ -39,7 +39,7 @@ class Cache(Generic[R]):
 
     @property
     def unread(self) -> Mapping[ObjectKey, UnreadObject]:
-        """The objects whose present state does not decode, live; `objects` keeps the last state that did."""
+        """A live view of objects whose present state cannot be decoded; `objects` keeps their last decoded state."""
         return MappingProxyType(self._unread)
 
     @property
@@ -48,7 +48,10 @@ class Cache(Generic[R]):
         return str(self._seen)
 
     def replace(self, objects: Sequence[R], version: str, unread: Sequence[UnreadObject] = ()) -> None:
-        """Takes a complete list as of that version; changes that this process has made since then stay."""
+        """Replaces the objects by a complete list as of `version`.
+
+        Changes that this process has made since then stay.
+        """
         fresh = {one.metadata.key: one for one in objects if one.metadata.uid not in self._deleted}
         outlines = {one.metadata.key: one for one in unread if one.metadata.uid not in self._deleted}
         reset = int(version) < self._seen  # The cluster was restored from a backup: earlier states are void.
@@ -65,13 +68,13 @@ class Cache(Generic[R]):
         self._deleted &= {one.metadata.uid for one in objects} | {one.metadata.uid for one in unread}
 
     def apply(self, one: R) -> None:
-        """Takes a watch event: an object was added or modified."""
+        """Applies a watch event: an object was added or modified."""
         self.advance(one.metadata.resource_version)
         if one.metadata.uid not in self._deleted:
             self._put(one)
 
     def apply_unread(self, one: UnreadObject) -> None:
-        """Takes a watch event: an object was added or modified, and does not decode."""
+        """Applies a watch event: an object was added or modified, and cannot be decoded."""
         self.advance(one.metadata.resource_version)
         key, known = one.metadata.key, self._objects.get(one.metadata.key)
         if one.metadata.uid in self._deleted or not self._is_news(one):
@@ -81,24 +84,24 @@ class Cache(Generic[R]):
         self._unread[key] = one
 
     def apply_deletion(self, one: Object) -> None:
-        """Takes a watch event: an object was deleted."""
+        """Applies a watch event: an object was deleted."""
         self.advance(one.metadata.resource_version)
         self._deleted.discard(one.metadata.uid)
         self._drop_unread(one)
         self._drop(one.metadata.key, one.metadata.uid)
 
     def advance(self, version: str) -> None:
-        """Notes that the watch has reached that version."""
+        """Records that the watch has reached this version."""
         self._seen = max(self._seen, int(version))
 
     def record_write(self, one: R) -> None:
-        """Takes the API server's answer to a write or to a read of one object."""
+        """Applies the API server's answer to a write or to a read of one object."""
         # The watch has reported all states up to `_seen`: an older object that is not here has been deleted since.
         if one.metadata.version > self._seen and one.metadata.uid not in self._deleted:
             self._put(one)
 
     def record_deletion(self, one: Object) -> None:
-        """Notes that this process has deleted an object, whatever its version was."""
+        """Records that this process has deleted an object, whatever its version was."""
         was_unread = self._drop_unread(one)
         if self._drop(one.metadata.key, one.metadata.uid) or was_unread:
             self._deleted.add(one.metadata.uid)

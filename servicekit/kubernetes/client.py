@@ -39,7 +39,7 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """Group and version as an object's `apiVersion` has them."""
+        """The group and version, as in the `apiVersion` of an object."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
@@ -93,7 +93,7 @@ class _Bookmarked(msgspec.Struct, frozen=True):
 
 
 class Listing(NamedTuple, Generic[R]):
-    """All objects as of one version; those that do not decode are in `unread`."""
+    """All objects as of one version. Objects that cannot be decoded are in `unread`."""
 
     objects: list[R]
     version: str
@@ -151,7 +151,7 @@ class ResourceClient(Generic[R]):
     async def watch(
         self, version: str, seconds: int, on_open: Callable[[], None]
     ) -> AsyncGenerator[tuple[EventType, R | UnreadObject | str], None]:
-        """Yields what changes after that version, for that long: an object, or for a bookmark a version.
+        """Yields the changes after a version, for some seconds: objects, and for a bookmark its version.
 
         Of an object that does not decode it yields the outline.
 
@@ -182,7 +182,7 @@ class ResourceClient(Generic[R]):
         return self._read(await self._server.request(Call(method="GET", path=self._path(key))))
 
     async def create(self, key: ObjectKey, content: Mapping[str, object], **metadata: object) -> R:
-        """Creates an object. The API server drops a status that is a subresource: it needs a second request.
+        """Creates an object. The API server drops its status if that is a subresource, which needs a second request.
 
         Args:
             key: Its name.
@@ -295,7 +295,10 @@ class ResourceClient(Generic[R]):
             raise UnreadableError(f"{_name(data)} of {self.resource.plural} does not decode: {error}") from error
 
     def _read_or_outline(self, data: msgspec.Raw) -> R | UnreadObject:
-        """Raises UnreadableError if not even the metadata can be read, which no API server sends."""
+        """Decodes an object, or its metadata.
+
+        Raises UnreadableError if not even that works, which no API server causes.
+        """
         try:
             return self._read(data)
         except UnreadableError as error:

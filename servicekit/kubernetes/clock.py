@@ -21,7 +21,7 @@ class ClusterClock:
         self._min_ahead = self._max_ahead = 0.0
 
     def observe(self, date: str, seconds: float) -> None:
-        """Takes the Date of an answer that just arrived and the seconds since its request; ignores a malformed Date."""
+        """Reads the Date of an answer that just arrived, `seconds` after its request; ignores a malformed Date."""
         try:
             at = parsedate_to_datetime(date).timestamp()
         except (ValueError, OverflowError):
@@ -30,11 +30,11 @@ class ClusterClock:
         self._min_ahead, self._max_ahead = self._ahead - _HALF, self._ahead + _HALF + seconds
 
     def now(self) -> float:
-        """Unix seconds, with an error of some half a second."""
+        """Unix seconds, with an error of about half a second."""
         return self.own.now() + self._ahead
 
     def correct_own_clock(self) -> float:
-        """Corrects the process's own clock by the least error that it certainly has; returns the seconds.
+        """Corrects the process's own clock by the smallest error that it can have; returns the seconds.
 
         A clock that is right is not touched, so that a process which takes over from another continues to the
         millisecond.

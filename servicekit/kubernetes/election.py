@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 
 class LeaseLostError(ProcessFault):
-    """Another process leads: end, and start again as a candidate."""
+    """Another process leads. This process has to end, and to start again as a candidate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,9 @@ class ElectionConfig:
 
 
 class Election:
-    """A candidate. `follow` and `run` have to run; `gained` returns once it leads, `certain` tells whether it does now.
+    """A candidate. The caller runs `follow` and `run`.
+
+    `gained` returns once it leads, `certain` tells whether it leads now.
 
     Args:
         server: A connection of its own: other requests must not delay a renewal, and a time-out must leave room for a
@@ -168,7 +170,9 @@ class Election:
             self._hold(await self._leases.replace(present, "spec", spec), begun)
 
     async def _check_holder(self) -> None:
-        """Reads the lease. If that takes long, the holder may not have been able to renew it, and gets a new duration.
+        """Reads the lease.
+
+        If that takes long, the holder may have failed to renew it too, so the duration starts again.
 
         Otherwise all candidates would take the lease in the moment in which the API server is available again.
         """

@@ -6,11 +6,11 @@ class ApiError(Exception):
 
 
 class ApiUnavailableError(ApiError):
-    """There was no usable answer: try again later. The change may have been made nevertheless."""
+    """There was no usable answer, so the caller tries again later. The change may have been made nevertheless."""
 
 
 class ConflictError(ApiError):
-    """The object has changed since it was read, or exists already: read it again."""
+    """The object has changed since it was read, or exists already. The caller reads it again."""
 
 
 class NotFoundError(ApiError):
@@ -18,7 +18,7 @@ class NotFoundError(ApiError):
 
 
 class HistoryLostError(ApiError):
-    """The API server no longer knows what changed since that version: list again."""
+    """The API server no longer has the changes since this version. The caller lists again."""
 
 
 class RefusedError(ApiError):
@@ -26,11 +26,11 @@ class RefusedError(ApiError):
 
 
 class UnreadableError(ApiError):
-    """An object does not decode: another version wrote it."""
+    """An object cannot be decoded, because another version wrote it."""
 
 
 class ConfigurationError(Exception):
-    """The configuration of the cluster's access is missing or not usable: a person has to act."""
+    """The configuration of the access to a cluster is missing or unusable. A person has to act."""
 
 
 class MissingConfigurationError(ConfigurationError):

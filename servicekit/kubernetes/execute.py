@@ -51,7 +51,7 @@ class ExecResult:
 
 
 async def execute(server: ApiServer, pod: ObjectKey, container: str, command: Sequence[str]) -> ExecResult:
-    """Runs a command in a running container and waits for its end, as long as one request may take.
+    """Runs a command in a running container, and waits for its end within the time limit of one request.
 
     The pod is found by its name. A caller that means one pod, and not a later one of the name, lets the command check.
 

@@ -14,7 +14,7 @@ _RELEASED_SECONDS = 1
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The spec of a Lease. Its instants are for people: the clocks of two machines are never compared."""
+    """The spec of a Lease. Its instants are for people only, because nobody compares the clocks of two machines."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

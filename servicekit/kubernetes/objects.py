@@ -1,4 +1,4 @@
-"""The key, the metadata and the owners that all objects of a cluster have."""
+"""Defines the key, the metadata and the owners that all objects of a cluster have."""
 
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -29,7 +29,10 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def version(self) -> int:
-        """Orders all states of all objects of a resource, as Kubernetes promises since 1.35 and etcd always did."""
+        """The resource version as a number.
+
+        It orders all states of a resource: Kubernetes promises so since 1.35, etcd always did.
+        """
         return int(self.resource_version)
 
 
@@ -54,7 +57,7 @@ class OwnedMetadata(Metadata, frozen=True, rename="camel"):
 
 
 class UnreadObject(msgspec.Struct, frozen=True):
-    """An object that does not decode: its metadata, and why."""
+    """An object that cannot be decoded: its metadata, and the reason."""
 
     metadata: Metadata
     reason: str = ""

@@ -1,4 +1,4 @@
-"""Keeps a cache in step with a resource: list, then watch, and list again when a watch ends with an error."""
+"""Keeps a cache in step with a resource: it lists, then watches, and lists again after a watch that failed."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,7 +41,7 @@ _log = structlog.get_logger()
 
 
 class Reflector(Generic[R]):
-    """Lists once with `list` or `first`, then `run` follows for ever.
+    """Keeps a cache in step with a resource. The caller lists once with `list` or `first`, and then runs `run`.
 
     Args:
         client: The resource to follow.
@@ -90,18 +90,18 @@ class Reflector(Generic[R]):
 
     @property
     def unread(self) -> int:
-        """How many objects do not decode at present."""
+        """The number of objects that cannot be decoded at present."""
         return len(self._cache.unread)
 
     @property
     def trouble(self) -> str | None:
-        """Why the cache may be behind, for people; None while a watch runs, or there is nothing to follow."""
+        """Why the cache may be behind, for people; None while a watch runs, or if there is nothing to watch."""
         if self._watching or not self.defined:
             return None
         return self._fault.reason or "not listed yet"
 
     async def list(self) -> None:
-        """Brings the cache up to date in one step: half of a list is never visible.
+        """Brings the cache up to date in one step, so that half of a list is never visible.
 
         Raises:
             ApiError: It could not be had; the cache is as it was.
@@ -132,7 +132,7 @@ class Reflector(Generic[R]):
                 return None
 
     async def run(self) -> None:
-        """Root task: follows for ever, through outages and, where the kind is optional, without a definition."""
+        """Root task: follows for ever, also during outages and, for an optional kind, while its CRD is missing."""
         while True:
             try:
                 with self._cache.bulkhead.guard("watch", self._client.resource.plural, passes=ApiError) as attempt:
@@ -178,7 +178,7 @@ class Reflector(Generic[R]):
         self._fault.recovered()
 
     def _note_unread(self, one: UnreadObject) -> None:
-        """Logs an object that does not decode once, and again if the reason changes."""
+        """Logs an object that cannot be decoded, once for each reason."""
         key, known = one.metadata.key, self._cache.unread.get(one.metadata.key)
         if known is not None and known.reason == one.reason:
             return
@@ -186,7 +186,7 @@ class Reflector(Generic[R]):
         _log.warning("object.unread", kind=plural, namespace=key.namespace, name=key.name, reason=reason)
 
     def _failed(self, error: ApiError) -> float:
-        """Returns the seconds to wait before the next attempt."""
+        """Records a failure; returns the seconds to wait before the next attempt."""
         self.synced = self._watching = False
         # Asked for what it does not know any more, the API server would answer the same again.
         self._lost = isinstance(error, HistoryLostError)

@@ -58,7 +58,7 @@ _TIMED_OUT, _AHEAD = 504, "Too large resource version"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The part of a Status object with the reason."""
+    """The part of a Status object that has the reason."""
 
     message: str = ""
     code: int = 0
@@ -77,7 +77,7 @@ class Call:
 
 
 def ignore_date(_date: str, _seconds: float) -> None:
-    """Takes no notice of the Date of an answer."""
+    """Ignores the Date of an answer."""
 
 
 def always() -> bool:
@@ -252,10 +252,10 @@ class ApiServer:
             self._not_before = max(self._not_before, time.monotonic() + pause)
 
     async def _wait_as_told(self) -> None:
-        """Waits until the API server takes requests again.
+        """Waits as long as the API server has asked for (Retry-After).
 
         Raises:
-            ApiUnavailableError: That is later than the time limit.
+            ApiUnavailableError: The API server takes no requests until after the time limit.
         """
         seconds = self._not_before - time.monotonic()
         if seconds > self.timeout_seconds:
@@ -288,7 +288,10 @@ def _keep_alive(connection: socket.socket) -> None:
 
 @contextmanager
 def _aborted_unless_finished(connection: Connection | None) -> Iterator[None]:
-    """Aborts the connection of an answer that is not read to its end: closing waits for a peer that may be gone."""
+    """Aborts the connection of an answer that is not read to its end.
+
+    Closing would wait for a peer that may be gone.
+    """
     try:
         yield
     except BaseException:

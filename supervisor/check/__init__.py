@@ -1,1 +1,1 @@
-"""Checks jobs before a reclaim does: rules that say what would go wrong, and the fix. Pure."""
+"""Checks jobs before a reclaim happens. Rules find what would go wrong and name the fix. Pure."""

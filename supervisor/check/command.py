@@ -39,7 +39,7 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def option(self, *names: str) -> str | None:
-        """The value of the last of these options, as in `--name VALUE` or `--name=VALUE`; None if there is none."""
+        """The value of the last of these options, written `--name VALUE` or `--name=VALUE`; None if there is none."""
         wanted, found = {_spelt(name) for name in names}, None
         for at, word in enumerate(self.words):
             name, equals, value = word.partition("=")
@@ -54,7 +54,7 @@ class Launch:
 
 
 def launches_in(words: Sequence[str], depth: int = _DEPTH) -> tuple[Launch, ...]:
-    """The programs that the words of a command start, also within shells and behind `--`."""
+    """The programs that a command line starts, also within shells and after `--`."""
     environment, rest = _stripped(words)
     if not rest or depth == 0:
         return ()
@@ -79,12 +79,12 @@ def launches_in_script(script: str, depth: int = _DEPTH) -> tuple[Launch, ...]:
 
 
 def resolved(value: str, environment: Mapping[str, str]) -> str:
-    """A value with the variables that the environment has; others stay as they are."""
+    """A value in which the variables of the environment are replaced; unknown variables stay as they are."""
     return _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), value)
 
 
 def _spelt(name: str) -> str:
-    """An option without its dashes, with `-` for `_`, as torchrun takes both."""
+    """An option without its leading dashes, with `-` for `_`, because torchrun accepts both."""
     return name.lstrip("-").replace("_", "-")
 
 
@@ -109,7 +109,7 @@ def _scripts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _own(words: Sequence[str]) -> tuple[str, ...]:
-    """The options of the launcher itself: those of the script that it starts are not its own."""
+    """The options of the launcher itself, without those of the script that it starts."""
     for at, word in enumerate(words):
         if word in ("--", "-m", "--module") or word.endswith(".py") or _PYTHON.fullmatch(PurePosixPath(word).name):
             return tuple(words[:at])
@@ -117,7 +117,7 @@ def _own(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _commands(script: str) -> Iterator[list[str]]:
-    """The simple commands of a script. What is computed becomes a placeholder, whose value nobody can know."""
+    """The simple commands of a script. A placeholder stands for each computed value, which nobody can know."""
     plain = _COMMENT.sub("", _CONTINUED.sub(" ", _COMPUTED.sub(_PLACEHOLDER, script)))
     lines = plain.replace("\n", " ; ")
     lexer = shlex.shlex(lines, posix=True, punctuation_chars=";&|")

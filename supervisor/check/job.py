@@ -1,4 +1,4 @@
-"""A job as the rules see it, the same for manifests and command lines; rules, and what they find."""
+"""Defines jobs in the form that the rules check, from manifests and command lines alike, and the rules and problems."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -82,7 +82,7 @@ class CheckedRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticAgent:
-    """An agent of torchrun, as its options set it or the variables that stand for them.
+    """An agent of torchrun, set up by its options or by the environment variables in their place.
 
     Attributes:
         launch: Has no words if the image's own command is used.
@@ -139,7 +139,7 @@ class CheckedJob:
 
     @property
     def holds(self) -> bool:
-        """Whether the job wants no other number of workers: after a loss it waits for a replacement."""
+        """Whether the job keeps its number of workers: after a loss it waits for a replacement."""
         objects = (self.annotations, *(role.annotations for role in self.roles))
         annotation = next((found[ON_LOSS] for found in objects if ON_LOSS in found), None)
         options = (launch.option("--on-loss") for _, launch in self.launches(KUBEAI_RUN))
@@ -248,7 +248,7 @@ class CheckRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFinding:
-    """A problem of one job, with the rule that has found it."""
+    """A problem of one job, and the rule that has found it."""
 
     rule: str
     severity: FindingSeverity

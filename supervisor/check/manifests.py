@@ -114,7 +114,7 @@ SHAPES: Mapping[CheckedKind, ManifestShape] = {
 
 
 def kind_of(group: str, name: str) -> CheckedKind | None:
-    """Finds the kind with that API group and name; None if it is none that can be checked."""
+    """Finds the kind with that API group and name; None if the rules cannot check it."""
     named = ((kind, shape.resource) for kind, shape in SHAPES.items())
     return next((kind for kind, resource in named if (resource.group, resource.kind) == (group, name)), None)
 
@@ -126,7 +126,10 @@ SUPERVISED: Mapping[str, CheckedKind] = {
 
 
 def training_jobs(spec: object) -> Iterator[tuple[str, object]]:
-    """Yields the paths and templates of the Jobs that train. One that others wait for has ended before."""
+    """Yields the paths and templates of the Jobs that train.
+
+    A Job that others wait for has ended before the training.
+    """
     jobs = items(spec, "replicatedJobs")
     dependencies = [each for job in jobs for each in items(job, "dependsOn")]
     ended = {text(each, "name") for each in dependencies if text(each, "status") == "Complete"}
@@ -143,7 +146,7 @@ _OVERRIDDEN = ("image", "command", "args")
 
 @dataclass(frozen=True, slots=True)
 class RuntimeReference:
-    """The runtime that a TrainJob names, which is in its own namespace or in none."""
+    """The runtime that a TrainJob names. It is in the TrainJob's namespace, or cluster-scoped."""
 
     kind: str
     name: str
@@ -161,7 +164,7 @@ _RUNTIMES = {
 
 
 def is_runtime(document: object) -> bool:
-    """Whether a document is a runtime, which is no job itself."""
+    """Whether a document is a runtime, and so no job."""
     return text(document, "apiVersion").startswith(f"{_GROUP}/") and text(document, "kind") in _RUNTIMES
 
 
@@ -175,7 +178,7 @@ def runtime_of(trainjob: object) -> RuntimeReference | None:
 
 
 def jobset_spec(trainjob: object, documents: Iterable[object]) -> Mapping[str, object]:
-    """The spec of the JobSet that becomes of a TrainJob; empty if its runtime is not among the documents."""
+    """The spec of the JobSet that a controller makes from a TrainJob; empty if its runtime is not in the documents."""
     reference = runtime_of(trainjob)
     named = None if reference is None else (reference.kind, reference.name)
     runtimes = (each for each in documents if is_runtime(each))
@@ -187,7 +190,7 @@ def jobset_spec(trainjob: object, documents: Iterable[object]) -> Mapping[str, o
 
 
 def _with_trainer(job: object, trainer: Mapping[str, object]) -> object:
-    """A replicated job, in which the trainer's command and variables are those of the TrainJob."""
+    """A replicated job with the trainer's command and variables from the TrainJob."""
     if text(job, "template", "metadata", "labels", _STEP) != _TRAINER:
         return job
     pod = mapping(job, "template", "spec", "template", "spec")
@@ -210,7 +213,7 @@ _RENDEZVOUS_PORT = "23456"
 
 
 def jobs_in(*documents: object, beside: Iterable[object] = ()) -> Iterator[CheckedJob]:
-    """The jobs of documents, which may be Lists; nothing for other objects.
+    """The jobs in a document, which may be a List; nothing for other objects.
 
     A TrainJob has roles only if its runtime is in these documents, or in those `beside` them.
     """

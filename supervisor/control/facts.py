@@ -1,4 +1,4 @@
-"""The facts about jobs at present, combined from the store, the streams and the cluster."""
+"""Combines the present facts about jobs from the store, the streams and the cluster."""
 
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from types import MappingProxyType
@@ -36,7 +36,7 @@ class ClusterFacts(Protocol):
 
     @property
     def nodes_version(self) -> int:
-        """Grows whenever one of those uids changes."""
+        """A number that grows whenever one of those uids changes."""
 
     def machine(self, node: Host) -> Machine:
         """The machine under a node, by the node's labels."""
@@ -82,7 +82,7 @@ class NoCluster:
 
 
 class NoticedSubjects:
-    """The nodes and pods that one set of notices excludes, and the hosts of each job among them, computed once.
+    """The nodes and pods that a set of notices excludes, and each job's hosts among them, which it computes once.
 
     `ahead` has the notices that are not acted on yet.
     """
@@ -113,7 +113,7 @@ class NoticedSubjects:
         return found
 
     def ahead_of(self, job: SupervisedJob, placements: Mapping[Host, Placement] | None) -> Ahead:
-        """The hosts of a job with notices that are not acted on yet."""
+        """The hosts of a job with notices that the supervisor does not act on yet."""
         if not self.ahead:
             return _NONE_AHEAD
         found: dict[Host, Sequence[ReclaimNotice]] = {}
@@ -133,7 +133,7 @@ class NoticedSubjects:
 
 
 class Facts:
-    """Provides stored facts to decisions, so that no decision depends on a fact that a crash could lose.
+    """Gives decisions their facts, only stored ones, so that no decision depends on a fact that a crash could lose.
 
     Notices that wait to be stored are only shown to the affected processes.
     """
@@ -161,12 +161,12 @@ class Facts:
         self._changes_at: float | None = None
 
     def noticed(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
-        """The hosts that a job must not use, at least all noticed ones of its own, each with its most urgent notice."""
+        """The hosts that a job must not use, with all noticed hosts of its own, each with its most urgent notice."""
         self._refresh()
         return self._noticed.of(name, self.cluster_facts.placements(name))
 
     def shown(self, name: JobName) -> Mapping[Host, ReclaimNotice]:
-        """Like `noticed`, but with notices that are not stored yet; the job's processes get these."""
+        """The result of `noticed`, with notices that are not stored yet. The job's processes get these."""
         self._refresh()
         return self._shown.of(name, self.cluster_facts.placements(name))
 
@@ -177,25 +177,25 @@ class Facts:
 
     @property
     def changes_at(self) -> float | None:
-        """When time alone changes which notices are acted on; None: never."""
+        """When time alone changes on which notices the supervisor acts; None if it never does."""
         self._refresh()
         return self._changes_at
 
     def machine(self, node: Host) -> Machine:
-        """The machine under a node, as its agent describes it; its labels describe the rest."""
+        """The machine under a node, as its agent describes it; the node's labels fill in the rest."""
         agent = self._agents.by_node.get(node)
         labelled = self.cluster_facts.machine(node)
         return labelled if agent is None else agent.machine.or_else(labelled)
 
     def ranking(self) -> Ranking:
-        """Which hosts to use first at present."""
+        """The present order in which jobs should use hosts."""
         self._refresh()
         noticed = self._noticed
         return Ranking(machine=self.machine, ahead=noticed.ahead, noticed=noticed.nodes, now=self._now())
 
     @property
     def announced(self) -> tuple[Announced, ...]:
-        """The notices that apply, by node and by pod: the stored ones, then the shown ones, then those that are ahead.
+        """The notices by node and by pod: first the stored ones, then the shown ones, then those to act on later.
 
         Each mapping is the same object until a notice or an agent changes, or a scheduled notice becomes due.
         """
@@ -241,7 +241,7 @@ class Facts:
         return {**granted, **self.cluster_facts.granted(others, noticed, avoided)} if others else granted
 
     def _avoided(self) -> frozenset[Host]:
-        """The nodes with a scheduled notice that is near, although it is not acted on yet."""
+        """The nodes with a scheduled notice that is near, although the supervisor does not act on it yet."""
         ahead, now = self._noticed.ahead.items(), self._now()
         return frozenset(
             Host(name)
@@ -250,7 +250,7 @@ class Facts:
         )
 
     def _usable_meanwhile(self) -> frozenset[Host]:
-        """The nodes whose agents announce only notices that are not acted on yet."""
+        """The nodes whose agents announce only notices that the supervisor does not act on yet."""
         agents, found = self._agents.by_node, set[Host]()
         for name, notices in self._noticed.ahead.items():
             agent = agents.get(Host(name))
@@ -286,7 +286,7 @@ class Facts:
         return None if job is None or job.id != known else job.decision.agreement
 
     def _refresh(self) -> None:
-        """Computes which hosts are noticed, if notices, agents or nodes have changed, or a notice has become due."""
+        """Computes anew which hosts have a notice, after notices, agents or nodes have changed, or a notice is due."""
         snapshot, now = self._store.snapshot(), self._now()
         others = (self._agents.version, self._unconfirmed.version, self.cluster_facts.nodes_version)
         versions, is_due = (snapshot.version, *others), self._changes_at is not None and now >= self._changes_at

@@ -1,4 +1,4 @@
-"""The control loop: level-triggered; it plans jobs from one snapshot, and stores decisions before it acts on them.
+"""The control loop is level-triggered. It plans jobs from one snapshot, and stores decisions before it acts on them.
 
 The cost of a pass depends on what has changed: an unchanged job is not planned.
 """
@@ -124,7 +124,7 @@ class Schedule:
 
 
 def _differing(before: Mapping[Any, V], after: Mapping[Any, V]) -> Iterator[Any]:
-    """The keys whose values differ, or that only one of the mappings has."""
+    """The keys whose values differ between the mappings, or that only one of them has."""
     if before is after:
         return
     for key, value in after.items():
@@ -159,7 +159,7 @@ class ControlDependencies:
 
 @dataclass(frozen=True, slots=True)
 class _VisibleState:
-    """The part of a job that its processes can see; `job` tells it from an earlier one of its name."""
+    """The part of a job that its processes can see; `job` distinguishes it from an earlier job with its name."""
 
     job: JobId
     decision: Decision
@@ -169,7 +169,7 @@ class _VisibleState:
 
 
 def _own(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice]) -> Mapping[Host, ReclaimNotice]:
-    """The notices on a job's own hosts: 100 jobs that each scanned all 2,500 notices took a third of a pass."""
+    """The notices on a job's own hosts. When 100 jobs each scanned all 2,500 notices, that took a third of a pass."""
     return {host: noticed[host] for host in job.own_hosts if host in noticed} if noticed else noticed
 
 
@@ -201,7 +201,10 @@ class Control:
                 await self._deps.wakeup.wait(seconds)
 
     def _guarded_pass(self) -> float | None:
-        """Makes a pass; one that raises is made again after a pause, over all jobs: it may have marked any as done."""
+        """Makes a pass.
+
+        If it raises, the next pass follows after a pause and plans all jobs, as any may be marked as done.
+        """
         seconds = None
         with self._bulkhead.guard("pass") as attempt:
             seconds = self._pass()
@@ -211,7 +214,7 @@ class Control:
         return attempt.retry_in if attempt.failed else seconds
 
     def _pass(self) -> float | None:
-        """Plans the jobs that have changed or are due; returns the seconds until the next one is due, None: never."""
+        """Plans the jobs that have changed or are due; returns the seconds until the next job is due, or None."""
         snapshot, now = self._deps.store.snapshot(), self._deps.clock.now()
         # Processes are told about a notice before there is a decision about it.
         changed = self._visibly_changed(snapshot, self._schedule.changed(snapshot.jobs))
@@ -239,7 +242,7 @@ class Control:
         return max(0.0, min(moments) - self._deps.clock.now()) if moments else None
 
     def _guarded_plan(self, job: SupervisedJob, grant: Grant, now: float) -> Plan | None:
-        """Plans one job; None if that raises, or did so a moment ago: then the job is due again after the pause."""
+        """Plans one job; returns None if that raises, or raised a moment ago. The job is due again after the pause."""
         if pause := self._bulkhead.pause("plan", job.name):
             self._schedule.planned(job.name, now + pause)
             return None
@@ -307,7 +310,7 @@ class Control:
         return done
 
     async def _carry_out(self, job: SupervisedJob, planned: Plan) -> bool:
-        """Stores the decision and passes its actions on; returns False if the plan must be executed again."""
+        """Stores the decision and passes on its actions; returns False if the plan must be executed again."""
         decided = replace(job, decision=planned.decision)
         if planned.decision != job.decision:
             failpoint(At.DECISION_MADE)

@@ -1,4 +1,4 @@
-"""The pool of hosts that are nodes: tracks which jobs hold them and which could use free ones."""
+"""The pool of hosts that are nodes. It tracks which jobs hold hosts, and which jobs could use free ones."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field

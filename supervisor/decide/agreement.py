@@ -1,4 +1,4 @@
-"""How all ranks of a run agree on the step at which they stop together, or save together and continue.
+"""Decides how all ranks of a run agree on the step at which they stop together, or save together and continue.
 
 Each attempt is a poll, in which every rank names its step, a proposal of a step that all can still reach, and its
 commit. Nobody waits before that step. A proposal that a rank has passed, or that not all have answered, is followed by
@@ -34,13 +34,13 @@ _LAST_STEP = 2**53
 
 @dataclass(frozen=True, slots=True)
 class NoAgreement:
-    """The ranks have not agreed in time; `reason` names those that are the cause, as the end of a sentence."""
+    """The ranks have not agreed in time; `reason` names the ranks that caused it, as the end of a sentence."""
 
     reason: str
 
 
 def negotiated(s: Situation, purpose: Purpose) -> Agreement | NoAgreement:
-    """The agreement that is due: the present one, its next stage, or another attempt."""
+    """Returns the next agreement: the present one, its next stage, or another attempt."""
     ranks, held = s.facts.ranks, under_way(s, purpose)
     if ranks.states and not ranks.agree_to(purpose):
         return NoAgreement(f"{names(ranks.opposed(purpose))} cannot agree to one")
@@ -104,7 +104,7 @@ def just_in_time(s: Situation) -> float | None:
 
 
 def poll(s: Situation, purpose: Purpose, began: float | None = None) -> Agreement:
-    """A new attempt, one of those since `began` (Unix seconds; None: the first one)."""
+    """Starts a new attempt. `began` is when the first attempt began (Unix seconds; None: this is the first)."""
     # Rounded to the store's precision, so that another supervisor works out the same instants.
     now = round(s.now, 6)
     # An earlier store may have used the highest epoch that a process has heard of.
@@ -119,7 +119,7 @@ def poll(s: Situation, purpose: Purpose, began: float | None = None) -> Agreemen
 
 
 def with_agreement(decision: Decision, agreement: Agreement) -> Decision:
-    """The decision with that agreement; the reason names the step of a committed stop."""
+    """Returns the decision with that agreement. Its reason names the step of a committed stop."""
     reason = decision.reason
     if agreement.committed and agreement.purpose is Purpose.STOP and agreement.step is not None:
         # It replaces the step of an earlier agreement, which ranks have passed.
@@ -128,7 +128,7 @@ def with_agreement(decision: Decision, agreement: Agreement) -> Decision:
 
 
 def saved_together(s: Situation, decision: Decision) -> Decision:
-    """The decision with the next stage of an agreement on a checkpoint, if `decision` asks for one.
+    """Returns the decision with the next stage of an agreement on a checkpoint, if `decision` requests a checkpoint.
 
     Without an agreement the request is as for ranks that do not agree.
     """
@@ -150,7 +150,7 @@ def saved_together(s: Situation, decision: Decision) -> Decision:
 
 
 def is_saving(s: Situation) -> bool:
-    """Whether ranks are on their way to an agreed checkpoint: another agreement would leave some of them hanging."""
+    """Whether ranks are on their way to an agreed checkpoint. Another agreement would let some of them hang."""
     held = committed(s, Purpose.CHECKPOINT)
     if held is None:
         return False
@@ -162,9 +162,10 @@ def is_saving(s: Situation) -> bool:
 
 
 def _gives_up_at(s: Situation, held: Agreement) -> float:
-    """After the time-out, or when rank 0 has just the time to save alone, but not before a quarter of what is left.
+    """Returns when an attempt fails: after the time-out, or when rank 0 has just enough time left to save alone.
 
-    A supervisor that was started in the middle begins anew, as the ranks first have to find it.
+    The attempt has at least a quarter of the time that was left when it began. A supervisor that was started in the
+    middle begins anew, because the ranks first have to find it.
     """
     began = max(held.began, s.facts.since)
     end = began + s.policy.agreement_timeout_seconds
@@ -176,7 +177,7 @@ def _gives_up_at(s: Situation, held: Agreement) -> float:
 
 
 def _culprits(s: Situation, held: Agreement) -> str:
-    """The ranks because of which an attempt has failed, as the end of a sentence."""
+    """Names the ranks that made an attempt fail, as the end of a sentence."""
     ranks = s.facts.ranks
     if not ranks.states:
         return "no process is connected"
@@ -186,7 +187,7 @@ def _culprits(s: Situation, held: Agreement) -> str:
 
 
 def _reachable(s: Situation, held: Agreement, answers: Sequence[tuple[RankState, StepAnswer]]) -> int:
-    """A step that no rank will have passed when the commit arrives: two rounds from now, each as long as this one.
+    """Estimates a step that no rank has passed when the commit arrives: two rounds from now, each as long as this one.
 
     Where steps are much longer than that, it is the next one: if a rank has just passed it, another attempt costs less
     than the whole step that is saved otherwise.
@@ -207,7 +208,7 @@ def _reachable(s: Situation, held: Agreement, answers: Sequence[tuple[RankState,
 
 
 def _differing(answers: Sequence[tuple[RankState, StepAnswer]]) -> str | None:
-    """How far apart the ranks are that have counted the fewest and the most steps; None if they may train in step.
+    """Returns the difference in steps between the slowest and the fastest rank; None if they may train in lockstep.
 
     Ranks that wait for each other in each step differ by one or two, and by what they do while their answers travel,
     which takes two rounds at most. A rank that calls the function with another number never reaches the step at which

@@ -29,7 +29,7 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The capacity that is reserved for a resuming or growing job: its pods that are not bound to a node yet.
+    """The capacity that is reserved for the pods of a resuming or growing job that are not bound to a node yet.
 
     Attributes:
         workers: The workers, without those that request something else.
@@ -139,7 +139,7 @@ def first_hosts(job: SupervisedJob, count: int) -> frozenset[Host]:
 
 
 def _probes(unmet: Iterable[PendingJob], busy: Collection[str], policy: Policy) -> Mapping[JobName, Grant]:
-    """At most one job at a time probes for a kind of capacity: several would each get a part and none enough.
+    """Lets at most one job at a time probe for a kind of capacity. Several would each get a part and none enough.
 
     None probes while another job is about to start on that kind, as its pending pods would take that job's capacity.
     """
@@ -177,6 +177,6 @@ def _growths(
 
 
 def _kind(request: ResourceRequest) -> frozenset[str]:
-    """The resources that jobs compete for: the scarce ones, on whatever nodes."""
+    """The resources that jobs compete for: the scarce ones, on any nodes."""
     workers = (request.worker, *(each.demand for each in request.others))
     return frozenset().union(*map(scarce, workers)) or frozenset({_PLAIN})

@@ -33,7 +33,10 @@ class JobDirectives:
 
     @classmethod
     def of(cls, job: SupervisedJob, notices: Mapping[Host, ReclaimNotice], policy: Policy) -> Self:
-        """`notices` are the hosts that must not be used, also those of other jobs."""
+        """Makes the directives of a job.
+
+        `notices` has all hosts that must not be used, including those of other jobs.
+        """
         announced = (host for host in job.own_hosts if _announced(notices.get(host)))
         urgent = min(
             announced, key=lambda host: (deadline_of(notices[host], policy), notices[host].id, host), default=None
@@ -48,7 +51,7 @@ class JobDirectives:
         """The directive for one process."""
         job = self.job
         kind, generation, act_at = _kind(job, worker, self.notices, self.policy)
-        # The worker's own host if it has an active notice, else the host with the job's most urgent one.
+        # The worker's own host if it has an active notice, else the host with the job's most urgent notice.
         host = worker.host if _announced(self.notices.get(worker.host)) else self.urgent
         # While the run's command is running, the exit of a process that waits in its exit hook would let the others
         # form a new ring and step past the checkpoint.
@@ -97,7 +100,10 @@ def _kind(
 
 
 def _checkpoint_generation(job: SupervisedJob, worker: Worker) -> int | None:
-    """The generation of the last CHECKPOINT for a worker; it stays the same, as a new one is a new request."""
+    """Returns the generation of the last CHECKPOINT for a worker.
+
+    It stays the same, because a new one is a new request.
+    """
     decision, request = job.decision, job.decision.checkpoint
     restarts = decision.exclusions and job.spec.framework is Framework.TORCHRUN and decision.round is None
     asked_at = [decision.excluded_at] if restarts else []
@@ -111,7 +117,7 @@ def _checkpoint_generation(job: SupervisedJob, worker: Worker) -> int | None:
 def _stopping(
     decision: Decision, stop: Stop, worker: Worker, own: ReclaimNotice | None, policy: Policy
 ) -> tuple[ProcessDirectiveKind, int, float | None]:
-    """STOP for rank 0, or for all. The others continue, but leave before their host is gone.
+    """Returns STOP for rank 0, or for all. The others continue, and leave before their host is gone.
 
     Their LEAVE is later than the last moment at which a STOP goes to all processes, and stands in for it. While the
     ranks are still to agree on a step, rank 0 is one of the others.
@@ -139,7 +145,7 @@ _KINDS = {
 
 
 def order_for(job: SupervisedJob) -> Order:
-    """The present order. It follows from the decision alone, so repeating it changes nothing."""
+    """Returns the present order. It depends only on the decision, so sending it again changes nothing."""
     decision = job.decision
     return Order(
         kind=_KINDS.get(decision.phase, OrderKind.RUN),

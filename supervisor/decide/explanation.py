@@ -18,7 +18,7 @@ from supervisor.domain.notice import ReclaimNotice
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """One thing that comes next, as a sentence without capital and full stop.
+    """A possible next event of a job, as a sentence without capital and full stop.
 
     `at` is the instant in Unix seconds; None if it depends on something else.
     """
@@ -31,7 +31,7 @@ _ENDING = Prospect("its launcher ends the job, which is not started again")
 
 
 def prospects(job: SupervisedJob) -> tuple[Prospect, ...]:
-    """The prospects of a job, the most important first; none if it has ended."""
+    """Returns the prospects of a job, the most important first; none if it has ended."""
     if job.over:
         return ()
     match job.decision.phase:
@@ -139,7 +139,7 @@ class Lack(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MissingHost:
-    """One host that cannot be used; `why` follows a colon after its name, or the names of several."""
+    """A host that the job cannot use; `why` is text to follow the name of the host, or of several, and a colon."""
 
     host: Host
     lack: Lack
@@ -175,7 +175,7 @@ NO_NODES = NodesAtPresent(clear=(), noticed={}, unknown=lambda _: None, holders=
 
 
 def missing(job: SupervisedJob, nodes: NodesAtPresent) -> Missing:
-    """Names the hosts that a job lacks to start, or to run on as many as it requested; by name if they are nodes."""
+    """Finds the hosts that a job lacks to start, or to reach its requested size. It names them if they are nodes."""
     runs = job.decision.phase in (Phase.RUNNING, Phase.SHRINKING) and job.observed.running and not job.over
     is_short = runs and len(job.workers) < job.spec.requested_workers
     if kind_of(job.name) != STANDALONE:

@@ -1,4 +1,7 @@
-"""Assigns free hosts to jobs: one function over all jobs, so that no two jobs each take half of the same hosts."""
+"""Assigns free hosts to jobs.
+
+One function decides for all jobs, so that no two jobs each take half of the same hosts.
+"""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,12 +15,12 @@ from supervisor.domain.notice import OF_PEOPLE, NoticeClass, NoticeState, Reclai
 
 
 def takes_any_size(spec: Spec) -> bool:
-    """Whether every size between minimum and maximum does."""
+    """Whether the job can run with every size between minimum and maximum."""
     return spec.on_loss is OnLoss.SHRINK and spec.worker_multiple == 1
 
 
 def usable_workers(count: int, spec: Spec) -> int:
-    """How many of `count` hosts a run may go on with, as many as possible; 0 if they are too few.
+    """The largest number of `count` hosts with which a run may go on; 0 if they are too few.
 
     The maximum of a job that shrinks is not a bound: hosts above it are not granted, and a controller that makes more
     hosts uses them.
@@ -29,13 +32,13 @@ def usable_workers(count: int, spec: Spec) -> int:
 
 
 def startable_workers(count: int, spec: Spec) -> int:
-    """How many of `count` hosts a run starts on, at most those that were requested; 0 if they are too few."""
+    """The largest number of `count` hosts on which a run starts, at most the requested one; 0 if they are too few."""
     size = usable_workers(min(count, spec.requested_workers), spec)
     return size if size >= spec.start_workers else 0
 
 
 def joining_workers(workers: int, count: int, spec: Spec) -> int:
-    """How many of `count` further hosts a run takes that has `workers`, counting those that it cannot use alone."""
+    """How many of `count` further hosts a run with `workers` takes, including hosts that it can only use together."""
     most = usable_workers(min(workers + count, spec.max_workers), spec)
     return max(0, most - workers)
 
@@ -65,7 +68,7 @@ _BY_PRICE = {PriceClass.ON_DEMAND: 0, PriceClass.UNKNOWN: 1, PriceClass.SPOT: 2}
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """Ranks hosts at one moment.
+    """Ranks hosts by the facts of one moment.
 
     Attributes:
         machine: Returns the machine of a host, with as much of it as is known.
@@ -80,16 +83,16 @@ class Ranking:
     now: float = 0.0
 
     def best(self, hosts: Collection[Host], count: int) -> frozenset[Host]:
-        """The `count` hosts to use first, or all if there are no more."""
+        """Returns the best `count` hosts, or all if there are no more."""
         return frozenset(hosts) if len(hosts) <= count else frozenset(self.ordered(hosts)[:count])
 
     def ordered(self, hosts: Iterable[Host]) -> list[Host]:
-        """The hosts, the one to use first at the beginning."""
+        """Returns the hosts, the best one first."""
         return sorted(hosts, key=self._rank)
 
     @cached_property
     def _reclaimed_pools(self) -> frozenset[CapacityPool]:
-        """The pools with a machine whose notice is acted on; one of a person proves nothing about a pool."""
+        """The pools with a machine whose notice is acted on. A person's notice proves nothing about a pool."""
         # Only where there is a choice: 2,500 notices would otherwise be looked at in every pass.
         affected = (
             pool_of(self.machine(host))
@@ -184,7 +187,7 @@ def held(job: SupervisedJob) -> frozenset[Host]:
 
 
 def usable(job: SupervisedJob) -> frozenset[Host]:
-    """The hosts that a job could use if they were free; none if it needs no more."""
+    """The hosts that a job could use if they were free; none if it needs no further host."""
     if waits(job):
         return job.observed.hosts
     if job.decision.phase is not Phase.RUNNING or job.held_back or job.over:

@@ -69,7 +69,7 @@ def _reason_to_stop(s: Situation, left: int) -> str | None:
 
 
 def _cleared(s: Situation, before: Decision) -> Decision:
-    """Removes hosts that left the list, and takes exclusions back whose notices were withdrawn.
+    """Removes hosts that have left the list, and takes back exclusions whose notices were withdrawn.
 
     New hosts of a controller are the job's at once. If others have joined meanwhile, an excluded host above the maximum
     is released instead of taken back. A host whose pod is terminating stays excluded until it is gone. Hosts that the
@@ -104,7 +104,7 @@ def _cleared(s: Situation, before: Decision) -> Decision:
 
 
 def _surplus(s: Situation, before: Decision, hosts: frozenset[Host]) -> frozenset[Host]:
-    """The hosts that a run leaves out although they could be used, as its size cannot include them.
+    """The usable hosts that a run leaves out, because its size cannot include them.
 
     Those in use stay in use where possible, those without a notice first. While the launcher has not confirmed yet
     that hosts have left, none is taken back: in one change of the list, leaving and joining can block the launcher.
@@ -123,7 +123,7 @@ def _surplus(s: Situation, before: Decision, hosts: frozenset[Host]) -> frozense
 
 
 def _left_to_operator(s: Situation, before: Decision) -> Decision:
-    """Waits for the controller to restart a run that ended by itself, as for the first run."""
+    """Waits for the controller to restart a run that ended by itself, in the same way as for the first run."""
     observed = s.job.observed
     if observed.exit_code == 0:
         return before  # The controller is about to report that the job has succeeded.
@@ -143,7 +143,7 @@ def _left_to_operator(s: Situation, before: Decision) -> Decision:
 
 
 def _lost(s: Situation, before: Decision, left: int) -> Decision:
-    """Handles workers that were lost without a notice: after a grace time for others to join, the job stops."""
+    """Handles workers that were lost without a notice. The job stops unless others join within a grace time."""
     since = before.below_min_since if before.below_min_since is not None else s.now
     verb = "remains" if left == 1 else "remain"
     reason = f"Hosts were lost without a notice; {count(left)} {verb} ({minimum(s.job.spec)})."
@@ -216,7 +216,7 @@ def _sized(s: Situation, before: Decision) -> Decision:
 
 
 def _settled(s: Situation, before: Decision) -> Decision:
-    """The run continues once the launcher has confirmed an order with exactly these exclusions."""
+    """Lets the run continue once the launcher has confirmed an order with exactly these exclusions."""
     is_in_place = s.stored.exclusions == before.exclusions and s.job.observed.applied >= s.stored.generation
     if before.phase is not Phase.SHRINKING or not is_in_place:
         return before
@@ -224,7 +224,7 @@ def _settled(s: Situation, before: Decision) -> Decision:
 
 
 def _running(s: Situation, decision: Decision) -> str:
-    """The reason of a run that goes on."""
+    """Returns the reason of a run that goes on."""
     reason = running(decision.run, len(decision.hosts - decision.exclusions))
     surplus = decision.exclusions - s.unusable
     if surplus:
@@ -261,7 +261,7 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
 
 
 def _window_end(s: Situation, pending: Collection[Host]) -> float:
-    """When all pending hosts are excluded, in one change (Unix seconds).
+    """Returns when the job excludes all pending hosts, in one change (Unix seconds).
 
     If it is known how long the run takes to go on without them, that is just before the first of them goes: until then
     all of them train, others can join the group, and notices can be withdrawn. Otherwise it is as soon as the group is
@@ -295,7 +295,7 @@ def _window_end(s: Situation, pending: Collection[Host]) -> float:
 
 
 def _grown(s: Situation, before: Decision) -> Decision:
-    """Adds granted hosts after a delay, so that they join together: every change of the list costs a re-rendezvous."""
+    """Adds granted hosts after a delay, so that they join together. Every change of the list costs a re-rendezvous."""
     joining = s.facts.granted - before.hosts
     if not joining:
         return replace(before, capacity_since=None)
@@ -308,7 +308,7 @@ def _grown(s: Situation, before: Decision) -> Decision:
 
 
 def _retrying(observed: Observed) -> str:
-    """Says that a run failed by itself, without a STOP."""
+    """Returns the reason of a run that failed by itself, without a STOP."""
     failed = "is not running" if observed.exit_code is None else f"failed with code {observed.exit_code}"
     return f"Run {observed.run} {failed}; its launcher starts it again or gives up."
 

@@ -62,7 +62,7 @@ def end_if_due(notice: ReclaimNotice, presence: Presence, now: float, policy: Po
 
 
 def _end(notice: ReclaimNotice, presence: Presence) -> NoticeState:
-    """A notice that names no time announces no end, so a subject that is not seen any more proves no reclaim."""
+    """Returns how a notice ends. If it names no time, the absence of its subject does not prove a reclaim."""
     if notice.simulated:
         return NoticeState.WITHDRAWN
     return NoticeState.EXPIRED if is_timeless(notice) or presence is Presence.PRESENT else NoticeState.GONE
@@ -91,7 +91,7 @@ def ends_at(notice: ReclaimNotice, presence: Presence, policy: Policy) -> float:
 
 
 def silence_grace(notice: ReclaimNotice, policy: Policy) -> float:
-    """How long the subject of a notice that is due must have been silent before the notice ends."""
+    """Returns how long the subject of a due notice must have been silent before the notice ends."""
     # An agent that is upgraded must not end a hint, which it would announce again as a new one.
     return policy.expire_seconds if is_timeless(notice) else policy.gone_grace_seconds
 
@@ -104,7 +104,7 @@ def replaced(notice: ReclaimNotice, uid: str, now: float) -> ReclaimNotice:
 
 
 def _recounted(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotice:
-    """Applies a repetition of the last report, as in the hello after a restart of the supervisor.
+    """Applies a repetition of the last report, such as one in a hello after a restart of the supervisor.
 
     The supervisor's clock may differ from the one that stored the deadline, and may even have ended the notice. The
     agent counted the remaining seconds when it sent the report, so they are right.
@@ -188,7 +188,7 @@ def _passed(report: Report, policy: Policy) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """The present statement of one source in the cluster about one subject.
+    """What one source in the cluster says about one subject at present.
 
     Attributes:
         source: The source of the signal.

@@ -28,7 +28,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 
 
 def accepts(demand: Demand, node: NodeCapacity) -> bool:
-    """Whether taints, selector and affinity allow the pod on the node, however much room it has."""
+    """Whether taints, selector and affinity allow the pod on the node. Free resources do not matter."""
     for taint in (each for each in node.taints if each.effect in _KEEPS_OFF):
         if not any(
             each.effect in (None, taint.effect)
@@ -45,7 +45,7 @@ def accepts(demand: Demand, node: NodeCapacity) -> bool:
 
 
 def _is_met(requirement: LabelRequirement, node: NodeCapacity) -> bool:
-    """Whether a node meets one requirement; an integer is compared with an integer only."""
+    """Whether a node meets one requirement. It compares integers only with integers."""
     value = node.name if requirement.key == NODE_NAME else node.labels.get(requirement.key)
     match requirement.operator:
         case LabelOperator.IN:
@@ -63,7 +63,7 @@ def _is_met(requirement: LabelRequirement, node: NodeCapacity) -> bool:
 
 
 def how_many(demand: Demand, free: Resources) -> int:
-    """How many such pods the free resources allow."""
+    """How many pods with this demand the free resources allow."""
     count = free.get(PODS, 0) // ONE_POD
     for name, amount in demand.requests.items():
         if amount > 0:
@@ -72,7 +72,7 @@ def how_many(demand: Demand, free: Resources) -> int:
 
 
 class BinPacker:
-    """Assigns room on nodes to pods, all or nothing.
+    """Assigns free resources of nodes to pods, all or nothing.
 
     First fit; nodes with few free accelerators come first, so that launchers go to nodes without accelerators and large
     jobs find whole nodes. The scheduler may place pods differently: the result says that they fit, not where they go.
@@ -87,7 +87,7 @@ class BinPacker:
         self._accepted: dict[Hashable, dict[int, bool]] = {}
 
     def take(self, request: ResourceRequest, most: int, size: Callable[[int], int]) -> int:
-        """Assigns room to the pods of a job with at most `most` workers; returns how many workers.
+        """Assigns resources to the pods of a job with at most `most` workers; returns the number of workers.
 
         `size` says how many workers a job uses of those that fit; if that is 0, nothing is assigned.
         """
@@ -100,7 +100,7 @@ class BinPacker:
         return self.take(request, count, size) if count else 0
 
     def give(self, demand: Demand, most: int) -> int:
-        """Assigns room to at most `most` pods, as far as there is room; returns to how many."""
+        """Assigns resources to at most `most` pods, as far as they fit; returns the number of pods."""
         spread: dict[int, int] = {}
         left = most
         for index in self._spots(demand) if most > 0 else ():
@@ -113,11 +113,11 @@ class BinPacker:
         return most - left if most > 0 else 0
 
     def has_room(self, demand: Demand) -> bool:
-        """Whether one such pod fits on any node."""
+        """Whether a pod with this demand fits on any node."""
         return next(self._spots(demand), None) is not None
 
     def _fit(self, request: ResourceRequest, most: int) -> int:
-        """Assigns room to as many workers as fit, and to the pods beside them; returns how many workers.
+        """Assigns resources to as many workers as fit, and to the other pods; returns the number of workers.
 
         Without room for all pods beside them there are no workers.
         """
@@ -136,7 +136,7 @@ class BinPacker:
         return self.give(request.worker, scaled) + request.fixed
 
     def _give_beside(self, request: ResourceRequest) -> bool:
-        """Places the pods beside the workers where they cost the fewest workers; returns whether all have room."""
+        """Places the other pods where they cost the fewest workers; returns whether all of them fit."""
         for each in (pods.demand for pods in request.beside for _ in range(pods.count)):
             cheapest, least = None, 0
             for index in self._spots(each):
@@ -153,7 +153,10 @@ class BinPacker:
         return True
 
     def _spots(self, demand: Demand) -> Iterator[int]:
-        """The nodes with room for such a pod. Most are full, which the check of one scarce resource shows quickly."""
+        """The nodes where a pod with this demand fits.
+
+        Most are full, which the check of one scarce resource shows quickly.
+        """
         name = min(scarce(demand), default=PODS)
         amount = demand.requests.get(name, ONE_POD)
         # The same nodes accept demands that differ only in the amounts that they request.

@@ -1,4 +1,4 @@
-"""`plan`: the pure function from a job, its facts and the time to a decision with a reason.
+"""Defines `plan`, the pure function from a job, its facts and the time to a decision with a reason.
 
 Each phase has a rule that makes one transition; `plan` repeats them until nothing changes, so that the outcome does
 not depend on how often it is called.
@@ -37,7 +37,7 @@ class UnsettledPlanError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A decision, its outstanding actions, and when to plan again (None: when facts change)."""
+    """A decision, its outstanding actions, and when to plan again (None: only when facts change)."""
 
     decision: Decision
     actions: tuple[Action, ...]
@@ -145,7 +145,7 @@ def _last_moments(s: Situation) -> tuple[Action, ...]:
 
 
 def _numbered(decision: Decision, previous: Decision) -> Decision:
-    """Sets the generation of a changed decision, and of new exclusions, a new stop or a new checkpoint in it."""
+    """Sets the generation of a changed decision, and of its new exclusions, stop or checkpoint."""
     generation = previous.generation + 1
     decision = replace(decision, generation=generation)
     if decision.exclusions - previous.exclusions:
@@ -158,7 +158,7 @@ def _numbered(decision: Decision, previous: Decision) -> Decision:
 
 
 def _finished(s: Situation) -> Decision:
-    """Handles the phases of a job that is over, or to be ended."""
+    """Handles the phases of a job that is over, or that somebody ends."""
     before, result = s.previous, s.job.observed.result
     phase = Phase.TIMED_OUT if before.phase is Phase.TIMED_OUT else Phase.FINISHED
     # A decided end has a reason that says more than its result.

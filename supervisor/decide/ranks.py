@@ -1,4 +1,4 @@
-"""The connected processes of a run, and their last statements about agreed steps."""
+"""Defines the connected processes of a run, and their last statements about agreed steps."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,9 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """All connected processes of a run, from the streams alone: after a restart they are unknown until they return.
+    """All connected processes of a run, known only from their streams.
+
+    After a restart they are unknown until they return.
 
     `left` are the ranks that have acknowledged the present STOP, connected or not.
     """
@@ -140,7 +142,7 @@ class RankCounts:
 
 
 def names(states: Sequence[RankState], absent: Sequence[int] = ()) -> str:
-    """Names processes: their ranks, and for how long each has not asked whether to stop."""
+    """Names processes by rank, with the time for which each has not asked whether to stop."""
     named = []
     for each in states[:_MAX_NAMES]:
         name = f"process {each.process}" if each.rank is None else f"rank {each.rank}"

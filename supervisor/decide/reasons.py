@@ -1,4 +1,4 @@
-"""The sentences that explain decisions to people, in the status, Events, logs and orders alike.
+"""Writes the sentences that explain decisions to people, in the status, Events, logs and orders alike.
 
 A sentence that one rule alone uses stands in that rule. No sentence contains a number that changes with time alone, so
 that a decision changes only when something happens.
@@ -38,7 +38,7 @@ def is_drill(reason: str) -> bool:
 
 
 def following(cause: str, reason: str) -> str:
-    """The reason of a decision that follows from an earlier one alone, and so has the mark of its drill as well."""
+    """The reason of a decision that follows only from an earlier one. It keeps the mark of that decision's drill."""
     return f"{DRILL}{reason}" if is_drill(cause) and not is_drill(reason) else reason
 
 
@@ -52,7 +52,7 @@ def running(run: int, workers: int) -> str:
 
 
 def at_present(job: SupervisedJob) -> str:
-    """The reason as it reads now: the first run of a job may have started since it was ordered.
+    """The reason in its present wording, because the first run of a job may have started since it was ordered.
 
     A decision that says so would be another order to the launcher, and another line to each process.
     """
@@ -64,13 +64,13 @@ def at_present(job: SupervisedJob) -> str:
 
 
 def requested(request: UserRequest) -> str:
-    """Holds while the run is stopped, and as long as the job is suspended or ended for it."""
+    """The reason of a job with a request, while its run stops and as long as the job is suspended or ended for it."""
     did = "suspended" if request.kind is RequestKind.SUSPEND else "stopped"
     return f"{request.by} has {did} the job{f': {request.reason}' if request.reason else ''}."
 
 
 def announced(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) -> str:
-    """Says which sources announce that hosts go; without a full stop.
+    """Returns which sources announce that hosts will go, without a full stop.
 
     The sentence begins with `Drill` if drills are the only cause, so that nobody takes it for a reclaim.
     """
@@ -84,18 +84,18 @@ def announced(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) ->
 
 
 def unused(hosts: Collection[Host], spec: Spec) -> str:
-    """Hosts without a notice are excluded for the size of the run."""
+    """Returns why hosts without a notice are excluded: the size of the run."""
     return f"{named(hosts)} {be(hosts)} left out, as {_sizes(spec)}."
 
 
 def left_out(hosts: Collection[Host], spec: Spec) -> str:
-    """The steady state after hosts were excluded."""
+    """The reason in the steady state after hosts were excluded."""
     or_size = "" if takes_any_size(spec) else f", or as {_sizes(spec)}"
     return f"{named(hosts)} {be(hosts)} excluded because of a notice{or_size}."
 
 
 def minimum(spec: Spec) -> str:
-    """The fewest hosts; where the job does not take every size above that, also why."""
+    """Returns the minimum number of hosts in words, and why if the job does not accept every size above it."""
     least = f"minimum {least_workers(spec)}"
     return least if takes_any_size(spec) else f"{least}, as {_sizes(spec)}"
 
@@ -124,7 +124,10 @@ def remains(step: int | None) -> str:
 
 
 def resumes_from(step: int | None, *, ends: bool) -> str:
-    """The last checkpoint of a run that has saved nothing, of `step`; None is unknown. `ends`: no run follows."""
+    """Names the last checkpoint of a run that has saved nothing. A `step` of None is unknown.
+
+    `ends`: no run follows.
+    """
     if ends:
         return "its last checkpoint is unknown" if step is None else f"its last checkpoint is that of step {step}"
     if step is None:
@@ -133,7 +136,7 @@ def resumes_from(step: int | None, *, ends: bool) -> str:
 
 
 def named(hosts: Collection[Host]) -> str:
-    """The names of hosts, of many only the first ones."""
+    """The names of hosts, but only the first ones of many."""
     names = sorted(hosts)
     if len(names) > _MAX_NAMES:
         return f"{len(names)} hosts ({', '.join(names[:_MAX_NAMES])}, …)"

@@ -1,4 +1,4 @@
-"""How messages of launchers and processes change a stored job."""
+"""Decides how messages of launchers and processes change a stored job."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from supervisor.domain.order import Worker
 
 
 class NameIsLiveError(Exception):
-    """Another launcher is running a job of this name: choose another name."""
+    """Another launcher is running a job with this name. The user chooses another name."""
 
 
 class ForeignJobError(Exception):
@@ -28,15 +28,15 @@ class ForeignJobError(Exception):
 
 
 class UnknownJobError(Exception):
-    """The job is unknown or was forgotten: register it."""
+    """The job is unknown or was forgotten. The caller registers it."""
 
 
 class OlderRevisionError(Exception):
-    """A newer report is known: send the present state."""
+    """A newer report is known. The caller sends the present state."""
 
 
 class RunIsOverError(Exception):
-    """The process belongs to a run that has ended: stop trying."""
+    """The process belongs to a run that has ended. It stops trying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Registration:
 
 
 def register(known: SupervisedJob | None, registration: Registration, *, live: bool, now: float) -> SupervisedJob:
-    """The job after a hello; `live`: its present launcher is connected, or was a moment ago.
+    """Returns the job after a hello; `live`: its present launcher is connected, or was a moment ago.
 
     Raises:
         NameIsLiveError: Another launcher process runs a job of this name, or the unfinished job belongs to another
@@ -96,7 +96,7 @@ def register(known: SupervisedJob | None, registration: Registration, *, live: b
 
 
 def observe(known: SupervisedJob | None, launcher: str, instance: str, report: LauncherFacts) -> SupervisedJob:
-    """The job after a report of its launcher.
+    """Returns the job after a report of its launcher.
 
     Raises:
         UnknownJobError: The job must be registered first.
@@ -115,7 +115,7 @@ def observe(known: SupervisedJob | None, launcher: str, instance: str, report: L
 
 
 def admit(known: SupervisedJob | None, uid: str, run: int) -> SupervisedJob:
-    """The job of a process of `run`.
+    """Returns the job of a process of `run`, if the process may connect.
 
     Raises:
         UnknownJobError: The job is unknown, or is another one of the same name.
@@ -129,7 +129,7 @@ def admit(known: SupervisedJob | None, uid: str, run: int) -> SupervisedJob:
 
 
 def run_of(known: SupervisedJob | None, uid: str, run: int | None) -> int:
-    """The run of a process whose token names none; `run` is our earlier answer to it, None at its first hello.
+    """Returns the run of a process whose token names none. `run` is our earlier answer, None at its first hello.
 
     A first hello belongs to the running run. Between two runs it is refused: the process may be an early one of the
     next run, and would get the STOP of the last one.
@@ -149,7 +149,7 @@ def run_of(known: SupervisedJob | None, uid: str, run: int | None) -> int:
 def acknowledge(
     known: SupervisedJob | None, worker: Worker, answer: Acknowledgement, *, collective: bool = False
 ) -> SupervisedJob | None:
-    """The job after an acknowledgement; `collective`: the sender's save needs all ranks.
+    """Returns the job after an acknowledgement; `collective`: the sender's save needs all ranks.
 
     Rank 0's answer to a STOP changes it, and that another rank could not save if the job needs its part.
     """
@@ -169,7 +169,7 @@ def acknowledge(
 
 
 def is_answer(job: SupervisedJob, run: int, answer: Acknowledgement) -> bool:
-    """Whether an acknowledgement of a process of `run` answers the present STOP, and not with an earlier checkpoint."""
+    """Whether an acknowledgement of a process of `run` answers the present STOP, unless with an earlier checkpoint."""
     stop, agreed = job.decision.stop, job.decision.agreed_stop
     # A lower generation answers an earlier directive; a higher one answers a directive that was never sent.
     if stop is None or run != stop.run or not stop.generation <= answer.generation <= job.decision.generation:
@@ -217,19 +217,19 @@ _ENDED = (Phase.TIMED_OUT, Phase.FINISHED)
 
 
 class JobIsOverError(Exception):
-    """The job has ended: it takes no more requests."""
+    """The job has ended, so it takes no requests."""
 
 
 class JobEndsError(Exception):
-    """The job is being ended, so that it cannot be suspended only."""
+    """The job is being ended, so nobody can only suspend it."""
 
 
 class ClusterJobError(Exception):
-    """The job belongs to a cluster's controller: requests about it are annotations of its object."""
+    """The job belongs to a cluster's controller. Requests about it are annotations of its object."""
 
 
 def with_request(known: SupervisedJob | None, request: UserRequest | None) -> SupervisedJob:
-    """The job with a request in place of an earlier one; None takes it back. A repeated request changes nothing.
+    """Returns the job with a new request; None withdraws the present one. A repeated request changes nothing.
 
     Raises:
         UnknownJobError: There is no such job.

@@ -1,4 +1,4 @@
-"""Which elastic agents of a torchrun job train together. Pure.
+"""Decides which elastic agents of a torchrun job train together. Pure.
 
 A round lasts until its members or the job's hosts change. If all ranks can, they first agree on a step, save after it
 and hold outside any collective; only then is the next round decided, so that nothing breaks and no step is repeated.
@@ -43,7 +43,7 @@ class MemberChange:
 
 
 def with_round(s: Situation, decision: Decision) -> Decision:
-    """The decision with the next round, or with the next stage of the agreement that comes before it."""
+    """Returns the decision with the next round, or with the next stage of the agreement that precedes it."""
     if not s.facts.members or s.facts.members.have_ended:
         return decision
     present = _present(s, decision)
@@ -69,7 +69,7 @@ def with_round(s: Situation, decision: Decision) -> Decision:
 
 
 def _agreed(s: Situation, decision: Decision, present: Round, change: MemberChange) -> Decision:
-    """The decision to change the members, after the ranks have agreed on a step if they can."""
+    """Returns the decision to change the members, after the ranks have agreed on a step if they can."""
     last = _last_moment(s, present)
     if last is not None and s.reached(last):
         return _next(s, decision, change)
@@ -83,7 +83,7 @@ def _agreed(s: Situation, decision: Decision, present: Round, change: MemberChan
 
 
 def _present(s: Situation, decision: Decision) -> Round | None:
-    """The present round: the last one that was decided, or that the members have formed without a supervisor."""
+    """Returns the present round: the last one that a supervisor decided or that the members formed without it."""
     run, members = s.job.observed.run, s.facts.members.by_host
     decided = decision.round if decision.round is not None and decision.round.run == run else None
     rounds = (each.known for each in members.values() if each.known is not None)
@@ -101,7 +101,7 @@ def _present(s: Situation, decision: Decision) -> Round | None:
 
 
 def _formed(s: Situation, decision: Decision) -> Decision:
-    """The first round of a run: at once if all hosts have a member that waits, otherwise after a delay."""
+    """Returns the first round of a run: at once if all hosts have a waiting member, otherwise after a delay."""
     waiting = [(host, each) for host, each in _outside(s, decision, ()) if each.waits]
     change = MemberChange(_sized(s, waiting))
     is_complete = {host for host, _ in waiting} == decision.hosts - decision.exclusions
@@ -113,7 +113,7 @@ def _formed(s: Situation, decision: Decision) -> Decision:
 
 
 def _next(s: Situation, decision: Decision, change: MemberChange) -> Decision:
-    """The decision with the next round; without one while too few members are left."""
+    """Returns the decision with the next round, or without a round while too few members are left."""
     if not change.members:
         return _without_agreement(decision)
     present = decision.round
@@ -131,14 +131,14 @@ def _next(s: Situation, decision: Decision, change: MemberChange) -> Decision:
 
 
 def _without_agreement(decision: Decision, *, committed: bool = False) -> Decision:
-    """The decision without an agreement on the next round, unless that is committed."""
+    """Returns the decision without an agreement on the next round, unless that agreement is committed."""
     held = decision.agreement
     is_dropped = held is not None and held.purpose in MEMBERSHIP and (committed or not held.committed)
     return replace(decision, agreement=None) if is_dropped else decision
 
 
 def _change(s: Situation, decision: Decision, present: Round) -> MemberChange:
-    """The next round: without a restart if that is possible, as far as members that start and leave allow it."""
+    """Returns the next round. It needs no restart if the members that start and leave allow that."""
     allowed, members = decision.hosts - decision.exclusions, s.facts.members.by_host
     staying = [(host, members[host]) for host in present.hosts if host in allowed and host in members]
     outside = _outside(s, decision, present.hosts)
@@ -153,7 +153,7 @@ def _change(s: Situation, decision: Decision, present: Round) -> MemberChange:
 
 
 def _starting(s: Situation, decision: Decision, present: Round) -> tuple[Host, ...]:
-    """The hosts whose members start their processes now, to join those that are not restarted."""
+    """The hosts whose members start their processes now; these join the processes that are not restarted."""
     if not _regroups(s, present):
         return ()
     found = set[Host]()
@@ -168,7 +168,7 @@ def _starting(s: Situation, decision: Decision, present: Round) -> tuple[Host, .
 
 
 def _sized(s: Situation, candidates: Candidates) -> Candidates:
-    """The first candidates, as many as the job can use."""
+    """Returns the first candidates, as many as the job can use."""
     return candidates[: usable_workers(len(candidates), s.job.spec)]
 
 
@@ -195,7 +195,7 @@ def _is_broken(s: Situation, present: Round) -> bool:
 
 
 def _misses(s: Situation, present: Round) -> bool:
-    """Whether a member is not connected, or another one on its host."""
+    """Whether a member is not connected, or another member is connected on its host."""
     found = [s.facts.members.by_host.get(host) for host in present.hosts]
     return any(each is None or each.member != name for name, each in zip(present.members, found, strict=True))
 
@@ -236,7 +236,7 @@ def _has_not_been_entered(s: Situation, present: Round) -> bool:
 
 
 def _hold_until(s: Situation, agreement: Agreement, present: Round) -> float:
-    """Until when the ranks are waited for after their step was committed.
+    """Until when the supervisor waits for the ranks after their step was committed.
 
     Their answers are lost with the supervisor that received them: another one waits no longer than it takes to agree.
     """

@@ -1,4 +1,4 @@
-"""The inputs of a decision about one job."""
+"""Defines the inputs of a decision about one job."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class RoundStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRound:
-    """The round that a member is in; a supervisor that was started in the middle takes it over."""
+    """The round that a member is in. A supervisor that started during the round takes it over."""
 
     number: int
     hosts: tuple[Host, ...]
@@ -34,7 +34,7 @@ class KnownRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One connected elastic agent, as it has described itself last.
+    """One connected elastic agent, in the state that it has reported last.
 
     Attributes:
         member: Its id, which another agent on the same host does not share.
@@ -69,7 +69,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The connected members of a run by host, from the streams alone.
+    """The connected members of a run by host, known only from their streams.
 
     A member whose stream has just ended still counts for a moment, as it may only have lost its connection.
     `have_ended`: training has ended normally, and no other round is formed.
@@ -162,7 +162,7 @@ class Situation:
     alarm: Alarm = field(default_factory=Alarm)
 
     def reached(self, at: float) -> bool:
-        """Whether an instant has come; if not, `plan` has to run again then.
+        """Whether an instant has come. If not, `plan` runs again at that instant.
 
         Rules compare instants with `now` in no other way, so that none can be written without naming the instant at
         which time alone changes it: until the earliest named instant, each comparison has the same result.
@@ -201,7 +201,7 @@ class Situation:
 
     @cached_property
     def unusable(self) -> frozenset[Host]:
-        """The job's present hosts that will go.
+        """The job's present hosts that will be gone.
 
         They have a notice, or are excluded and their pods are terminating: those do not return even without a notice.
         """

@@ -1,4 +1,4 @@
-"""How a run stops: the way to a STOP, and the phase Stopping.
+"""Decides how a run stops: the transitions to a STOP, and the phase Stopping.
 
 The phase begins when a stop is certain, or, if all ranks stop at one step, when that step is committed. It lasts until
 rank 0 has acknowledged, the run has ended, or time is up.
@@ -26,7 +26,7 @@ from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision
 
 
 def stop_together(s: Situation, why: str) -> Decision:
-    """The next transition towards a stop, for a reason to stop.
+    """Returns the next transition towards a stop with this reason.
 
     If all ranks can agree, the job keeps running until they have; otherwise it stops at once, rank 0 first.
     """
@@ -59,7 +59,7 @@ def stop_together(s: Situation, why: str) -> Decision:
 
 
 def awaited_until(s: Situation) -> float:
-    """Until when a supervisor that has just been started waits for the ranks to return: they may be able to agree."""
+    """Until when a newly started supervisor waits for the ranks to return, because they may be able to agree."""
     if s.facts.ranks.states or s.facts.rank_zero.connected:
         return s.facts.since
     end = s.facts.since + ROUND_SECONDS
@@ -67,14 +67,14 @@ def awaited_until(s: Situation) -> float:
 
 
 def _without_step(s: Situation, why: str, who: str) -> str:
-    """The reason of a stop on whose step the ranks have not agreed; `who` names the cause."""
+    """Returns the reason of a stop without an agreed step; `who` names the ranks that caused it."""
     if s.facts.ranks.collective:
         return f"{why} There is no agreed step yet, as {who}: asking again, as all ranks save together."
     return f"{why} There is no agreed step, as {who}: rank 0 saves alone."
 
 
 def withdrawn_stop(decision: Decision) -> Decision:
-    """The decision without a stop that has not been committed, as there is no reason for it any more."""
+    """Returns the decision without a stop that is not committed, because its reason does not exist any more."""
     held = decision.agreement
     if held is None or held.committed or held.purpose is not Purpose.STOP:
         return decision
@@ -105,7 +105,9 @@ def stop(s: Situation, reason: str) -> Decision:
 
 
 def rested(s: Situation, decision: Decision, lost_at: float) -> Decision:
-    """The decision about a run that was lost at that instant, with a pause before the next one if it was short.
+    """Returns the decision about a run that was lost at that instant.
+
+    After a short run there is a pause before the next.
 
     Whatever ends a run as soon as it begins would end the next one, too: without a pause, a job whose launcher vanished
     each time was suspended and resumed every few seconds, for ever. A run that was stopped because of a notice is none:
@@ -121,7 +123,7 @@ def rested(s: Situation, decision: Decision, lost_at: float) -> Decision:
 
 
 def _lasted(s: Situation, until: float) -> bool:
-    """Whether the last run was there for longer than a start may take; one that began at an unknown time was."""
+    """Whether the last run lasted longer than a start may take. A run that began at an unknown time did."""
     since = s.previous.run_since
     return since is None or until >= since + s.policy.resume_timeout_seconds
 
@@ -166,7 +168,7 @@ def stopping(s: Situation) -> Decision:
 
 
 def _stopping_together(s: Situation, before: Decision, stop: Stop) -> Decision:
-    """Handles a stop whose ranks act at an agreed step, or are still to agree although it is certain."""
+    """Handles a stop at an agreed step, or a certain stop on whose step the ranks have not agreed yet."""
     ranks, agreed = s.facts.ranks, s.previous.agreed_stop
     if s.reached(_stop_deadline(s, stop) - s.policy.leave_margin_seconds):
         # The STOP goes to all processes, agreed or not.
@@ -185,7 +187,7 @@ def _stopping_together(s: Situation, before: Decision, stop: Stop) -> Decision:
 
 
 def _stop_deadline(s: Situation, stop: Stop) -> float:
-    """When waiting for rank 0 ends: when the first noticed host is gone and breaks the run.
+    """Until when the supervisor waits for rank 0: then the first noticed host that the run needs is gone.
 
     Rank 0 gets the margin even after that instant: it may be alive and in the middle of its checkpoint.
     """
@@ -196,9 +198,9 @@ def _stop_deadline(s: Situation, stop: Stop) -> float:
 
 
 def _everyone_at(s: Situation, stop: Stop) -> float:
-    """When the STOP goes to all processes: near the deadline or if there is no rank 0, but never before rank 0.
+    """When the STOP goes to all processes: near the deadline, or if there is no rank 0, but never before rank 0 got it.
 
-    At once if for some time no process has known its rank. Shortly before the deadline it goes to all in any case.
+    It goes to all at once if no process has known its rank for some time, and shortly before the deadline in any case.
     """
     policy, rank_zero = s.policy, s.facts.rank_zero
     deadline = _stop_deadline(s, stop)

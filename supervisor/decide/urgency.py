@@ -1,4 +1,4 @@
-"""When a notice matters, at once, shortly before its deadline or never, and which hosts it excludes.
+"""Decides when a notice counts (at once, shortly before its deadline, or never), and which hosts it excludes.
 
 Everything else decides on the notices that are acted on, and is the same for all classes.
 """
@@ -14,7 +14,7 @@ from supervisor.domain.notice import API_SOURCES, OF_PEOPLE, NoticeClass, Notice
 
 @dataclass(frozen=True, slots=True)
 class NoticesByUrgency:
-    """Notices at one moment.
+    """The notices at one moment, divided by whether the supervisor acts on them.
 
     Attributes:
         acted_on: Their subjects must not be used. A scheduled notice is here as a sudden one that was announced when it
@@ -29,7 +29,7 @@ class NoticesByUrgency:
 
 
 def by_urgency(notices: Iterable[ReclaimNotice], now: float, policy: Policy) -> NoticesByUrgency:
-    """Divides notices into those that are acted on and active ones that are not yet."""
+    """Divides notices into those that the supervisor acts on, and active ones that it does not act on yet."""
     acted_on: list[ReclaimNotice] = []
     ahead: list[ReclaimNotice] = []
     for notice in notices:
@@ -45,12 +45,12 @@ def by_urgency(notices: Iterable[ReclaimNotice], now: float, policy: Policy) -> 
 
 
 def is_acted_on(notice: ReclaimNotice, now: float, policy: Policy) -> bool:
-    """Whether it is time to act on a notice. One that ended before that has no effect, however it ended."""
+    """Whether it is time to act on a notice. A notice that ended before that has no effect, however it ended."""
     return acted_on_at(notice, policy) <= (now if notice.ended_at is None else min(now, notice.ended_at))
 
 
 def acted_on_at(notice: ReclaimNotice, policy: Policy) -> float:
-    """From when on the job moves away; infinite for a hint, and for a schedule without a time."""
+    """From when on jobs leave the subject; infinite for a hint, and for a schedule without a time."""
     match notice.notice_class:
         case NoticeClass.SUDDEN:
             return -math.inf  # At once, also for a replica whose clock is behind the one that stored the notice.
@@ -151,7 +151,7 @@ def _binds(notice: ReclaimNotice, host: Host, identities: NodeIdentities) -> boo
 
 
 def binding(notices: Iterable[ReclaimNotice], identities: NodeIdentities) -> Mapping[str, Sequence[ReclaimNotice]]:
-    """The notices that concern a present subject: on nodes by the node's name, on pods by the pod's uid."""
+    """The notices that concern present subjects: those on nodes by the node's name, those on pods by the pod's uid."""
     found: dict[str, list[ReclaimNotice]] = {}
     for notice in notices:
         is_node = notice.subject.kind is SubjectKind.NODE

@@ -1,4 +1,4 @@
-"""The phases Waiting, Suspended and Queued: the job waits for its last run to end, for capacity, or for its time limit.
+"""The rules of the phases Waiting, Suspended and Queued, in which a job waits for its last run to end, or for capacity.
 
 A job that a person has suspended waits for that person alone: it has no `waiting_since`, so no time limit runs. One
 that a queue holds back waits for the queue, which also starts it.
@@ -76,7 +76,10 @@ def run_is_possible(decision: Decision, ordered: Decision, observed: Observed) -
 
 
 def _held(s: Situation, before: Decision, request: UserRequest) -> Decision:
-    """Suspends the job until the request is taken back, or ends it; a first run that is being started ends first."""
+    """Suspends the job until its request is withdrawn, or ends the job.
+
+    A first run that is starting ends before that.
+    """
     # The reason of a run that was stopped for this request also tells how it stopped.
     is_told = before.request is not None and replace(before.request, at=request.at) == request
     if not is_told:
@@ -144,7 +147,7 @@ def _started(s: Situation, before: Decision) -> Decision:
 
 
 def probe_at(decision: Decision, policy: Policy) -> float:
-    """When a waiting job may probe: after the pause since it waits, after two pauses, four, and so on.
+    """When a waiting job may probe: one pause after it began to wait, then after two pauses, four, and so on.
 
     After 32 pauses, every 16 pauses: a job that has waited for days should not wait for more days.
     """
@@ -154,7 +157,7 @@ def probe_at(decision: Decision, policy: Policy) -> float:
 
 
 def enters_queue(s: Situation) -> bool:
-    """Whether the queue of a job without a run decides when it starts; a person's request to the job counts more.
+    """Whether the queue of a job without a run decides when it starts. A person's request takes precedence.
 
     A queue may also end a run before it can be told to save: its processes then have the grace of their pods.
     """

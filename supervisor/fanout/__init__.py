@@ -1,1 +1,1 @@
-"""Decisions out: streams to launchers and training processes, each line the whole present state."""
+"""Sends decisions on streams to launchers and training processes. Each line is the whole present state."""

@@ -64,7 +64,7 @@ class Launchers:
         return len(self._connections)
 
     def last_seen(self, job: JobId) -> float:
-        """When the job's launcher was last connected, at the earliest the start of this process."""
+        """When the job's launcher was last connected; the start of this process if it was not connected since."""
         return self._now() if job in self._connections else self._seen.get(job, self._started)
 
     def forget_others(self, jobs: Collection[JobId]) -> None:
@@ -72,14 +72,14 @@ class Launchers:
         self._seen = {job: at for job, at in self._seen.items() if job in jobs}
 
     def dismiss_others(self, jobs: Mapping[JobName, SupervisedJob]) -> None:
-        """Ends the streams of all other jobs, which were deleted: their launchers reconnect and register again."""
+        """Ends the streams of all other jobs, which were deleted. Their launchers reconnect and register again."""
         for known, connection in self._connections.items():
             present = jobs.get(known.name)
             if present is None or present.uid != known.uid:
                 connection.stream.finish(UNKNOWN)
 
     def publish(self, job: SupervisedJob, order: Order) -> None:
-        """Sends an order unless it was the last one sent. An order for an earlier job of the name is not sent."""
+        """Sends an order, unless it was the last one sent or is for an earlier job of the same name."""
         connection = self._connections.get(job.id)
         if connection is None:
             return
@@ -90,7 +90,7 @@ class Launchers:
             connection.stream.push(line(message(*present, self._token(job.name, job.uid, order.run))))
 
     async def heartbeat(self, seconds: float) -> None:
-        """Sends the heartbeats that are due, and the order again where a job waits for something else now."""
+        """Sends the heartbeats that are due, and the order again if the job now waits for something else."""
         for connection in list(self._connections.values()):
             connection.stream.heartbeat(seconds)
             if connection.sent is not None and connection.sent[0].kind is OrderKind.WAIT:

@@ -57,7 +57,7 @@ class LineResponse:
         await self._response.prepare(self._request)
 
     def heartbeat(self, seconds: float) -> None:
-        """Sends a heartbeat if the next turn, in so many seconds, would be later than the peer can wait for a line."""
+        """Sends a heartbeat if the peer cannot wait for the next turn, which comes in `seconds`."""
         self._quiet += seconds
         if self._quiet + seconds > self._patience:
             self.push(_HEARTBEAT)
@@ -80,7 +80,7 @@ class LineResponse:
             self._end.set_result(line({"type": "goodbye", "reason": reason}))
 
     async def serve(self) -> web.StreamResponse:
-        """Returns after `finish`; it is cancelled when the peer disconnects.
+        """Serves until `finish` is called. The server cancels this call when the peer disconnects.
 
         Raises:
             ConnectionError: The peer disconnected in the same moment.
@@ -95,7 +95,7 @@ class HeartbeatStreams(Protocol):
     """Streams of one kind of peer."""
 
     async def heartbeat(self, seconds: float) -> None:
-        """Gives each stream its turn, which comes every `seconds`: it sends a heartbeat if one is due."""
+        """Gives each stream its turn, which comes every `seconds`. The stream sends a heartbeat if one is due."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _STALL_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class MemberId:
-    """A member on the wire."""
+    """The identity of a member, as the wire has it."""
 
     job: JobId
     run: int
@@ -96,7 +96,7 @@ class MemberStreams:
             self._expire(connection, GONE_SECONDS)
 
     def report(self, sender: MemberId, state: Member, revision: int) -> bool:
-        """Records the state of a member; returns False if it has no stream, or a newer report of it has come."""
+        """Records the state of a member; returns False if it has no stream, or if its newer report has come already."""
         job, connection = self._jobs.get(sender.job), self._found(sender)
         if job is None or connection is None or connection.stream is None or revision <= connection.revision:
             return False
@@ -122,7 +122,7 @@ class MemberStreams:
         return Members({host: each.state for host, each in job.connections.items()}, job.have_ended)
 
     def refresh(self, names: Iterable[JobName]) -> None:
-        """Sends the members of these jobs their lines, if those have changed; those of an earlier job are ended."""
+        """Sends the members of these jobs their lines if the lines have changed. It ends streams of an earlier job."""
         for name in names:
             with self._bulkhead.guard("rounds", name):
                 for known in self._jobs.named(name):
@@ -166,7 +166,7 @@ class MemberStreams:
         return connection if connection is not None and connection.id == sender else None
 
     def _expire(self, connection: _MemberConnection, seconds: float) -> None:
-        """Lets a member be gone after so many seconds, unless it is heard before."""
+        """Forgets a member after some seconds, unless it reports before."""
         if connection.timer is not None:
             connection.timer.cancel()
         loop = asyncio.get_running_loop()

@@ -81,7 +81,7 @@ class ByJob(Generic[V]):
 
 @dataclass(eq=False, slots=True)
 class RelayStream:
-    """The open stream of a relay, which passes its lines on to all training processes of a pod or machine.
+    """The open stream of a relay. The relay passes the lines on to all training processes of a pod or machine.
 
     A line of such a stream names the processes that it is for, so the same directive is sent once to all of them.
 
@@ -95,7 +95,7 @@ class RelayStream:
     _unsent: dict[str, bytes] = field(init=False, default_factory=dict)
 
     def push(self, process: str, data: bytes) -> None:
-        """Sends a process a line once the present callback of the loop has ended, together with those of others.
+        """Queues a line for a process. All queued lines are sent together after the present callback of the event loop.
 
         Only the last line of a process is sent: each is the whole present state.
         """
@@ -201,7 +201,7 @@ class _JobProcesses:
 
     @property
     def wires(self) -> Collection[LineResponse]:
-        """The responses that carry the lines; a relay's is there once."""
+        """The responses that carry the lines. The response of a relay is included once."""
         return {connection.wire for connection in self.connections.values()}
 
 
@@ -351,7 +351,7 @@ class Processes:
 
     @property
     def count(self) -> int:
-        """The number of streams; a relay's counts once."""
+        """The number of streams. The stream of a relay counts once."""
         return sum(len(job.wires) for job in self._jobs.values())
 
     def workers(self, job: JobId) -> list[Worker]:

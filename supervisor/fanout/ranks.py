@@ -18,7 +18,7 @@ _FINAL = frozenset({AnswerKind.REACHED, AnswerKind.HELD, AnswerKind.PASSED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What a process states about itself in a hello or report; None: as before."""
+    """What a process states about itself in a hello or report. None means that nothing has changed."""
 
     purposes: frozenset[Purpose] | None = None
     collective: bool | None = None
@@ -127,7 +127,7 @@ class RankStates:
             self._on_complete(worker.job.name)
 
     def saved_otherwise(self, worker: Worker, generation: int, step: int | None) -> tuple[int, int] | None:
-        """Returns a rank that has saved another step than `step` because of the STOP of a generation, and its step."""
+        """Returns a rank that has answered the STOP of a generation with another step than `step`, and that step."""
         job = self._jobs.get(worker.job)
         if job is None or job.run != worker.run or job.stop != generation or job.saved is None or step is None:
             return None
@@ -176,7 +176,7 @@ class RankStates:
         self._jobs = {known: job for known, job in self._jobs.items() if known in jobs}
 
     def _found(self, worker: Worker) -> tuple[_JobRanks | None, RankState | None]:
-        """Returns the run of the worker's job, and its state; None for an earlier run or one process too many."""
+        """Returns the run of a worker's job, and the worker's state; None for an earlier run or a process too many."""
         job = self._jobs.get(worker.job)
         if job is None or job.run < worker.run:
             job = self._jobs[worker.job] = _JobRanks(worker.run)
@@ -229,7 +229,7 @@ class Saves:
         self.has(worker, step)
 
     def has(self, worker: Worker, step: int | None) -> None:
-        """Records the step of the last checkpoint that a process knows of; only rank 0's counts."""
+        """Records the step of the last checkpoint that a process knows; only rank 0's counts."""
         known = self._steps.get(worker.job)
         if worker.rank != 0 or step is None or (known is not None and known.last == step):
             return
@@ -244,7 +244,7 @@ class Saves:
             self.last[worker.job] = replace(self.last[worker.job], step=None)
 
     def step_of(self, job: JobId) -> int | None:
-        """Returns the step of the last checkpoint of a job, or of the one that it started from; None: unknown."""
+        """Returns the step of the last checkpoint of a job, or of the one that it started from; None if unknown."""
         known = self._steps.get(job)
         return None if known is None else known.last
 
@@ -256,7 +256,7 @@ class Saves:
         return known.before if known.before is not None and known.before < step else None
 
     def is_older(self, worker: Worker, step: int | None) -> bool:
-        """Whether the process has already reported a checkpoint of a later step: it saves in the background."""
+        """Whether the process has already reported a checkpoint of a later step, because it saves in the background."""
         known = self.last.get(worker.job)
         if known is None or known.step is None or step is None or known.run != worker.run:
             return False

@@ -20,7 +20,7 @@ _NEW_SECONDS = 10.0
 
 
 class KeysNotPublishedError(Exception):
-    """The API server does not publish its keys: each token needs a TokenReview."""
+    """The API server does not publish its keys, so each token needs a TokenReview."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ _MAX_VERIFIED = 4096
 
 
 class BadTokenError(Exception):
-    """The token is missing, forged, expired or malformed: the caller needs another one."""
+    """The token is missing, forged, expired or malformed. The caller needs another one."""
 
 
 class ForeignPodError(Exception):
@@ -37,7 +37,7 @@ class ForeignPodError(Exception):
 
 
 class AuthenticationUnavailableError(Exception):
-    """The token cannot be checked at present: try again later."""
+    """The supervisor cannot check the token at present. The caller tries again later."""
 
 
 class SecretError(Exception):
@@ -119,11 +119,11 @@ class Tokens:
         return cls(secret)
 
     def agent(self, node: str, until: float | None = None) -> str:
-        """Makes a token for the agent of one node, valid `until` an instant in Unix seconds; None: for ever."""
+        """Makes a token for the agent of one node, valid `until` an instant (Unix seconds), or for ever (None)."""
         return self._sign({"kind": "agent", "node": node}, until)
 
     def launcher(self, name: str, until: float | None = None) -> str:
-        """Makes a token for one launcher, valid as that of an agent."""
+        """Makes a token for one launcher, with the same validity as `agent`."""
         return self._sign({"kind": "launcher", "name": name}, until)
 
     def process(self, job: str, uid: str, run: int) -> str:

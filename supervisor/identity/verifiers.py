@@ -1,4 +1,4 @@
-"""Verifies service account tokens by the keys that the API server publishes, or by TokenReviews where it does not."""
+"""Verifies service account tokens with the keys that the API server publishes, or else with TokenReviews."""
 
 import asyncio
 import hashlib
@@ -65,7 +65,7 @@ class _Bound(msgspec.Struct, frozen=True):
 
 
 class JwksVerifier:
-    """Implements `Verifier` by the published keys; keeps the keys while the API server is unavailable.
+    """Implements `Verifier` with the published keys. It keeps the keys while the API server is unavailable.
 
     Args:
         server: The API server.
@@ -123,7 +123,7 @@ class JwksVerifier:
         )
 
     async def run(self) -> None:
-        """Root task: fetches the keys before the first token needs them, and drops keys that are published no more."""
+        """Root task: fetches the keys before the first token needs them, and drops keys that are no more published."""
         while True:
             async with self._fetching:
                 await self._fetch()
@@ -198,7 +198,7 @@ class _ReviewOutcome:
 
 
 class TokenReviewVerifier:
-    """Implements `Verifier` by TokenReviews; remembers each result for a minute.
+    """Implements `Verifier` with TokenReviews. It remembers each result for a minute.
 
     Args:
         server: The API server.
@@ -230,7 +230,7 @@ class TokenReviewVerifier:
         return outcome.claims
 
     def _issued(self, token: str) -> float:
-        """Returns when the token was issued, by its own unverified claim. An expired token costs no review."""
+        """Returns when the token was issued, according to its unverified claim. An expired token costs no review."""
         try:
             claims = jwt.decode(
                 token,
@@ -258,7 +258,7 @@ class TokenReviewVerifier:
 
 
 def _claims(user: _ReviewedUser, issued: float) -> PodClaims | None:
-    """Returns None if the user is not a pod."""
+    """Returns the claims in a review; None if the user is not a pod."""
     rest, _, account = user.username.rpartition(":")
     prefix, _, namespace = rest.rpartition(":")
     pod, uid = user.extra.get(_POD_NAME, [""])[0], user.extra.get(_POD_UID, [""])[0]

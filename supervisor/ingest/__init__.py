@@ -1,1 +1,1 @@
-"""All facts enter here: from agents, launchers, training processes and the cluster; acknowledged once stored."""
+"""Takes in all facts, from agents, launchers, training processes and the cluster, and acknowledges them once stored."""

@@ -1,4 +1,4 @@
-"""Keeps what only the streams of agents show: which agents there are, and notices that cannot be stored yet.
+"""Keeps the facts that only the streams of agents show: the agents, and notices that cannot be stored yet.
 
 Nothing here is stored, because every hello repeats it.
 """
@@ -50,7 +50,7 @@ class AgentState:
     machine: Machine = UNKNOWN_MACHINE
 
     def is_clear_but_for(self, sources: Container[Source]) -> bool:
-        """Whether no source but these announces anything, and each of the others answered."""
+        """Whether each other source has answered that it announces nothing."""
         known = (
             state in _NONE_ANNOUNCED or (state is SourceState.NOTICED and source in sources)
             for source, state in self.sources.items()
@@ -61,7 +61,7 @@ class AgentState:
 def reclaimed(
     notices: Iterable[ReclaimNotice], agents: Mapping[Host, AgentState], silent_since: Callable[[Host], float | None]
 ) -> frozenset[Host]:
-    """Returns the nodes whose agents are silent because their machines are gone: a notice on each has ended in `gone`.
+    """Returns the nodes whose agents are silent because the machine is gone, as an ended notice (`gone`) shows.
 
     The state of other silent agents is unknown, also of a later machine with the name of one that is gone.
     """
@@ -150,7 +150,7 @@ class AgentRegistry:
             self._put(replace(known, sources={**known.sources, source: state}))
 
     def put_machine(self, node: Host, stream: object, machine: Machine) -> None:
-        """Updates what the agent knows of its machine, unless the node has a newer stream."""
+        """Updates the description of the machine, unless the node has a newer stream."""
         if self.is_current(node, stream):
             self._put(replace(self.by_node[node], machine=machine))
 
@@ -269,7 +269,10 @@ class UnconfirmedNotices:
         return key in self._notices
 
     def put(self, stream: object, key: NoticeId, notice: ReclaimNotice | None) -> None:
-        """Sets the value that a stream's last report gives a notice; only an active one is kept."""
+        """Sets the value that a stream's last report gives a notice.
+
+        It keeps an active notice, and removes another one.
+        """
         if notice is not None and notice.state is NoticeState.ACTIVE:
             self._notices[key] = (stream, notice)
             self.version += 1
@@ -278,14 +281,14 @@ class UnconfirmedNotices:
             self.drop(stream, key)
 
     def durable(self, stream: object, key: NoticeId) -> None:
-        """Removes a notice that was stored; wakes `wait`, as the other notices can probably be stored as well."""
+        """Removes a stored notice. It wakes `wait`, because the other notices can probably be stored as well."""
         self.caught_up_at = self._clock.now()
         self.drop(stream, key)
         self._next_durable.set()
         self._next_durable = asyncio.Event()
 
     async def wait(self, seconds: float) -> None:
-        """Waits until a waiting notice has been stored, or for that long."""
+        """Waits until a waiting notice was stored, but at most for some seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._next_durable.wait()

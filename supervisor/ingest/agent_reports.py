@@ -204,7 +204,7 @@ def _bounded(field: str, seconds: float) -> float:
 
 
 class PodReports:
-    """Admits reports about pods: an agent may report only pods of its own node, and only so many.
+    """Admits reports about pods. An agent may report only pods of its own node, and only a limited number.
 
     Args:
         node_of: Returns the node that a pod is bound to; None if it is unknown, "" if another pod has its uid.
@@ -243,7 +243,7 @@ class PodReports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentDependencies:
-    """What the agent service works with. `on_refused` is called with the source of each refused report."""
+    """The dependencies of the agent service. `on_refused` is called with the source of each refused report."""
 
     store: Store
     agents: AgentRegistry
@@ -265,7 +265,7 @@ class _PendingReport:
 
 
 class ReportHandler:
-    """Stores and acknowledges the reports of one stream. Run `run` beside the stream.
+    """Stores and acknowledges the reports of one stream. The caller runs `run` beside the stream.
 
     Args:
         deps: The dependencies of the service.
@@ -337,7 +337,10 @@ class ReportHandler:
         self._wakeup.set()
 
     async def _store(self, pending: _PendingReport) -> None:
-        """Stores a report, and only then acknowledges it. One that raises is kept; others of the stream go on."""
+        """Stores a report, and only then acknowledges it.
+
+        If that raises, it keeps the report, and the stream goes on.
+        """
         report, deps = pending.report, self._deps
 
         notice: ReclaimNotice | None = None

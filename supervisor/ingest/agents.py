@@ -1,4 +1,4 @@
-"""Serves agents over gRPC: their streams with hello, reports and heartbeats, and whether each is still there."""
+"""Serves agents over gRPC: their streams with hello, reports and heartbeats. Detects agents that are gone."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ _log = structlog.get_logger()
 
 
 class LivenessVerdict(Enum):
-    """What a turn found."""
+    """What a turn of `Liveness` has found."""
 
     FINE = auto()
     HEARTBEAT_DUE = auto()
@@ -65,7 +65,7 @@ class LivenessVerdict(Enum):
 
 
 class Liveness:
-    """Counts the turns of one timer for all streams, since a peer was heard, and since it was written to.
+    """Counts turns of the timer of all streams: since the peer's last message, and since the last write to it.
 
     Turns and not seconds: a supervisor that was blocked itself, for example by thousands of handshakes, did not read
     either, and lost 4,700 of 5,000 agents at once when it used the clock.
@@ -81,11 +81,11 @@ class Liveness:
         self._unheard = self._unsent = self._blocked = 0
 
     def heard(self) -> None:
-        """Notes that a message has come."""
+        """Records that a message has come."""
         self._unheard = 0
 
     def written(self) -> None:
-        """Notes that a write has ended."""
+        """Records that a write has ended."""
         self._unsent = self._blocked = 0
 
     def turn(self, *, is_writing: bool, is_reading: bool, is_awaited: bool) -> LivenessVerdict:
@@ -122,7 +122,7 @@ class ReclaimService(grpc.GenericRpcHandler):  # type: ignore[type-arg] # The st
         )
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Returns the handler of the only method; gRPC answers UNIMPLEMENTED to all others."""
+        """Returns the handler of the only method. gRPC answers UNIMPLEMENTED to all others."""
         if handler_call_details.method == _CONNECT:
             return self._connect
         self._deps.refusals.add(Wire.GRPC, Code.UNKNOWN_CALL, handler_call_details.method)
@@ -215,7 +215,7 @@ class _AgentStream:
         self._end(None)
 
     def heartbeat(self) -> None:
-        """Takes a turn: sends a heartbeat if one is due, and ends the stream of an agent that is not there any more."""
+        """Takes a turn: sends a heartbeat if one is due, and ends the stream if the agent is gone."""
         if self._liveness is None:
             return
         verdict = self._liveness.turn(

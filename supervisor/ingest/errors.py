@@ -1,4 +1,4 @@
-"""The refusals that gRPC and HTTP share, and their codes."""
+"""Defines the refusals that gRPC and HTTP share, and their codes."""
 
 from supervisor.decide import registration
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
@@ -7,7 +7,7 @@ from supervisor.store.interface import StoreUnavailableError
 
 
 class MalformedError(Exception):
-    """The message is wrong; sending it again cannot succeed."""
+    """The message is malformed. Sending it again cannot succeed."""
 
 
 class ForeignTokenError(Exception):
@@ -27,7 +27,7 @@ class OversizedError(Exception):
 
 
 class TooManyError(Exception):
-    """A limit per token is reached; what was accepted before is kept."""
+    """A limit per token is reached. Everything that was accepted before is kept."""
 
 
 class SlowReaderError(Exception):

@@ -38,7 +38,10 @@ _STATUS = {
 
 
 def refusing(refusals: Refusals, wire: Wire = Wire.HTTP) -> Middleware:
-    """A middleware that answers and counts refusals. A request whose connection fails is cancelled: it is no fault."""
+    """A middleware that answers and counts refusals.
+
+    A request whose connection fails is cancelled, which is no fault.
+    """
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -64,7 +67,7 @@ def refusing(refusals: Refusals, wire: Wire = Wire.HTTP) -> Middleware:
 
 
 def refused(refusals: Refusals, error: Exception) -> Mapping[str, Any]:
-    """Counts the refusal of one of several messages, and returns its answer: a bug of ours is one of that message."""
+    """Counts the refusal of one of several messages and returns its answer. A bug of ours fails this message alone."""
     code = CODES.get(type(error))
     if code is None:
         refusals.add(Wire.HTTP, Code.INTERNAL, repr(error), error)
@@ -74,7 +77,7 @@ def refused(refusals: Refusals, error: Exception) -> Mapping[str, Any]:
 
 
 def protocol_log(refusals: Refusals, wire: Wire = Wire.HTTP) -> logging.Logger:
-    """A logger for aiohttp that counts refusals: aiohttp reports requests that reach no handler only by its log."""
+    """A logger for aiohttp that counts refusals, because aiohttp only logs requests that reach no handler."""
 
     def count(record: logging.LogRecord) -> bool:
         """Counts a request that is not HTTP, or an exception that is not a refusal; lets no record through."""
@@ -91,7 +94,7 @@ def protocol_log(refusals: Refusals, wire: Wire = Wire.HTTP) -> logging.Logger:
 
 
 async def require_principal(kind: type[T], request: web.Request, authenticate: Authenticate) -> T:
-    """Authenticates a request, whose principal must be of a kind.
+    """Authenticates a request. Its principal must be of the given class.
 
     Raises:
         BadTokenError: The token is missing or invalid.

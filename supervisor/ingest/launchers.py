@@ -1,4 +1,7 @@
-"""Serves launchers over HTTP: the stream, whose hello registers a job, reports, and the quota of each token."""
+"""Serves launchers over HTTP: the stream, whose hello registers a job, and reports.
+
+Enforces the quota of each token.
+"""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -74,7 +77,7 @@ class LauncherReportBody(PrintableBody, frozen=True, kw_only=True):
 
 
 class PostedLauncherReport(LauncherReportBody, frozen=True, kw_only=True):
-    """A report as a request of its own, which names the sender."""
+    """A report that is posted in a request of its own. It names the sender."""
 
     job: Name
     instance: Instance
@@ -129,7 +132,7 @@ class _QuotaClaim:
 
 @dataclass(frozen=True, slots=True)
 class LauncherQuotas:
-    """Limits the jobs of each launcher token, and the hosts of all of them together, as limits per job would multiply.
+    """Limits the jobs of each launcher token, and the hosts of all its jobs together: limits per job would multiply.
 
     Jobs that are being stored count from their claim on, so that concurrent requests cannot use the same quota twice.
     """
@@ -140,7 +143,7 @@ class LauncherQuotas:
 
     @contextmanager
     def claim(self, launcher: str, name: JobName, hosts: int) -> Iterator[None]:
-        """Counts the job with that many hosts while the context lasts; leave it once the job is stored."""
+        """Counts the job with `hosts` hosts while the context lasts. The caller leaves it once the job is stored."""
         claim = _QuotaClaim(launcher, name, hosts)
         self._claims[id(claim)] = claim
         try:
@@ -149,7 +152,7 @@ class LauncherQuotas:
             del self._claims[id(claim)]
 
     def accepted(self, known: SupervisedJob, report: LauncherFacts) -> LauncherFacts:
-        """Returns the report with the hosts that fit, or `report` itself. Those that the job had always fit."""
+        """Returns the report with the hosts that fit, or `report` itself. Hosts that the job had already always fit."""
         hosts, listed = report.hosts, known.observed.hosts
         if len(hosts) <= len(listed):
             return report

@@ -1,4 +1,4 @@
-"""Serves operators over HTTP: drills and drains of nodes, and requests to suspend, stop or resume a job."""
+"""Serves operators (people) over HTTP: drills and drains of nodes, and requests to suspend, stop or resume a job."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,7 @@ _log = structlog.get_logger()
 
 
 class DrillBegin(msgspec.Struct, frozen=True, kw_only=True):
-    """Starts a drill: a notice that no cloud announced, with all its consequences."""
+    """Starts a drill, which is a notice that no cloud announced, with all its consequences."""
 
     node: NodeName
     lead_seconds: Annotated[float, Meta(ge=notices.SHORTEST_SECONDS, le=notices.LONGEST_SECONDS)]
@@ -62,7 +62,7 @@ class DrainEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorNoticeEndpoints:
-    """Announces and withdraws notices on the nodes of known agents, of two sources that no agent may report.
+    """Announces and withdraws notices of two sources, drill and drain, on the nodes of known agents.
 
     Both are stored like any notice. A drill ends at its deadline at the latest, a drain stands until somebody ends it.
     """
@@ -90,7 +90,7 @@ class OperatorNoticeEndpoints:
         return web.json_response({"notice": notice, "seconds_left": wanted.lead_seconds})
 
     async def end_drill(self, request: web.Request) -> web.Response:
-        """Ends drills early; that there is none is not an error."""
+        """Ends drills early. It is not an error if there is none."""
         operator = await require_principal(Operator, request, self.authenticate)
         ended = await self._withdraw(notices.SIMULATED, (await body(request, DrillEnd, _MAX_BYTES)).node)
         for notice in ended:
@@ -98,7 +98,7 @@ class OperatorNoticeEndpoints:
         return web.json_response({"ended": [notice.subject.name for notice in ended]})
 
     async def begin_drain(self, request: web.Request) -> web.Response:
-        """Drains a node, or changes by when and why."""
+        """Drains a node, or changes the deadline and the reason of a drain."""
         by = (await require_principal(Operator, request, self.authenticate)).name
         wanted = await body(request, DrainBegin, _MAX_BYTES)
         message = f"{by}: {wanted.reason}" if wanted.reason else by
@@ -114,7 +114,7 @@ class OperatorNoticeEndpoints:
         return web.json_response({"notice": notice, "seconds_left": wanted.lead_seconds})
 
     async def end_drain(self, request: web.Request) -> web.Response:
-        """Ends the drain of a node; that there is none is not an error."""
+        """Ends the drain of a node. It is not an error if there is none."""
         operator = await require_principal(Operator, request, self.authenticate)
         ended = await self._withdraw(notices.OPERATOR, (await body(request, DrainEnd, _MAX_BYTES)).node)
         for notice in ended:
@@ -136,7 +136,7 @@ class OperatorNoticeEndpoints:
         return notices.notice_id(source, subject)
 
     async def _withdraw(self, source: Source, node: str | None) -> list[notices.ReclaimNotice]:
-        """Withdraws the active notices on a node, or with None on all nodes; returns them as they were."""
+        """Withdraws the active notices on a node, or on all nodes (None); returns the notices as they were before."""
         ended = [
             notice
             for notice in self.store.snapshot().notices.values()
@@ -181,7 +181,7 @@ class RequestedJob(PrintableBody, frozen=True, kw_only=True):
 
 
 class ReasonedRequest(RequestedJob, frozen=True, kw_only=True):
-    """Asks something of a job; `reason` is for people."""
+    """Requests something of a job; `reason` is for people."""
 
     PRINTABLE = ("reason",)
 
@@ -190,7 +190,7 @@ class ReasonedRequest(RequestedJob, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestEndpoints:
-    """Suspends, stops and resumes stand-alone jobs. A request is stored with its job until it is taken back."""
+    """Suspends, stops and resumes stand-alone jobs. A request is stored with its job until somebody withdraws it."""
 
     store: Store
     authenticate: Authenticate
@@ -214,7 +214,7 @@ class RequestEndpoints:
         return web.json_response({})
 
     async def resume(self, request: web.Request) -> web.Response:
-        """Takes a request back; that there is none is not an error."""
+        """Withdraws a request. It is not an error if there is none."""
         operator = await require_principal(Operator, request, self.authenticate)
         target = await body(request, RequestedJob, _MAX_BYTES)
         await self.store.put_job(JobName(target.job), lambda known: with_request(known, None))

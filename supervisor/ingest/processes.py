@@ -67,7 +67,7 @@ class HeldAgreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessMessage(PrintableBody, frozen=True, kw_only=True):
-    """The fields that hellos and reports share: the sender, what it can agree to, and its pace. See `RankState`.
+    """The fields that hellos and reports share: the sender, its purposes of agreements, and its pace. See `RankState`.
 
     `revision` grows whenever the rank, or one of the fields below it, changes. It is None from an older SDK.
     """
@@ -165,7 +165,7 @@ class PostedProcessReport(ProcessMessage, frozen=True, kw_only=True):
 
 
 def sender_run(store: Store, principal: ProcessPrincipal, named: int | None) -> tuple[JobId, int]:
-    """Returns the job and run of a message: the run of its token, if the token names one, or else `named`, its own.
+    """Returns the job and run of a message. The run is that of the token if the token names one, or else `named`.
 
     Raises:
         ForeignTokenError: The message names another run than the token.
@@ -278,7 +278,7 @@ class ProcessEndpoints:
         return Worker(message.process, job, run, principal.host or Host(message.host), message.rank)
 
     async def _acknowledge(self, worker: Worker, sent: PostedProcessReport) -> None:
-        """Stores the answer to a STOP, and counts it if each rank has to give one."""
+        """Stores the answer to a STOP, and counts it if every rank has to answer."""
         answer = self._answer(worker, sent)
         needs_all = bool(sent.collective)
         speaker, counts = self._speaker(worker, answer.generation), False
@@ -335,7 +335,10 @@ class ProcessEndpoints:
         )
 
     def _speaker(self, worker: Worker, generation: int) -> Worker:
-        """Returns the process whose answer this is: rank 0, if it is the last of a run in which none knows its rank."""
+        """Returns the process that an answer counts for.
+
+        It is rank 0 if no process knows its rank and this was the last one.
+        """
         job = self.store.snapshot().jobs.get(worker.job.name)
         stop = None if job is None or job.id != worker.job else job.decision.stop
         if job is None or stop is None or worker.run != stop.run or worker.rank is not None:
@@ -369,14 +372,17 @@ class RelayHello(PrintableBody, frozen=True, kw_only=True):
 
 
 class RelayBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Carries messages of the relay's processes. Each is decoded for itself: a malformed one must not harm others."""
+    """Carries messages of the relay's processes.
+
+    Each is decoded separately, because a malformed one must not harm others.
+    """
 
     relay: Text
     messages: Annotated[list[msgspec.Raw], Meta(max_length=_MAX_BATCH)]
 
 
 class RelayedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Carries one of three: a process joins the stream, reports, or has left the stream."""
+    """Tells one of three events: a process joins the stream, reports, or has left the stream."""
 
     hello: PostedProcessHello | None = None
     report: PostedProcessReport | None = None

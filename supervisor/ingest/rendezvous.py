@@ -1,4 +1,4 @@
-"""Serves torchrun's elastic agents over HTTP: the stream of rounds, and reports of what each member does."""
+"""Serves torchrun's elastic agents over HTTP: the stream of rounds, and the reports of each member's state."""
 
 from dataclasses import dataclass
 from typing import Annotated

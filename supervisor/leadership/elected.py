@@ -151,7 +151,7 @@ class LeaderLabel:
                 await self._mark(await self._pods().get(self._own), None)
 
     async def once(self) -> float:
-        """Makes this pod the only one with the label; returns the seconds until the next check."""
+        """Makes this pod the only one that has the label; returns the seconds until the next check."""
         if not self._may_act():
             return _RETRY_SECONDS
         try:

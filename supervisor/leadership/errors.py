@@ -4,8 +4,8 @@ from servicekit.bulkhead import ProcessFault
 
 
 class LeadershipError(Exception):
-    """The lease cannot be read: an administrator has to act, and the message says how."""
+    """The lease cannot be read. An administrator has to act; the message says how."""
 
 
 class LeadershipLost(ProcessFault):
-    """Another supervisor leads: this process ends and is restarted as a standby."""
+    """Another supervisor leads. This process ends and is restarted as a standby."""

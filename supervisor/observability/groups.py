@@ -1,4 +1,4 @@
-"""The last groups of reclaims: the decision about each, how fast it was made, and what it cost."""
+"""Keeps the last groups of reclaims: the decision about each, how fast it was made, and what it cost."""
 
 from collections import deque
 from collections.abc import Callable, Collection
@@ -27,7 +27,10 @@ class GroupOutcome(StrEnum):
 
 
 class GroupCause(StrEnum):
-    """The cause of a decision. LOSS: hosts were lost without a notice. LAUNCHER: somebody wants it to end."""
+    """The cause of a decision.
+
+    LOSS: hosts were lost without a notice. LAUNCHER: somebody has asked the launcher to end the job.
+    """
 
     RECLAIM = "reclaim"
     LOSS = "loss"
@@ -121,7 +124,7 @@ class DecidedGroups:
                 self._groups[index] = replace(group, steps_lost=max(0, saved.step - step))
 
     def _update(self, job: SupervisedJob, change: Callable[[DecidedGroup], DecidedGroup]) -> None:
-        """Changes the job's open groups; one with `resumed_at` is closed from then on."""
+        """Changes the job's open groups. A group that gets `resumed_at` is closed."""
         for index, group in enumerate(self._groups):
             if not group.closed and (group.job, group.uid) == (job.name, job.uid):
                 self._groups[index] = change(group)

@@ -1,4 +1,4 @@
-"""Keeps what happened since this supervisor began to lead: to each job, and to notices."""
+"""Keeps what has happened to each job and to notices since this supervisor began to lead."""
 
 import signal
 from collections import deque
@@ -73,7 +73,7 @@ class JobHistory:
 
 
 def stored(job: SupervisedJob) -> Sequence[JobHistoryEntry]:
-    """Reads the past of a job from its stored state, whoever led then; the latest first."""
+    """Reads the past of a job from its stored state, the latest first, also from the time of earlier leaders."""
     observed, decision = job.observed, job.decision
     found = [JobHistoryEntry(at=observed.registered_at, what="Registered", text="The job became known.", run=0)]
     if observed.acknowledgement is not None:
@@ -130,7 +130,7 @@ def _acknowledged(answer: Acknowledgement) -> JobHistoryEntry:
 
 
 def _episode(before: ReclaimNotice | None, after: ReclaimNotice, at: float) -> Iterator[NoticeHistoryEntry]:
-    """The rows of a change of a notice: when it began, and when it ended."""
+    """Returns the entries for a change of a notice: when it began, and when it ended."""
     subject = f"{after.subject.kind}/{after.subject.name}"
     is_new = before is None or before.episode != after.episode
     if is_new:

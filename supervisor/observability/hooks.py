@@ -1,4 +1,4 @@
-"""Hooks through which metrics observe the pipeline, and the store that calls one of them."""
+"""Defines the hooks through which metrics observe the pipeline, and a store that calls one of them."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -62,7 +62,7 @@ class LiveState:
     now: Callable[[], float]
 
     def nodes(self, job: SupervisedJob) -> Mapping[Host, Host]:
-        """The node of each worker of a job; empty, and thus without an agent, for a pod that is not in the cache."""
+        """The node of each worker of a job. It is empty, and so has no agent, for a pod that is not in the cache."""
         placements = self.placements(job.name)
         if placements is None:
             return {host: host for host in job.workers}
@@ -80,16 +80,19 @@ class MetricsHooks:
         return ()
 
     def on_directives_sent(self, job: JobName, directives: Collection[ProcessDirective]) -> None:
-        """Because of a change, each of these directives was sent to at least one connected process of the job."""
+        """Called after the directives of a change were sent; each went to at least one connected process of the job."""
 
     def on_store_write(self, operation: str, seconds: float, *, durable: bool) -> None:
-        """A write has ended. `operation` is one of `OPERATIONS`; `durable` is False if the store was unavailable."""
+        """Called when a write has ended.
+
+        `operation` is one of `OPERATIONS`; `durable` is False if the store was unavailable.
+        """
 
     def on_report_refused(self, source: Source) -> None:
-        """A report of this source was refused, or was older than the stored notice."""
+        """Called when a report of this source was refused, or was older than the stored notice."""
 
     def on_step(self, worker: Worker, step: int | None) -> None:
-        """A training process has reported its step."""
+        """Called when a training process has reported its step."""
 
 
 P = ParamSpec("P")

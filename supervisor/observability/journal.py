@@ -89,7 +89,7 @@ class Journal:
 
 
 def changes(before: Snapshot, after: Snapshot, at: float) -> Iterator[Change]:
-    """The changes between two snapshots: notices first, as decisions follow from them."""
+    """Yields the changes between two snapshots: notices first, because decisions follow from them."""
     for known, notice in _others(before.notices, after.notices):
         yield NoticeChanged(known, notice, at)
     for earlier, job in _others(before.jobs, after.jobs):

@@ -1,4 +1,4 @@
-"""Reads the status out of the components of the leader, and serves it: `GET /v1/status` and `GET /v1/history`."""
+"""Reads the status from the components of the leader, and serves it: `GET /v1/status` and `GET /v1/history`."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -53,11 +53,11 @@ class StatusReader:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Changes with every stored change, announcement and agent report, but not with every new stream."""
+        """A version that changes with every stored change, announcement and agent report, but not with a new stream."""
         return self.live.snapshot().version, self.live.agents.version, self.live.unconfirmed.version
 
     def job(self, name: JobName) -> status_view.JobPageSnapshot | None:
-        """Reads one job; None if it is not known."""
+        """Reads one job; None if it is unknown."""
         job = self.live.snapshot().jobs.get(name)
         if job is None:
             return None
@@ -95,7 +95,7 @@ class StatusReader:
         return HistoryView(since=self.since, entries=found[-MAX_HAPPENED:], cut=len(found) > MAX_HAPPENED)
 
     def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> status_view.StatusSnapshot:
-        """The state at this moment, of all jobs or of some, as values that do not change afterwards."""
+        """Returns the state at this moment, of all jobs or of some, as immutable values."""
         snapshot, agents, now = self.live.snapshot(), dict(self.live.agents.by_node), self.live.now()
         silent = {node: self.live.agents.silent_since(node) for node, agent in agents.items() if not agent.connected}
         return status_view.StatusSnapshot(
@@ -116,7 +116,7 @@ class StatusReader:
         )
 
     def _job(self, job: SupervisedJob) -> status_view.JobFactsSnapshot:
-        """Reads a job. If that raises, only its stored part is shown, and the other jobs are complete."""
+        """Reads a job. If that raises, it returns only the stored part, and the other jobs stay complete."""
         with self.bulkhead.guard("status", job.name):
             return status_view.JobFactsSnapshot(
                 job=job,
@@ -180,7 +180,7 @@ class StatusEndpoint:
         )
 
     async def history(self, request: web.Request) -> web.Response:
-        """Answers with what happened to the job of the query, or to all jobs."""
+        """Answers with the history of the job of the query, or of all jobs."""
         await require_principal(Viewer, request, self.authenticate)
         job = request.query.get("job")
         view = self.reader.happened(None if job is None else JobName(job))

@@ -212,7 +212,7 @@ Subjects = Mapping[tuple[SubjectKind, str], Collection[JobName]]
 
 
 def status_view(snapshot: StatusSnapshot, page: StatusPage | None = None) -> views.StatusView:
-    """The status of a snapshot: one page, or all of it."""
+    """Computes the status of a snapshot: one page, or all of it."""
     shown = page or StatusPage(
         jobs=[PagedJob(each, each.hosts) for each in snapshot.jobs],
         notices=list(snapshot.notices),
@@ -240,6 +240,7 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> views.JobView:
     decision, observed, spec = job.decision, job.observed, job.spec
     own, workers = job.own_hosts, job.workers
     kept = decision.hosts - decision.exclusions
+    # A large job spans several pages. Lists of hosts have those of this page; counts and times are of the whole job.
     missing, on_page = status.missing(), frozenset(part.hosts)
     ranks = NO_RANKS if job.over else status.ranks()
     agreement = _agreement(status, ranks, snapshot.now)
@@ -356,7 +357,7 @@ def _acknowledgement(given: Acknowledgement | None, now: float) -> views.Acknowl
 
 
 def _subjects(jobs: Iterable[JobFactsSnapshot], asked: Collection[tuple[SubjectKind, str]]) -> Subjects:
-    """The jobs that each of the wanted subjects concerns; there may be far more hosts than wanted subjects."""
+    """Finds the jobs that each wanted subject concerns. There may be far more hosts than wanted subjects."""
     nodes = {name for kind, name in asked if kind is SubjectKind.NODE}
     found: dict[tuple[SubjectKind, str], set[JobName]] = {}
     for status in jobs:

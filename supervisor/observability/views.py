@@ -1,4 +1,4 @@
-"""The schema of `GET /v1/status` and `GET /v1/history`, for those who serve them and those who read them.
+"""Defines the schema of `GET /v1/status` and `GET /v1/history`, for the server and for clients.
 
 docs/reference/wire.md explains each field. Times are seconds before or after `now` of the view, so that clients need no
 synchronized clock. A field that an older supervisor does not send has a default, and a word that a newer one may add is
@@ -14,7 +14,7 @@ from supervisor.domain.notice import OPERATOR, NoticeClass, NoticeState, Subject
 
 
 class LeaderView(msgspec.Struct, frozen=True, kw_only=True):
-    """The supervisor that answers; `name` is its pod's, empty outside of a cluster. `acts`: it may decide now."""
+    """The supervisor that answers; `name` is that of its pod, empty outside of a cluster. `acts`: it may decide now."""
 
     name: str
     acts: bool = True
@@ -39,7 +39,7 @@ class AcknowledgementView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgreementView(msgspec.Struct, frozen=True, kw_only=True):
-    """The agreement of a job's ranks on a step, as it is asked for (`step` None), proposed or committed.
+    """The agreement of a job's ranks on a step: polled (`step` is None), proposed or committed.
 
     `waits_for` names the ranks that have not answered. `unread_seconds`: for how long a rank has not asked whether to
     stop, at most; None if it is unknown.
@@ -82,7 +82,7 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uncovered(self) -> bool:
-        """Whether a reclaim of this worker would not be noticed, or its processes could not be told."""
+        """Whether no agent would notice a reclaim of this worker, or nobody could tell its processes."""
         return self.worker and not (self.agent and self.stream)
 
 
@@ -102,7 +102,7 @@ class MissingHostView(msgspec.Struct, frozen=True):
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person asks of a job, and since when."""
+    """What a person requests of a job, and since when."""
 
     kind: RequestKind
     by: str
@@ -318,7 +318,10 @@ class HistoryEntryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened, the earliest first, in full since the instant `since`. `cut`: the earliest are left out."""
+    """The history, the earliest entry first, complete since the instant `since`.
+
+    `cut`: the earliest entries are left out.
+    """
 
     since: float
     entries: list[HistoryEntryView]

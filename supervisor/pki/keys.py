@@ -38,7 +38,7 @@ Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class KeysError(Exception):
-    """The keys can neither be read nor created: an administrator has to act. The message says what is wrong."""
+    """The keys can neither be read nor created. An administrator has to act; the message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class CertificateAuthority:
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes) -> Self:
-        """Reads a CA from PEM; the first of several certificates is its own.
+        """Reads a CA from PEM. The first of several certificates is the CA's own.
 
         Raises:
             KeysError: The certificate is not a CA's, or the key does not belong to it.

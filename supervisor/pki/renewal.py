@@ -55,7 +55,7 @@ class KeysSecret:
         self._fault = Fault("API server", clock)
 
     async def first(self) -> Keys:
-        """Like `obtain`, but waits for an unavailable API server.
+        """Does the same as `obtain`, but waits for an unavailable API server.
 
         Raises:
             KeysError: See `obtain`.

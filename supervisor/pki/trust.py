@@ -107,7 +107,7 @@ class TrustPublisher:
         self._may_act = may_act
 
     async def run(self) -> None:
-        """Root task of the leader."""
+        """Root task of the leader: publishes the CAs and keeps them published."""
         await reconcile("trust", self.once, self._bulkhead)
 
     async def once(self) -> float:

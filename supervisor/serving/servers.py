@@ -59,12 +59,15 @@ class ServingState(StrEnum):
 
 @dataclass(slots=True)
 class SupervisorHealth:
-    """Answers the probes. Ready: it serves or can take over, so that replicas can be rolled one by one."""
+    """Answers the probes.
+
+    A replica is ready if it serves or can take over, so that replicas can be rolled one by one.
+    """
 
     standing: ServingState = ServingState.STARTING
 
     def live(self) -> Health:
-        """Returns healthy while the process answers: nothing outside it can make this fail."""
+        """Returns healthy while the process answers, because nothing outside the process may make this probe fail."""
         return Health(ok=True, detail={"standing": self.standing})
 
     def ready(self) -> Health:
@@ -144,7 +147,7 @@ class Servers:
 
 
 def write_endpoints(directory: Path, endpoints: Mapping[str, str]) -> None:
-    """Writes the addresses of the servers to endpoints.json, as port 0 lets the system choose them."""
+    """Writes the addresses of the servers to endpoints.json, because port 0 lets the system choose the port."""
     with draft_beside(directory / ENDPOINTS_FILE) as file:
         file.write_bytes(msgspec.json.encode(endpoints))
         failpoint(At.ENDPOINTS_WRITTEN)

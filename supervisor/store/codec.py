@@ -143,7 +143,7 @@ NOTICE_CODEC: Codec[NoticeId, ReclaimNotice] = Codec(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHosts:
-    """All hosts of a job, each once: three lists that repeat them made 4,000 workers three times as large.
+    """All hosts of a job, each once. Three lists that repeated them made a job of 4,000 workers three times as large.
 
     `missing` hosts are granted to the job, and not in its launcher's list.
     """
@@ -228,6 +228,7 @@ def job_codec(home: str, now: Callable[[], float], kinds: Mapping[str, Resource]
             missing=sorted(used - listed),
             missing_excluded=sorted(excluded - listed),
         )
+        # A job that was deleted and created again begins with new transition times.
         known = before.conditions if before and before.value and before.value.uid == job.uid else ()
         return spec, {
             "epoch": epoch,
@@ -250,7 +251,7 @@ def job_codec(home: str, now: Callable[[], float], kinds: Mapping[str, Resource]
 
 
 def notice_key(key: NoticeId, episode: int) -> ObjectKey:
-    """Returns the key of an episode's resource: a hash, as sources and uids may hold anything."""
+    """Returns the key of an episode's resource: a hash, because sources and uids may have any characters."""
     return ObjectKey("", "n-" + _hash(f"{key}/{episode}"))
 
 
@@ -282,7 +283,7 @@ def job_name(key: ObjectKey, name: str, home: str) -> JobName | None:
 
 
 def owners(job: SupervisedJob, kinds: Mapping[str, Resource]) -> list[Mapping[str, str]]:
-    """Returns the owner of the job's resource: the object of the cluster that it is about, by the kinds' resources."""
+    """Returns the owner of the job's resource: the cluster's object of the job, found by the resources of the kinds."""
     kind = kinds.get(kind_of(job.name))
     if kind is None:
         return []

@@ -24,7 +24,7 @@ _VERBS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceCondition:
-    """A condition of the usual form.
+    """A condition in the usual form of Kubernetes.
 
     It has no observedGeneration: between a change of the spec and the next change of the status, `kubectl wait` would
     not believe it, and to update it would take one more write.
@@ -51,7 +51,7 @@ def notice_condition(notice: ReclaimNotice) -> ResourceCondition:
 def job_conditions(
     job: SupervisedJob, before: Iterable[ResourceCondition], now: Instant
 ) -> Iterator[ResourceCondition]:
-    """Yields the conditions at `now`; one that has the status it had `before` keeps its transition time."""
+    """Yields the conditions at `now`. A condition with the same status as `before` keeps its transition time."""
     known = {(each.type, each.status): each.last_transition_time for each in before}
 
     def condition(kind: str, reason: str, message: str, *, holds: bool) -> ResourceCondition:

@@ -1,4 +1,4 @@
-"""The interface of all stores.
+"""Defines the interface of all stores.
 
 A change is a pure function from the stored value to the new one. The store applies the changes to one key in order,
 each to the outcome of the one before, and returns when the outcome is durable. A peer is acknowledged only then.
@@ -23,7 +23,7 @@ MAX_EPISODES = 100
 
 
 class StoreError(Exception):
-    """The store cannot be used until a person acts; the message says how."""
+    """The store is unusable until a person acts; the message says how."""
 
 
 class StoreUnavailableError(StoreError):
@@ -74,10 +74,10 @@ class Store(Protocol):
         """
 
     def snapshot(self) -> Snapshot:
-        """Returns what is durable now, at no cost; the mappings must not be changed."""
+        """Returns the durable state, at no cost. The caller must not change the mappings."""
 
     async def changed(self, since: int) -> Snapshot:
-        """Waits for a version above `since` and returns the snapshot; all level-triggered work waits here."""
+        """Waits for a version above `since` and returns the snapshot. All level-triggered work waits here."""
 
     async def forget_job(self, name: JobName, uid: str) -> None:
         """Deletes a job, unless a later one has its name.

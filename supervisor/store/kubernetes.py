@@ -1,4 +1,4 @@
-"""The store on a cluster: custom resources, changed by compare-and-swap, and a cache that follows them.
+"""The store on a cluster. It changes custom resources by compare-and-swap, and keeps a cache of them.
 
 A change that has returned is durable, as the API server has answered, and `snapshot` shows it at once, before the watch
 does. Every value is written whole, so a lost answer costs no more than a repetition. Changes are made in order for one
@@ -55,7 +55,7 @@ class PendingChange(Generic[T]):
     done: asyncio.Future[T | None]
 
     def settle(self, outcome: T | Exception | None) -> None:
-        """Ends the wait: with the value that is durable, or with the error for which the change was not made."""
+        """Ends the caller's wait with the durable value, or with the error that prevented the change."""
         if self.done.done():
             return
         if isinstance(outcome, Exception):
@@ -113,7 +113,7 @@ class TypedStore(Generic[K, T]):
         self._waiting.clear()
 
     async def change(self, key: K, change: Change[T]) -> T | None:
-        """Changes the newest value of an id, after the changes that wait already; returns the outcome once durable.
+        """Changes the newest value of an id, after the changes that already wait; returns the outcome once durable.
 
         Raises:
             StoreUnavailableError: The outcome is not durable; the change may have been made.
@@ -126,7 +126,7 @@ class TypedStore(Generic[K, T]):
         return await pending.done
 
     async def refresh(self) -> None:
-        """Reads what is new or changed, as the watch may be late. Only the watch tells of deletions.
+        """Reads new and changed values, because the watch may be late. Only the watch shows deletions.
 
         Raises:
             ApiError: It cannot be read.
@@ -135,9 +135,9 @@ class TypedStore(Generic[K, T]):
             self.cache.record_write(record)
 
     def outdated(self, before: float, ended: Callable[[T], bool]) -> list[StoredRecord[T]]:
-        """Returns the records whose value has `ended`, and our own without a value that were made `before`.
+        """Returns records whose value has `ended`, and our own records without a value that were created `before`.
 
-        Nobody has written the status of those, in the second request.
+        Our records without a value lack the second request, which writes the status.
         """
         found = list[StoredRecord[T]]()
         for key, record in self.cache.objects.items():
@@ -236,7 +236,7 @@ class TypedStore(Generic[K, T]):
         raise StoreUnavailableError(f"somebody else keeps changing it: {came_between}")
 
     def _object_key(self, record: StoredRecord[T] | None, value: T) -> ObjectKey:
-        """Returns the key of the resource that holds the value, however an earlier version named it, or a new key.
+        """Returns the key of the resource that has the value, even if an earlier version named it, or else a new key.
 
         A resource that does not decode is not overwritten.
         """
@@ -246,7 +246,7 @@ class TypedStore(Generic[K, T]):
         return self._codec.object_key(value, unread)
 
     async def _write(self, key: ObjectKey, value: T) -> None:
-        """Writes in one request for a changed value, and none for an unchanged one.
+        """Writes a changed value in one request, and an unchanged value not at all.
 
         A new resource takes two where its status is a subresource, as the API server drops the status of the first one.
         """
@@ -270,7 +270,7 @@ class TypedStore(Generic[K, T]):
         failpoint(At.RESOURCE_WRITTEN)
 
     async def _read_again(self, key: ObjectKey) -> None:
-        """Brings one resource up to date, as the watch may be late."""
+        """Brings one resource up to date, because the watch may be late."""
         try:
             self.cache.record_write(await self._client.get(key))
         except NotFoundError:
@@ -300,7 +300,7 @@ class TypedStore(Generic[K, T]):
 
 
 def _differs(before: Fields | None, after: Fields) -> bool:
-    """Compares without the epoch: a leader that has nothing else to write does not write that it leads."""
+    """Compares two values without the epoch, because a leader writes no value only to record that it leads."""
     return before is None or {**before, "epoch": None} != {**after, "epoch": None}
 
 
@@ -325,7 +325,7 @@ class KubernetesStoreOptions:
 
 
 class KubernetesStore:
-    """Implements `Store` by custom resources. Open it with `open`, let `run` run, and end with `close`.
+    """Implements `Store` with custom resources. The caller opens it with `open`, runs `run`, and ends it with `close`.
 
     Attributes:
         server: The connection.
@@ -348,7 +348,7 @@ class KubernetesStore:
 
     @classmethod
     async def open(cls, options: KubernetesStoreOptions, clock: Clock, bulkhead: Bulkhead) -> Self:
-        """Connects and reads everything; waits for an API server that is away.
+        """Connects and reads everything; waits for an unavailable API server.
 
         Raises:
             StoreError: There is no cluster to connect to, it has no such resources, or they may not be read.

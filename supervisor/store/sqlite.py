@@ -89,7 +89,7 @@ class _PendingDraft:
 
 
 class SqliteStore:
-    """Implements `Store` by an SQLite file. Open it with `open`, let `run` run, and end with `close`.
+    """Implements `Store` with an SQLite file. The caller opens it with `open`, runs `run`, and ends it with `close`.
 
     Attributes:
         unread: How many rows of each table did not decode when the file was opened.
@@ -122,7 +122,7 @@ class SqliteStore:
         return store
 
     async def continue_clock(self, clock: Clock) -> None:
-        """Moves the clock so that it continues the one that counted the stored instants, if that was in the same boot.
+        """Moves the clock so that it continues the clock of the stored instants, if the machine has not booted since.
 
         To be called before anything reads the clock. While nothing is active, no instant matters, and the clock stays
         as it is.
@@ -270,7 +270,7 @@ class SqliteStore:
 
 
 def _settle(pending: _PendingDraft, outcome: object) -> None:
-    """Ends the wait of the change's caller, with the outcome or with the error that it is."""
+    """Ends the wait of the change's caller with the outcome, which may be an error."""
     if pending.done.done():
         return
     if isinstance(outcome, Exception):
@@ -280,7 +280,7 @@ def _settle(pending: _PendingDraft, outcome: object) -> None:
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, Snapshot, Counter[str]]:
-    """Returns the connection, what is stored, and the number of rows of each table that do not decode."""
+    """Returns the connection, the stored state, and the number of undecodable rows of each table."""
     try:
         if not path.exists():
             _create(path)
@@ -298,7 +298,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, Snapshot, Counter[str]]:
 
 
 def _create(path: Path) -> None:
-    """Creates a store in another file and links it into place: an interrupted first start leaves no empty store."""
+    """Creates a store in another file and links it into place. An interrupted first start leaves no empty store."""
     with draft_beside(path) as file:
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             connection.execute("BEGIN EXCLUSIVE")
@@ -360,7 +360,9 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _read(connection: sqlite3.Connection) -> tuple[Snapshot, Counter[str]]:
-    """Reads the newest episode of every notice, and every job, and sets rows aside that do not decode.
+    """Reads the newest episode of every notice, and every job.
+
+    It sets aside rows that cannot be decoded, and counts them.
 
     One row of another version must not keep everybody's supervisor from starting. The agent or the launcher that the
     row is of reports again, and its new row must not overwrite what nobody has understood. Rows that are set aside stay
@@ -402,7 +404,7 @@ def _read(connection: sqlite3.Connection) -> tuple[Snapshot, Counter[str]]:
 
 
 def _explained(error: Exception, path: Path) -> str:
-    """Explains an error where SQLite's own message does not say what to do."""
+    """Explains an error if SQLite's own message does not say what to do."""
     code = error.sqlite_errorcode & 0xFF if isinstance(error, sqlite3.Error) else None
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return (

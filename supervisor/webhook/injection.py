@@ -56,7 +56,7 @@ class NoticedNodes:
     Args:
         snapshot: Returns the stored notices.
         objects: Returns the uids of the cluster's Node objects.
-        nodes_version: Grows whenever one of those uids changes.
+        nodes_version: A number that grows whenever one of those uids changes.
         policy: Gives the deadline of a notice that names no time, and when scheduled notices count.
         clock: Unix seconds.
     """

@@ -55,7 +55,7 @@ class AvoidedNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInjection:
-    """The content of what the webhook adds to a new pod.
+    """The values that the webhook adds to a new pod.
 
     Attributes:
         address: The URL of the supervisor.
@@ -72,14 +72,14 @@ class PodInjection:
 
 @dataclass(frozen=True, slots=True)
 class PodMutation:
-    """The patch, and the warnings for the creator of the pod about what was not changed."""
+    """The patch, and warnings for the creator of the pod about parts that the webhook could not change."""
 
     patch: Sequence[AddOperation] = ()
     warnings: Sequence[str] = ()
 
 
 def mutation_for(pod: NewPod, injection: PodInjection) -> PodMutation:
-    """Returns the mutation of an opted-in pod; it changes nothing that the pod has, and adds nothing twice."""
+    """Returns the mutation of an opted-in pod. It changes nothing that the pod has, and adds nothing twice."""
     annotations = pod.metadata.annotations or {}
     if not opts_in(annotations) or MIRROR in annotations:
         return PodMutation()
@@ -185,7 +185,7 @@ def _preferences(avoid: AvoidedNodes, named: Collection[str]) -> list[Mapping[st
 
 
 def _in_each(terms: Sequence[Term], nodes: Sequence[str]) -> list[AddOperation]:
-    """Excludes the nodes in every term, as a node only has to match one of them."""
+    """Excludes the nodes in every term, because a node has to match only one of the terms."""
     patch: list[AddOperation] = []
     for number, term in enumerate(terms):
         named = _excluded(term)

@@ -1,4 +1,4 @@
-"""Decodes the part of a new pod that the webhook needs, and checks what may be added to it."""
+"""Decodes the part of a new pod that the webhook needs, and checks what the webhook may add."""
 
 import posixpath
 from collections.abc import Iterator

@@ -61,7 +61,7 @@ _log = structlog.get_logger()
 
 
 class PodNotUnderstoodError(Exception):
-    """The pod cannot be decoded by this version; it is not changed."""
+    """This version cannot decode the pod, so the webhook does not change it."""
 
 
 class _ObjectKind(Body, frozen=True):
@@ -110,7 +110,7 @@ class _ReviewAnswer(Body, frozen=True):
 
 
 class UncheckedError(Exception):
-    """The job is not checked, and created all the same."""
+    """The webhook does not check the job. The API server creates it all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """The parts of the process on which a supervisor stands.
+    """The parts of the process that a supervisor is built on.
 
     `changes` wakes the components that decide when facts have changed. `cluster` is None stand-alone. `may_act` returns
     whether no other supervisor can lead now. `features` are further ones, which the process brings along.
@@ -76,7 +76,7 @@ class Foundation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """A part of the supervisor that can be understood alone, and what it adds.
+    """A part of the supervisor that can be understood alone, with the tasks, endpoints and listeners that it adds.
 
     Attributes:
         tasks: The root tasks by name.
@@ -192,7 +192,7 @@ def common_tasks(refusals: Refusals, certificate: ServerCertificate | None) -> M
 
 
 class SharedState:
-    """Builds the components that features share: the facts, the streams, and the memory of both."""
+    """Builds the components that features share: the facts, the streams, and the state that is kept in memory."""
 
     def __init__(self, base: Foundation) -> None:
         changes, clock, bulkhead, settings = base.changes, base.clock, base.bulkhead, base.settings
@@ -250,7 +250,7 @@ class SharedState:
 
 
 def _decisions(base: Foundation, state: SharedState, leader: "ClusterLeader | None") -> Feature:
-    """Plans every job, and has the decisions carried out."""
+    """Builds the feature that plans every job and has its decisions carried out."""
     control = loop.Control(
         loop.ControlDependencies(
             store=state.store,
@@ -272,7 +272,7 @@ def _decisions(base: Foundation, state: SharedState, leader: "ClusterLeader | No
 
 
 def _launchers(base: Foundation, state: SharedState) -> Feature:
-    """Stand-alone jobs: their launchers register them and take orders."""
+    """Builds the feature of stand-alone jobs: their launchers register them and take orders."""
     endpoints = LauncherEndpoints(
         store=state.store,
         quotas=LauncherQuotas(state.store, base.settings.launcher_hosts),
@@ -291,7 +291,7 @@ def _launchers(base: Foundation, state: SharedState) -> Feature:
 
 
 def _rendezvous(base: Foundation, state: SharedState) -> Feature:
-    """Rounds of torchrun: elastic agents report, and get the members of their next round."""
+    """Builds the feature of torchrun's rounds: elastic agents report, and get the members of their next round."""
     endpoints = rendezvous.RendezvousEndpoints(
         store=state.store,
         members=state.members,
@@ -308,7 +308,7 @@ def _rendezvous(base: Foundation, state: SharedState) -> Feature:
 
 
 def _processes(base: Foundation, state: SharedState) -> Feature:
-    """Training processes: they report ranks, steps and checkpoints, and get directives, also through relays."""
+    """Builds the feature of training processes: they report ranks, steps and saves, and get directives."""
 
     def on_step(worker: Worker, step: int | None) -> None:
         base.hooks.on_step(worker, step)
@@ -337,7 +337,7 @@ def _processes(base: Foundation, state: SharedState) -> Feature:
 
 
 def _agents(base: Foundation, state: SharedState) -> Feature:
-    """Reclaim notices: agents report them over gRPC, and they expire."""
+    """Builds the feature of reclaim notices: agents report them over gRPC, and they expire."""
     ageing = expiry.Expiry(
         state.store,
         state.agents,
@@ -363,7 +363,7 @@ def _agents(base: Foundation, state: SharedState) -> Feature:
 
 
 def _requests(base: Foundation, state: SharedState) -> Feature:
-    """Requests of people: drills, drains, and steering of single jobs."""
+    """Builds the feature of people's requests: drills, drains, and steering of single jobs."""
     return Feature(
         endpoints=[
             operators.OperatorNoticeEndpoints(
@@ -379,7 +379,7 @@ def _requests(base: Foundation, state: SharedState) -> Feature:
 
 
 def _status(base: Foundation, state: SharedState) -> Feature:
-    """The status and its history as JSON, and the status page."""
+    """Builds the feature that shows the status and its history as JSON, and the status page."""
     phases, happened = history.PhaseTracker(), history.JobHistory()
     reader = status.StatusReader(
         live=state.live,
@@ -419,7 +419,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
 
 
 def _notifications(base: Foundation, state: SharedState, targets: config.NotificationConfig) -> Feature:
-    """Messages to webhooks about what happens to jobs."""
+    """Builds the feature that sends messages about changes of jobs to webhooks."""
     settings = base.settings
     timing = notifier.NotificationTiming(
         group_seconds=settings.notifications_group_seconds,
@@ -446,7 +446,10 @@ class Retention:
         await reconcile("retention", self.once, self.bulkhead)
 
     async def once(self) -> float:
-        """Prunes once; what cannot be removed now is removed later. Returns the seconds until the next time."""
+        """Prunes once. A record that cannot be removed now is removed later.
+
+        Returns the seconds until the next time.
+        """
         failpoints.failpoint(At.PRUNING)
         before = self.clock.now() - self.settings.retention_hours * 3600
         with self.bulkhead.guard("retention", "store"):
@@ -464,7 +467,7 @@ class Retention:
         return _PRUNE_SECONDS
 
     async def _note_ends(self) -> None:
-        """Notes the end of jobs that an earlier version has stored without it, and that nobody observes any more."""
+        """Stores the end of jobs that an earlier version has stored without it, and that nobody observes any more."""
         for job in self.store.snapshot().jobs.values():
             if job.over and job.observed.ended_at is None:
                 with suppress(StoreUnavailableError):  # It is noted the next time.

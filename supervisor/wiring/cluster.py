@@ -200,7 +200,7 @@ class WatchedCluster:
 
     @property
     def unread(self) -> Mapping[str, int]:
-        """The number of objects that do not decode, or in outline only, by the plural of their kind."""
+        """The number of objects that cannot be decoded completely, by the plural of their kind."""
         counts = Counter(self.view.unread)
         for kind in self.jobs:
             counts[kind.cache.kind.resource.plural] += kind.cache.reflector.unread

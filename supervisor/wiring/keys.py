@@ -61,11 +61,11 @@ class PkiService:
             yield cls(server, renewal, settings, clock, bulkhead)
 
     def trusted(self) -> str:
-        """The CAs that clients should trust at present, as PEM."""
+        """Returns the CAs that clients should trust at present, as PEM."""
         return self._renewal.keys.trusted.decode("ascii")
 
     def leader_tasks(self, may_act: Callable[[], bool]) -> Mapping[str, "Task"]:
-        """Builds the root task that publishes the CA, if anything is to get it."""
+        """Builds the root task that publishes the CA, if there are targets."""
         server, settings = self._server, self._settings
         targets: dict[str, Publish] = {}
         if settings.tls_names and settings.ca_config_map:
@@ -81,7 +81,7 @@ class PkiService:
 
 
 async def tokens(settings: Settings) -> Tokens:
-    """Returns what signs tokens for the supervisors that share the Secret; creates the Secret if there is none.
+    """Returns the `Tokens` of the supervisors that share the Secret; creates the Secret if there is none.
 
     Raises:
         KeysError: The Secret cannot be read or created, or is invalid, or the API server is unavailable.

@@ -185,7 +185,7 @@ def _replica_hooks(metrics: "Metrics | None", replica: "SupervisorReplica") -> M
 
 @asynccontextmanager
 async def _probes(where: str) -> AsyncIterator[SupervisorHealth]:
-    """Serves the probes while the context lasts; no address, no probes."""
+    """Serves the probes while the context lasts. Without an address there are no probes."""
     health = SupervisorHealth()
     if not where:
         yield health

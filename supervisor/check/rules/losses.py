@@ -1,4 +1,4 @@
-"""Rules: what the controller does when a pod ends, fails or is evicted."""
+"""Rules about what the controller does when a pod ends, fails or is evicted."""
 
 import re
 from collections.abc import Iterator
@@ -223,7 +223,7 @@ def preemption_ends_processes(job: CheckedJob, _facts: CheckedFacts) -> Iterator
 
 
 def _passes_sigterm_on(job: CheckedJob, role: CheckedRole) -> str:
-    """The name of what passes SIGTERM on to the training processes of a role; empty if nothing is known to."""
+    """The name of a program that passes SIGTERM on to the training processes of a role; empty if there is none."""
     if any(agent.role is role for agent in job.elastic_agents()):
         return TORCHRUN
     if any(_TRAP.search(text) for text in role.texts):

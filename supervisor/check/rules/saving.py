@@ -1,4 +1,4 @@
-"""Rules: whether the supervisor looks after the job, and whether the job can save before a reclaim."""
+"""Rules about whether the supervisor supervises the job, and whether the job can save before a reclaim."""
 
 import posixpath
 import re
@@ -124,7 +124,7 @@ def flag_not_read(_job: CheckedJob, facts: CheckedFacts) -> Iterator[JobProblem]
 
 
 def _checkpoint(facts: CheckedFacts) -> tuple[float, str]:
-    """How long a checkpoint takes, and who says so."""
+    """How long a checkpoint takes, and where that number comes from."""
     if facts.checkpoint_seconds is None:
         return ASSUMED_CHECKPOINT_SECONDS, " unless you say otherwise with --checkpoint"
     return facts.checkpoint_seconds, " as measured" if facts.measured else ""
@@ -161,7 +161,7 @@ def rank_unknown(job: CheckedJob, facts: CheckedFacts) -> Iterator[JobProblem]:
 
 
 def _gives_ranks(job: CheckedJob, role: CheckedRole) -> bool:
-    """Whether one process is all, or the controller gives each a place."""
+    """Whether the job has a single process, or its controller gives each process a rank."""
     if job.kind is CheckedKind.COMMAND:
         return not any(launch.program == _EACH_HOST for launch in role.launches)
     if job.kind is CheckedKind.JOB:
@@ -203,7 +203,7 @@ def checkpoint_on_node(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobPro
 
 
 def _paths(role: CheckedRole) -> Iterable[str]:
-    """The absolute paths that options and variables name as the place of checkpoints."""
+    """The absolute paths of checkpoints in options and variables."""
     found: list[str] = []
     for written in role.texts:
         try:

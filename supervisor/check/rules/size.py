@@ -1,4 +1,4 @@
-"""Rules: whether the job can go on with other hosts: fewer of them, others of them, and where its launcher runs."""
+"""Rules about whether the job can continue with fewer hosts or with other hosts, and about where its launcher runs."""
 
 from collections.abc import Iterator
 
@@ -129,7 +129,7 @@ def no_room_to_shrink(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProb
 
 
 def _bounds(job: CheckedJob) -> Iterator[tuple[str, int | None, int | None, str]]:
-    """The fewest and the most workers of the job, where they are written, and how to write them."""
+    """The minimum and maximum number of workers of the job if it has them, and how to write them."""
     workers = [role for role in job.roles if role.name.lower() == "worker"]
     match job.kind:
         case CheckedKind.TRAINING_JOB:
@@ -161,7 +161,7 @@ def _bounds(job: CheckedJob) -> Iterator[tuple[str, int | None, int | None, str]
 
 
 def _has_one_size(job: CheckedJob) -> bool:
-    """Whether the job wants no other number of workers, or its controller accepts none."""
+    """Whether the job keeps its number of workers, or its controller accepts no other number."""
     return job.holds or job.kind in JOB_SETS
 
 
@@ -198,7 +198,7 @@ def launcher_on_spot(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProbl
 
 
 def _chosen(role: CheckedRole) -> Iterator[tuple[str, str]]:
-    """The labels that nodes must have, and those of the pod itself."""
+    """The labels that the pod requires of nodes, and the labels of the pod itself."""
     for name, value in {**role.labels, **mapping(role.pod, "nodeSelector")}.items():
         yield name, str(value)
     required = "requiredDuringSchedulingIgnoredDuringExecution"

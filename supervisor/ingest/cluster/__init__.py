@@ -1,1 +1,1 @@
-"""Facts that the API server has: Events, and conditions of pods and nodes."""
+"""Takes in the facts that the API server has: Events, and conditions of pods and nodes."""

@@ -1,4 +1,4 @@
-"""Stores the facts about the cluster's jobs: what their kinds observe, and which decisions are in place."""
+"""Stores the facts about the cluster's jobs: the observations of their kinds, and the decisions that are in place."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 
 
 class JobReconciler:
-    """Stores what the kinds observe of their objects and pods. `run` and `requeue` are root tasks of the leader."""
+    """Stores the kinds' observations of their objects and pods. `run` and `requeue` are root tasks of the leader."""
 
     def __init__(self, jobs: ClusterJobs, store: Store, clock: Clock, bulkhead: Bulkhead) -> None:
         self._jobs = jobs
@@ -68,7 +68,7 @@ class JobReconciler:
                 before = jobs
 
     async def in_place(self, job: SupervisedJob) -> None:
-        """Stores that everything that a job's decision asks for is in place.
+        """Stores that all actions of a job's decision are in place.
 
         Raises:
             StoreUnavailableError: It could not be stored.

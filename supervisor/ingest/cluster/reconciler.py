@@ -1,4 +1,4 @@
-"""Turns the signals of the API server about reclaims and drills into notices, as they change."""
+"""Turns the API server's signals about reclaims and drills into notices whenever the signals change."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ class SignalReconciler:
         return _RETRY_SECONDS if self._changed else None
 
     def _news(self, store: Store, subject: Subject) -> Sequence[Signal]:
-        """Returns the signals about a subject that change a notice. A subject whose signals raise is tried again."""
+        """Returns the signals about a subject that change a notice. If a signal raises, the subject is tried again."""
         if not self._bulkhead.pause("signals", subject.uid):
             with self._bulkhead.guard("signals", subject.uid):
                 notices, now, cluster_now = store.snapshot().notices, self._clock.now(), self._cluster_now()

@@ -114,7 +114,7 @@ def drain_signal(node: Node) -> Signal:
 
 
 def taint_signals(node: Node, leads: Mapping[str, float | None], now: float) -> Iterator[Signal]:
-    """Yields the signals of a node's taints: one of the taints of autoscalers, and one of all others.
+    """Yields the signals of a node's taints: one for the taints of autoscalers, and one for all others.
 
     Termination handlers, autoscalers and clouds put them on a node. There are no signals if the node cannot be read,
     which withdraws nothing.
@@ -160,7 +160,7 @@ def event_signal(events: Iterable[tuple[ClusterEvent, float]], subject: notices.
 
 
 def drill_signal(events: Iterable[ClusterEvent], subject: notices.Subject) -> Signal | None:
-    """Returns the signal of the latest valid Event that requests a drill on a subject, or with lead 0 its end."""
+    """Returns the signal of the latest valid Event that starts a drill on a subject, or ends it (lead 0)."""
     signals = []
     for event in events:
         # By the API server's clock: the clock of the requesting machine may be wrong.
@@ -193,7 +193,7 @@ def _withdrawn(source: Source, node: Node) -> Signal:
 
 
 def _announced(signal: Signal, at: float | None, message: str, *, lead: float | None = None) -> Signal:
-    """Returns the signal as an announcement that its subject is gone at an instant, if that is known."""
+    """Returns the signal that announces that its subject will be gone, with the instant if it is known."""
     return replace(
         signal,
         announcement=notices.Announcement.ACTIVE,

@@ -1,4 +1,4 @@
-"""Sends Events by the API events.k8s.io/v1, and finds the objects that they regard."""
+"""Sends Events through the API events.k8s.io/v1, and finds the objects that they are about."""
 
 import hashlib
 from collections import OrderedDict
@@ -54,7 +54,7 @@ class SendResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """A draft that is to be sent, and how often it was repeated."""
+    """A draft that waits to be sent, and how often it was repeated."""
 
     draft: EventDraft
     times: int = 1
@@ -122,7 +122,7 @@ class EventSender:
 
 
 def _key(draft: EventDraft) -> ObjectKey:
-    """Derives the name from the content, so that an Event is not created twice when an answer is lost.
+    """Derives an Event's name from its content, so that a lost answer does not lead to a second Event.
 
     The instant comes first, because kubectl describe orders Events of this API by name.
     """
@@ -160,7 +160,7 @@ def _reference(regarding: ObjectReference) -> dict[str, str]:
 
 
 def _instant(at: float) -> str:
-    """With microseconds: the API accepts no other format."""
+    """Formats an instant with microseconds, because the API accepts no other format."""
     return instant_of(at).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -175,7 +175,7 @@ class ClusterReferenceResolver:
     is_released: Callable[[SupervisedJob], bool]
 
     def notice(self, notice: ReclaimNotice) -> tuple[ObjectReference | None, Sequence[ObjectReference]]:
-        """The pods are that of the notice, or the live pods of its node."""
+        """Returns the ReclaimNotice and its pods: the pod of the notice, or the live pods of its node."""
         if notice.subject.kind is SubjectKind.NODE:
             pods: Iterable[Pod] = self.view.bound(notice.subject.name).values()
         else:
@@ -200,7 +200,7 @@ class ClusterReferenceResolver:
         return _owning(job, namespace(job.name)) if self.is_released(job) else ()
 
     def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterator[ObjectReference]:
-        """The pods of these hosts; machines in a launcher's list are not pods."""
+        """Returns the pods of these hosts. Machines in a launcher's list are not pods."""
         placed = self.placements(job.name) or {}
         for host in hosts:
             pod = self.view.pod(placed[host].pod) if host in placed else None
@@ -209,7 +209,7 @@ class ClusterReferenceResolver:
 
 
 def _owning(job: SupervisedJob, namespace: str) -> Sequence[ObjectReference]:
-    """The object of the job's kind."""
+    """Returns the object of the job's kind."""
     return [
         ObjectReference(each["apiVersion"], each["kind"], namespace, each["name"], each["uid"])
         for each in owners(job, RESOURCES)

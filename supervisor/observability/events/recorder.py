@@ -1,4 +1,4 @@
-"""Records what happens as Kubernetes Events. Nothing waits for them, and an unavailable API server delays only them."""
+"""Records changes as Kubernetes Events. Nothing waits for them, and an unavailable API server delays only them."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -35,7 +35,7 @@ class EventQueue:
         }
 
     def put(self, draft: EventDraft) -> SendResult | None:
-        """Adds a draft, in place of an earlier one of its topic; returns the result of a draft that is not sent."""
+        """Adds a draft, which replaces an earlier one of its topic; returns the result of a draft that is not sent."""
         priority = self._queues[draft.priority]
         before = priority.get(draft.topic)
         if before is not None:
@@ -55,7 +55,7 @@ class EventQueue:
         return None if priority is None else priority.popitem(last=False)[1]
 
     def give_back(self, pending: PendingEvent) -> SendResult | None:
-        """Puts back a draft that could not be sent, as the first; returns its result if a later one has replaced it."""
+        """Puts back an unsent draft, as the first of the queue; returns its result if a later draft has replaced it."""
         priority, topic = self._queues[pending.draft.priority], pending.draft.topic
         latest = priority.get(topic)
         if latest is None:
@@ -181,7 +181,7 @@ class EventRecorder:
         await asyncio.sleep(self._backoff.next())
 
     async def _sent(self, pending: PendingEvent) -> SendResult | None:
-        """The result of sending it; None to try again."""
+        """Sends an Event and returns the result; None to try again."""
         outcome, key = SendResult.FAILED, str(pending.draft.regarding)
         try:
             with self._bulkhead.guard("events", key, passes=ApiError, retried=False) as attempt:

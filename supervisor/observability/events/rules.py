@@ -1,4 +1,4 @@
-"""Decides which Events a change deserves: one on the job for each group, and one on each affected pod."""
+"""Decides which Events a change causes: one on the job for each group, and one on each affected pod."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -98,12 +98,15 @@ class EventDraft:
 
     @property
     def topic(self) -> Topic:
-        """Of several unsent drafts with the same topic, only the latest is sent."""
+        """The topic. Of several unsent drafts with the same topic, only the latest is sent."""
         return self.regarding, self.related, self.reason.name
 
     @property
     def aggregation_key(self) -> AggregationKey:
-        """Equal for repetitions of an Event: the API allows to increment its count and to change nothing else."""
+        """A key that is equal for repetitions of an Event.
+
+        The API allows to increment an Event's count and to change nothing else.
+        """
         return self.regarding, self.related, self.reason.name, self.note
 
 
@@ -122,14 +125,14 @@ class ReferenceResolver(Protocol):
         """The SupervisedJob, followed by the object of the job's kind."""
 
     def released(self, job: SupervisedJob) -> Sequence[ObjectReference]:
-        """The object of the job's kind if the supervisor has let it go: it is there and does not opt in any more."""
+        """The object of the job's kind if the supervisor has released it: it exists and does not opt in any more."""
 
     def pods(self, job: SupervisedJob, hosts: Iterable[Host]) -> Iterable[ObjectReference]:
         """The pods of these hosts of a job."""
 
 
 def drafts(change: Change, objects: ReferenceResolver) -> Iterator[EventDraft]:
-    """The Events for a change; a drifting deadline or a report of a host deserves none."""
+    """Returns the Events for a change. A drifting deadline or a report of a host causes none."""
     match change:
         case NoticeChanged(before, after, at):
             yield from _of_notice(before, after, objects, at)

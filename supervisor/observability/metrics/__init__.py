@@ -1,1 +1,1 @@
-"""Counts and measures for Prometheus."""
+"""The metrics for Prometheus: counts events and measures times."""

@@ -1,4 +1,4 @@
-"""Metrics of jobs, counted as listeners of the journal: stops, checkpoints, agreements, steps, and single jobs."""
+"""Counts metrics of jobs as listeners of the journal: stops, checkpoints, agreements, steps, and single jobs."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Metrics of notices: their number, and how fast decisions and directives follow them."""
+"""Counts notices, and measures how fast decisions and directives follow them."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -109,7 +109,7 @@ class Latencies:
         self._in_all = histogram(registry, "notice_to_directive_seconds")
 
     def on_directives_sent(self, name: JobName, directives: Collection[ProcessDirective]) -> None:
-        """See `supervisor.observability.hooks.MetricsHooks`."""
+        """Implements `supervisor.observability.hooks.MetricsHooks`."""
         now = self._now()
         for directive in directives:
             if directive.kind is ProcessDirectiveKind.RUN:

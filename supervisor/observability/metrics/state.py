@@ -1,4 +1,4 @@
-"""Metrics that are computed at a scrape: the present state, and the capacity that suspended jobs release."""
+"""Computes metrics at each scrape: the present state, and the capacity that suspended jobs release."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -104,7 +104,7 @@ class StateCollector(Collector):
         yield gauge_family("unread_seconds", [((), max(unread))] if unread else [])
 
     def _left(self, job: SupervisedJob) -> float | None:
-        """Seconds that a STOP waits for rank 0: until the first host is gone, or else until the stop times out."""
+        """Returns the seconds that a STOP waits for rank 0: until the first host is gone, or until the time-out."""
         stop = job.decision.stop
         if stop is None or job.decision.phase is not Phase.STOPPING or not job.observed.running:
             return None

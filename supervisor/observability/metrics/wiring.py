@@ -75,7 +75,7 @@ class Metrics:
 
     @guarded
     def on_review(self, outcome: str, seconds: float) -> None:
-        """The webhook has answered an admission review."""
+        """Called when the webhook has answered an admission review."""
         self._reviews.labels(outcome).inc()
         self._reviewing.observe(seconds)
 
@@ -156,7 +156,7 @@ class LeaderMetrics(MetricsHooks):
 
 @dataclass(frozen=True)
 class _Computed(Collector):
-    """Serves a metric of which something else knows the samples."""
+    """Serves a metric whose samples a function returns."""
 
     family: Callable[[str, table.Samples], Metric]
     name: str

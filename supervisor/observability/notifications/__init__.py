@@ -1,1 +1,1 @@
-"""Notifications: messages to webhooks and Slack about decisions and trouble. Nothing waits for them."""
+"""Sends notifications to webhooks and Slack about decisions and problems. Nothing waits for them."""

@@ -117,7 +117,7 @@ def _facts(message: NotificationMessage) -> dict[str, Any]:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same JSON with every string or compiled template, but not the keys, replaced."""
+    """Returns the same JSON, in which every string or compiled template, except for the keys, is replaced."""
     match value:
         case str() | Template():
             return change(value)

@@ -27,7 +27,7 @@ _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class DeliveryOutcome(StrEnum):
-    """The end of a message.
+    """How the delivery of a message ended.
 
     Attributes:
         SENT: The receiver accepted it.
@@ -63,7 +63,7 @@ class Poster:
 
     @classmethod
     def open(cls, timeout_seconds: float, proxy: str) -> Self:
-        """A poster; its session has to be closed."""
+        """Opens a poster. The caller has to close its session."""
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True, limit=50),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -91,7 +91,7 @@ class Poster:
 
 
 def judged(status: int, retry_after: str) -> Attempt:
-    """Decides what an answer means for the message."""
+    """Decides from an answer whether the message was sent, was refused, or is tried again."""
     if 200 <= status < 300:  # noqa: PLR2004 - the class of success
         return Attempt(DeliveryOutcome.SENT)
     if status in _RETRIED:
@@ -101,7 +101,7 @@ def judged(status: int, retry_after: str) -> Attempt:
 
 
 def _seconds(retry_after: str) -> float:
-    """The pause that a receiver asks for, within a limit; 0 if it asks for none that can be understood."""
+    """Returns the seconds that a receiver's Retry-After asks for, within a limit; 0 if it is missing or malformed."""
     try:
         if retry_after.isdigit():
             seconds = float(retry_after)
@@ -114,7 +114,7 @@ def _seconds(retry_after: str) -> float:
 
 
 def _url(path: Path) -> URL:
-    """Read each time, as a Secret may be rotated."""
+    """Reads the URL. It reads the file each time, because a Secret may be rotated."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MAX_URL_BYTES + 1).strip()
@@ -133,7 +133,7 @@ def _url(path: Path) -> URL:
 
 
 def _why(error: Exception) -> str:
-    """The kind of an error in words: its own text may contain the URL."""
+    """Describes the kind of an error in words, because its own text may contain the URL."""
     match error:
         case aiohttp.ClientProxyConnectionError():
             return "cannot connect to the proxy"

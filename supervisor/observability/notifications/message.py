@@ -1,4 +1,4 @@
-"""Composes messages from what happened within a moment: one for each job, and a summary of the rest. Pure."""
+"""Composes messages from the occurrences of a moment: one for each job, and a summary of the rest. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -16,7 +16,7 @@ MAX_EVENTS = 20
 
 
 class NotificationKind(StrEnum):
-    """The subjects of notifications, among which targets choose."""
+    """The subjects of notifications. A target chooses among them."""
 
     SHRUNK = "shrunk"
     SUSPENDED = "suspended"
@@ -51,7 +51,7 @@ SEVERITIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
-    """Something that happened: `at` is Unix seconds, `job` is None for a notice, and `hosts` are those concerned.
+    """Something that happened. `at` is Unix seconds, `job` is None for a notice, and `hosts` are the hosts concerned.
 
     `id` is the same whichever leader reports it, so that receivers can recognize a repetition.
     """
@@ -95,7 +95,7 @@ class NotificationMessage:
 
 
 def identifier(*parts: object) -> str:
-    """A short id that depends on these parts alone."""
+    """Returns a short id that depends only on these parts."""
     return sha256("/".join(str(part) for part in parts).encode()).hexdigest()[:16]
 
 
@@ -122,7 +122,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The selection of a target. Without namespaces it is all of them, and notices about nodes."""
+    """The selection of a target. Without namespaces it selects all namespaces, and notices about nodes."""
 
     kinds: Collection[NotificationKind]
     namespaces: Collection[str] = ()
@@ -162,7 +162,7 @@ def sample(origin: Origin) -> NotificationMessage:
 
 
 def trial(origin: Origin, at: float) -> NotificationMessage:
-    """The message that shows that a target can be reached."""
+    """Makes the message that shows that a target can be reached."""
     return NotificationMessage(
         id=identifier(TEST, at),
         kind=TEST,
@@ -200,7 +200,7 @@ def _of_job(group: Sequence[Occurrence], origin: Origin) -> NotificationMessage:
 
 
 def _headline(group: Sequence[Occurrence]) -> Occurrence:
-    """The latest occurrence, unless one before it is critical."""
+    """Returns the latest occurrence, unless an earlier one is critical."""
     critical = [each for each in group if each.severity is NotificationSeverity.CRITICAL]
     return (critical or group)[-1]
 

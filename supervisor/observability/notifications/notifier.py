@@ -222,7 +222,7 @@ class Notifications:
             self._drilled.discard(change.before.name)
 
     async def run(self) -> None:
-        """Root task: groups what happens, and sends it to each target."""
+        """Root task: groups occurrences, and sends them to each target."""
         poster = delivery.Poster.open(self._timing.timeout_seconds, self._timing.proxy)
         async with poster.session, asyncio.TaskGroup() as group:
             for _, outbox in self._outboxes:
@@ -253,7 +253,10 @@ class Notifications:
             self._wakeup.set()
 
     def _marked(self, occurrence: Occurrence) -> Occurrence:
-        """A job that a drill has suspended is still in that drill when it resumes, though the reason is another one."""
+        """Marks an occurrence as part of a drill.
+
+        A job that a drill has suspended is still in it when it resumes, though with another reason.
+        """
         if occurrence.job is None:
             return occurrence
         if occurrence.drill:

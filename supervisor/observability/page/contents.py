@@ -1,4 +1,4 @@
-"""Selects the rows of the overview and of the page of one job, the most urgent first, and writes the summary. Pure."""
+"""Selects the rows of the overview and of a job's page, the most urgent first, and writes the summary. Pure."""
 
 import shlex
 from collections import Counter
@@ -127,6 +127,7 @@ def contents(view: StatusView) -> PageContents:
     machines = _machines(view)
     problems = list(_problems(view, len(uncovered)))
     counts = _counts(view, sum(each.acted_on for each in reclaims), len(uncovered))
+    # The counts go last: a screen reader reads the summary from the beginning, and the problems need an action.
     sentences = (*(problem.what for problem in problems), counts)
     return PageContents(
         summary=". ".join(part[:1].upper() + part[1:] for part in sentences) + ".",
@@ -157,7 +158,10 @@ def _machines(view: StatusView) -> list[MachineKind]:
 
 
 def _problems(view: StatusView, uncovered: int) -> Iterator[PageProblem]:
-    """Problems that need an action. A covered reclaim is none, nor is a silent agent of a node without workers."""
+    """Finds problems that need an action.
+
+    A covered reclaim is no problem, nor is a silent agent of a node without workers.
+    """
     if not view.leader.acts:
         yield PageProblem("it is not certain that a supervisor leads", _RUNBOOKS + "NoLeader.md")
     if view.unconfirmed:
@@ -186,7 +190,7 @@ def _problems(view: StatusView, uncovered: int) -> Iterator[PageProblem]:
 
 
 def _counts(view: StatusView, reclaims: int, uncovered: int) -> str:
-    """Counts reclaims and jobs, without a number that changes with time alone: screen readers read each change."""
+    """Counts reclaims and jobs. No number changes with time alone, because screen readers read each change aloud."""
     parts = [_count(reclaims, "reclaim under way", "reclaims under way") if reclaims else "nothing is being reclaimed"]
     for phase in (*_URGENT, Phase.RUNNING):
         jobs = sum(job.phase is phase for job in view.jobs)
@@ -217,7 +221,7 @@ def _reclaim(notice: NoticeView, *, unconfirmed: bool) -> ReclaimRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContents:
-    """The rows of a job's page. `entries` end with those that the stored job has of the time before the history."""
+    """The rows of a job's page. `entries` end with entries of the stored job from the time before the history."""
 
     view: StatusView
     job: JobView

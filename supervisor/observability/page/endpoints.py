@@ -31,7 +31,7 @@ _OWN_SITE = ("same-origin", "none")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewerSession:
-    """A viewer's access, `until` an instant (Unix seconds; None: unlimited). `browser`: it is by a session cookie."""
+    """A viewer's access, `until` an instant (Unix seconds; None: unlimited). `browser`: a session cookie gives it."""
 
     until: float | None
     browser: bool
@@ -122,7 +122,7 @@ _FAILED = line({"type": "failed"})
 
 
 class PageViewers:
-    """Streams to browsers. `run` renders for them, and only while there are any.
+    """Holds the streams to browsers. `run` renders for them, and only while there are any.
 
     Args:
         snapshot: Reads the status; called on the loop.
@@ -324,7 +324,7 @@ class PageEndpoints:
 
 
 def _root(request: web.Request) -> str:
-    """The way from the address of a request to that of the page, which may be below another server's path."""
+    """Returns the relative path from a request's address to the page, which may be below another server's path."""
     return "../" * (request.rel_url.raw_path.count("/") - 1)
 
 

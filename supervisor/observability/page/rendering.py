@@ -47,7 +47,7 @@ _TONES = {
 
 
 def span(seconds: float) -> str:
-    """A duration, in two units at most."""
+    """Formats a duration in at most two units."""
     whole = int(seconds)
     if whole < 60:  # noqa: PLR2004 - seconds of a minute
         return f"{whole} s"
@@ -74,7 +74,7 @@ def names(values: Sequence[str]) -> str:
 
 
 def why(job: JobView) -> str:
-    """The reason of the phase, followed by what a waiting job lacks, and by what a running one goes on without."""
+    """Returns the reason of the phase, followed by the hosts that a waiting or a running job lacks."""
     if lacks := job.waits_for or (job.shortfall if job.phase is Phase.RUNNING else ""):
         return f"{job.reason} {lacks}"
     if job.phase is not Phase.SUSPENDED or not job.prospects:
@@ -88,12 +88,12 @@ def announced(group: GroupView) -> str:
 
 
 def of_reclaims(groups: Sequence[GroupView]) -> Sequence[GroupView]:
-    """The decisions about reclaims, and about hosts that were lost without a notice."""
+    """Selects the decisions about reclaims, and about hosts that were lost without a notice."""
     return [group for group in groups if group.cause in (GroupCause.RECLAIM, GroupCause.LOSS)]
 
 
 def checkpoint(group: GroupView) -> str:
-    """Whether and at which step rank 0 saved, how much time was left then, and how many steps were lost."""
+    """Describes whether and at which step rank 0 saved, how much time was left then, and how many steps were lost."""
     if group.outcome is GroupOutcome.SHRUNK:
         return "not needed"
     if group.acknowledged is None:
@@ -163,14 +163,14 @@ class PageRenderer:
         return self._templates.get_template(template).render(**values)
 
     def page(self, snapshot: StatusSnapshot, *, signed_in: bool) -> str:
-        """The whole page; `signed_in` shows the button that ends a browser's session."""
+        """Renders the whole page; `signed_in` shows the button that ends a browser's session."""
         return self.render("page.html", view=status_view(snapshot), signed_in=signed_in, root="")
 
     def content(self, snapshot: StatusSnapshot) -> str:
-        """The part of the page that changes."""
+        """Renders the part of the page that changes."""
         return self.render("content.html", view=status_view(snapshot))
 
     def job(self, snapshot: JobPageSnapshot, root: str, *, signed_in: bool) -> str:
-        """The page of one job; `root` leads from its address to that of the overview."""
+        """Renders the page of one job; `root` leads from its address to that of the overview."""
         shown = job_contents(snapshot)
         return self.render("job.html", shown=shown, view=shown.view, job=shown.job, signed_in=signed_in, root=root)
