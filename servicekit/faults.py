@@ -76,7 +76,7 @@ class Backoff:
     max_seconds: float
     source: random.Random = field(default_factory=random.Random)
     _bound: float | None = field(init=False, default=None)
-    """Of the next delay; None stands for the first one."""
+    """The bound of the next delay; None stands for the first bound."""
 
     def next(self, at_most: float = math.inf) -> float:
         """Returns the seconds to wait before the next attempt; `at_most` bounds this delay alone."""

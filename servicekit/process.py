@@ -13,7 +13,7 @@ import grpc.aio
 
 _CHECK_SECONDS = 10.0
 _WORTHWHILE_BYTES = 32 * 1024 * 1024
-"""Trimming holds the allocator's lock for some 0.2 ms per MiB, so it has to be worthwhile."""
+"""Trimming holds the allocator's lock for about 0.2 ms per MiB, so it has to be worthwhile."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -29,7 +29,7 @@ def resident_bytes() -> int:
 def trim() -> None:
     """Returns every free page to the system; does nothing where the C library has no such function.
 
-    glibc's malloc returns only free memory at the end of its heap. A TLS connection takes some 300 KB there, 256 of
+    glibc's malloc returns only free memory at the end of its heap. A TLS connection takes about 300 KB there, 256 of
     them for a buffer that uvloop makes before the first byte. Thousands of failed connections leave a heap of free
     pieces with something small at its end, and the next thousands touch other pages of it.
     """
@@ -89,7 +89,7 @@ class _DrainedSocket(socket.socket):
 def init_grpc() -> None:
     """Starts gRPC's event thread so that it waits for one turn at most. To be called before any other use of gRPC.
 
-    For each event gRPC's thread writes one byte into a socket pair that holds some 300, and blocks while it is full. In
+    For each event, gRPC writes one byte into a socket pair that holds about 300, and blocks while the pair is full. In
     each turn of the loop `grpc.aio` handles all pending events but reads only one byte. So a loop with long turns, as
     with a thousand handshakes in each, falls behind by all bytes but one at every turn, until gRPC gets through one
     event a turn: heartbeats of 5,000 agents then waited for more than ten seconds.

@@ -24,7 +24,7 @@ _TAINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._/-]{0,316})(?::([0-9]{1,6}))?")
 """KEY or KEY:SECONDS; a key may have a DNS name of 253 characters before 63 of its own."""
 
 _LONGEST_LEAD = 3600.0
-"""As for DEFAULT_LEAD_SECONDS."""
+"""The same limit as that of DEFAULT_LEAD_SECONDS."""
 
 _OBJECT = r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?\Z"
 """The name of a Kubernetes object, or empty."""

@@ -202,7 +202,7 @@ async def cluster(root: Path, jobs: Sequence[BenchmarkJob], gpus: int) -> AsyncI
 
     Raises:
         NoGo: There is no control plane, and none can be built here.
-        NotBuilt: It is not built yet.
+        BinaryNotBuilt: It is not built yet.
     """
     programs = binaries()
     # Its programs end with this thread, so start it before anything else.

@@ -107,7 +107,7 @@ async def inventory(root: Path, shape: InventoryShape) -> AsyncIterator[Inventor
 
     Raises:
         NoGo: There is no control plane, and none can be built here.
-        NotBuilt: It is not built yet.
+        BinaryNotBuilt: It is not built yet.
     """
     programs = binaries()
     # Its programs end with this thread, so start it before anything else.

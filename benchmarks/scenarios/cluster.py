@@ -135,7 +135,7 @@ async def measure(root: Path, size: ClusterSize) -> tuple[ScenarioOutcome, ...]:
 
     Raises:
         NoGo: There is no control plane, and none can be built here.
-        NotBuilt: It is not built yet.
+        BinaryNotBuilt: It is not built yet.
     """
     async with cluster(root, size.jobs(), size.gpus) as world:
         return await _measured(_Setup(world, JobWatch(world.api), size))

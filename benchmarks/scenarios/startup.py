@@ -48,7 +48,7 @@ async def measure(root: Path, sizes: Sequence[int], settle: float = _SETTLE_SECO
 
     Raises:
         NoGo: There is no control plane, and none can be built here.
-        NotBuilt: It is not built yet.
+        BinaryNotBuilt: It is not built yet.
     """
     rows: list[Row] = []
     shape = InventoryShape()

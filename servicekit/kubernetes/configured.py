@@ -40,7 +40,7 @@ if _VALIDATES is None:
 gc.freeze()
 
 _PLUGIN_SECONDS = 60.0
-"""For a program that a kubeconfig names to give a token: a person may have to log in."""
+"""The time limit of a program that a kubeconfig names to get a token. A person may have to log in."""
 
 _CHECK_SECONDS = 60.0
 """The library is asked at least this often whether a token has to be renewed. It does so 5 minutes before the end."""
@@ -49,13 +49,13 @@ _RENEWED_AFTER = 0.8
 """The part of a token's remaining life after which the library is asked, if that is sooner."""
 
 _LEAST_SECONDS = 1.0
-"""Between two runs of a program whose tokens have expired when it gives them."""
+"""The least time between two runs of a program that gives tokens which have already expired."""
 
 _ENDING_TURNS, _ENDING_SECONDS = 20, 0.05
 """How often, and after how long, a killed program is looked for."""
 
 _MARK = b"KUBERNETES_EXEC_INFO="
-"""The environment of a program that the library has started for a token has it."""
+"""The environment variable that marks a program which the library has started to get a token."""
 
 
 def configured_pod_access(environ: Mapping[str, str] = os.environ, directory: Path = SERVICE_ACCOUNT_DIR) -> Access:

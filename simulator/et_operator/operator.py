@@ -83,7 +83,7 @@ class EtOperator:
         """Run forever.
 
         Raises:
-            NotThereError: The CRDs are missing; the real operator ends then, too.
+            NotFoundError: The CRDs are missing; the real operator ends then, too.
             OperatorCrashedError: A ScaleIn crashed the operator.
         """
         log.info("et-operator.started", note="a stand-in, not et-operator itself")

@@ -195,7 +195,7 @@ class FindingSeverity(StrEnum):
     WARNING = "warning"
     """A reclaim costs more than it has to, such as a retry, or a loss without a notice ends the job."""
     HINT = "hint"
-    """It may be what was meant."""
+    """The user may have meant it so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

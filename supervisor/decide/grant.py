@@ -122,7 +122,7 @@ def pool_of(machine: Machine) -> CapacityPool | None:
 
 
 BY_NAME = Ranking()
-"""Nothing is known of any host."""
+"""The ranking by name, when nothing is known about any host."""
 
 
 @dataclass(frozen=True, slots=True)

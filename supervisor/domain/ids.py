@@ -29,7 +29,7 @@ NoticeId = NewType("NoticeId", str)
 
 
 MAX_NAME = 253
-"""As Kubernetes has it for names of objects."""
+"""The limit of Kubernetes for names of objects."""
 NAME_RULE = f"1 to {MAX_NAME} printable characters"
 
 

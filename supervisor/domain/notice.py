@@ -21,7 +21,10 @@ OPERATOR = Source("operator")
 """A person drains the node. Such a notice stands until a person ends it, or the node is gone."""
 
 OF_PEOPLE = frozenset({SIMULATED, OPERATOR})
-"""No metadata deny these. Their notices contain the uid of a machine or of a Node object."""
+"""The sources of people.
+
+No metadata service can deny their notices, which contain the uid of a machine or of a Node object.
+"""
 
 NOT_OF_AGENTS = API_SOURCES | OF_PEOPLE
 """Sources that agents may not report."""

@@ -29,7 +29,7 @@ from supervisor.domain.job import OnLoss, RequestKind, Spec, SupervisedJob, User
 _SOMEBODY = "Somebody"
 _MAX_QUOTED = 64
 _MAX_SENTENCES = 16
-"""As many as the definition of the resource takes."""
+"""The most that the CRD accepts."""
 
 
 _count = partial(whole, most=MAX_LISTED_WORKERS)

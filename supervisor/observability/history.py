@@ -13,10 +13,10 @@ from supervisor.observability.journal import Change, JobChanged, JobForgotten, N
 from supervisor.store.conditions import sentence
 
 MAX_ENTRIES = 50
-"""Of each job: a reclaim takes some five, so these are the last ten or so."""
+"""Entries that are kept of each job. A reclaim makes about five, so these are about the last ten reclaims."""
 
 MAX_NOTICE_ENTRIES = 1000
-"""Of all notices together: each has two, its beginning and its end."""
+"""Entries that are kept of all notices together. Each notice has two, its beginning and its end."""
 
 _STOPPED = frozenset({Phase.STOPPING, Phase.SUSPENDED, Phase.QUEUED, Phase.TIMED_OUT, Phase.FINISHED})
 

@@ -27,7 +27,7 @@ from supervisor.refusals import Refusals
 VERSION = version("elastic-job-supervisor")
 
 MAX_HAPPENED = 2000
-"""In one answer: some 0.5 MB, and 10 ms of the loop's time."""
+"""Entries in one answer. They take about 0.5 MB, and 10 ms of the loop's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

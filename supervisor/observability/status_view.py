@@ -94,7 +94,7 @@ class JobPageSnapshot:
 
 
 MAX_ENTRIES = 1000
-"""Entries on one page: hosts of jobs, notices and agents. They take some 5 ms of the loop's time."""
+"""Entries on one page: hosts of jobs, notices and agents. They take about 5 ms of the loop's time."""
 
 
 class BadPositionError(ValueError):

@@ -45,7 +45,7 @@ JOBS = Resource(group=_GROUP, version=_VERSION, kind="SupervisedJob", plural="su
 
 _HASH = "-hash"
 _HASHED = STANDALONE + _HASH
-"""For names that no resource can have. A kind has no dot and no hyphen, so no other job's resource begins so."""
+"""The prefix for names that no resource can have. A kind has no dot and no hyphen, so no other resource begins so."""
 
 _MAX_NAME = 253
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"

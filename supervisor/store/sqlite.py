@@ -49,7 +49,7 @@ _TABLES = (
 _BOOT_TIME = (
     "CREATE TABLE IF NOT EXISTS boot_time (one INTEGER PRIMARY KEY, boot TEXT NOT NULL, at REAL NOT NULL) STRICT"
 )
-"""It is not created with the other tables, because earlier versions made files without it."""
+"""This table is not created with the others, because earlier versions made files without it."""
 
 _KEYS = {"notices": "id = ? AND episode = ?", "jobs": "name = ?"}
 
@@ -338,7 +338,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
     """
     # A second supervisor on the same file fails here, not in the middle of a reclaim.
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    # Before any write: a lost page may read as an empty table. This takes some 10 ms for 10 MB.
+    # Before any write: a lost page may read as an empty table. This takes about 10 ms for 10 MB.
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise _UnusableFileError(f"it is damaged: {verdict}")

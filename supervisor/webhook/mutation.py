@@ -14,13 +14,13 @@ from supervisor.jobs.registry import KINDS
 from supervisor.webhook.pods import DIRECTORY, MIRROR, VOLUME, NewPod, Term
 
 _TOKEN_SECONDS = 3600
-"""The kubelet renews it after four fifths of that."""
+"""The life of a token. The kubelet renews it after four fifths of that."""
 
 _EXECUTABLE = 0o555
 _EXCLUSIONS = "excluded-hosts"
 
 MAX_NODES = 100
-"""Nodes that one pod names in all its terms together. They take some 10 KiB, and the scheduler compares each with every
+"""Nodes that one pod names in all its terms together. These take 10 KiB, and the scheduler compares each with every
 node. A pod that lands on another noticed node is handled as without the webhook."""
 
 _NAME = "metadata.name"
@@ -30,7 +30,7 @@ _NODES = f"{_AFFINITY}/nodeAffinity"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _HINT_WEIGHT = 10
-"""Of 100: a preference of the job's own usually counts for more."""
+"""A weight out of 100. A preference of the job's own usually counts for more."""
 
 
 class AddOperation(msgspec.Struct, frozen=True, tag_field="op", tag="add"):

@@ -1,4 +1,4 @@
-"""Simulated time, and a network that loses, delays, repeats and reorders what ranks and supervisor tell each other."""
+"""Simulated time, and a network that loses, delays, repeats and reorders messages between ranks and supervisor."""
 
 import heapq
 from collections.abc import Callable, Mapping

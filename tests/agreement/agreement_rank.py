@@ -1,4 +1,4 @@
-"""A rank of a simulated job: the SDK's own state and messages; its threads are turns of the simulation.
+"""A rank of a simulated job: it uses the SDK's own state and messages, and the simulation takes turns for its threads.
 
 The training thread calls the SDK's `should_stop` and `should_checkpoint`. Where they would wait, the rank waits for its
 next turn.

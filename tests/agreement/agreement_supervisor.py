@@ -1,4 +1,4 @@
-"""A supervisor of one simulated job: the real decisions, messages and memory of answers, without sockets and loop.
+"""A supervisor of one simulated job. Decisions, messages and stored answers are real; there are no sockets and no loop.
 
 It remembers only what is stored. One that was killed, or that lost its lead, can store nothing more.
 """

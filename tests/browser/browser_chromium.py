@@ -25,7 +25,7 @@ def chromium() -> str:
     """Return Chromium's path; install it where it is missing and can be installed.
 
     Raises:
-        CannotBeHad: This machine has none.
+        PackageUnavailable: This machine has none.
     """
     if shutil.which(_PROGRAM) is None:
         if os.geteuid() != 0:

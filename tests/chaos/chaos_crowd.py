@@ -1,4 +1,4 @@
-"""Peers of a supervisor in a process of their own, which is to be killed: `python -m tests.chaos.chaos_crowd …`.
+"""Runs peers of a supervisor in a process that a test kills: `python -m tests.chaos.chaos_crowd …`.
 
 First they come and go without a word, some of them twice; then many are there at once, and wait for their end.
 """

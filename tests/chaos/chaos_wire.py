@@ -1,4 +1,4 @@
-"""Men in the middle between the supervisor and its peers, which do what networks, load balancers and proxies do.
+"""Proxies between the supervisor and its peers that behave as networks, load balancers and proxies do.
 
 A `ByteWire` forwards the bytes of any connection, with TLS or without. `chaos_wire_grpc` and `chaos_wire_http` speak
 the protocols and forward message by message. A seed decides which faults come, where and when; what they meet is left

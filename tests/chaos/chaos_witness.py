@@ -1,4 +1,4 @@
-"""A service in a process that says at SIGUSR2 what it holds: `python -m tests.chaos.chaos_witness supervisor serve`.
+"""Runs a service that reports its resources at SIGUSR2: `python -m tests.chaos.chaos_witness supervisor serve`.
 
 The product's own command, with one handler more. What the kernel knows is counted from outside.
 """

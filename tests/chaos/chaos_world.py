@@ -1,4 +1,4 @@
-"""A small real world with short times, and what must be so at its end whoever was killed in between."""
+"""A small real world with short times, and checks of its final state, whichever process was killed in between."""
 
 import asyncio
 import signal

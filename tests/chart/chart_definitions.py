@@ -1,4 +1,4 @@
-"""The definitions of the operator of Prometheus, out of its Go module, as schemas that know no other fields."""
+"""The CRDs of prometheus-operator, from its Go module, as schemas that allow no other fields."""
 
 import json
 import os
@@ -27,16 +27,16 @@ def definitions() -> Mapping[str, Any]:
     """The schema of each kind.
 
     Raises:
-        CannotBeHad: The message says why.
+        DefinitionsUnavailable: The message says why.
     """
     return {each["spec"]["names"]["kind"]: _schema(each) for each in files()}
 
 
 def files() -> Sequence[Manifest]:
-    """The definitions themselves.
+    """The files of the CRDs.
 
     Raises:
-        CannotBeHad: As above.
+        DefinitionsUnavailable: As above.
     """
     folder = _module() / _FOLDER
     return [document((folder / f"monitoring.coreos.com_{kind}.yaml").read_bytes()) for kind in _KINDS]

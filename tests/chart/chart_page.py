@@ -1,4 +1,4 @@
-"""The install page, to be followed: the commands and files of its sections, as they stand there."""
+"""Reads commands and files from the install page, so that tests can follow the page."""
 
 import os
 import re

@@ -21,7 +21,7 @@ Manifest = dict[str, Any]
 
 
 class RenderingRefused(Exception):  # noqa: N818  # It names what is so.
-    """Helm did not render it; the message is helm's."""
+    """Helm did not render the chart; the message is helm's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Helm:
         """Every object of the chart with those values, for a version of Kubernetes.
 
         Raises:
-            Refused: The values are no good.
+            RenderingRefused: The values are no good.
         """
         return documents(_rendered(self, json.dumps(values or {}), version))
 
@@ -40,7 +40,7 @@ class Helm:
         """Run helm and return its output.
 
         Raises:
-            Refused: It failed.
+            RenderingRefused: It failed.
         """
         done = subprocess.run(
             [str(self.program), *command], input=given, capture_output=True, text=True, timeout=_SECONDS, check=False
@@ -68,6 +68,6 @@ def pod_of(workload: Manifest) -> Manifest:
 
 
 def environment(workload: Manifest) -> dict[str, str]:
-    """The variables of its container; one from the downward API has some text."""
+    """The variables of a container. A variable from the downward API has a made-up text."""
     [container] = pod_of(workload)["containers"]
     return {each["name"]: each.get("value", "from-the-pod") for each in container["env"]}

@@ -16,7 +16,7 @@ from tests.testkit.controlplane.shared import shared
 
 @pytest.fixture(scope="session")
 def programs() -> Mapping[BinaryProgram, Path]:
-    """The programs of a control plane; without Go the test is skipped, and fails where nobody has built them."""
+    """The programs of a control plane. Without Go the test is skipped; with Go it fails if nobody has built them."""
     try:
         return binaries()
     except NoGo as reason:
@@ -58,7 +58,7 @@ def api_plane(
 
 @pytest.fixture
 async def here(api_plane: ControlPlane) -> AsyncIterator[InstalledPlace]:
-    """That API server, without objects of other tests; a test may stop and restart it."""
+    """An API server without objects of other tests. A test may stop and restart it."""
     if not api_plane.runs(BinaryProgram.API_SERVER):
         api_plane.launch(BinaryProgram.API_SERVER)
         api_plane.wait_ready(BinaryProgram.API_SERVER)
@@ -69,7 +69,7 @@ async def here(api_plane: ControlPlane) -> AsyncIterator[InstalledPlace]:
 
 @pytest.fixture(scope="session")
 def plane(programs: Mapping[BinaryProgram, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane for all tests of one process whose supervisor sees the whole cluster: one at a time has it alone.
+    """A control plane for tests whose supervisor sees the whole cluster. The tests of one process use it one at a time.
 
     Its pods run until somebody ends them. Nobody stops its programs, as some operators end when the API server is away.
     """
@@ -80,7 +80,7 @@ def plane(programs: Mapping[BinaryProgram, Path], tmp_path_factory: pytest.TempP
 
 @pytest.fixture
 def own_controlplane(programs: Mapping[BinaryProgram, Path], tmp_path: Path) -> Iterator[ControlPlane]:
-    """A control plane for one test, which stops its programs, or defines what nobody else may know."""
+    """A control plane for one test, which stops programs of it or installs CRDs that no other test may see."""
     with running(programs, tmp_path / "controlplane") as plane:
         yield plane
 

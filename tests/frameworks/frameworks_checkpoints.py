@@ -1,4 +1,4 @@
-"""A process that saves and loads sharded checkpoints by itself, and prints as JSON what a test looks at.
+"""A process that saves and loads sharded checkpoints by itself, and prints its results as JSON for a test.
 
 frameworks_checkpoints.py DIRECTORY
 """

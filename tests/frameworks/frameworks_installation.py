@@ -40,10 +40,10 @@ OLDER_TORCH = FrameworksEnvironment("torchrun", ("torchrun.txt",))
 
 
 def installed(environment: FrameworksEnvironment = FRAMEWORKS) -> Path:
-    """The environment's directory; made first where it is missing.
+    """Returns the environment's directory, and makes the environment if it is missing.
 
     Raises:
-        NotInstallable: It is missing and cannot be made.
+        FrameworksNotInstallable: It is missing and cannot be made.
     """
     home = _home(environment)
     if not home.exists():

@@ -1,4 +1,4 @@
-"""The losses that the processes of a job have recorded, and how those of several runs belong together."""
+"""Reads the losses that the processes of a job have recorded, and compares the losses of several runs."""
 
 import json
 import re

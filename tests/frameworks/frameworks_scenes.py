@@ -1,4 +1,4 @@
-"""What a fake supervisor does to a job: it stops all ranks at a step that a test chooses, or tells rank 0 alone."""
+"""Lets a fake supervisor stop all ranks of a job at a step that a test chooses, or rank 0 alone."""
 
 from contextlib import suppress
 from dataclasses import replace

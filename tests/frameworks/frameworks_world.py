@@ -152,7 +152,7 @@ class FakedTraining:
 
 @contextmanager
 def faked(root: Path, script: FrameworksScript, run: int = 1) -> Iterator[FakedTraining]:
-    """Start the script with a fake supervisor, as one run of a job; what still runs at the end is killed."""
+    """Start the script with a fake supervisor, as one run of a job. Processes that still run at the end are killed."""
     directory = root / f"identity-{run}"
     directory.mkdir()
     losses = _losses(root)

@@ -42,10 +42,10 @@ class HorovodNotInstallable(Exception):  # noqa: N818  # It names what is so.
 
 
 def installed() -> Path:
-    """The environment that has the driver without a compiled core; made first where it is missing.
+    """Returns the environment that has the driver without a compiled core, and makes it if it is missing.
 
     Raises:
-        NotInstallable: It is missing and cannot be made.
+        HorovodNotInstallable: It is missing and cannot be made.
     """
     return _cached(_home("", _BUILD.read_bytes(), _LOCK.read_bytes()), _make)
 
@@ -56,7 +56,7 @@ def compiled() -> Path:
     It is tied to the torch of the environment of training frameworks, whose packages it sees.
 
     Raises:
-        NotInstallable: It is missing and cannot be made.
+        HorovodNotInstallable: It is missing and cannot be made.
     """
     try:
         frameworks = frameworks_installation.installed()

@@ -1,4 +1,4 @@
-"""A job's removal of one host under the real driver, and what is asked about it."""
+"""Removes one host of a job under the real driver, and checks the consequences."""
 
 import time
 from collections.abc import Collection, Sequence

@@ -1,4 +1,6 @@
-"""A training script as users of Horovod elastic write it, which can be judged: options as those of `simulator.job`.
+"""A training script as users of Horovod elastic write it.
+
+It has the options of `simulator.job`, so the judge can judge it.
 
 Real: the driver that starts it, the rendezvous, the notifications, and `horovod.common.elastic` that drives it (state,
 commits, resets), and the SDK. Collectives are real (`horovod_gloo`) where HOROVOD_COLLECTIVES is `gloo`, otherwise a

@@ -1,4 +1,4 @@
-"""A supervisor that somebody honest uses, for each test that asks for one."""
+"""A supervisor with an honest client, for each test that asks for one."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
 
 @pytest_asyncio.fixture
 async def bystander(served: Served) -> AsyncIterator[Bystander]:
-    """An honest client of that supervisor, which must not have noticed the attack at the end."""
+    """An honest client of that supervisor. At the end, the attack must have had no effect on it."""
     honest = await Bystander.of(served)
     yield honest
     await honest.noticed_nothing()

@@ -1,4 +1,4 @@
-"""Objects of a cluster as tenants may write them: honest ones of every kind, and edges in the place of their values."""
+"""Objects of a cluster as tenants may write them: honest ones of every kind, and extreme values in each place."""
 
 import copy
 import json

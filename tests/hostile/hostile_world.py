@@ -37,7 +37,7 @@ async def refused(served: HostileWorld) -> Counts:
 
 
 async def counted(served: HostileWorld, before: Counts, **codes: int) -> None:
-    """Waits until exactly these refusals have been added, by code in capitals, with the wire before it."""
+    """Waits until the supervisor has counted exactly these further refusals, each named WIRE_CODE in capitals."""
     expected = before + Counter({_kind(name): count for name, count in codes.items() if count})
     found = before
 
@@ -56,7 +56,7 @@ def _kind(name: str) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Bystander:
-    """A job on two nodes with a process of rank 0: all of them are connected, and none of them has a reason to stop."""
+    """A job on two nodes with a process of rank 0. All of them are connected and have no reason to stop."""
 
     world: HostileWorld
     job: str
@@ -106,7 +106,7 @@ async def _drained(lines: Any) -> None:
 async def agent_refused(
     peers: ServedPeers, token: str | None, *messages: wire.AgentMessage
 ) -> tuple[grpc.StatusCode, str]:
-    """Says that on a stream of its own; returns the status with which it ends, and the refusal's code."""
+    """Sends a message on a stream of its own; returns the status with which the stream ends, and the refusal's code."""
     agent = peers.stranger(token)
     # Only what the refusal waits for: to whom a write fails, gRPC reports that, and not the status that came.
     # Without a hello that is a second for a bad token.

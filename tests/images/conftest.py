@@ -11,7 +11,7 @@ from tests.testkit.packages import PackageUnavailable, require
 
 @pytest.fixture(scope="session")
 def images() -> Images:
-    """Both images, built; the tests are skipped where that cannot be done, and fail where a build does."""
+    """Both images, built. The tests are skipped if this machine cannot build them, and fail if a build fails."""
     try:
         return build()
     except PackageUnavailable as reason:

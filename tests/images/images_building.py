@@ -1,4 +1,4 @@
-"""Both images, built with buildah from the Dockerfiles, with all that can be kept in a cache outside the checkout.
+"""Builds both images with buildah from the Dockerfiles, with a cache outside the checkout.
 
 Run as a module: builds them, and prints their names and sizes.
 """
@@ -76,13 +76,13 @@ def version() -> str:
 
 
 def build(epoch: int | None = None, wanted: Iterable[Image] = Image) -> Images:
-    """The images, built where something has changed.
+    """Returns the images, and builds them if something has changed.
 
     With an `epoch` they are built anew, and all their files are of that time.
 
     Raises:
-        CannotBeHad: This machine cannot build any.
-        NotBuilt: One cannot be built.
+        PackageUnavailable: This machine cannot build any.
+        ImageNotBuilt: One cannot be built.
     """
     require(_PACKAGES)
     with _alone(cache()):
@@ -99,7 +99,7 @@ def buildah(storage: Path, *arguments: str) -> str:
     """Run buildah and return its output; its mounts end with it.
 
     Raises:
-        NotBuilt: It failed.
+        ImageNotBuilt: It failed.
     """
     where = ("--root", str(storage / "root"), "--runroot", str(storage / "run"))
     command = ["unshare", "--mount", "--propagation", "private", "buildah", *where, *arguments]

@@ -1,4 +1,4 @@
-"""Containers of the built images, as strictly held as a cluster would: run by podman and runc, as their image says."""
+"""Runs containers of the built images with podman and runc, under the same restrictions as in a cluster."""
 
 import json
 import subprocess

@@ -68,7 +68,7 @@ def programs() -> Mapping[MonitoringProgram, Path]:
     """Return each program's path: installed here, or unpacked from a Debian package.
 
     Raises:
-        CannotBeHad: There is no apt-get, nothing can be downloaded, or nobody may have mounts of their own.
+        ProgramUnavailable: There is no apt-get, nothing can be downloaded, or nobody may have mounts of their own.
     """
     found = {program: shutil.which(program) for program in MonitoringProgram}
     if all(found.values()):
@@ -82,7 +82,7 @@ def schemas() -> Schemas:
     """The JSON schema of each shape, generated from Grafana's own types.
 
     Raises:
-        CannotBeHad: There is no npm, or nothing can be downloaded.
+        ProgramUnavailable: There is no npm, or nothing can be downloaded.
     """
     pins = b"".join((_PINS / name).read_bytes() for name in ("package.json", "package-lock.json"))
     shapes = [DASHBOARD, *OPTIONS.values()]

@@ -1,4 +1,4 @@
-"""A replay of a piece of the recorded trace, with everything real, as a real Prometheus sees it.
+"""Replays a piece of the recorded trace with real processes, which a real Prometheus scrapes.
 
 Afterwards a second job is held still, so that a reclaim would miss its deadline.
 """

@@ -1,4 +1,4 @@
-"""A real Prometheus and a real Alertmanager on loopback, and what is asked of them."""
+"""A real Prometheus and a real Alertmanager on loopback, and queries to them."""
 
 import json
 import socket

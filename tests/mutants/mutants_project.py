@@ -1,4 +1,4 @@
-"""A project in the place of ours: a product of one line, and a simulator that judges it."""
+"""A tiny project in place of ours: a product of one line, and a simulator that judges it."""
 
 from pathlib import Path
 
@@ -83,7 +83,10 @@ def setting(root: Path) -> Setting:
 
 
 def answering(answer: str, shown_by: tuple[str | FailingTest, ...] = ("demo", "replay")) -> Mutant:
-    """A mutant whose product has this answer and must lose a step. The demo does not notice "blind demo"."""
+    """A mutant that lets the product return this answer, which must lose a step.
+
+    The demo does not notice "blind demo".
+    """
     edit = Edit("supervisor/product.py", '"right"', f'"{answer}"')
     return Mutant(
         name=answer.replace(" ", "-"),

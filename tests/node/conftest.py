@@ -33,13 +33,13 @@ def cluster(plane: ControlPlane) -> RunningCluster:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def installed(cluster: RunningCluster, ground: Path) -> AsyncIterator[NodeWorld]:
-    """Two supervisors and the node's agent, ready, as the install page has them installed."""
+    """Two supervisors and the node's agent, installed as the install page says, and ready."""
     async with world(cluster, ground) as one:
         yield one
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def here(installed: NodeWorld) -> AsyncIterator[NodeWorld]:
-    """The same; after the test its jobs are gone, and the node is to stay."""
+    """The same installation. After the test its jobs are gone, and the node stays."""
     yield installed
     await installed.settle()

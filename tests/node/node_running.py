@@ -256,7 +256,7 @@ def names(ground: Path, addresses: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def cut(port: int) -> Iterator[None]:
-    """No pod reaches that port of another, and what is open there gets nothing through; nobody is told."""
+    """Drops all packets to that port of pods, also on open connections, without an error to anybody."""
     rules = [["FORWARD", "-p", "tcp", f"--{end}", str(port), "-j", "DROP"] for end in ("dport", "sport")]
     for rule in rules:
         subprocess.run(["iptables", "--insert", *rule], check=True)  # noqa: S607  # The PATH's.

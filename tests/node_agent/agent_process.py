@@ -1,4 +1,4 @@
-"""A real agent process, what it logs and what its probes say."""
+"""A real agent process, its log, and the answers of its probes."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Run by every interpreter that can be found: the whole library in a minute's reading, standard library only.
+"""Every Python that the tests find runs this: it uses the whole library, with the standard library only.
 
 It plays the supervisor for a training process of the same interpreter, which is what the file is when it is given an
 argument. Python 3.8.

@@ -35,7 +35,7 @@ class TlsApiServer:
 async def api_server(
     ca: trustme.CA, name: str = "127.0.0.1", clients: trustme.CA | None = None
 ) -> AsyncIterator[TlsApiServer]:
-    """Serves with a certificate for the name; requires certificates of `clients` if that is given."""
+    """Serves with a certificate for `name`; requires client certificates of the CA `clients` if it is given."""
 
     async def handle(request: web.Request) -> web.Response:
         serving.shown.append(request.headers.get("Authorization", ""))

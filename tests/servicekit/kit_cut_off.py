@@ -1,4 +1,4 @@
-"""In a network of its own: follows an API server, has the network cut, and prints how many seconds that went unnoticed.
+"""Follows an API server in a network namespace of its own, cuts the network, and prints the seconds until it notices.
 
 Run as `unshare --user --map-root-user --net python -m tests.servicekit.kit_cut_off`.
 """

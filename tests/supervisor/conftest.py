@@ -1,4 +1,4 @@
-"""A supervisor for each test that asks for one, on the event loop that it has in service."""
+"""A supervisor for each test that asks for one, on the same kind of event loop as in production."""
 
 import asyncio
 

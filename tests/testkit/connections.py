@@ -11,7 +11,7 @@ from tests.testkit.waiting import until
 
 
 class TlsConnector(aiohttp.TCPConnector):
-    """aiohttp forgets the connections of cancelled requests, while TLS still waits for the other side to end them."""
+    """A connector that also closes the connections of cancelled requests."""
 
     def __init__(self, trusted: ssl.SSLContext | None) -> None:
         self._sockets = weakref.WeakSet[socket.socket]()

@@ -1,4 +1,4 @@
-"""libfaketime from Debian: processes whose system clock is off, while their monotonic clock is right."""
+"""Runs processes with a wrong system clock and a right monotonic clock, by libfaketime from Debian."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ def library() -> Path:
     """Return libfaketime's path; install it where it is missing and can be installed.
 
     Raises:
-        CannotBeHad: This machine has none.
+        PackageUnavailable: This machine has none.
     """
     found = _find()
     if found is None:

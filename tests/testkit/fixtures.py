@@ -24,7 +24,7 @@ def faketime() -> Path:
 
 @pytest_asyncio.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    """A supervisor that serves from the test's directory, and to which nobody has spoken yet."""
+    """A supervisor that serves from the test's directory, without any peers yet."""
     async with serving(tmp_path) as supervisor:
         yield supervisor
 
@@ -45,6 +45,6 @@ async def secured(tmp_path: Path, authority: SimulatedAuthority) -> AsyncIterato
 
 @pytest.fixture
 async def open_world(tmp_path: Path) -> AsyncIterator[OpenWorld]:
-    """Opens a world with so many nodes, node1 and on."""
+    """Opens a world with a number of nodes, named node1, node2 and so on."""
     async with opening(tmp_path) as open_with:
         yield open_with

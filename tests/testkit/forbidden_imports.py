@@ -1,4 +1,4 @@
-"""Packages that a process under test must not import: one that does ends with a traceback that names them."""
+"""Forbids packages that a process under test must not import. A process that imports one ends with a traceback."""
 
 import os
 from pathlib import Path

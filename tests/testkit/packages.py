@@ -1,4 +1,4 @@
-"""Debian's packages that a machine needs for tests with containers: installed where that can be done, else a reason."""
+"""Installs the Debian packages that tests with containers need, or says why it cannot."""
 
 import os
 import shutil
@@ -9,14 +9,14 @@ _SECONDS = 300.0
 
 
 class PackageUnavailable(Exception):  # noqa: N818  # It names what is so.
-    """This machine cannot carry the tests; the message says why."""
+    """This machine cannot run the tests; the message says why."""
 
 
 def require(packages: Mapping[str, str]) -> None:
-    """Have each of these programs, from the Debian package beside it.
+    """Ensure that each program is installed, from the Debian package named with it.
 
     Raises:
-        CannotBeHad: One is missing and cannot be installed, or nobody here is root.
+        PackageUnavailable: One is missing and cannot be installed, or nobody here is root.
     """
     if os.geteuid() != 0:
         raise PackageUnavailable("containers are made by root here, and this is somebody else")

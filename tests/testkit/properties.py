@@ -11,7 +11,7 @@ _FACTOR = int(os.environ.get("PROPERTY_EXAMPLES", "1"))
 
 
 def examples(number: int) -> settings:
-    """So many examples, times the factor."""
+    """Settings with `number` examples, times the factor of the environment."""
     return settings(
         max_examples=number * _FACTOR,
         derandomize=_FACTOR == 1,

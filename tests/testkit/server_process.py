@@ -36,13 +36,13 @@ class ServerProcess:
 
 
 def spawn(environment: dict[str, str], command: Sequence[str] = _COMMAND) -> "subprocess.Popen[bytes]":
-    """The process; a pipe and no file for its log, because a full disk has to hit the store."""
+    """Starts the process. Its log goes to a pipe and not to a file, because a full disk has to hit the store."""
     return subprocess.Popen([*command, "serve"], env=environment, stderr=subprocess.PIPE)
 
 
 @asynccontextmanager
 async def started(directory: Path, command: Sequence[str] = _COMMAND, **changes: Any) -> AsyncIterator[ServerProcess]:
-    """Starts a supervisor on that data directory; it is killed at the end where it still runs."""
+    """Starts a supervisor on that data directory, and kills it at the end if it still runs."""
     endpoints = directory / ENDPOINTS_FILE
     endpoints.unlink(missing_ok=True)
     settings = {**FAST, "data_dir": directory, "log_format": "json", **changes}

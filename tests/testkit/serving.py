@@ -177,7 +177,7 @@ class AgentPeer:
 
 @dataclass(slots=True)
 class ServedPeers:
-    """Makes peers of one supervisor; everything that was opened is closed at the end.
+    """Makes peers of one supervisor, and closes all their connections at the end.
 
     Attributes:
         agents_of_connection: After how many agents the next ones get another connection. The supervisor serves a
@@ -512,7 +512,10 @@ async def serving(  # noqa: PLR0913 - each has a default
     refusals: Refusals | None = None,
     **changes: Any,
 ) -> AsyncIterator[Served]:
-    """Runs a supervisor on that data directory; fast, unless `changes` say otherwise. Its peers trust `ca` (PEM)."""
+    """Runs a supervisor on that data directory, with short times unless `changes` say otherwise.
+
+    Its peers trust `ca` (PEM).
+    """
     settings = Settings(**{**FAST, "data_dir": directory, **changes})
     tokens = Tokens.load(directory)
     endpoints = directory / ENDPOINTS_FILE
@@ -546,6 +549,6 @@ async def serving(  # noqa: PLR0913 - each has a default
 
 
 async def full_disk(store: SqliteStore, *, full: bool) -> None:
-    """Have every write of the store refused, or no longer."""
+    """Let every write of the store fail, or stop that."""
     # Its own connection, in its own thread: nothing else can make a real file refuse to be written for a while.
     await store._in_thread(store._connection.execute, f"PRAGMA query_only = {int(full)}")

@@ -1,4 +1,4 @@
-"""Waits for a fact, with and without an event loop."""
+"""Waits until a condition is true, with and without an event loop."""
 
 import asyncio
 import inspect
@@ -16,7 +16,7 @@ What = str | Callable[[], object]
 
 
 class NotYet(Exception):  # noqa: N818 - It is no error: `until` looks again.
-    """Raised by a look when what it looks at does not exist yet."""
+    """Raised by a `look` whose object does not exist yet."""
 
 
 @overload
@@ -28,7 +28,7 @@ async def until(look: Callable[[], T], what: What = ..., *, seconds: float = ...
 async def until(
     look: Callable[[], object], what: What = "", *, seconds: float = PATIENCE, every: float = 0.01
 ) -> object:
-    """Look again and again until what is seen is true, and return it.
+    """Call `look` repeatedly until it returns a true value, and return this value.
 
     An assertion that fails in `look` ends the wait at once, for what can never become true any more.
 
@@ -55,7 +55,7 @@ async def until(
 
 
 def wait_until(look: Callable[[], T], what: What = "", *, seconds: float = PATIENCE, every: float = 0.01) -> T:
-    """As `until`, where no event loop runs."""
+    """Do the same as `until`, without an event loop."""
     deadline = time.monotonic() + seconds
     seen: object = None
     while time.monotonic() < deadline:

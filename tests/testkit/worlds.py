@@ -39,13 +39,13 @@ def group(name: str, *numbers: int) -> list[ScheduledNotice]:
 
 
 def told_to_stop(events: Iterable[JobEvent], run: int) -> set[int]:
-    """The ranks whose script saw its flag fall for a STOP."""
+    """The ranks whose script has seen `check_alive()` become False because of a STOP."""
     flags = [event for event in events if event.kind is JobEventKind.FLAG_SEEN and event.integer("run") == run]
     return {event.integer("rank") for event in flags if event.text("directive") == "STOP"}
 
 
 async def goes_on_at_the_step_after(world: ReplayWorld, ended: JobProcess) -> JobProcess:
-    """A kubeai-run of the same name repeats no step of the one that was ended, and leaves none out; returns it."""
+    """Starts a kubeai-run with the same job name, and checks that it continues at the next step; returns it."""
     before = ended.events()
     (saved,) = [event.integer("step") for event in before if event.kind is JobEventKind.CHECKPOINT_SAVED]
     assert max(_steps(before)) == saved > 0

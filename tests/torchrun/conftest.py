@@ -57,7 +57,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def row(record_property: Callable[[str, object], None], torch: Torch) -> Row:
-    """Notes a row of the table."""
+    """Adds a row to the table."""
 
     def note(event: str, backend: str, cost: Cost) -> None:
         cells = (event, backend, torch.version, str(cost.burned), str(cost.redone), f"{cost.pause:.2f}")

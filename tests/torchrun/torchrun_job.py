@@ -1,4 +1,4 @@
-"""A job whose steps are recorded, under whatever rendezvous backend: what a test waits for and does to it."""
+"""A job that records its steps, under any rendezvous backend, with methods to wait for it and to disturb it."""
 
 import asyncio
 import json

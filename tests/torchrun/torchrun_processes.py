@@ -28,7 +28,7 @@ class Torch:
 
 @dataclass(frozen=True, slots=True)
 class TorchrunTraining:
-    """What is trained: with which torch and wrapping, where its records and checkpoints are.
+    """The configuration of a training: version of torch, wrapping, and the paths of records and checkpoints.
 
     Attributes:
         torch: The version.

@@ -1,4 +1,4 @@
-"""What the processes of a job recorded, and what a change of its members cost."""
+"""Reads the records of a job's processes, and computes the cost of a change of members."""
 
 import json
 from collections.abc import Iterator, Sequence

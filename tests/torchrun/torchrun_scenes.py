@@ -1,4 +1,4 @@
-"""Notes what each event of a test has cost its job."""
+"""Records the cost of each event of a test for its job."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Trains until there is a file of this name. Beside it, it says that it trains. Run by a test in each worker."""
+"""Trains until a file of this name exists, and writes beside it that it trains. A test runs this in each worker."""
 
 import sys
 import time

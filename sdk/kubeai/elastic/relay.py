@@ -152,7 +152,7 @@ def _answer(error: CallRefused | Unreachable | None) -> bytes:
 
 
 SentMessages = List[Tuple[Optional[RelayedPeer], Dict[str, Any]]]
-"""Messages with those who wait for their answer."""
+"""Messages, each with the peer that waits for the answer."""
 
 
 class PodRelay:

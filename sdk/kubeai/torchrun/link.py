@@ -54,7 +54,7 @@ class MemberLink:
             threads.start(f"rendezvous-{name}", run, stderr, closed=self._closed)
             for name, run in (("lines", self._follow_for_ever), ("reports", self._report_for_ever))
         ]
-        """They end after `close`, or because a later run has begun."""
+        """The threads, which end after `close`, or because a later run has begun."""
 
     def close(self) -> None:
         """Report the state once more, if the supervisor can be reached, and end the stream and both threads."""

@@ -82,7 +82,7 @@ class RendezvousLine:
 
 
 def parse_line(message: Mapping[str, Any]) -> RendezvousLine:
-    """Return a line of type `rendezvous`. Raises MalformedLine."""
+    """Return a line of type `rendezvous`. Raises MalformedRendezvous."""
     try:
         found, release = message.get("round"), message.get("release")
         return RendezvousLine(
@@ -98,7 +98,7 @@ def parse_line(message: Mapping[str, Any]) -> RendezvousLine:
 
 
 def parse_round(fields: Mapping[str, Any]) -> RendezvousRound:
-    """Return a round from its JSON. Raises MalformedLine."""
+    """Return a round from its JSON. Raises MalformedRendezvous."""
     try:
         store = fields.get("store")
         members = tuple(

@@ -142,7 +142,9 @@ def _asked(body: _JobSetSpec) -> tuple[replicated.ReplicatedSpec | None, Resourc
 
 
 _RULES: replicated.ReplicatedRules[Any] = replicated.ReplicatedRules()
-"""None of its pods leaves while it runs, as that fails its Job, and it has one size. A Job gives its pods a host name
+"""The rules of JobSets: no pod leaves while the job runs, as that fails its Job, and the job has one size.
+
+A Job gives its pods a host name
 of its own name and their index, and names with random letters at their end."""
 
 

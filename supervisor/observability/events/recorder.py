@@ -124,7 +124,7 @@ class EventRecorder:
         limits: How many Events are sent.
 
     Attributes:
-        name: See `supervisor.observability.journal.Listener`.
+        name: See `supervisor.observability.journal.ChangeListener`.
         outcomes: Counts the drafts by their result.
     """
 

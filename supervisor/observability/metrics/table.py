@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 _PREFIX = "job_supervisor_"
 
 _OF_A_JOB = ("job_namespace", "job_kind", "job_name")
-"""`job` and `namespace` would collide with the labels of Prometheus' target."""
+"""The labels of a job. `job` and `namespace` would collide with the labels of a Prometheus target."""
 
 _LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 1.25, 1.5, 2, 3, 5, 10, 30, 60, 300)
 

@@ -151,7 +151,7 @@ def _rendered(template: Template, facts: Mapping[str, Any]) -> str:
 
 MAX_TARGETS = 20
 USUAL = tuple(kind for kind in NotificationKind if kind is not NotificationKind.NOTICE)
-"""Without a choice: all but the notices, of which a busy cluster has many."""
+"""The choice by default: all kinds but notices, of which a busy cluster has many."""
 
 
 class ConfigError(ValueError):

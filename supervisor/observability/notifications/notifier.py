@@ -21,7 +21,10 @@ from supervisor.observability.notifications.message import Choice, NotificationK
 from supervisor.store.conditions import sentence
 
 MAX_OCCURRENCES = 2000
-"""Within one moment; beyond that the oldest are dropped. 2,500 notices in a minute are 400 in ten seconds."""
+"""Occurrences of one moment that are kept; beyond that the oldest are dropped.
+
+2,500 notices in a minute are 400 in ten seconds.
+"""
 
 _LOOK_SECONDS = 15.0
 """Interval at which coverage is checked: 4,000 workers take some milliseconds."""
@@ -178,7 +181,7 @@ class Notifications:
         bulkhead: Isolates unexpected exceptions of one target.
 
     Attributes:
-        name: See `supervisor.observability.journal.Listener`.
+        name: See `supervisor.observability.journal.ChangeListener`.
         outcomes: Counts messages by target and outcome.
     """
 

@@ -17,7 +17,7 @@ _RUNBOOKS = "docs/runbooks/JobSupervisor"
 """The beginning of their paths; the rest is the name of an alert."""
 
 MAX_ROWS = 100
-"""In each table. With 100 notices, jobs and workers the page has some 100 KB."""
+"""Rows of each table. With 100 notices, jobs and workers the page has about 100 KB."""
 
 _URGENT = (
     Phase.STOPPING,

@@ -21,7 +21,7 @@ from supervisor.refusals import readable
 
 MAX_NAMES = 10
 _MAX_LETTERS = 1000
-"""In a name or a sentence: Kubernetes allows 253 for a name, and a sentence contains a few names."""
+"""Letters of a name or a sentence. Kubernetes allows 253 for a name, and a sentence contains a few names."""
 
 _DONE: Mapping[str, str] = {
     AcknowledgementKind.SAVED: "saved",

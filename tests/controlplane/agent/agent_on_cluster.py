@@ -1,4 +1,4 @@
-"""A real agent process that speaks with a real API server as the pod that it would be there."""
+"""Runs a real agent process that uses a real API server with the account of its pod."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -98,7 +98,10 @@ def _mounted(token: str, namespace: Namespace, cluster: RunningCluster, director
 async def watching(
     node: str, directory: Path, environ: Mapping[str, str], *, sees: bool = True
 ) -> AsyncIterator[Watching]:
-    """An agent for that node, whose own source is a file that announces nothing; there once it sees its pods or not."""
+    """Runs an agent for that node whose other source announces nothing.
+
+    It waits until the agent's watch of pods works or has failed.
+    """
     token = directory / "agent.token"
     token.write_text("secret")
     async with fake_supervisor() as supervisor:

@@ -1,4 +1,4 @@
-"""Made-up nodes and a pod's spec, and what the real scheduler makes of them."""
+"""Made-up nodes and pod specs, and how the real scheduler places the pods."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""cert-manager's own definitions of its resources: from its Go module, which is kept where Go keeps modules."""
+"""The CRDs of cert-manager, from its Go module in Go's module cache."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def definitions() -> Sequence[dict[str, Any]]:
     """Of the resources that somebody who writes certificates uses.
 
     Raises:
-        CannotBeHad: No module proxy can be reached.
+        CertManagerUnavailable: No module proxy can be reached.
     """
     directory = _fetched() / "deploy" / "crds"
     return [document((directory / f"cert-manager.io_{kind}.yaml").read_text("utf-8")) for kind in _KINDS]

@@ -1,4 +1,4 @@
-"""The chart on a control plane of its own, by the real helm: it makes what is the whole cluster's."""
+"""Installs the chart with the real helm on a control plane of its own, because the chart has cluster-scoped objects."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ class Installation:
         """Return helm's output, with the API server's warnings.
 
         Raises:
-            Refused: It failed.
+            RenderingRefused: It failed.
         """
         return await asyncio.to_thread(self._run, command, values)
 

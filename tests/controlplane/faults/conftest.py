@@ -14,7 +14,7 @@ SEED = int(os.environ.get("FAULTS_SEED", "1"))
 
 @pytest.fixture
 def source() -> random.Random:
-    """Draws which jobs a wave of notices is about."""
+    """The random generator that draws the jobs of a wave of notices."""
     return random.Random(SEED)  # noqa: S311 - no secret
 
 

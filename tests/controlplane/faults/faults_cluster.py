@@ -1,4 +1,7 @@
-"""Fifty nodes and twenty jobs of one supervisor: notices come and go, and all that the jobs are told is kept."""
+"""Fifty nodes and twenty jobs of one supervisor.
+
+Notices come and go, and the test records everything sent to the jobs.
+"""
 
 import asyncio
 import itertools

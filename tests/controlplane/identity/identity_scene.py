@@ -1,4 +1,4 @@
-"""A supervisor that knows one running job, and what each of its endpoints says to a token."""
+"""A supervisor that knows one running job, and the answer of each endpoint to a token."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pods with tokens as a kubelet mounts them, a job that they belong to, and a supervisor process that is to know them.
+"""Pods with tokens as a kubelet mounts them, their job, and a supervisor process that authenticates them.
 
 Nothing runs the pods: all that a token is about is that they are there.
 """
@@ -194,7 +194,7 @@ def _spawned(directory: Path, kubeconfig: Path, settings: Mapping[str, Any]) -> 
 async def supervising(
     place: InstalledPlace, directory: Path, kubeconfig: Path | None = None, **changes: Any
 ) -> AsyncIterator[RunningIdentity]:
-    """A supervisor on that cluster, which may do no more than it must."""
+    """Runs a supervisor on that cluster with its minimal rights."""
     endpoints, log = directory / ENDPOINTS_FILE, directory / "log"
     process = _spawned(directory, kubeconfig or place.kubeconfig, changes)
     try:

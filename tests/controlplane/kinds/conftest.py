@@ -1,4 +1,4 @@
-"""The plane of a process serves the jobs of all kinds, and a controller starts with the first test that needs it."""
+"""One control plane per process serves the jobs of all kinds. A controller starts with the first test that needs it."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ from tests.testkit.controlplane.running import ControlPlane, RunningCluster
 
 @pytest.fixture(scope="session")
 def cluster(plane: ControlPlane) -> RunningCluster:
-    """This one instead of the control plane that other tests share."""
+    """The control plane of all kinds, in place of the one that other tests share."""
     return plane.cluster
 
 

@@ -1,4 +1,4 @@
-"""What holds for every kind of job, by a supervisor's process with its own rights, under the kind's real controller.
+"""Tests that hold for every kind of job: a supervisor's process with its own rights beside the kind's real controller.
 
 A kind's suite has a class of this, and fixtures `plane` and `jobs`:
 

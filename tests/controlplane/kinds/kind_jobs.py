@@ -1,4 +1,4 @@
-"""Jobs of one kind in a test's namespace, and what the kind's controller has made of them."""
+"""Jobs of one kind in a test's namespace, and the objects that the kind's controller has made for them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

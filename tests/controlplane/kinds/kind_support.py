@@ -1,4 +1,7 @@
-"""What the supervisor can do with each kind of job: the tests under the real controllers show it, the docs list it."""
+"""The table of what the supervisor can do with each kind of job.
+
+Tests under the real controllers prove it, the docs list it.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

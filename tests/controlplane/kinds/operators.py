@@ -30,7 +30,10 @@ _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 
 
 def built(name: str, program: str = "") -> OperatorBinary:
-    """An operator, or one of its programs. Without Go the test is skipped; it fails where nobody has built them."""
+    """An operator, or one of its programs.
+
+    Without Go the test is skipped; with Go it fails if nobody has built them.
+    """
     try:
         return operator(name, program)
     except NoGo as reason:
@@ -38,7 +41,7 @@ def built(name: str, program: str = "") -> OperatorBinary:
 
 
 async def define(api: Api, manifest: str) -> None:
-    """Creates a definition, and returns once the API server serves it: operators end without theirs."""
+    """Creates a CRD, and returns once the API server serves it, because operators end without their CRDs."""
     definition = document(manifest)
     await api.create(_DEFINITIONS, definition)
 
@@ -112,7 +115,7 @@ def observed_size(kind: AnyKind, job: Any) -> tuple[int, int]:
 def started(
     name: str, command: Sequence[str], cluster: RunningCluster, environment: Mapping[str, str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A program of an operator, which ends with this process; its log lies beside the cluster's."""
+    """Starts a program of an operator, which ends with this process. Its log is beside the logs of the cluster."""
     guarded = ["setpriv", "--pdeathsig", "KILL", *command]
     with (cluster.directory / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(guarded, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)

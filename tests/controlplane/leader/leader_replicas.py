@@ -1,4 +1,4 @@
-"""Supervisors as the processes that they are, several on one control plane."""
+"""Runs several supervisors as real processes on one control plane."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A whole simulated world whose supervisor has another one beside it, on the same ports, as behind one Service."""
+"""A whole simulated world with two supervisors on the same ports, as behind one Service."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -47,7 +47,7 @@ class LineHistory:
 
 @asynccontextmanager
 async def watching(cluster: RunningCluster, path: str) -> AsyncIterator[LineHistory]:
-    """Every line of that list for as long as the context lasts, also over the API server's restarts."""
+    """Records every line of that list while the context lasts, also over the API server's restarts."""
     history = LineHistory()
     task = asyncio.create_task(_follow(cluster, path, history))
     try:

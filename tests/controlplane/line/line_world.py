@@ -395,7 +395,7 @@ async def world(
     given: ServiceSettings | None = None,
     authority: SimulatedAuthority | None = None,
 ) -> AsyncIterator[LineWorld]:
-    """Everything around a control plane that nobody else uses.
+    """Everything around a control plane that this test alone uses.
 
     Args:
         plane: It.

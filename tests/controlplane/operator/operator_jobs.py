@@ -38,7 +38,10 @@ def _template(home: str, **resources: Any) -> Manifest:
 
 
 class OperatorJobs:
-    """The jobs of one namespace; what a command in a job's launcher finds as its EDL is in a directory here."""
+    """The jobs of one namespace.
+
+    A local directory has the files that a command in a job's launcher finds in its EDL directory.
+    """
 
     def __init__(self, api: Api, namespace: Namespace, directory: Path) -> None:
         self._api = api
@@ -157,7 +160,7 @@ def names(job: str, workers: Iterable[int], *, launcher: bool = True) -> list[st
 async def operating(
     cluster: RunningCluster, namespace: str, *flaws: Flaw, pace: OperatorPace = QUICK
 ) -> AsyncIterator["asyncio.Task[None]"]:
-    """The stand-in, for the jobs of one namespace; its task ends before the block where it crashes."""
+    """Runs the stand-in for the jobs of one namespace. If it crashes, its task ends before the block does."""
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
     operator = EtOperator(server, OperatorSettings(pace, frozenset(flaws), namespace))
     task = asyncio.create_task(operator.run())

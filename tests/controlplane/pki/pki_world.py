@@ -1,4 +1,4 @@
-"""Supervisors that keep their keys in the cluster, and what lies there as the administrator sees it."""
+"""Supervisors that keep their keys in the cluster, and the stored keys as an administrator sees them."""
 
 import asyncio
 import base64

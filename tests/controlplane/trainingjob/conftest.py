@@ -25,7 +25,7 @@ async def jobs(cluster: RunningCluster, api: Api, namespace: Namespace, tmp_path
 
 @pytest.fixture
 def operated(cluster: RunningCluster, jobs: ElasticJobs, tmp_path: Path) -> Operated:
-    """Supervises jobs beside their operator, on so many nodes with room for one worker each."""
+    """Supervises jobs beside their operator, on some nodes with room for one worker each."""
 
     @asynccontextmanager
     async def start(nodes: int = 3, **policy: float) -> AsyncIterator[Supervision]:
@@ -41,7 +41,7 @@ def operated(cluster: RunningCluster, jobs: ElasticJobs, tmp_path: Path) -> Oper
 
 @pytest.fixture
 def running_job(operated: Operated, jobs: ElasticJobs) -> RunningJob:
-    """As `operated`, with a job `bert` that runs on so many workers."""
+    """The same as `operated`, with a job `bert` that runs on `workers` workers."""
 
     @asynccontextmanager
     async def start(

@@ -1,4 +1,4 @@
-"""TrainingJobs of one test's namespace, the stand-in operator, and those parts of a supervisor that look after them."""
+"""TrainingJobs of one test's namespace, the stand-in operator, and the parts of a supervisor that handle them."""
 
 import asyncio
 import time
@@ -166,7 +166,7 @@ class TrainingJobAround:
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """A supervisor's jobs, decided about and acted on; what is not TrainingJobs is left out."""
+    """The parts of a supervisor that decide about TrainingJobs and act on them. Other features are left out."""
 
     world: TrainingJobWorld
     around: TrainingJobAround
@@ -270,7 +270,7 @@ async def supervising(
 
 @asynccontextmanager
 async def running(*tasks: Task) -> AsyncIterator[None]:
-    """Runs tasks without end; one that ends nevertheless fails the test."""
+    """Runs endless tasks. A task that ends nevertheless fails the test."""
     begun = [asyncio.create_task(task()) for task in tasks]
     try:
         yield

@@ -1,4 +1,4 @@
-"""An API server that asks about the pods of a test's own namespace, and supervisors that it may ask."""
+"""An API server that sends the pods of one namespace to the webhook, and supervisors that serve the webhook."""
 
 import base64
 import secrets

@@ -46,7 +46,7 @@ def environment(changes: Mapping[str, str]) -> dict[str, str]:
 async def started(
     *arguments: str | Path, cwd: Path | None = None, stdin: int = asyncio.subprocess.DEVNULL, **variables: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A command that runs; ended with the context if it still does. Without `stdin`, nobody is there to be asked."""
+    """Starts a command, which ends with the context at the latest. Without `stdin` it cannot ask anybody."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -75,7 +75,10 @@ async def run_process(
 
 
 async def run(*arguments: str | Path, **variables: str) -> Said:
-    """As `run_process`, in the test's own event loop: a process takes a third of a second to import the command."""
+    """Does the same as `run_process` in the test's event loop.
+
+    A process takes a third of a second to import the command.
+    """
     with patch.object(os, "environ", environment({"HOME": "/nonexistent", **variables})), _captured() as (out, err):
         try:
             given = parser("job-supervisor").parse_args(command_first([str(each) for each in arguments]))
@@ -125,7 +128,7 @@ async def ended(process: asyncio.subprocess.Process) -> Said:
 
 
 async def line(process: asyncio.subprocess.Process, part: str, stream: asyncio.StreamReader | None = None) -> str:
-    """The next line of its output, or of another stream of its, that has that in it."""
+    """Returns the next line with this text in the output of the command, or in another stream of it."""
     stream = stream or process.stdout
     assert stream is not None
     async with asyncio.timeout(PATIENCE):

@@ -1,4 +1,4 @@
-"""A fake supervisor and a place to start kubeai-run in."""
+"""A fake supervisor, and a directory in which tests start kubeai-run."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A good manifest of each kind, in which no rule finds anything but that some kinds are not supervised."""
+"""A good manifest of each kind. The rules find nothing in it, except that some kinds are not supervised."""
 
 import copy
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A view of a cluster, filled by hand as its followers fill it."""
+"""A view of a cluster that a test fills as the reflectors would."""
 
 import itertools
 import ssl

@@ -30,7 +30,7 @@ def room(
 
 
 def demand(gpus: int = 0, *, cpu: int = 0, scarce: str = GPU, **other: object) -> Demand:
-    """A pod that asks for that much; `other` are further fields."""
+    """The demand of a pod with these requests; `other` are further fields."""
     requests = {name: amount * 1000 for name, amount in ((scarce, gpus), ("cpu", cpu)) if amount}
     return replace(Demand(requests=requests), **other)  # type: ignore[arg-type]  # Names are its fields.
 

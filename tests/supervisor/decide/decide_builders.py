@@ -1,4 +1,4 @@
-"""Facts to decide about, and a launcher and a rank 0 that do as they are told. Instants count from `T0`."""
+"""Builds facts for decisions, and the reactions of an obedient launcher and rank 0. Instants count from `T0`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 def hosts(*numbers: int) -> frozenset[Host]:
-    """`hosts(1, 2)` are n1 and n2."""
+    """Returns hosts by their numbers: `hosts(1, 2)` are n1 and n2."""
     return frozenset(Host(f"n{number}") for number in numbers)
 
 
@@ -57,7 +57,7 @@ def spec(least: int = 3, most: int = 6, *, requested: int | None = None, max_wai
 
 
 def running_job(asked: Spec | None = None, workers: int = 6, *, name: str = "job") -> SupervisedJob:
-    """A job whose first run goes on n1 to n`workers`, everything in place."""
+    """A job whose first run is running on n1 to n`workers`, with every action in place."""
     observed = Observed(
         launcher="launcher", instance="instance", registered_at=T0, hosts=first(workers), run=1, running=True, applied=5
     )
@@ -90,7 +90,7 @@ def observing(job: SupervisedJob, **changes: object) -> SupervisedJob:
 def notice(
     number: int, *, left: float | None = 300.0, seen: float = T0, state: NoticeState = NoticeState.ACTIVE
 ) -> ReclaimNotice:
-    """n`number` will be gone `left` seconds after the notice was first seen."""
+    """A notice that n`number` will be gone `left` seconds after the notice was first seen."""
     return ReclaimNotice(
         source=METADATA,
         subject=Subject(SubjectKind.NODE, f"n{number}", f"uid-{number}"),
@@ -133,20 +133,20 @@ def seeing(
     missing_since: float | None = None,
     ahead: Iterable[ReclaimNotice] = (),
 ) -> JobFacts:
-    """A situation beside the job; rank 0 is connected by default."""
+    """The facts beside the job; rank 0 is connected by default."""
     later = {Host(each.subject.name): [each] for each in ahead}
     rank_zero = RankZero(connected=missing_since is None, since=missing_since or 0.0)
     return JobFacts(notices=notices or {}, ahead=later, granted=granted, rank_zero=rank_zero)
 
 
 def decide(job: SupervisedJob, facts: JobFacts, at: float = 0.0, policy: Policy = POLICY) -> Step:
-    """One decision, `at` seconds after `T0`."""
+    """Makes one decision, `at` seconds after `T0`."""
     planned = plan(job, facts, T0 + at, policy)
     return Step(replace(job, decision=planned.decision), planned)
 
 
 def obeyed(job: SupervisedJob) -> SupervisedJob:
-    """The launcher has done what its order says, and has reported it."""
+    """The job after the launcher has carried out its order and reported that."""
     order, observed = order_for(job), job.observed
     if order.kind is OrderKind.RUN and order.run > observed.run:
         return observing(job, applied=order.generation, run=order.run, running=True, exit_code=None)
@@ -158,7 +158,7 @@ def obeyed(job: SupervisedJob) -> SupervisedJob:
 def answered(
     job: SupervisedJob, kind: AcknowledgementKind = AcknowledgementKind.SAVED, *, step: int | None = 7, **changes: Any
 ) -> SupervisedJob:
-    """Rank 0 has answered the STOP; `changes` are further fields of its answer."""
+    """The job after rank 0 has answered the STOP; `changes` are further fields of the answer."""
     stop = job.decision.stop
     assert stop is not None
     worker = Worker("process", job.id, stop.run, Host("n1"), 0)

@@ -1,4 +1,7 @@
-"""A job whose decisions follow what its streams say. The fan-out and the rules are real; a test lets time pass."""
+"""A job whose decisions follow from the messages on its streams.
+
+The fan-out and the rules are real; a test moves the time.
+"""
 
 from dataclasses import replace
 from typing import Any, Self

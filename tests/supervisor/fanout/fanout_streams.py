@@ -18,7 +18,7 @@ from tests.supervisor.decide.decide_builders import POLICY, T0, noticed, running
 
 
 class FakeStream(LineResponse):
-    """A fake: keeps the lines and the goodbye that a stream would send, and counts its turns. There is no peer."""
+    """A fake stream without a peer. It keeps the lines and the goodbye that it would send, and counts its turns."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Jobs of every kind as their users write them, and what the supervisor takes them for."""
+"""Jobs of every kind as their users write them, and how the supervisor reads them."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pods as they are sent to a webhook, and what becomes of them by its patch."""
+"""Pods as an API server sends them to a webhook, and the pods after its patch."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The webhook's server on loopback, and somebody who asks it."""
+"""The webhook's server on loopback, and a client that sends it reviews."""
 
 import io
 import json

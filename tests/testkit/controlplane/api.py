@@ -29,7 +29,7 @@ class ObjectMissing(ObjectRefused, NotYet):
 
 
 class Api:
-    """Requests of one user; raises Refused for every answer that is no success."""
+    """Sends the requests of one user. Raises ObjectRefused for every answer that is no success."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self.session = session

@@ -55,11 +55,11 @@ class Tool(StrEnum):
 
 
 class NoGo(Exception):  # noqa: N818  # It names what is so.
-    """Nothing can be built here: Go is missing or too old."""
+    """This machine cannot build programs, because Go is missing or too old."""
 
 
 class BinaryNotBuilt(Exception):  # noqa: N818  # As above.
-    """The programs are not there, and could be."""
+    """The programs are missing, and this machine could build them."""
 
 
 _Name = TypeVar("_Name", BinaryProgram, Tool, str)
@@ -113,10 +113,10 @@ _CLIENTS = {Tool.HELM: _HELM, Tool.KUBECTL: _KUBECTL}
 
 
 def binaries() -> Mapping[BinaryProgram, Path]:
-    """The path of each program; builds nothing.
+    """Returns the path of each program; builds nothing.
 
     Raises:
-        NotBuilt: One is missing.
+        BinaryNotBuilt: One is missing.
         NoGo: One is missing and cannot be built here.
     """
     paths = _paths()
@@ -129,10 +129,10 @@ def binaries() -> Mapping[BinaryProgram, Path]:
 
 
 def build() -> Mapping[BinaryProgram, Path]:
-    """The path of each program, built first where it is missing.
+    """Returns the path of each program, and builds missing programs.
 
     Raises:
-        NotBuilt: One cannot be built; the message has the compiler's last words.
+        BinaryNotBuilt: One cannot be built; the message has the compiler's last words.
         NoGo: One is missing and cannot be built here.
     """
     paths = _paths()
@@ -147,10 +147,10 @@ def build() -> Mapping[BinaryProgram, Path]:
 
 
 def client_path(tool: Tool) -> Path:
-    """Helm or kubectl; builds nothing.
+    """Returns the path of helm or kubectl; builds nothing.
 
     Raises:
-        NotBuilt: It is missing.
+        BinaryNotBuilt: It is missing.
         NoGo: It is missing and cannot be built here.
     """
     path = _CLIENTS[tool].home / tool
@@ -164,7 +164,7 @@ def build_clients() -> Sequence[Path]:
     """Helm and kubectl, built first where they are missing; sets of their own, as a control plane is wanted without.
 
     Raises:
-        NotBuilt: One cannot be built.
+        BinaryNotBuilt: One cannot be built.
         NoGo: One is missing and cannot be built here.
     """
     if not all(module.home.exists() for module in _CLIENTS.values()):
@@ -183,7 +183,7 @@ def operator(name: str, program: str = "") -> OperatorBinary:
         program: One of its programs, for an operator that has several.
 
     Raises:
-        NotBuilt: It is missing.
+        BinaryNotBuilt: It is missing.
         NoGo: There is no Go, which built it or would.
     """
     module = _operator(name)
@@ -198,7 +198,7 @@ def build_operators() -> Sequence[Path]:
     """All operators, built first where they are missing.
 
     Raises:
-        NotBuilt: One cannot be built.
+        BinaryNotBuilt: One cannot be built.
         NoGo: One is missing and cannot be built here.
     """
     modules = [_operator(pins.name) for pins in sorted((PINS / _OPERATORS).iterdir())]
@@ -214,7 +214,7 @@ def build_node() -> Mapping[Tool, Path]:
     """The programs of a real node, built first where they are missing.
 
     Raises:
-        NotBuilt: One cannot be built.
+        BinaryNotBuilt: One cannot be built.
         NoGo: One is missing and cannot be built here.
     """
     if not _NODE.home.exists():

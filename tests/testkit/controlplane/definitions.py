@@ -1,4 +1,4 @@
-"""Definitions of resources, as they go."""
+"""Waits until CRDs are deleted from an API server."""
 
 import itertools
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""An API server with our resources, and stores on it."""
+"""An API server with our CRDs, and stores on it."""
 
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -100,7 +100,7 @@ JOBS = f"{_OURS}/supervisedjobs"
 def api_server(
     programs: Mapping[BinaryProgram, Path], directory: Path, more: Flags = MappingProxyType({})
 ) -> Iterator[ControlPlane]:
-    """An etcd and an API server, with more flags; nothing runs pods or controllers."""
+    """An etcd and an API server, with further flags. Nothing runs pods or controllers."""
     plane = ControlPlane(programs, directory, more)
     try:
         for program in (BinaryProgram.ETCD, BinaryProgram.API_SERVER):
@@ -112,7 +112,7 @@ def api_server(
 
 
 async def define(api: Api) -> None:
-    """Makes our resources known, if they are not, and waits until they can be used: also after a restart."""
+    """Creates our CRDs if they are missing, and waits until the API server serves them, also after a restart."""
     for file in sorted(_CRDS.glob("*.yaml")):
         definition = document(file.read_text())
         # Not all definitions in a list: those of the kinds' operators are megabytes.
@@ -153,7 +153,7 @@ def job_path(name: str, namespace: str = "default") -> str:
 
 @dataclass(frozen=True, slots=True)
 class InstalledPlace:
-    """An API server with our resources, to look at and to open stores on, which may do no more than they must."""
+    """An API server with our CRDs. Tests read its objects, and open stores on it that have their minimal rights."""
 
     plane: ControlPlane
     api: Api

@@ -1,4 +1,4 @@
-"""One test's share of the cluster: a namespace, nodes for its pods alone, accounts with just their roles."""
+"""One test's share of the cluster: a namespace, nodes for its pods only, and accounts with only their roles."""
 
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,7 +22,7 @@ OWNER_LABEL = "controlplane.test/namespace"
 
 
 class Namespace:
-    """A namespace of its own, and what it has made outside of it."""
+    """A namespace of one test, and the cluster-scoped objects that the test has made."""
 
     def __init__(self, cluster: RunningCluster, api: Api) -> None:
         self.name = f"test-{secrets.token_hex(4)}"

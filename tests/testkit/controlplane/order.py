@@ -1,4 +1,4 @@
-"""In which order a run's tests are: long ones first, and as many of them for each process."""
+"""Orders the tests of a run: long ones first, spread evenly over the processes."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice

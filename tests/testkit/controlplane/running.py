@@ -205,7 +205,7 @@ class ControlPlane:
 def running(
     programs: Mapping[BinaryProgram, Path], directory: Path, more: Flags = _NONE, addresses: Sequence[str] = ()
 ) -> Iterator[ControlPlane]:
-    """A control plane with its files in that directory, and with more flags of its programs.
+    """Runs a control plane with its files in a directory, and with further flags of its programs.
 
     Raises:
         NotReady: It does not start.

@@ -102,7 +102,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> RunOptions:
     """Parse the command line.
 
     Raises:
-        UsageError: It is invalid.
+        CommandUsageError: It is invalid.
     """
     before, command = split_command(argv)
     given = _parser().parse_args(before)

@@ -21,7 +21,7 @@ from supervisor.jobs.queues.kueue.workloads import Workload, Workloads
 from supervisor.store.interface import Store
 
 _LOOK_SECONDS = 10.0
-"""Nothing tells of a checkpoint, of a rank 0 that has gone, and of what was stored about a job meanwhile."""
+"""The interval of checks: no event tells of a checkpoint, of a rank 0 that has gone, or of a stored change of a job."""
 
 _RETRY_SECONDS = 0.5
 _FIRST_PAUSE = 0.5
@@ -134,7 +134,7 @@ class Booster:
     def __init__(self, deps: BoosterDependencies) -> None:
         self._deps = deps
         self._boosts: dict[JobName, tuple[str, Boost]] = {}
-        """With the uid of the Workload."""
+        """The boost of each job, with the uid of its Workload."""
         self._foreign: dict[JobName, str] = {}
         """The uids of the Workloads with a boost of somebody else."""
         retry = RetryPolicy(

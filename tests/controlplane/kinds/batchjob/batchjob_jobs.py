@@ -11,7 +11,7 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class BatchJobs(KindJobs):
-    """The jobs of one namespace, and what the controller has made of them."""
+    """The jobs of one namespace, and the objects that the controller has made for them."""
 
     kind = "batchjob"
     resource = ("batch/v1", "jobs")

@@ -11,7 +11,7 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class JobSets(KindJobs):
-    """The JobSets of one namespace, and what their controller has made of them."""
+    """The JobSets of one namespace, and the objects that their controller has made for them."""
 
     kind = "jobset"
     resource = ("jobset.x-k8s.io/v1alpha2", "jobsets")

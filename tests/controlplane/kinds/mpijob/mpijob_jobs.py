@@ -36,7 +36,7 @@ def _template(selector: Mapping[str, str], command: list[str], **resources: Any)
 
 
 class MpiJobs(KindJobs):
-    """The jobs of one namespace, and what the operator has made of them."""
+    """The jobs of one namespace, and the objects that the operator has made for them."""
 
     kind = "mpijob"
     resource = ("kubeflow.org/v2beta1", "mpijobs")

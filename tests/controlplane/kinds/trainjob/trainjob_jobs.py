@@ -18,7 +18,7 @@ NO_RUNTIME = "must be created before"
 
 
 class TrainJobs(JobSets):
-    """The TrainJobs of one namespace, and what their controller and that of JobSets have made of them."""
+    """The TrainJobs of one namespace, and the objects that their controller and that of JobSets have made for them."""
 
     kind = "trainjob"
     resource = (f"{_GROUP}/v1alpha1", "trainjobs")
@@ -51,7 +51,7 @@ class TrainJobs(JobSets):
         return await until(made, "the TrainJob has a runtime")
 
     async def create(self, manifest: Manifest) -> Any:
-        """Makes a TrainJob; raises Refused for a field that it does not have, and while it has no runtime."""
+        """Makes a TrainJob; raises ObjectRefused for a field that it does not have, and while it has no runtime."""
         return await self._api.create(f"{self._path}?{_STRICT}", manifest)
 
     def manifest(self, name: str, workers: int, annotations: Mapping[str, str] = MANAGED) -> Manifest:
@@ -77,7 +77,7 @@ class TrainJobs(JobSets):
         await self.create_runtime(runtime)
 
     async def create_runtime(self, manifest: Manifest) -> None:
-        """Makes a runtime, of the namespace or of the cluster; raises Refused for a field that it does not have."""
+        """Makes a runtime, of the namespace or of the cluster; raises ObjectRefused for an unknown field."""
         of_cluster = manifest["kind"] == "ClusterTrainingRuntime"
         path = f"/apis/{self.resource[0]}/clustertrainingruntimes" if of_cluster else self._runtimes
         await self._api.create(f"{path}?{_STRICT}", manifest)

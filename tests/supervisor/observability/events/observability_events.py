@@ -1,4 +1,4 @@
-"""An API server that takes Events and does what real ones do on bad days, and what Events are about."""
+"""An API server that accepts Events and can fail as real ones do, and the objects that Events are about."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A clock that is set by hand, stories told to listeners, and what comes of them."""
+"""A clock that tests set, sequences of changes for listeners, and the resulting metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A supervisor with a page, and those who open it without a browser."""
+"""A supervisor with a status page, and clients that open the page without a browser."""
 
 import html
 import json
