@@ -8,13 +8,14 @@ from pathlib import Path
 from charts.dashboards import dashboards
 from charts.rights import rights_table, role_rules
 from charts.settings_page import settings_defaults
-from charts.settings_schema import agent_settings, supervisor_settings
+from charts.settings_schema import agent_settings, operator_settings, supervisor_settings
 from charts.values_table import settings_table, values_table
 from node_agent.settings import AgentSettings
 from supervisor.jobs.kind import Right
 from supervisor.jobs.queues.kueue.workloads import RIGHTS as KUEUE_RIGHTS
 from supervisor.jobs.registry import KINDS
 from supervisor.settings import Settings as SupervisorSettings
+from trainingjob_operator.settings import OperatorSettings
 
 CHART = Path(__file__).parent / "elastic-job-supervisor"
 _DOCS = Path(__file__).parents[1] / "docs"
@@ -45,7 +46,11 @@ def _with_rights(page: Path, rights: Iterable[Right]) -> str:
 
 def _schema(present: str) -> str:
     schema = json.loads(present)
-    schema["definitions"] |= {"supervisorSettings": supervisor_settings(), "agentSettings": agent_settings()}
+    schema["definitions"] |= {
+        "supervisorSettings": supervisor_settings(),
+        "agentSettings": agent_settings(),
+        "operatorSettings": operator_settings(),
+    }
     return json.dumps(schema, indent=2) + "\n"
 
 
@@ -54,6 +59,7 @@ def _readme(present: str) -> str:
         "values": values_table((CHART / "values.yaml").read_text("utf-8")),
         "supervisor": settings_table(supervisor_settings(), "JOB_SUPERVISOR"),
         "agent": settings_table(agent_settings(), "NODE_AGENT"),
+        "operator": settings_table(operator_settings(), "TRAININGJOB_OPERATOR"),
     }
     return _with_tables(present, parts)
 
@@ -62,6 +68,7 @@ def _settings_page(present: str) -> str:
     parts = {
         "supervisor": settings_defaults(SupervisorSettings, "JOB_SUPERVISOR"),
         "agent": settings_defaults(AgentSettings, "NODE_AGENT"),
+        "operator": settings_defaults(OperatorSettings, "TRAININGJOB_OPERATOR"),
     }
     return _with_tables(present, parts)
 

@@ -1,4 +1,4 @@
-"""The settings of both services as part of the chart's schema, so that invalid values fail before an installation."""
+"""The settings of the services as part of the chart's schema, so that invalid values fail before an installation."""
 
 import typing
 from pathlib import Path
@@ -8,6 +8,7 @@ import msgspec
 
 from node_agent.settings import AgentSettings
 from supervisor.settings import Settings as SupervisorSettings
+from trainingjob_operator.settings import OperatorSettings
 
 Schema = dict[str, Any]
 
@@ -41,6 +42,15 @@ AGENT_OWNED = frozenset(
     {"ca_file", "metrics_address", "node_name", "probe_address", "sources", "supervisor", "token_file"}
 )
 """Settings of the agent that the chart sets itself."""
+
+
+OPERATOR_OWNED = frozenset({"lease", "metrics_address", "pod_name", "probe_address"})
+"""Settings of the operator that the chart sets itself."""
+
+
+def operator_settings() -> Schema:
+    """Return the schema of `trainingJobOperator.settings`."""
+    return _schema(OperatorSettings, OPERATOR_OWNED)
 
 
 def supervisor_settings() -> Schema:

@@ -29,6 +29,11 @@ def node_agent() -> int:
     return _main("node_agent.__main__")
 
 
+def trainingjob_operator() -> int:
+    """Runs `trainingjob-operator`."""
+    return _main("trainingjob_operator.__main__")
+
+
 def _main(module: str, *additions: str) -> int:
     """Runs the `main` of a module; each addition is a module whose `COMMAND` it runs, too."""
     package = module.partition(".")[0]

@@ -10,12 +10,20 @@ from charts.settings_page import settings_defaults
 from node_agent.settings import AgentSettings
 from servicekit.settings import load
 from supervisor.settings import Settings as SupervisorSettings
+from trainingjob_operator.settings import OperatorSettings
 
 _ROW = re.compile(r"^\| `(\w+)` \| (?:`([^`]*)`|(required))? +\| (.+) \|$", re.MULTILINE)
 _REQUIRED = {"NODE_AGENT_NODE_NAME": "n1", "NODE_AGENT_SUPERVISOR": "127.0.0.1:8470", "NODE_AGENT_TOKEN_FILE": "token"}
 
 
-@pytest.mark.parametrize(("cls", "prefix"), [(SupervisorSettings, "JOB_SUPERVISOR"), (AgentSettings, "NODE_AGENT")])
+@pytest.mark.parametrize(
+    ("cls", "prefix"),
+    [
+        (SupervisorSettings, "JOB_SUPERVISOR"),
+        (AgentSettings, "NODE_AGENT"),
+        (OperatorSettings, "TRAININGJOB_OPERATOR"),
+    ],
+)
 def test_the_defaults_of_the_table_are_those_of_the_service(cls: Any, prefix: str) -> None:
     """Setting every default explicitly changes nothing."""
     table = settings_defaults(cls, prefix)
@@ -26,7 +34,8 @@ def test_the_defaults_of_the_table_are_those_of_the_service(cls: Any, prefix: st
     assert load(cls, prefix, given | required) == load(cls, prefix, required)
 
 
-def test_the_page_has_both_tables() -> None:
+def test_the_page_has_all_tables() -> None:
     [page] = [text for path, text in written().items() if path.name == "settings.md"]
     assert "\n| `JOB_SUPERVISOR_WINDOW_SECONDS` | `1.25` |" in page
     assert "\n| `NODE_AGENT_NODE_NAME` | required |" in page
+    assert "\n| `TRAININGJOB_OPERATOR_GANG` | `none` |" in page

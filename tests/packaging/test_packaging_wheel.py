@@ -36,7 +36,7 @@ def test_it_adds_one_package_to_an_environment(wheel: Path) -> None:
         tops = {name.partition("/")[0] for name in archive.namelist()}
         below = {name.split("/")[2] for name in archive.namelist() if "/_packages/" in name}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"elastic_job_supervisor"}
-    assert below == {"job_supervisor", "node_agent", "reclaim", "servicekit", "supervisor"}
+    assert below == {"job_supervisor", "node_agent", "reclaim", "servicekit", "supervisor", "trainingjob_operator"}
 
 
 def test_its_extras_are_for_users_only(wheel: Path) -> None:

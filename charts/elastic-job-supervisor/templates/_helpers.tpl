@@ -1,5 +1,6 @@
 {{- define "supervisor.name" -}}{{ .Values.fullnameOverride }}{{- end }}
 {{- define "agent.name" -}}{{ .Values.fullnameOverride }}-agent{{- end }}
+{{- define "trainingjob-operator.name" -}}{{ .Values.fullnameOverride }}-trainingjobs{{- end }}
 {{- define "metrics.name" -}}{{ .Values.fullnameOverride }}-metrics{{- end }}
 {{- define "webhook.name" -}}{{ .Values.fullnameOverride }}-webhook{{- end }}
 {{- define "audience" -}}{{ .Values.supervisor.settings.tokenAudience | default "job-supervisor.kube-ai.io" }}{{- end }}

@@ -1,15 +1,20 @@
 """The script in a launcher's container that lists the hosts, and the command that installs it.
 
-The operator writes `hostfile` beside it, the supervisor `excluded_hosts`: each file has one writer.
+The operator writes `hostfile` beside it, the supervisor `excluded_hosts`: each file has one writer. In a launcher of
+our own operator, a volume shows both lists, and nothing has to be written by a command.
 """
 
 from supervisor.jobs.kind import HostDiscovery
+
+LIVE = "/var/run/trainingjob"
+"""Where a launcher of our own operator is shown its present list of hosts, and the hosts to leave out."""
 
 DISCOVERY = r"""#!/bin/sh
 # Put here by the job supervisor: prints the operator's list without the hosts that will be reclaimed.
 # Never fails, as Horovod would end the job, and prints what was good last where something cannot be read.
 edl=${EDL:-/etc/edl}
 port=${EDL_PORT:-22}
+live=${EDL_LIVE:-/var/run/trainingjob}
 admitted=$edl/admitted_hosts
 nl='
 '
@@ -38,7 +43,15 @@ answers() {
   fi
 }
 
-read_lines "$edl/excluded_hosts" "${KUBEAI_DIR:-/var/run/kubeai}/excluded-hosts"
+# A list that a volume shows becomes the list once: another operator may write a newer one to the file.
+shown=$(cat "$live/hostfile" 2>/dev/null)
+if [ -n "$shown" ] && [ "$shown" != "$(cat "$edl/shown_hostfile" 2>/dev/null)" ]; then
+  for file in hostfile shown_hostfile; do
+    printf '%s\n' "$shown" >"$edl/$file.$$" && mv -f "$edl/$file.$$" "$edl/$file"
+  done
+fi 2>/dev/null
+
+read_lines "$edl/excluded_hosts" "${KUBEAI_DIR:-/var/run/kubeai}/excluded-hosts" "$live/excluded-hosts"
 excluded=$lines
 read_lines "$admitted"
 last=$lines

@@ -5,7 +5,7 @@ Tests under the real controllers prove it, the docs list it.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class Support:
         kind: Its name in the registry.
         title: Its name in the docs.
         controller: Its controller's name.
-        module: The Go module of the controller, and the directory that pins its version; None for our stand-in for it.
+        module: The Go module of the controller, and the directory that pins its version; None for a controller of ours.
         leaves_hosts_out: Whether a job goes on without a host that will be reclaimed.
         resumes_smaller: Whether a job resumes with fewer workers than it had.
         grows_running: Whether a job gets workers back while it runs, and not just at its next resume.
@@ -54,7 +54,7 @@ class Support:
     def tested_with(self) -> str:
         """The controller, with its version as it is pinned."""
         if self.module is None:
-            return f"a stand-in for {self.controller}"
+            return self.controller
         name, pins = self.module
         found = re.search(rf"{re.escape(name)} v(\S+)", (pins / "go.mod").read_text(encoding="utf-8"))
         assert found is not None
@@ -83,13 +83,16 @@ _training_operator = partial(
 
 TRAINING_JOB = Support(
     kind="trainingjob",
-    title="`TrainingJob`",
-    controller="et-operator",
+    title="`TrainingJob` of et-operator",
+    controller="a stand-in for et-operator",
     module=None,
     leaves_hosts_out=True,
     grows_running=True,
     documented=((2, 4),),
     keeps=frozenset(),
+)
+OWN_TRAINING_JOB = replace(
+    TRAINING_JOB, title="`TrainingJob`", controller="our [operator](../kubernetes/trainingjob-operator.md)"
 )
 MPI_JOB = Support(
     kind="mpijob",
@@ -133,7 +136,18 @@ TRAIN_JOB = Support(
     documented=((4, 4), (4, 4)),
 )
 
-ALL = (TRAINING_JOB, MPI_JOB, PYTORCH_ROUNDS, PYTORCH_JOB, TF_JOB, VOLCANO_JOB, INDEXED_JOB, JOB_SET, TRAIN_JOB)
+ALL = (
+    OWN_TRAINING_JOB,
+    TRAINING_JOB,
+    MPI_JOB,
+    PYTORCH_ROUNDS,
+    PYTORCH_JOB,
+    TF_JOB,
+    VOLCANO_JOB,
+    INDEXED_JOB,
+    JOB_SET,
+    TRAIN_JOB,
+)
 
 
 def table() -> Iterator[str]:

@@ -40,9 +40,9 @@ def built(name: str, program: str = "") -> OperatorBinary:
         pytest.skip(str(reason))
 
 
-async def define(api: Api, manifest: str) -> None:
+async def define(api: Api, manifest: str | Mapping[str, Any]) -> None:
     """Creates a CRD, and returns once the API server serves it, because operators end without their CRDs."""
-    definition = document(manifest)
+    definition = document(manifest) if isinstance(manifest, str) else manifest
     await api.create(_DEFINITIONS, definition)
 
     async def established() -> bool:
