@@ -310,3 +310,33 @@ def test_what_et_operator_has_written_meanwhile_is_taken_back() -> None:
     assert (set(world.pods), world.job.status.run) == (before, run)
     assert world.pods["job-launcher"].metadata.annotations[HOSTS_ANNOTATION] != text, "shown anew, it counts again"
     assert world.listed == world.running
+
+
+def test_workers_that_are_lost_together_get_a_number_each() -> None:
+    world = started()
+    world.lose("job-worker-1")
+    world.lose("job-worker-2")
+    world.settle()
+    assert world.listed == world.running == workers(0, 3, 4, 5)
+
+
+def test_a_job_that_has_lost_all_its_workers_keeps_its_list_until_new_ones_run() -> None:
+    """Horovod would end the job for an empty list, and waits for ten minutes for hosts that are not there."""
+    world = started(2)
+    world.room = 0
+    world.lose("job-worker-0")
+    world.lose("job-worker-1")
+    world.settle()
+    assert world.listed == workers(0, 1)
+    world.room = 2
+    world.settle()
+    assert world.listed == world.running == workers(2, 3)
+
+
+@pytest.mark.parametrize("count", [0, -1, 3, 10**12])
+def test_a_scale_out_that_makes_no_sense_creates_nothing_and_says_why(count: int) -> None:
+    world = started(worker={"maxReplicas": 6})
+    world.ask(scale("out", "bad", toAdd={"count": count}))
+    world.settle()
+    assert (world.running, world.scales["out-bad"].status.phase) == (workers(0, 1, 2, 3), "ScaleFailed")
+    assert world.scales["out-bad"].status.message

@@ -25,6 +25,8 @@ async def operating(cluster: RunningCluster, namespace: str) -> AsyncIterator[No
         "TRAININGJOB_OPERATOR_NAMESPACE": namespace,
         "TRAININGJOB_OPERATOR_LEASE": "trainingjob-operator",
         "TRAININGJOB_OPERATOR_LEASE_NAMESPACE": namespace,
+        # A Lease that does not exist is taken after this time: it may have been deleted while its holder counts on it.
+        "TRAININGJOB_OPERATOR_LEASE_SECONDS": "3",
         "TRAININGJOB_OPERATOR_PROBE_ADDRESS": f"127.0.0.1:{port}",
     }
     name = f"trainingjob-operator-{namespace}"
