@@ -19,7 +19,7 @@ class Health:
 
 
 class RootTaskEnded(ProcessFault):
-    """A root task returned or raised while the service was meant to run: the process should end.
+    """A root task returned or raised while the service was meant to run, so the process should end.
 
     Attributes:
         name: The name of the task. If it raised, its exception is the cause.

@@ -166,7 +166,7 @@ def _no_passphrase() -> NoReturn:
 
 
 def _tested(context: ssl.SSLContext, pair: Pair) -> Lifetime:
-    """Performs a handshake with a client that trusts this very leaf, and returns what the client sees.
+    """Performs a handshake with a client that trusts this very leaf, and returns the certificate's lifetime.
 
     Raises:
         CertificateUnusable: The client refuses a server with this pair.

@@ -1,4 +1,4 @@
-"""Implements the commands Implements the commands `elastic-job-supervisor serve`, `… token` and `… notify-test`."""
+"""Implements the commands `elastic-job-supervisor serve`, `… token` and `… notify-test`."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""The arguments and the help text of `job-supervisor`."""
+"""Defines the arguments and the help text of `job-supervisor`."""
 
 import argparse
 from collections.abc import Sequence

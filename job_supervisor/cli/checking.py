@@ -1,4 +1,4 @@
-"""`check`: reads jobs from files, a command line, a cluster or a supervisor, and prints what the rules find."""
+"""Implements `check`: reads jobs from files, a command line, a cluster or a supervisor, and prints the findings."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""`job-supervisor VERB`, such as `status` or `suspend`, also as `kubectl job-supervisor VERB`."""
+"""Runs `job-supervisor VERB`, such as `status` or `suspend`, also as `kubectl job-supervisor VERB`."""
 
 import argparse
 import asyncio

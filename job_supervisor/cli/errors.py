@@ -1,4 +1,4 @@
-"""The errors of the command, each with its exit code and a message that says what to do."""
+"""Defines the errors of the command, each with its exit code and a message that says what to do."""
 
 from enum import IntEnum
 

@@ -1,4 +1,4 @@
-"""`status`, `explain`, `history` and `nodes`: reads the status and prints it in the chosen form."""
+"""Implements `status`, `explain`, `history` and `nodes`: reads the status and prints it in the chosen form."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""The arguments of `elastic-job-supervisor dev`."""
+"""Defines the arguments of `elastic-job-supervisor dev`."""
 
 import argparse
 import os

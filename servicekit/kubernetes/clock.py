@@ -1,4 +1,4 @@
-"""The API server's clock, by which objects name instants."""
+"""Estimates the API server's clock, which the instants in objects refer to."""
 
 from email.utils import parsedate_to_datetime
 

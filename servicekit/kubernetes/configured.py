@@ -141,7 +141,7 @@ def _connector(configuration: Configuration) -> aiohttp.BaseConnector | None:
 
 
 class _Credentials:
-    """What authenticates a request: a token, or a name with its password, or nothing beside a client certificate."""
+    """The credentials of a request: a token, or a name with its password, or nothing beside a client certificate."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -173,7 +173,7 @@ class _Renewal:
         self._until = self._next()
 
     async def renew(self, configuration: Configuration) -> None:
-        """Renews the token if it is time; while another request does, waits for what comes of it.
+        """Renews the token if that is due. If another request is renewing it, waits for the result.
 
         Raises:
             ApiUnavailableError: The token has expired, and there is no other.

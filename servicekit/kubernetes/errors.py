@@ -1,4 +1,4 @@
-"""Errors of calls to the API server, one for each way in which a caller goes on."""
+"""Defines the errors of calls to the API server, one for each reaction of a caller."""
 
 
 class ApiError(Exception):

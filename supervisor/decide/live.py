@@ -1,4 +1,4 @@
-"""The phases Running, Shrinking and Resuming: the job continues with its hosts, with fewer or with more, or stops."""
+"""The rules of the phases Running, Shrinking and Resuming, in which a job has hosts and continues or stops."""
 
 import math
 from collections.abc import Collection
@@ -154,7 +154,7 @@ def _lost(s: Situation, before: Decision, left: int) -> Decision:
 
 
 def _resuming(s: Situation, before: Decision) -> Decision:
-    """Handles the phase Resuming: the run begins, or the resume is given up and the job suspended.
+    """Handles the phase Resuming: the run begins, or the supervisor gives up the resume and suspends the job.
 
     After a failed resume the job keeps its hosts until the launcher confirms that it waits. A failed probe does not
     lengthen the pause before a resume on known capacity, only the one before the next probe.

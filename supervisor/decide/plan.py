@@ -45,7 +45,7 @@ class Plan:
 
 
 def first_decision(spec: Spec, observed: Observed, now: float) -> Decision:
-    """The first decision about a registered job; a run that is already running is taken over.
+    """The first decision about a registered job. It takes over a run that is already running.
 
     The launcher may have orders from before the store was lost, so the generation continues from there.
     """

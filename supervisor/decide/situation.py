@@ -180,7 +180,7 @@ class Situation:
 
     @cached_property
     def present(self) -> frozenset[Host]:
-        """The job's hosts that its launcher still lists; all hosts that its controller lists if that one makes them."""
+        """The job's hosts that its launcher still lists; if its controller makes the hosts, all hosts that it lists."""
         if self.job.spec.can(Capability.MAKES_HOSTS) and self.previous.phase is not Phase.RESUMING:
             return self.job.observed.hosts - self.facts.gone
         return self.previous.hosts & self.job.observed.hosts

@@ -238,7 +238,7 @@ def answers(acknowledgement: Acknowledgement | None, stop: Stop) -> bool:
 
 
 def failure(acknowledgement: Acknowledgement | None, stop: Stop) -> Acknowledgement | None:
-    """The answer to that STOP if it says that a checkpoint could not be saved."""
+    """The answer to that STOP, if it reports a checkpoint that could not be saved."""
     if acknowledgement is None or acknowledgement.kind is not AcknowledgementKind.FAILED:
         return None
     return acknowledgement if _concerns(acknowledgement, stop) else None

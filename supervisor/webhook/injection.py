@@ -1,4 +1,4 @@
-"""Finds what new pods are given: the present CA, and the nodes that have a notice at present."""
+"""Provides the values for new pods: the present CA, and the nodes that have a notice at present."""
 
 import math
 import ssl

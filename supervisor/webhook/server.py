@@ -187,7 +187,7 @@ class Webhook:
         return self._response(answered, outcome, began)
 
     def _response(self, answered: bytes, outcome: str, began: float) -> web.Response:
-        """Reports an answer, and makes the response of it."""
+        """Reports an answer to the metrics, and makes the response from it."""
         if self.on_review is not None:
             self.on_review(outcome, time.monotonic() - began)
         response = web.Response(body=answered, content_type="application/json")

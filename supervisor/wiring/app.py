@@ -1,4 +1,4 @@
-"""The features of a supervisor that leads, and what they share.
+"""The features of a supervisor that leads, and the components that they share.
 
 `Supervisor` has the list of features. A function below it builds each of them, in the same order.
 """
@@ -433,7 +433,7 @@ def _notifications(base: Foundation, state: SharedState, targets: config.Notific
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Keeps ended notices and jobs, and what features know about them, for the retention time."""
+    """Removes ended notices and jobs after the retention time, and lets features forget the jobs that are gone."""
 
     store: Store
     settings: Settings

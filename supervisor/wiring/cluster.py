@@ -1,4 +1,4 @@
-"""What exists on a cluster only: the caches of every replica, the components of the leader, and the replica itself.
+"""Builds what only a cluster has: the caches of every replica, the components of the leader, and the replica itself.
 
 A replica keeps its caches up to date, and serves once it leads.
 """
@@ -420,7 +420,7 @@ class SupervisorReplica:
         refusals: Refusals,
         on_review: Reviewed | None,
     ) -> Tasks:
-        """The root task of the webhook, if there is one; `ca` returns the CA that pods are given."""
+        """The root task of the webhook, if there is one; `ca` returns the CA for new pods."""
         if settings.webhook is None:
             return {}
         nodes = NoticedNodes(

@@ -1,4 +1,4 @@
-"""One rank's part in an agreement on a step at which all ranks stop or save.
+"""Implements one rank's part in an agreement on a step at which all ranks stop or save.
 
 The supervisor asks all ranks for their step (a poll: `step` is None), proposes a step S that all of them can still
 reach, and commits S once all have accepted. A rank accepts only while its own step is below S.

@@ -157,7 +157,7 @@ def advance(state: ReceivedState, now: float) -> ReceivedState:
 
 
 class Monitor:
-    """What the library's threads and the training script share, and the reports that are still to be sent.
+    """The state that the library's threads and the training script share, and the reports that are not sent yet.
 
     Every change takes one condition and wakes all waiters. The received state is immutable and replaced as a whole, so
     the script and forked children read it without a lock, as they do all attributes.

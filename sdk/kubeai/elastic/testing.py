@@ -82,7 +82,7 @@ class FakeStream:
     out: queue.SimpleQueue[bytes] = field(default_factory=queue.SimpleQueue)
 
     def send_line(self, line: Line) -> None:
-        """Send a message as one line of JSON, after what is queued."""
+        """Queue a message as one line of JSON."""
         self.out.put(json.dumps(line).encode() + b"\n")
 
     def copy_to(self, write: Callable[[bytes], Any], heartbeat: float) -> None:

@@ -46,7 +46,7 @@ class UnknownProcesses(ValueError):  # noqa: N818 - the name describes what is m
 
 
 def processes_of(parameters: Any) -> int:
-    """Return the number of workers of this agent: `processes` of --rdzv-conf, or what torchrun's options say.
+    """Return the number of workers of this agent, from `processes` of --rdzv-conf or from torchrun's options.
 
     Raises:
         UnknownProcesses: The agent was not started by torchrun, and --rdzv-conf does not say it.
@@ -132,7 +132,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         return "kubeai"
 
     def get_run_id(self) -> str:
-        """Return what --rdzv-id says."""
+        """Return the value of --rdzv-id."""
         return self._run_id
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -256,7 +256,10 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
                 threads.start("rendezvous-left", count_out, self._stderr, closed=self._closed)
 
     def _set_environment(self, number: int, *, joins: bool, identical: bool) -> None:
-        """Set what the workers inherit. With equal numbers of workers, agents need not exchange them."""
+        """Set the environment that the workers inherit.
+
+        With equal numbers of workers, agents need not exchange the numbers.
+        """
         os.environ.pop(JOINS, None)
         os.environ.update(self._workers.environment(number, joins=joins))
         if self._is_identical is None:

@@ -1,4 +1,4 @@
-"""The state of a member of a rendezvous: rounds, the supervisor's lines about them, and what a member does next.
+"""Defines the state of a member of a rendezvous, the supervisor's lines about rounds, and a member's next step.
 
 All but `Membership` is pure.
 """
@@ -210,7 +210,7 @@ def wait(state: MemberState, line: RendezvousLine | None) -> MemberState:
 
 
 def next_step(state: MemberState, line: RendezvousLine | None) -> Enter | StartToJoin | Exit | None:
-    """Return what a waiting member does now; None: it goes on waiting."""
+    """Return the next step of a waiting member; None if it goes on waiting."""
     if line is None:
         return None
     if line.release is not None:
@@ -326,7 +326,7 @@ class Membership:
         self.change(lambda state: wait(state, self.line))
 
     def next_step(self, seconds: float) -> Enter | StartToJoin | Exit | None:
-        """Return what a waiting member does; None if there was nothing to do for `seconds`."""
+        """Return the next step of a waiting member; None if there was none for `seconds`."""
         with self._changed:
             return self._changed.wait_for(lambda: next_step(self.state, self.line), seconds)
 
@@ -337,7 +337,7 @@ class Membership:
             self._apply(line)
 
     def receive_from_peers(self, wanted: int, formed: RendezvousRound | None = None) -> None:
-        """Apply what other members say while the supervisor is away: the newest round, and its members if formed."""
+        """Apply answers of other members while the supervisor is away: the newest round, and its members if formed."""
         with self._changed:
             line = self.line or RendezvousLine(run=0, wanted=0)
             if wanted > line.wanted:

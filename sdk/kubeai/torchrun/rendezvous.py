@@ -19,9 +19,9 @@ _PROGRAMS = ("torchrun", "torch/distributed/run.py", "torch/distributed/launch.p
 
 
 def kubeai() -> Callable[[Any], Any]:
-    """Return what creates the handler of the backend `kubeai` from torch's RendezvousParameters.
+    """Return the function that creates the handler of the backend `kubeai` from torch's RendezvousParameters.
 
-    Ends an agent by SystemExit that is started with `--standalone`, with which torchrun ignores the backend.
+    Raises SystemExit in an agent that was started with `--standalone`, because torchrun then ignores the backend.
     """
     reason = refusal(sys.argv, os.environ)
     if reason:

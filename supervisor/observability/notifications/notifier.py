@@ -1,4 +1,4 @@
-"""Finds what is worth a notification, groups it, and hands messages to the outboxes of all targets."""
+"""Finds occurrences for notifications, groups them, and hands messages to the outboxes of all targets."""
 
 import asyncio
 from collections import deque

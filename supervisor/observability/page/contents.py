@@ -256,7 +256,7 @@ def job_contents(snapshot: JobPageSnapshot) -> JobContents:
 
 
 def host_state(host: HostView) -> str:
-    """Describes what a job uses a host for."""
+    """Describes how a job uses a host."""
     parts = [
         *(["launcher"] if host.launcher else []),
         *(["excluded"] if host.excluded else ["worker"] if host.worker else []),

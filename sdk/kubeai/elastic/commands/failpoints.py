@@ -1,4 +1,4 @@
-"""Named points at which kubeai-run can be made to kill itself, so that tests can interrupt it anywhere.
+"""Defines failpoints at which kubeai-run kills itself, so that tests can interrupt it anywhere.
 
 They are in product code because the instant between two writes cannot be hit from outside. Only the variable
 KUBEAI_RUN_FAILPOINT=NAME[:NTH] arms one, for one process, from its start. The command does not inherit it.

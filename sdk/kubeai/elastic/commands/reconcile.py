@@ -1,4 +1,6 @@
-"""The decision of kubeai-run: its state and the transitions, and a pure function from the state to the next step.
+"""Decides the next step of kubeai-run.
+
+Defines its state, the transitions, and a pure function from the state to the step.
 
 ``reconcile`` is called again after every step and every event, so each step only needs to be safe now. In order: the
 order's exclusions are applied first; then a command that should not run is ended; then the end of the last run is

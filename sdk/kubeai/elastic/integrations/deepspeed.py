@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def supervise(engine: Any, directory: str | os.PathLike[str], others: Mapping[str, Any] | None = None) -> int:
-    """Load the last complete checkpoint, if any, and let `engine.step()` save and exit when it is asked to.
+    """Load the last complete checkpoint, if any, and let `engine.step()` save and exit when the supervisor asks for it.
 
     A step is an update of the parameters, whose gradients may have been accumulated over several calls of
     `engine.step()`. Calls in between neither save nor exit, because no checkpoint holds accumulated gradients.

@@ -85,7 +85,7 @@ class AgreedStop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
         api.resumed(self._step)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Remember the generators from before Keras shuffles, or set them to what they were then."""
+        """Remember the random generators from before Keras shuffles, or restore them in an epoch that is continued."""
         loaded, self._loaded = self._loaded, None
         self._epoch, self._batches = epoch, 0
         if loaded is None:

@@ -88,7 +88,7 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
         self._loaded = checkpoint.get(_KEY)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Remember the generators from before Lightning creates the first epoch's iterator."""
+        """Remember the random generators from before Lightning creates the first epoch's iterator."""
         self._epoch_random = random_state()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
@@ -130,7 +130,7 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
             self._finish_step(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Forget what a stop in this validation would have needed."""
+        """Forget the random state that a stop in this validation would have saved."""
         self._validation_random = None
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002

@@ -122,7 +122,7 @@ class ShardedCheckpoints:
         return sorted(int(match[1]) for match in found if match)
 
     def _prepare(self, step: int) -> bool:
-        """Remove what interrupted saves have left. Return whether the checkpoint of `step` is still to be written."""
+        """Remove the files of interrupted saves. Return whether the checkpoint of `step` must still be written."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for draft in self._directory.glob(f"{_DRAFT}*"):
             shutil.rmtree(draft)
