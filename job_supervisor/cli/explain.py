@@ -1,4 +1,4 @@
-"""`explain`: one job in sentences: its phase and the reason, its notices, what comes next, and its coverage."""
+"""Implements `explain`: describes a job in sentences, with its phase, its notices, its prospects and its coverage."""
 
 from collections.abc import Iterator, Sequence
 

@@ -171,7 +171,7 @@ class Facts:
         return self._shown.of(name, self.cluster_facts.placements(name))
 
     def ahead(self, job: SupervisedJob) -> Ahead:
-        """The hosts of a job with notices that are not acted on yet: hints, and schedules that are not due."""
+        """The hosts of a job with notices to act on later, or never: schedules that are not due, and hints."""
         self._refresh()
         return self._noticed.ahead_of(job, self.cluster_facts.placements(job.name))
 

@@ -353,7 +353,7 @@ def _grown_by_operator(s: Situation, before: Decision) -> Decision:
 
 
 def _with_checkpoint(s: Situation, decision: Decision) -> Decision:
-    """The decision with a request for a checkpoint if a notice on a host of the run asks for one for the first time.
+    """Adds a request for a checkpoint to the decision when a notice on a host of the run first needs one.
 
     A hint asks for one, and so does a scheduled notice before it is acted on. A request covers every notice up to a
     pause after it, and so does not have to remember them: a group of hints costs one request, and no write for each.

@@ -119,13 +119,13 @@ class Ranks:
 
     @property
     def slowest_checkpoint(self) -> float | None:
-        """Seconds; None if no process knows."""
+        """The seconds that the slowest checkpoint of a process takes; None if no process knows."""
         known = (each.checkpoint_seconds for each in self.states)
         return max((seconds for seconds in known if seconds is not None), default=None)
 
     @property
     def slowest_step(self) -> float | None:
-        """Seconds; None if no process knows."""
+        """The seconds that a step of the slowest process takes; None if no process knows."""
         return max((each.step_seconds for each in self.states if each.step_seconds is not None), default=None)
 
 

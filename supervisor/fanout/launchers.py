@@ -64,7 +64,7 @@ class Launchers:
         return len(self._connections)
 
     def last_seen(self, job: JobId) -> float:
-        """When the job's launcher was last connected; the start of this process if it was not connected since."""
+        """When the job's launcher was last connected, or the start of this process if that is later."""
         return self._now() if job in self._connections else self._seen.get(job, self._started)
 
     def forget_others(self, jobs: Collection[JobId]) -> None:

@@ -190,7 +190,7 @@ class AgentRegistry:
         return node in self._streams
 
     def silent_since(self, node: Host) -> float | None:
-        """Returns since when the agent has no stream, at the earliest this process's start; None while it has one."""
+        """Returns since when the agent has no stream, or the start of this process if later; None while it has one."""
         return None if node in self._streams else self._silent.get(node, self._started)
 
     def heard_at(self, node: Host) -> float | None:

@@ -244,7 +244,7 @@ class WatchedCluster:
         return True if pod.deleted_at is None else None
 
     def node_of(self, pod: Subject) -> Host | None:
-        """The node that a pod is bound to; None if the pod is not in the cache, "" if another pod has its uid."""
+        """The node that a pod is bound to; None if the pod is not in the cache, "" if another pod has this uid."""
         seen = self.view.pod(pod.uid)
         if seen is not None and signals.pod_subject(seen) != pod:
             return Host("")

@@ -118,7 +118,7 @@ class VolcanoJob(replicated.ReplicatedJob):
 
     @property
     def run_id(self) -> str:
-        """The id of the present run, which the supervisor writes, because Volcano counts only its own restarts."""
+        """The id of the present run: Volcano counts its own restarts, and the supervisor its suspensions."""
         return "" if self.suspended or self.spec is None else f"{self.suspensions}.{self.version}"
 
 
