@@ -18,7 +18,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -131,7 +131,7 @@ test-monitoring: $(INSTALLED) ## Check dashboards and rules, and scrape a replay
 	$(BIN)/python -m pytest tests/monitoring $(ARGS)
 
 dashboard-pictures: $(INSTALLED) ## Draw the results of the dashboards' queries for a replay, to docs/images/
-	$(BIN)/python -m tests.monitoring.monitoring_pictures
+	@$(BIN)/python -m tests.monitoring.monitoring_pictures
 
 images: $(INSTALLED) ## Build both container images with buildah, and print their sizes (Debian, as root)
 	@$(BIN)/python -m tests.images.images_building
@@ -150,6 +150,11 @@ test-browser: $(INSTALLED) ## Open the status page in Debian's Chromium; skipped
 
 test-clocks: $(INSTALLED) ## Run the services on machines whose clock is stepped, with Debian's libfaketime; skipped if that is not available
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/clocks $(ARGS)
+
+# One after the other, as each plays a replay whose times are in the pictures.
+pictures: $(INSTALLED) ## Make all pictures in docs/images/ again: `make screenshots`, then `make dashboard-pictures`
+	@$(MAKE) --no-print-directory screenshots
+	@$(MAKE) --no-print-directory dashboard-pictures
 
 screenshots: $(INSTALLED) ## Take the pictures of docs/guide/status-page.md again, from a real replay
 	@$(BIN)/python -m tests.browser.browser_pictures

@@ -20,8 +20,8 @@ from simulator.harness import ReplayWorld, world
 from simulator.services import ServedJobPlan
 from simulator.status import ReadStatus
 from tests.browser.browser_chromium import browsing, chromium
+from tests.testkit.pictures import DIRECTORY, small
 
-DIRECTORY = Path(__file__).parents[2] / "docs" / "images"
 MAX_BYTES = 200_000
 
 _DESK = {"viewport": {"width": 1120, "height": 900}}
@@ -31,15 +31,19 @@ _PICTURES: Mapping[str, Mapping[str, Any]] = {
     "status-page-dark.png": {**_DESK, "color_scheme": "dark"},
     "status-page-phone.png": {**_PHONE, "color_scheme": "light"},
 }
+_LONG_STEPS = 100_000
 # Of the 24 nodes of that cut ten are lost, in three groups: one of these two jobs is left with too few.
+# They report their checkpoints, as scripts should.
 _JOBS = (
-    ServedJobPlan(name="resnet", min_workers=6, max_workers=14),
-    ServedJobPlan(name="llm", min_workers=8, max_workers=10),
+    ServedJobPlan(name="resnet", min_workers=6, max_workers=14, steps=_LONG_STEPS, job_arguments=("--say-steps",)),
+    ServedJobPlan(name="llm", min_workers=8, max_workers=10, steps=_LONG_STEPS, job_arguments=("--say-steps",)),
 )
+_DECISIONS = "section[aria-labelledby=groups]"
+"""The last section in the pictures of a wide window."""
+
 _GROUPS = 4
 """Both jobs have lost hosts twice by then."""
 
-_LONG_STEPS = 100_000
 _PATIENCE_SECONDS = 180.0
 
 
@@ -55,9 +59,7 @@ async def take(directory: Path) -> list[Path]:
             try:
                 await one.until(_worth_it, "a job that was suspended", _PATIENCE_SECONDS)
                 for page in pages.values():
-                    await expect(page.locator("section[aria-labelledby=groups] tbody tr")).to_have_count(
-                        _GROUPS, timeout=20_000
-                    )
+                    await expect(page.locator(f"{_DECISIONS} tbody tr")).to_have_count(_GROUPS, timeout=20_000)
                 return [await _pictured(page, directory / name) for name, page in pages.items()]
             finally:
                 replay.cancel()
@@ -66,8 +68,7 @@ async def take(directory: Path) -> list[Path]:
 
 
 async def _trains(one: ReplayWorld, job: ServedJobPlan) -> None:
-    started = one.start_job(ServedJobPlan(job.min_workers, job.max_workers, job.name, steps=_LONG_STEPS))
-    await one.until_training(started, job.max_workers, _PATIENCE_SECONDS)
+    await one.until_training(one.start_job(job), job.max_workers, _PATIENCE_SECONDS)
 
 
 def _worth_it(status: ReadStatus) -> bool:
@@ -85,7 +86,12 @@ async def _opened(browser: Browser, one: ReplayWorld, look: Mapping[str, Any]) -
 
 
 async def _pictured(page: Page, path: Path) -> Path:
-    await page.screenshot(path=path)
+    """Takes what a phone shows at once, but of a wide window all down to the recent decisions."""
+    wide, high = await page.evaluate("[window.innerWidth, window.innerHeight]")
+    if wide == _DESK["viewport"]["width"]:
+        high = await page.locator(_DECISIONS).evaluate("it => it.getBoundingClientRect().bottom + 16")
+    png = await page.screenshot(full_page=True, clip={"x": 0, "y": 0, "width": wide, "height": high})
+    await asyncio.to_thread(path.write_bytes, small(png))
     return path
 
 
