@@ -239,14 +239,18 @@ def _with_targets(seen: SeenJob, now: float) -> tuple[JobStatus, list[float]]:
     if not targets and has_launcher:
         targets = list(_in_order(seen.workers))
     # The pods of a run that et-operator began have numbers that this status does not know.
-    index = max([status.next_index or 0, *(index_of(each) + 1 for each in (*targets, *seen.workers))])
+    # A ScaleOut may have taken numbers before the operator ended.
+    added = [name for one in seen.scales if one.begun for name in one.status.add_pods]
+    index = max([status.next_index or 0, *(index_of(each) + 1 for each in (*targets, *seen.workers, *added))])
     if not targets and not has_launcher:
         targets = [worker_name(name, number) for number in range(job.replicas)]
         index = max(index, job.replicas)
     elif status.observed_replicas not in (None, job.replicas):
-        added = max(0, job.replicas - len(targets))
-        targets = [*targets[: job.replicas], *(worker_name(name, index + number) for number in range(added))]
-        index += added
+        more = max(0, job.replicas - len(targets))
+        # A smaller job does without the workers that it has lost, before it lets others go.
+        kept_first = sorted(targets, key=lambda worker: (has_launcher and _is_lost(seen, worker), index_of(worker)))
+        targets = [*kept_first[: job.replicas], *(worker_name(name, index + number) for number in range(more))]
+        index += more
 
     kept, instants, disrupted_at = list[str](), list[float](), status.disrupted_at
     for worker in targets:
@@ -335,7 +339,7 @@ def _deletions(
             leaves_at = (status.hosts_changed_at or 0.0) + LEAVE_SECONDS
             if seen.launcher is None or (leaves_at <= now and not write_pending and name not in seen.listed):
                 gone.append(DeletePod(pod))
-            else:
+            elif leaves_at > now:  # Otherwise it stays on the list until a worker runs that can be listed instead.
                 instants.append(leaves_at)
     return gone, instants
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from servicekit import failpoints, lifecycle, process
+from servicekit import lifecycle, process
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from servicekit.failpoints import failpoint
 from servicekit.reconcile import Notifier, reconcile
 from servicekit.tls import ServerCertificate
 from supervisor.control import facts, loop
@@ -450,7 +451,7 @@ class Retention:
 
         Returns the seconds until the next time.
         """
-        failpoints.failpoint(At.PRUNING)
+        failpoint(At.PRUNING)
         before = self.clock.now() - self.settings.retention_hours * 3600
         with self.bulkhead.guard("retention", "store"):
             try:
@@ -463,7 +464,7 @@ class Retention:
             for part, forget in parts.items():
                 with self.bulkhead.guard("retention", part):
                     forget(jobs)
-        failpoints.failpoint(At.PRUNED)
+        failpoint(At.PRUNED)
         return _PRUNE_SECONDS
 
     async def _note_ends(self) -> None:

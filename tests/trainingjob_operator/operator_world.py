@@ -64,6 +64,7 @@ class World:
         now: Unix seconds.
         room: How many workers can run; further ones stay pending.
         used: The names of workers that were created, by run.
+        known: The names that were on a launcher's list, by its uid.
         made: The changes so far.
         overwritten: Whether another operator has written the status, and numbers that were used are forgotten.
     """
@@ -76,6 +77,7 @@ class World:
     scales: dict[str, Scale] = field(default_factory=dict)
     has_keys: bool = False
     used: dict[int, list[str]] = field(default_factory=dict)
+    known: dict[str, set[str]] = field(default_factory=dict)
     made: list[Change] = field(default_factory=list)
     overwritten: bool = False
     _uids: Any = field(default_factory=count)
@@ -150,15 +152,16 @@ class World:
             case CreateService(pod):
                 self.services.add(pod)
             case CreateWorker(name, run, scale_out):
-                used = self.used.setdefault(run, [])
-                # Before the launcher exists nobody knows the name, and its pod may be made anew.
-                is_known = self.launcher is not None and self.launcher.run == run
-                assert name not in used or not is_known or self.overwritten, f"{name} is used twice"
-                used.append(name)
+                # A host that this launcher has never listed is known to nobody, and its pod may be made anew.
+                launcher = self.launcher
+                is_known = launcher is not None and launcher.run == run and name in self.known[launcher.metadata.uid]
+                assert not is_known or self.overwritten, f"{name} is used twice"
+                self.used.setdefault(run, []).append(name)
                 self._create(name, manifests.worker_metadata(self.job, name, run, scale_out))
             case CreateLauncher(run, hosts):
                 assert set(hosts) == set(self.running), "the launcher starts without its workers"
                 self._create("job-launcher", manifests.launcher_metadata(self.job, run, hosts))
+                self.known[self.pods["job-launcher"].metadata.uid] = set(hosts)
             case DeletePod(pod):
                 self.delete(pod.name)
             case DeleteService(name):
@@ -166,6 +169,7 @@ class World:
                 self.services.remove(name)
             case WriteHosts(launcher, text, _by_command):
                 assert manifests.hosts_of(text), "an empty list ends the job"
+                self.known[launcher.metadata.uid].update(manifests.hosts_of(text))
                 self.annotate(launcher.name, text)
             case WriteConfig():
                 pass

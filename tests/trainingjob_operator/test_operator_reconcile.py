@@ -340,3 +340,22 @@ def test_a_scale_out_that_makes_no_sense_creates_nothing_and_says_why(count: int
     world.settle()
     assert (world.running, world.scales["out-bad"].status.phase) == (workers(0, 1, 2, 3), "ScaleFailed")
     assert world.scales["out-bad"].status.message
+
+
+def test_a_replacement_takes_no_number_that_a_scale_out_has_taken_already() -> None:
+    """The operator ends between the two writes with which a ScaleOut begins, and a worker is lost meanwhile."""
+    world = started(2)
+    world.ask(scale("out", "one", toAdd={"count": 1}))
+    world.step(only=1)
+    world.lose("job-worker-0")
+    world.settle()
+    assert world.listed == world.running == workers(1, 2, 3)
+
+
+def test_a_job_that_shrinks_does_without_the_workers_that_it_has_lost() -> None:
+    world = started(2)
+    world.room = 1
+    world.resize(1)
+    world.lose("job-worker-0")
+    world.settle()
+    assert world.listed == world.running == workers(1)

@@ -20,6 +20,17 @@ _CODE = ("job_supervisor", "supervisor", "node_agent", "servicekit", "sdk/kubeai
 _REGISTRY = "supervisor/jobs/registry.py"
 _CHECK = ("supervisor/check/", "charts/elastic-job-supervisor/templates/supervisor/webhook.yaml")
 """What checks manifests knows more kinds than the supervisor has."""
+_OPERATOR = (
+    "charts/elastic-job-supervisor/files/trainingjob-operator/",
+    "charts/elastic-job-supervisor/templates/trainingjob-operator/",
+    "charts/elastic-job-supervisor/templates/validate.yaml",
+    "charts/elastic-job-supervisor/templates/_helpers.tpl",
+    "charts/elastic-job-supervisor/values.yaml",
+    "charts/elastic-job-supervisor/values.schema.json",
+    "charts/files.py",
+    "charts/settings_schema.py",
+)
+"""Where the chart names the operator that we have for jobs of one kind."""
 _TEXT = frozenset({".py", ".yaml", ".json", ".tpl", ".txt", ".html", ".css", ".js", ".proto", ".toml"})
 
 
@@ -27,6 +38,8 @@ def _own(path: Path, *kinds: AnyKind) -> bool:
     """Whether a file is one of these kinds' own; the line of the registry is the only other place."""
     folders = (f"supervisor/jobs/{kind.name}/" for kind in kinds)
     charts = {f"charts/elastic-job-supervisor/files/kinds/{kind.name}.yaml" for kind in kinds}
+    if any(kind.name == "trainingjob" for kind in kinds) and path.as_posix().startswith(_OPERATOR):
+        return True
     return path.as_posix().startswith((*folders, *_CHECK)) or path.as_posix() in {
         *charts,
         "supervisor/jobs/registry.py",
