@@ -20,7 +20,7 @@ from trainingjob_operator.changes import Change, RunScript, WriteScale
 
 @dataclass(frozen=True, slots=True)
 class ScaledRun:
-    """The run that is scaled: the workers of its status are those that it should have."""
+    """The run that is scaled. Its status has the workers that it should have now, and that of the job those before."""
 
     job: TrainingJob
     launcher: Pod | None
@@ -121,6 +121,9 @@ def _scale_out(scale: Scale, count: int, run: ScaledRun, now: float) -> ScalingS
         status = replace(status, next_index=first + count, current_scaler=_full_name("ScaleOut", scale))
         return ScalingStep(status, (WriteScale(scale, begun),), add_pods=tuple(added), scale_out=scale_id(scale))
     added = scale.status.add_pods
+    if set(added) <= set(job.status.target_workers or ()):
+        # They have become targets, and the operator ended before it said so. It says so before it replaces one of them.
+        return ScalingStep(status, before=(_succeeded(scale),))
     # The operator may have ended between the two writes that begin a ScaleOut.
     status = replace(status, next_index=max([status.next_index or 0, *(index_of(name) + 1 for name in added)]))
     waiting = [name for name in added if name not in targets and not _runs(run, name)]

@@ -93,7 +93,7 @@ def check_at_rest(world: World) -> None:
     assert {pod.metadata.labels.get(RUN_LABEL) for pod in world.pods.values()} == {str(status.run)}
 
 
-@examples(150)
+@examples(400)
 @given(
     random=st.randoms(use_true_random=False),
     steps=st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 3)), max_size=14),

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from servicekit.bounds import instant_of
 from tests.trainingjob_operator.operator_world import World, scale, scale_out_of, training_job
 from trainingjob_operator.api import HOSTS_ANNOTATION, RUN_LABEL, SUSPEND_ANNOTATION
-from trainingjob_operator.changes import WriteHosts
+from trainingjob_operator.changes import WriteHosts, WriteScale
 from trainingjob_operator.reconcile import LEAVE_SECONDS
 
 
@@ -359,3 +359,20 @@ def test_a_job_that_shrinks_does_without_the_workers_that_it_has_lost() -> None:
     world.lose("job-worker-0")
     world.settle()
     assert world.listed == world.running == workers(1)
+
+
+def test_a_scale_out_that_is_done_is_not_done_again_when_one_of_its_workers_is_lost() -> None:
+    """The operator ends before it says that the ScaleOut has succeeded."""
+    world = started(2)
+    world.ask(scale("out", "one", toAdd={"count": 1}))
+    while world.listed != workers(0, 1, 2):
+        *others, last = world.look().changes or [None]
+        is_success = isinstance(last, WriteScale) and last.status.phase == "ScaleSucceeded"
+        world.step(only=len(others) if is_success else None)
+        world.kubelet()
+    assert world.scales["out-one"].status.phase == "Scaling"
+    world.lose("job-worker-2")
+    world.step(only=1)
+    world.settle()
+    assert world.scales["out-one"].status.phase == "ScaleSucceeded"
+    assert world.listed == world.running == workers(0, 1, 3)
