@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from random import Random
@@ -55,7 +55,8 @@ async def test_reclaims_come_and_go_through_faulty_wires(
         # By now pools and allocators have grown as far as faults make them.
         grown = await witness.as_few_as(calm)
         await scene.false_alarms()
-        after = await witness.as_few_as(calm)
+        # A stream that is just ending is some 60 objects.
+        after = await witness.as_few_as(replace(calm, tasks=grown.tasks))
         assert after.threads - calm.threads < _POOLED_THREADS
         assert after.objects - grown.objects < _MAX_OBJECTS * _FAULTS
         assert after.resident_bytes - grown.resident_bytes < _MAX_BYTES
