@@ -58,7 +58,9 @@ def test_the_agent_finds_the_systems_cas_without_keeping_them(engine: Engine) ->
 def test_nothing_in_it_is_for_trying_things(engine: Engine, image: Image) -> None:
     """The project's packages are in it, and of the two services only its own."""
     said = engine.shell(image, "ls /opt/*/lib/python3*/site-packages/elastic_job_supervisor/_packages")
-    service = {Image.SERVER: ["job_supervisor", "node_agent", "reclaim", "servicekit", "supervisor"]}
+    service = {
+        Image.SERVER: ["job_supervisor", "node_agent", "reclaim", "servicekit", "supervisor", "trainingjob_operator"]
+    }
     assert said.stdout.split() == service.get(image, ["node_agent", "reclaim", "servicekit"]), said.stderr
     absent = engine.shell(image, 'for name in simulator tests; do python -c "import $name"; done')
     assert absent.stderr.count("ModuleNotFoundError") == 2
