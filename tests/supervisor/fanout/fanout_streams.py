@@ -56,7 +56,7 @@ class JobStreams:
 
     def worker(self, number: int, rank: int | None) -> Worker:
         """The process on n`number`."""
-        return Worker(f"process-on-n{number}", self.job.id, 1, Host(f"n{number}"), rank)
+        return Worker(f"process-on-n{number}", self.job.id, self.job.decision.run or 1, Host(f"n{number}"), rank)
 
     def connect(self, number: int, rank: int | None) -> FakeStream:
         stream = FakeStream()
