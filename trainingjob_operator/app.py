@@ -16,7 +16,7 @@ from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.election import Election, ElectionConfig, LeaseLostError
 from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer, always
-from servicekit.lifecycle import Health, RootTaskEnded, run_tasks, stop_on_signals
+from servicekit.lifecycle import Health, RootTaskEnded, cancel_on_signals, run_tasks, stop_on_signals
 from servicekit.metrics import MetricsServer
 from trainingjob_operator.caches import JobCaches
 from trainingjob_operator.controller import Controller, ControllerOptions
@@ -34,11 +34,10 @@ _log = structlog.get_logger()
 
 async def run(settings: OperatorSettings) -> int:
     """Runs the operator until SIGTERM or SIGINT; returns the exit code of the process."""
-    stop = asyncio.Event()
-    with stop_on_signals(stop):
+    with cancel_on_signals():  # It may wait long for an API server before it serves.
         try:
             async with AsyncExitStack() as stack:
-                await _serve(settings, stop, stack)
+                await _serve(settings, stack)
         except ConfigurationError as error:
             _log.error("operator.misconfigured", reason=str(error))
             return SysExit.CONFIG
@@ -52,7 +51,7 @@ async def run(settings: OperatorSettings) -> int:
     return 0
 
 
-async def _serve(settings: OperatorSettings, stop: asyncio.Event, stack: AsyncExitStack) -> None:
+async def _serve(settings: OperatorSettings, stack: AsyncExitStack) -> None:
     own_clock = Clock()
     bulkhead = Bulkhead(own_clock)
     asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
@@ -91,7 +90,9 @@ async def _serve(settings: OperatorSettings, stop: asyncio.Event, stack: AsyncEx
     if election is not None:
         tasks |= {"lease": election.run, "lease.watch": election.follow}
     _log.info("operator.started", namespace=settings.namespace or "all", gang=settings.gang)
-    await run_tasks(tasks, stop)
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        await run_tasks(tasks, stop)
 
 
 def _synced(caches: JobCaches) -> bool:
