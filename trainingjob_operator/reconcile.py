@@ -147,14 +147,14 @@ def _ended(seen: SeenJob) -> Outcome:
         for pod in seen.pods
         if not pod.deleting and (policy == CleanPodPolicy.ALL or (policy == CleanPodPolicy.RUNNING and not _over(pod)))
     ]
-    return Outcome((*_closed(seen.scales, "the job has ended"), *map(DeletePod, pods)))
+    return Outcome((*_closed(seen.scales, "The job has ended."), *map(DeletePod, pods)))
 
 
 def _suspended(seen: SeenJob, now: float) -> Outcome:
     """Deletes all pods; the job is suspended once none is left."""
     job = seen.job
     if seen.pods:
-        closed = _closed((one for one in seen.scales if one.begun), "the job was suspended")
+        closed = _closed((one for one in seen.scales if one.begun), "The job was suspended.")
         return Outcome((*closed, *(DeletePod(pod) for pod in seen.pods if not pod.deleting)))
     if job.status.phase == Phase.SUSPENDED:
         return Outcome()
@@ -182,7 +182,7 @@ def _start_over(seen: SeenJob, why: str, now: float, *, counted: bool = False) -
     status = replace(_between_runs(seen), phase=Phase.CREATED.value)
     if counted:
         status = replace(status, restart_count=seen.job.restarts + 1)
-    closed = _closed((one for one in seen.scales if one.begun), "the job was restarted")
+    closed = _closed((one for one in seen.scales if one.begun), "The job was restarted.")
     return Outcome((*closed, WriteStatus(_noted(status, "Restarting", now, why))))
 
 
@@ -384,11 +384,10 @@ def _phased(status: JobStatus, seen: SeenJob, now: float) -> JobStatus:
 
 def _counted(status: JobStatus, seen: SeenJob) -> JobStatus:
     """The status with the pods that run."""
-    launcher = seen.launcher
-    is_active = launcher is not None and not _over(launcher)
-    counts = {"Launcher": {"active": 1}} if is_active else {}
-    if launcher is not None and _over(launcher):
-        counts = {"Launcher": {"succeeded" if launcher.succeeded else "failed": 1}}
+    counts, launcher = dict[str, dict[str, int]](), seen.launcher
+    if launcher is not None:
+        state = "succeeded" if launcher.succeeded else "failed" if launcher.failed else "active"
+        counts["Launcher"] = {state: 1}
     if seen.running:
         counts["Worker"] = {"active": len(seen.running)}
     return replace(status, current_workers=list(seen.running), replica_statuses=counts)
@@ -405,7 +404,7 @@ def _noted(status: JobStatus, condition: str, now: float, message: str) -> JobSt
 
 
 def _closed(scales: Iterable[Scale], why: str) -> list[WriteScale]:
-    return [failed_scale(scale, f"{why[0].upper()}{why[1:]}.") for scale in scales]
+    return [failed_scale(scale, why) for scale in scales]
 
 
 def _over(pod: Pod) -> bool:

@@ -97,9 +97,11 @@ def _leaving(scale: Scale, targets: Sequence[str], least: int) -> tuple[list[str
         if unknown:
             return [], f"The job has no worker {unknown[0]}."
         leaving = list(dict.fromkeys(asked.pod_names))
+        count = len(leaving)
     else:
         leaving = sorted(targets, key=index_of, reverse=True)[: asked.count]
-    if len(targets) - max(len(leaving), asked.count if not asked.pod_names else 0) < least:
+        count = asked.count
+    if len(targets) - count < least:
         return [], f"The job has {len(targets)} workers and needs {least} (minReplicas)."
     return leaving, ""
 
@@ -124,12 +126,10 @@ def _scale_out(scale: Scale, count: int, run: ScaledRun, now: float) -> ScalingS
     if set(added) <= set(job.status.target_workers or ()):
         # They have become targets, and the operator ended before it said so. It says so before it replaces one of them.
         return ScalingStep(status, before=(_succeeded(scale),))
-    # The operator may have ended between the two writes that begin a ScaleOut.
-    status = replace(status, next_index=max([status.next_index or 0, *(index_of(name) + 1 for name in added)]))
     waiting = [name for name in added if name not in targets and not _runs(run, name)]
     if not waiting:
         missing = [name for name in added if name not in targets]
-        return _done(scale, ScaledRun(job, run.launcher, run.workers, status), [*targets, *missing])
+        return _done(scale, run, [*targets, *missing])
     ends_at = (scale.status.started_at or now) + scale.timeout_seconds
     if now >= ends_at:
         problem = f"{waiting[0]} does not run after {scale.timeout_seconds} s."
