@@ -15,7 +15,7 @@ from supervisor.jobs.kind import Right
 from supervisor.jobs.queues.kueue.workloads import RIGHTS as KUEUE_RIGHTS
 from supervisor.jobs.registry import KINDS
 from supervisor.settings import Settings as SupervisorSettings
-from trainingjob_operator.settings import OperatorSettings
+from trainingjob_operator.settings import TrainingJobOperatorSettings
 
 CHART = Path(__file__).parent / "elastic-job-supervisor"
 _DOCS = Path(__file__).parents[1] / "docs"
@@ -68,7 +68,7 @@ def _settings_page(present: str) -> str:
     parts = {
         "supervisor": settings_defaults(SupervisorSettings, "JOB_SUPERVISOR"),
         "agent": settings_defaults(AgentSettings, "NODE_AGENT"),
-        "operator": settings_defaults(OperatorSettings, "TRAININGJOB_OPERATOR"),
+        "operator": settings_defaults(TrainingJobOperatorSettings, "TRAININGJOB_OPERATOR"),
     }
     return _with_tables(present, parts)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from node_agent.settings import AgentSettings
 from supervisor.settings import Settings as SupervisorSettings
-from trainingjob_operator.settings import OperatorSettings
+from trainingjob_operator.settings import TrainingJobOperatorSettings
 
 Schema = dict[str, Any]
 
@@ -50,7 +50,7 @@ OPERATOR_OWNED = frozenset({"lease", "metrics_address", "pod_name", "probe_addre
 
 def operator_settings() -> Schema:
     """Return the schema of `trainingJobOperator.settings`."""
-    return _schema(OperatorSettings, OPERATOR_OWNED)
+    return _schema(TrainingJobOperatorSettings, OPERATOR_OWNED)
 
 
 def supervisor_settings() -> Schema:

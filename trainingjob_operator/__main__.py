@@ -8,7 +8,7 @@ from servicekit import lifecycle
 from servicekit.commands import SuggestingParser, SysExit
 from servicekit.logs import configure
 from servicekit.settings import SettingsError, describe, load
-from trainingjob_operator.settings import PREFIX, OperatorSettings
+from trainingjob_operator.settings import PREFIX, TrainingJobOperatorSettings
 
 _EXIT_CODES = """\
 exit codes:
@@ -25,13 +25,13 @@ def main() -> int:
     parser = SuggestingParser(
         prog="trainingjob-operator",
         description="Runs the TrainingJobs, ScaleIns and ScaleOuts of a cluster.",
-        epilog=f"{_EXIT_CODES}\nSettings, from the environment:\n\n{describe(OperatorSettings, PREFIX)}",
+        epilog=f"{_EXIT_CODES}\nSettings, from the environment:\n\n{describe(TrainingJobOperatorSettings, PREFIX)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_version()
     parser.parse_args()
     try:
-        settings = load(OperatorSettings, PREFIX, os.environ)
+        settings = load(TrainingJobOperatorSettings, PREFIX, os.environ)
     except SettingsError as error:
         print(f"trainingjob-operator: {error}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
         return SysExit.CONFIG

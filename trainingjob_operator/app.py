@@ -21,7 +21,7 @@ from servicekit.metrics import MetricsServer
 from trainingjob_operator.caches import JobCaches
 from trainingjob_operator.controller import Controller, ControllerOptions
 from trainingjob_operator.metrics import OperatorMetrics
-from trainingjob_operator.settings import OperatorSettings
+from trainingjob_operator.settings import TrainingJobOperatorSettings
 
 _DISTRIBUTION = "elastic-job-supervisor"
 _ANSWERED_WITHIN = 2 / 3
@@ -32,7 +32,7 @@ _FAILED = 1
 _log = structlog.get_logger()
 
 
-async def run(settings: OperatorSettings) -> int:
+async def run(settings: TrainingJobOperatorSettings) -> int:
     """Runs the operator until SIGTERM or SIGINT; returns the exit code of the process."""
     with cancel_on_signals():  # It may wait long for an API server before it serves.
         try:
@@ -51,7 +51,7 @@ async def run(settings: OperatorSettings) -> int:
     return 0
 
 
-async def _serve(settings: OperatorSettings, stack: AsyncExitStack) -> None:
+async def _serve(settings: TrainingJobOperatorSettings, stack: AsyncExitStack) -> None:
     own_clock = Clock()
     bulkhead = Bulkhead(own_clock)
     asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
@@ -99,7 +99,9 @@ def _synced(caches: JobCaches) -> bool:
     return all(reflector.synced for reflector in caches.reflectors.values())
 
 
-async def _election(settings: OperatorSettings, clock: Clock, bulkhead: Bulkhead, stack: AsyncExitStack) -> Election:
+async def _election(
+    settings: TrainingJobOperatorSettings, clock: Clock, bulkhead: Bulkhead, stack: AsyncExitStack
+) -> Election:
     """Opens the election, with a connection of its own: other requests must not delay a renewal."""
     server = await ApiServer.connect(settings.kubeconfig or None, settings.lease_seconds * _ANSWERED_WITHIN)
     stack.push_async_callback(server.close)

@@ -1,5 +1,6 @@
 """Carries out what `reconcile.py` decides, one job after another as they change."""
 
+import base64
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -8,6 +9,8 @@ from functools import partial
 
 import msgspec
 import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from msgspec.structs import replace
 
 from servicekit.bounds import one_line, unix_seconds
@@ -52,7 +55,6 @@ from trainingjob_operator.changes import (
     WriteStatus,
 )
 from trainingjob_operator.groups import Gang, GangScheduler
-from trainingjob_operator.keys import new_keys
 from trainingjob_operator.metrics import OperatorMetrics
 from trainingjob_operator.reconcile import SeenJob, reconcile
 from trainingjob_operator.scaling import failed_scale
@@ -66,6 +68,9 @@ _JOBLESS_SECONDS = 30.0
 """How old a ScaleIn or ScaleOut has to be before the absence of its job is believed."""
 
 _BLOCKED = "Blocked"
+
+_SSH_CONFIG = b"StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n"
+"""Workers come and go under addresses that were others' before; the network of the job's pods is what is trusted."""
 
 _log = structlog.get_logger()
 
@@ -214,7 +219,7 @@ class Controller:
         match change:
             case CreateKeys():
                 with suppress(ConflictError):
-                    content = {"type": "Opaque", "data": new_keys()}
+                    content = {"type": "Opaque", "data": _new_keys()}
                     await self._secrets.create(meta.key, content, **manifests.owned(job))
                 known.has_keys = True
             case CreateService(pod):
@@ -328,3 +333,15 @@ def _only_counts(before: JobStatus, after: JobStatus) -> bool:
     """Whether two statuses differ by numbers of pods alone."""
     same = replace(after, current_workers=before.current_workers, replica_statuses=before.replica_statuses)
     return same == before
+
+
+def _new_keys() -> Mapping[str, str]:
+    """Returns the data of a Secret with a new pair of keys and the configuration of ssh, in base64."""
+    key = Ed25519PrivateKey.generate()
+    files = {
+        # The usual name, which ssh tries without being told.
+        "id_rsa": key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
+        "id_rsa.pub": key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n",
+        "config": _SSH_CONFIG,
+    }
+    return {name: base64.b64encode(content).decode() for name, content in files.items()}

@@ -14,7 +14,7 @@ PREFIX = "TRAININGJOB_OPERATOR_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorSettings:
+class TrainingJobOperatorSettings:
     """The settings, each with its default, unit and reason."""
 
     kubeconfig: Annotated[str, Meta(description="The cluster. Empty: that of this pod, or else of ~/.kube/config.")] = (

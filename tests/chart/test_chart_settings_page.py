@@ -10,7 +10,7 @@ from charts.settings_page import settings_defaults
 from node_agent.settings import AgentSettings
 from servicekit.settings import load
 from supervisor.settings import Settings as SupervisorSettings
-from trainingjob_operator.settings import OperatorSettings
+from trainingjob_operator.settings import TrainingJobOperatorSettings
 
 _ROW = re.compile(r"^\| `(\w+)` \| (?:`([^`]*)`|(required))? +\| (.+) \|$", re.MULTILINE)
 _REQUIRED = {"NODE_AGENT_NODE_NAME": "n1", "NODE_AGENT_SUPERVISOR": "127.0.0.1:8470", "NODE_AGENT_TOKEN_FILE": "token"}
@@ -21,7 +21,7 @@ _REQUIRED = {"NODE_AGENT_NODE_NAME": "n1", "NODE_AGENT_SUPERVISOR": "127.0.0.1:8
     [
         (SupervisorSettings, "JOB_SUPERVISOR"),
         (AgentSettings, "NODE_AGENT"),
-        (OperatorSettings, "TRAININGJOB_OPERATOR"),
+        (TrainingJobOperatorSettings, "TRAININGJOB_OPERATOR"),
     ],
 )
 def test_the_defaults_of_the_table_are_those_of_the_service(cls: Any, prefix: str) -> None:

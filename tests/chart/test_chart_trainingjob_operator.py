@@ -8,7 +8,7 @@ import pytest
 from charts.settings_schema import OPERATOR_OWNED, operator_settings
 from servicekit.settings import load
 from tests.chart.chart_rendering import Helm, environment, one
-from trainingjob_operator.settings import PREFIX, OperatorSettings
+from trainingjob_operator.settings import PREFIX, TrainingJobOperatorSettings
 
 _NAME = "elastic-job-supervisor-trainingjobs"
 _DEFINED = {f"{plural}.kai.alibabacloud.com" for plural in ("trainingjobs", "scaleins", "scaleouts")}
@@ -33,7 +33,7 @@ def test_nothing_of_it_is_there_unless_somebody_asks_for_it(helm: Helm) -> None:
 def test_it_starts_with_what_the_chart_sets(helm: Helm) -> None:
     objects = helm.render({"trainingJobOperator": {"enabled": True}, "metrics": {"enabled": True}})
     variables = environment(one(objects, "Deployment", _NAME))
-    assert load(OperatorSettings, PREFIX, variables)
+    assert load(TrainingJobOperatorSettings, PREFIX, variables)
     assert {name.removeprefix(PREFIX).lower() for name in variables} == OPERATOR_OWNED
 
 
@@ -42,7 +42,7 @@ def test_every_setting_reaches_it(helm: Helm, name: str) -> None:
     value = _SAMPLES.get(name, "some-text")
     variables = environment(one(rendered(helm, {name: value}), "Deployment", _NAME))
     field = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
-    assert str(getattr(load(OperatorSettings, PREFIX, variables), field)) == str(value)
+    assert str(getattr(load(TrainingJobOperatorSettings, PREFIX, variables), field)) == str(value)
 
 
 def test_its_pods_are_placed_and_secured_like_the_supervisors(helm: Helm) -> None:
