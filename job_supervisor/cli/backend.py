@@ -91,7 +91,7 @@ def _short_names(name: JobName) -> tuple[str, ...]:
 
 
 class PastEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of the history. `at` is in Unix seconds, and `jobs` are the jobs that it concerned."""
+    """Describes one event of the history. `at` is in Unix seconds, and `jobs` are the jobs that it concerned."""
 
     at: float
     subject: str

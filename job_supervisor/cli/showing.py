@@ -101,7 +101,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `agent` is connected, unknown (silent) or reclaimed, or None if the backend cannot see agents.
+    """Describes one node. `agent` is connected, unknown (silent) or reclaimed, or None if no agents can be seen.
 
     `drained`: a person has drained it, and the time that jobs had to leave it is over.
     """
@@ -176,7 +176,7 @@ def nodes_table(nodes: Sequence[NodeRow], *, wide: bool) -> list[Block]:
 
 
 class StatusChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One change. `at` is in Unix seconds.
+    """Describes one change. `at` is in Unix seconds.
 
     `subject` is `job/NAME`, `node/NAME`, `pod/NAMESPACE/NAME` or `agent/NODE`.
     """

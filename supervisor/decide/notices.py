@@ -188,7 +188,7 @@ def _passed(report: Report, policy: Policy) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """What one source in the cluster says about one subject at present.
+    """Holds what one source in the cluster says about one subject at present.
 
     Attributes:
         source: The source of the signal.

@@ -34,7 +34,7 @@ class KnownRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One connected elastic agent, in the state that it has reported last.
+    """Describes one connected elastic agent by the state that it has reported last.
 
     Attributes:
         member: Its id, which another agent on the same host does not share.

@@ -10,7 +10,7 @@ JobName = NewType("JobName", str)
 
 
 class JobId(NamedTuple):
-    """One registration of a job. A name is used again, and facts about one job must not count for the next.
+    """Names one registration of a job. A name is used again, and facts about one job must not count for the next.
 
     A stand-alone job gets a new `uid` with each registration. A cluster's job keeps that of its object when it is
     released and registered again, for example after a person has suspended it; its runs and generations then begin at 1

@@ -36,7 +36,7 @@ class Framework(StrEnum):
 
 
 class OnLoss(StrEnum):
-    """What a job wants if it loses workers.
+    """Says what a job wants if it loses workers.
 
     SHRINK: it continues with those that remain, if they are enough. HOLD: its number of workers is fixed, so it saves,
     waits for a replacement and continues with all of them.

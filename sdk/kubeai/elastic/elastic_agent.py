@@ -73,7 +73,7 @@ def obey_sigterm() -> None:
 
 
 def watch_main_thread(stderr: StderrLog) -> None:
-    """From now on, end this process if it gets SIGTERM while its main thread waits in a collective.
+    """End this process from now on if it gets SIGTERM while its main thread waits in a collective.
 
     Python runs signal handlers in the main thread, between two instructions. A thread that waits in a collective for a
     lost process executes none, so a script with a handler of its own would live until its elastic agent kills it, 30 s
