@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 6
+WORKERS ?= 4
 # Most of these tests wait, too. Each process has control planes of its own, some two gigabytes together.
 CLUSTER_WORKERS ?= 3
 # These compute for less than half of their time.
