@@ -38,6 +38,11 @@ STOP = f"{PREFIX}stop"
 REQUESTED = f"{PREFIX}requested-workers"
 """How many workers a job asked for that was resumed with fewer."""
 
+NO_CAPACITY = f"{PREFIX}no-capacity"
+"""`true` on a job of a hub: this cluster has given it up, so the hub is to place it in another one."""
+LAST_CHECKPOINT = f"{PREFIX}last-checkpoint"
+"""The step of a job's last checkpoint. A hub writes a label of this name on the object that it creates elsewhere."""
+
 DRAIN = f"{PREFIX}drain"
 """On a node: a person drains it, as long as it is there. The value is as that of `SUSPEND`."""
 DRAIN_AT = f"{PREFIX}drain-at"
@@ -83,6 +88,8 @@ KNOWN = (
             SUSPEND,
             STOP,
             REQUESTED,
+            NO_CAPACITY,
+            LAST_CHECKPOINT,
             EXCLUDED,
             DIRECTIVE,
         }

@@ -47,6 +47,7 @@ class JobObject:
         metadata: The name, namespace and uid.
         annotations: Those of its annotations that begin with our prefix, or that a queue has written.
         deleted: The job is being deleted.
+        from_hub: A hub of many clusters has created the job in this one, and writes its spec.
         elsewhere: Another controller runs the job, such as one of another cluster; the supervisor then ignores it.
         suspended: The job's controller has to delete all of its pods.
         resource_request: The resource request of a run; None if it is unknown.
@@ -56,6 +57,7 @@ class JobObject:
     metadata: Metadata
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleted: bool = False
+    from_hub: bool = False
     elsewhere: bool = False
     suspended: bool = False
     resource_request: ResourceRequest | None = None

@@ -16,6 +16,9 @@ from supervisor.domain.capacity import Demand
 
 T = TypeVar("T")
 
+HUB_LABEL = "karmada.io/managed"
+"""`true` on every object that a hub of Karmada has created in a member, where the hub owns its spec."""
+
 
 class JobMetadata(Body, frozen=True):
     """The metadata of a job as the API server sends them."""
@@ -29,6 +32,11 @@ class JobMetadata(Body, frozen=True):
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
     owner_references: tuple[Owner, ...] | None = None
+
+    @property
+    def from_hub(self) -> bool:
+        """Whether a hub has created the job."""
+        return (self.labels or {}).get(HUB_LABEL) == "true"
 
     @property
     def identity(self) -> Metadata:

@@ -184,6 +184,7 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
         metadata=metadata.identity,
         annotations=annotations,
         deleted=metadata.deletion_timestamp is not None,
+        from_hub=metadata.from_hub,
         suspended=annotations.get(SUSPENDED) == "true",
         resource_request=resources,
         spec=spec,

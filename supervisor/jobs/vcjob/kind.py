@@ -165,6 +165,7 @@ def read_volcano_job(data: bytes | msgspec.Raw) -> VolcanoJob:
         metadata=metadata.identity,
         annotations=annotations,
         deleted=metadata.deletion_timestamp is not None,
+        from_hub=metadata.from_hub,
         conditions=frozenset(conditions),
         suspensions=whole(annotations.get(SUSPENSIONS), _MOST_SUSPENSIONS) or 0,
         version=counted(status.version),
