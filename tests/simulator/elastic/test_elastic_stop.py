@@ -66,6 +66,9 @@ def test_a_survivor_replaces_no_newer_checkpoint(folder: Folder, supervisor: Fak
     folder.until_step(5)
     supervisor.direct(0, directive="STOP")
     supervisor.wait_for(lambda: supervisor.reports_of("left"))
+    (flag,) = folder.events(JobEventKind.FLAG_SEEN)
+    # The survivors are in the next step, too, or they would be told before they go back to their commit.
+    wait_until(lambda: folder.hosts_at(flag.integer("step")) == {*"abc"}, "all hosts to be as far as rank 0")
     folder.kill("a")
     supervisor.direct(ALL, directive="STOP", release=True)
     assert launcher.wait(DEADLINE) == 1

@@ -92,6 +92,10 @@ class Folder:
     def last_step(self) -> int:
         return max((event.integer("step") for event in self.events(JobEventKind.STEP_APPLIED)), default=0)
 
+    def hosts_at(self, step: int) -> set[str]:
+        """The hosts that have applied that step."""
+        return {event.text("host") for event in self.events(JobEventKind.STEP_APPLIED) if event.integer("step") == step}
+
     def until_step(self, step: int) -> None:
         wait_until(lambda: self.last_step() >= step, f"step {step}")
 
