@@ -43,10 +43,18 @@ HOSTS_ANNOTATION = f"{GROUP}/hostfile"
 
 SUSPEND_ANNOTATION = "job-supervisor.kube-ai.io/job-suspended"
 
+KEYS_ANNOTATION = "arena.kubeflow.org/ssh-secret"
+"""The Secret with the ssh keys of a job, in its namespace (`arena submit etjob --ssh-secret`)."""
+
+_GPU = "nvidia.com/gpu"
+"""The resource of which Arena asks as many for each worker as the job has processes there."""
+
 LAUNCHER, WORKER = "launcher", "worker"
 
 _MAX_TIMEOUT_SECONDS = 86_400
 _DEFAULT_TIMEOUT_SECONDS = 60
+_MAX_SCRIPT_SECONDS = 600
+"""Nothing else is done for a job while a script of its scalings runs."""
 _DEFAULT_BACKOFF_LIMIT = 6
 
 
@@ -201,8 +209,9 @@ class TrainingJob(msgspec.Struct, frozen=True):
 
     @property
     def slots(self) -> int:
-        """The processes on each worker."""
-        return min(max(self.spec.slots_per_worker or 1, 1), MAX_SLOTS)
+        """The processes on each worker: as the spec says, or else one for each of its GPUs."""
+        asked = self.spec.slots_per_worker
+        return min(max(_gpus(self.spec.et_replica_specs.worker.template) if asked is None else asked, 1), MAX_SLOTS)
 
     @property
     def restarts_left(self) -> bool:
@@ -232,14 +241,22 @@ class _ToAdd(msgspec.Struct, frozen=True):
     count: int = 0
 
 
+class EnvironmentVariable(msgspec.Struct, frozen=True):
+    """A variable for the script of a scaling."""
+
+    name: str = ""
+    value: str = ""
+
+
 class ScaleSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """The spec of a ScaleIn or ScaleOut; the script runs in the launcher afterwards."""
+    """The spec of a ScaleIn or ScaleOut; its script is a file in the launcher, perhaps with arguments."""
 
     selector: _Selector = _Selector()
     to_delete: ToDelete | None = None
     to_add: _ToAdd | None = None
     timeout: int | None = None
     script: str = ""
+    env: list[EnvironmentVariable] = []
 
 
 class ScaleStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -280,6 +297,11 @@ class Scale(msgspec.Struct, frozen=True):
         """How long a ScaleOut may wait for its workers."""
         asked = self.spec.timeout
         return min(max(_DEFAULT_TIMEOUT_SECONDS if asked is None else asked, 1), _MAX_TIMEOUT_SECONDS)
+
+    @property
+    def script_seconds(self) -> int:
+        """How long its script may run."""
+        return min(self.timeout_seconds, _MAX_SCRIPT_SECONDS)
 
 
 class _Terminated(msgspec.Struct, frozen=True, rename="camel"):
@@ -399,3 +421,12 @@ def index_of(worker: str) -> int:
     """Returns the number at the end of a worker's name; -1 if there is none."""
     number = whole(worker.rpartition("-")[2], MAX_COUNT)
     return -1 if number is None else number
+
+
+def _gpus(template: Mapping[str, Any]) -> int:
+    """Returns the GPUs of the first container of a pod template; 0 where it names no number of them."""
+    try:
+        limit = template["spec"]["containers"][0]["resources"]["limits"][_GPU]
+    except (KeyError, IndexError, TypeError):
+        return 0
+    return whole(str(limit), MAX_SLOTS) or 0

@@ -92,10 +92,11 @@ class WriteHosts:
 
 @dataclass(frozen=True, slots=True)
 class RunScript:
-    """Run the script of a ScaleIn or ScaleOut in the launcher. If it fails, so does the scaling."""
+    """Run the script of a ScaleIn or ScaleOut in the launcher for these workers. If it fails, so does the scaling."""
 
     launcher: Pod
     scale: Scale
+    workers: tuple[str, ...]
 
 
 Change = (

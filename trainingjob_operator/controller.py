@@ -1,8 +1,9 @@
 """Carries out what `reconcile.py` decides, one job after another as they change."""
 
+import asyncio
 import base64
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -69,6 +70,9 @@ _JOBLESS_SECONDS = 30.0
 
 _BLOCKED = "Blocked"
 
+_SCRIPTS_AT_ONCE = 8
+"""Scripts that run for minutes may not take all of the 32 requests that the operator makes at once."""
+
 _SSH_CONFIG = b"StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n"
 """Workers come and go under addresses that were others' before; the network of the job's pods is what is trusted."""
 
@@ -126,6 +130,7 @@ class Controller:
         self.caches = JobCaches(server, clock.own, bulkhead, options.namespace, queue.add)
         self._config_maps = ResourceClient(server, CONFIG_MAPS, partial(msgspec.json.decode, type=ConfigMap))
         self._secrets = ResourceClient(server, SECRETS, partial(msgspec.json.decode, type=Named))
+        self._scripts = asyncio.Semaphore(_SCRIPTS_AT_ONCE)
         self._known: dict[ObjectKey, _KnownJob] = {}
 
     # One job.
@@ -208,8 +213,8 @@ class Controller:
                 annotations = {HOSTS_ANNOTATION: text}
                 changed = await self.caches.pods.client.merge(launcher, {}, metadata={"annotations": annotations})
                 self.caches.pods.cache.record_write(changed)
-            case RunScript(launcher, scale):
-                await self._run_script(job, launcher, scale)
+            case RunScript():
+                await self._run_script(job, change)
             case _:
                 await self._create(job, known, change)
         return job
@@ -310,20 +315,24 @@ class Controller:
             made = there
         self.caches.pods.cache.record_write(made)
 
-    async def _run_script(self, job: TrainingJob, launcher: Pod, scale: Scale) -> None:
+    async def _run_script(self, job: TrainingJob, script: RunScript) -> None:
+        scale = script.scale
+        command = manifests.script_command(job, scale, script.workers)
         try:
-            await self._run(job, launcher, ["sh", "-c", scale.spec.script])
+            async with self._scripts:
+                await self._run(job, script.launcher, command, scale.script_seconds)
         except RefusedError as error:
             await self._write_scale(scale, failed_scale(scale, str(error)).status)
             raise ConflictError(f"the script of {scale.metadata.name} has failed") from error
 
-    async def _run(self, job: TrainingJob, launcher: Pod, command: list[str]) -> None:
+    async def _run(self, job: TrainingJob, launcher: Pod, command: Sequence[str], more_seconds: float = 0.0) -> None:
         """Runs a command in a launcher.
 
         Raises:
             RefusedError: It has failed.
         """
-        ran = await execute(self._server, launcher.metadata.key, manifests.launcher_container(job), command)
+        container = manifests.launcher_container(job)
+        ran = await execute(self._server, launcher.metadata.key, container, command, more_seconds)
         if ran.code:
             output = one_line(ran.output.strip())
             raise RefusedError(f"A command in {launcher.name} has ended with {ran.code}: {output}")

@@ -15,12 +15,14 @@ from trainingjob_operator.api import (
     HOSTS_ANNOTATION,
     INDEX_LABEL,
     JOB_LABEL,
+    KEYS_ANNOTATION,
     LAUNCHER,
     ROLE_LABEL,
     RUN_LABEL,
     SCALE_OUT_LABEL,
     TRAINING_JOBS,
     WORKER,
+    Scale,
     TrainingJob,
     index_of,
 )
@@ -71,6 +73,11 @@ def config_name(job: TrainingJob) -> str:
     return f"{job.metadata.name}-config"
 
 
+def ssh_secret(job: TrainingJob) -> str:
+    """Returns the name of the Secret with the keys: the one that the job names, or else one of the job's own."""
+    return job.metadata.annotations.get(KEYS_ANNOTATION) or job.metadata.name
+
+
 def hosts_text(hosts: Iterable[str], slots: int) -> str:
     """Returns the list of hosts as Horovod reads it."""
     return "".join(f"{host}:{slots}\n" for host in hosts)
@@ -79,6 +86,17 @@ def hosts_text(hosts: Iterable[str], slots: int) -> str:
 def hosts_of(text: str) -> tuple[str, ...]:
     """Returns the hosts of such a list."""
     return tuple(line.partition(":")[0] for line in text.split())
+
+
+def script_command(job: TrainingJob, scale: Scale, workers: Iterable[str]) -> list[str]:
+    """Returns the command that runs the script of a scaling in a launcher.
+
+    The script gets its own arguments and then the workers that come or go, as `worker:slots,worker:slots`.
+    """
+    variables = [f"{one.name}={one.value}" for one in scale.spec.env]
+    listed = ",".join(f"{worker}:{job.slots}" for worker in workers)
+    limited = ["timeout", str(scale.script_seconds), "sh", "-c", f'sh {scale.spec.script} "$0"', listed]
+    return ["env", *variables, *limited] if variables else limited
 
 
 def owned(job: TrainingJob) -> Manifest:
@@ -191,7 +209,7 @@ def _pod_spec(job: TrainingJob, role: str) -> dict[str, Any]:
     container.setdefault("name", _CONTAINER)
     files = {"id_rsa": "id_rsa", "id_rsa.pub": "id_rsa.pub", "authorized_keys": "id_rsa.pub", "config": "config"}
     items = [{"key": key, "path": f".ssh/{file}"} for file, key in files.items()]
-    secret = {"secretName": job.metadata.name, "defaultMode": 0o600, "items": items}
+    secret = {"secretName": ssh_secret(job), "defaultMode": 0o600, "items": items}
     spec["volumes"] = [*(spec.get("volumes") or []), {"name": "training-job-ssh", "secret": secret}]
     mount = {"mountPath": _SSH, "name": "training-job-ssh", "subPath": ".ssh"}
     container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]

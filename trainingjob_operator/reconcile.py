@@ -40,7 +40,7 @@ from trainingjob_operator.changes import (
     WriteScale,
     WriteStatus,
 )
-from trainingjob_operator.manifests import hosts_of, hosts_text, launcher_name
+from trainingjob_operator.manifests import hosts_of, hosts_text, launcher_name, ssh_secret
 from trainingjob_operator.scaling import ScaledRun, ScalingStep, failed_scale, next_scaling_step
 
 LEAVE_SECONDS = 5.0
@@ -348,7 +348,7 @@ def _creations(seen: SeenJob, status: JobStatus, scaling: ScalingStep, hosts: Se
     """The objects that are missing: keys, Services and pods of workers and, once all of them run, the launcher's."""
     targets, there = status.target_workers or [], {pod.name for pod in seen.pods}
     made: list[Change] = []
-    if not seen.has_keys and not there.issuperset(targets):
+    if not seen.has_keys and ssh_secret(seen.job) == seen.job.metadata.name and not there.issuperset(targets):
         made.append(CreateKeys())
     # The workers start together. Later, one that is replaced must not wait for as many others.
     gang = len(targets) if seen.launcher is None else min(len(targets), seen.job.min_replicas)

@@ -72,7 +72,7 @@ def failed_scale(scale: Scale, message: str) -> WriteScale:
 
 
 def _scale_in(scale: Scale, run: ScaledRun, now: float) -> ScalingStep:
-    """Takes workers off the targets. It is done once their pods are gone."""
+    """Takes workers off the targets, after the script has run for them. It is done once their pods are gone."""
     before: tuple[Change, ...] = ()
     leaving = scale.status.pods
     if not scale.begun:
@@ -80,10 +80,10 @@ def _scale_in(scale: Scale, run: ScaledRun, now: float) -> ScalingStep:
         if problem:
             return ScalingStep(run.status, before=(failed_scale(scale, problem),))
         begun = ScaleStatus(phase=ScalePhase.SCALING.value, pods=leaving, started_at=now)
-        before = (WriteScale(scale, begun),)
+        before = (*_script(scale, run, sorted(leaving, key=index_of)), WriteScale(scale, begun))
     left = [name for name in run.targets if name not in leaving]
     if scale.begun and not any(name in run.workers for name in leaving):
-        return _done(scale, run, left)
+        return ScalingStep(replace(run.status, target_workers=left), after=(_succeeded(scale),))
     return ScalingStep(replace(run.status, target_workers=left, current_scaler=_full_name("ScaleIn", scale)), before)
 
 
@@ -128,8 +128,9 @@ def _scale_out(scale: Scale, count: int, run: ScaledRun, now: float) -> ScalingS
         return ScalingStep(status, before=(_succeeded(scale),))
     waiting = [name for name in added if name not in targets and not _runs(run, name)]
     if not waiting:
-        missing = [name for name in added if name not in targets]
-        return _done(scale, run, [*targets, *missing])
+        grown = [*targets, *(name for name in added if name not in targets)]
+        script = _script(scale, run, added)
+        return ScalingStep(replace(status, target_workers=grown), before=script, after=(_succeeded(scale),))
     ends_at = (scale.status.started_at or now) + scale.timeout_seconds
     if now >= ends_at:
         problem = f"{waiting[0]} does not run after {scale.timeout_seconds} s."
@@ -143,10 +144,11 @@ def scale_id(scale: Scale) -> str:
     return scale.metadata.name[:63].rstrip("-._")
 
 
-def _done(scale: Scale, run: ScaledRun, targets: Sequence[str]) -> ScalingStep:
-    """The last step. A script that has run is not run again unless the operator ended before it could say so."""
-    script = (RunScript(run.launcher, scale),) if scale.spec.script and run.launcher is not None else ()
-    return ScalingStep(replace(run.status, target_workers=list(targets)), before=script, after=(_succeeded(scale),))
+def _script(scale: Scale, run: ScaledRun, workers: Sequence[str]) -> tuple[Change, ...]:
+    """Its script, if it has one. It runs again only if the operator ends before the next write of a status."""
+    if not scale.spec.script or run.launcher is None:
+        return ()
+    return (RunScript(run.launcher, scale, tuple(workers)),)
 
 
 def _succeeded(scale: Scale) -> WriteScale:

@@ -50,10 +50,13 @@ class ExecResult:
     output: str
 
 
-async def execute(server: ApiServer, pod: ObjectKey, container: str, command: Sequence[str]) -> ExecResult:
+async def execute(
+    server: ApiServer, pod: ObjectKey, container: str, command: Sequence[str], more_seconds: float = 0.0
+) -> ExecResult:
     """Runs a command in a running container, and waits for its end within the time limit of one request.
 
-    The pod is found by its name. A caller that means one pod, and not a later one of the name, lets the command check.
+    A command that takes its time may take `more_seconds` beyond that limit. The pod is found by its name. A caller that
+    means one pod, and not a later one of the name, lets the command check.
 
     Raises:
         NotFoundError: There is no such pod.
@@ -62,11 +65,12 @@ async def execute(server: ApiServer, pod: ObjectKey, container: str, command: Se
     """
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/exec"
     query = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in command)]
+    seconds = server.timeout_seconds + more_seconds
     try:
-        async with asyncio.timeout(server.timeout_seconds), server.channel(path, query, _PROTOCOLS) as channel:
+        async with asyncio.timeout(seconds), server.channel(path, query, _PROTOCOLS) as channel:
             return await _result(channel)
     except TimeoutError as error:
-        raise ApiUnavailableError(f"{pod.name} has not run the command within {server.timeout_seconds:g} s") from error
+        raise ApiUnavailableError(f"{pod.name} has not run the command within {seconds:g} s") from error
 
 
 async def _result(channel: aiohttp.ClientWebSocketResponse) -> ExecResult:

@@ -39,7 +39,7 @@ async def refuses(_request: web.Request) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def serving(directory: Path, answer: Answer) -> AsyncIterator[ApiServer]:
+async def serving(directory: Path, answer: Answer, seconds: float = 2.0) -> AsyncIterator[ApiServer]:
     application = web.Application()
     application.router.add_get("/api/v1/namespaces/space/pods/pod/exec", answer)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
@@ -52,7 +52,7 @@ async def serving(directory: Path, answer: Answer) -> AsyncIterator[ApiServer]:
         "users": [{"name": "u", "user": {"token": "secret"}}],
     }
     (directory / "kubeconfig").write_text(json.dumps(content), encoding="utf-8")
-    server = await ApiServer.connect(str(directory / "kubeconfig"), 2.0)
+    server = await ApiServer.connect(str(directory / "kubeconfig"), seconds)
     try:
         yield server
     finally:
@@ -100,3 +100,17 @@ async def test_a_command_that_never_stops_speaking_fills_no_memory(tmp_path: Pat
     ran = await run(tmp_path, says(*[(1, b"x" * 50_000)] * 20, status({"status": "Success"})))
     assert ran.code == 0
     assert len(ran.output) == 64 * 1024
+
+
+async def test_a_command_that_may_take_longer_gets_that_time_on_top(tmp_path: Path) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        channel = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
+        await channel.prepare(request)
+        await channel.receive()
+        return channel
+
+    async with serving(tmp_path, never, 0.1) as server:
+        with pytest.raises(ApiUnavailableError, match=r"within 0\.1 s"):
+            await execute(server, ObjectKey("space", "pod"), "et", ["true"])
+        with pytest.raises(ApiUnavailableError, match=r"within 0\.3 s"):
+            await execute(server, ObjectKey("space", "pod"), "et", ["true"], 0.2)

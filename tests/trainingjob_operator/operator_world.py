@@ -26,6 +26,7 @@ from trainingjob_operator.changes import (
     DeletePod,
     DeleteService,
     Outcome,
+    RunScript,
     WriteConfig,
     WriteHosts,
     WriteScale,
@@ -171,7 +172,7 @@ class World:
                 assert manifests.hosts_of(text), "an empty list ends the job"
                 self.known[launcher.metadata.uid].update(manifests.hosts_of(text))
                 self.annotate(launcher.name, text)
-            case WriteConfig():
+            case WriteConfig() | RunScript():
                 pass
             case _:
                 raise AssertionError(change)
