@@ -1,5 +1,6 @@
 """The examples and the README's own test, run as users would."""
 
+import json
 import os
 import re
 import signal
@@ -40,7 +41,13 @@ def example(supervisor: FakeSupervisor, tmp_path: Path) -> Iterator[Run]:
 
 @pytest.mark.parametrize(
     ("name", "code"),
-    [("data_loader.py", 75), ("distributed.py", 255), ("horovod_elastic.py", 255), ("plain_loop.py", 75)],
+    [
+        ("data_loader.py", 75),
+        ("distributed.py", 255),
+        ("horovod_elastic.py", 255),
+        ("plain_loop.py", 75),
+        ("shared_checkpoint.py", 75),
+    ],
 )
 def test_an_example_saves_is_held_and_leaves(
     supervisor: FakeSupervisor, example: Run, tmp_path: Path, name: str, code: int
@@ -70,6 +77,19 @@ def test_the_plain_loop_goes_on_where_it_stopped(supervisor: FakeSupervisor, exa
     first = int(again.stdout.readline().split()[-1])
     assert first >= 7
     assert again.wait(PATIENCE) == 0
+
+
+def test_a_second_run_of_a_shared_checkpoint_waits_for_the_first(example: Run, tmp_path: Path) -> None:
+    """It continues from where the first one has saved when it was told to stop."""
+    first = example("shared_checkpoint.py")
+    assert first.stdout is not None
+    assert first.stdout.readline() == "from step 0\n"
+    second = example("shared_checkpoint.py")
+    first.terminate()
+    assert first.wait(PATIENCE) == 75
+    saved = json.loads((tmp_path / "checkpoint").read_text())["step"]
+    assert second.stdout is not None
+    assert second.stdout.readline() == f"from step {saved}\n"
 
 
 def test_only_rank_zero_of_the_distributed_example_saves(

@@ -36,10 +36,12 @@ if TYPE_CHECKING:
         should_stop,
         stop_is_agreed,
     )
+    from .lease import CheckpointLease, checkpoint_lease
     from .loop import Accumulation, accumulation, steps
 
 __all__ = [
     "Accumulation",
+    "CheckpointLease",
     "Directive",
     "DirectiveKind",
     "Notice",
@@ -47,6 +49,7 @@ __all__ = [
     "accumulation",
     "check_alive",
     "checkpoint_failed",
+    "checkpoint_lease",
     "checkpoint_saved",
     "directive",
     "exit_for_resume",
@@ -67,9 +70,9 @@ if not TYPE_CHECKING:  # a type checker would take it to mean that every name ex
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from . import api, loop  # noqa: PLC0415 - see above; they import http.client, ssl and dataclasses
+        from . import api, lease, loop  # noqa: PLC0415 - see above; they import http.client, ssl and dataclasses
 
-        modules = (api, loop)
+        modules = (api, lease, loop)
         functions = {public: getattr(module, public) for module in modules for public in module.__all__}
         del functions["finish_step"]
         globals().update(functions)  # from now on they are plain attributes
