@@ -11,6 +11,7 @@ from charts.settings_page import settings_defaults
 from charts.settings_schema import agent_settings, operator_settings, supervisor_settings
 from charts.values_table import settings_table, values_table
 from node_agent.settings import AgentSettings
+from supervisor.jobs.gangs import RIGHTS as GANG_RIGHTS
 from supervisor.jobs.kind import Right
 from supervisor.jobs.queues.kueue.workloads import RIGHTS as KUEUE_RIGHTS
 from supervisor.jobs.registry import KINDS
@@ -21,6 +22,7 @@ CHART = Path(__file__).parent / "elastic-job-supervisor"
 _DOCS = Path(__file__).parents[1] / "docs"
 _PAGES = _DOCS / "kinds"
 _KUEUE = _DOCS / "kubernetes" / "kueue.md"
+_GANGS = _DOCS / "kubernetes" / "gangs.md"
 _SETTINGS = _DOCS / "reference" / "settings.md"
 
 
@@ -36,7 +38,9 @@ def written() -> Mapping[Path, str]:
         **{CHART / "files" / "kinds" / f"{kind.name}.yaml": role_rules(kind.rights) for kind in KINDS},
         **{page: _with_rights(page, kind.rights) for kind in KINDS if (page := _PAGES / f"{kind.name}.md")},
         CHART / "files" / "queues" / "kueue.yaml": role_rules(KUEUE_RIGHTS),
+        CHART / "files" / "queues" / "gangs.yaml": role_rules(GANG_RIGHTS),
         _KUEUE: _with_rights(_KUEUE, KUEUE_RIGHTS),
+        _GANGS: _with_rights(_GANGS, GANG_RIGHTS),
     }
 
 

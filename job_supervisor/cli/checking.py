@@ -192,6 +192,7 @@ def _facts(job: JobView, stated: CheckedFacts) -> CheckedFacts:
         measured=measured,
         unread_seconds=job.unread_seconds,
         ranks=rank_fault(job.ranks),
+        gang=job.gang,
     )
 
 

@@ -99,13 +99,13 @@ def _phase(job: JobView) -> Iterator[str]:
 
 
 def _request(job: JobView) -> str:
-    """Lists the requests of the job, also those that the supervisor did not understand."""
+    """Lists the requests of the job and of its gang, also those that the supervisor did not understand."""
     sentences = [f"The job asks for {job.min_workers} to {job.max_workers} hosts."]
     if job.on_loss == "hold":
         sentences = [f"The job holds its size of {_count(job.requested_workers, 'host')}."]
     elif job.worker_multiple > 1:
         sentences.append(f"Their number must be a multiple of {job.worker_multiple}.")
-    return " ".join([*sentences, *job.ignored])
+    return " ".join([*sentences, *filter(None, [job.gang]), *job.ignored])
 
 
 def agreement_sentence(agreement: AgreementView) -> str:

@@ -207,12 +207,14 @@ class CheckedFacts:
         measured: Whether the supervisor has measured it; otherwise a person has stated it.
         unread_seconds: For how long a process of the running job has not asked whether to stop.
         ranks: What is wrong with the ranks of the running job's processes, as a sentence; empty if nothing is.
+        gang: Which gang has set the smallest size of the job, as a sentence; empty if none has.
     """
 
     checkpoint_seconds: float | None = None
     measured: bool = False
     unread_seconds: float | None = None
     ranks: str = ""
+    gang: str = ""
 
 
 NO_FACTS = CheckedFacts()

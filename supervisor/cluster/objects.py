@@ -14,6 +14,7 @@ from servicekit.kubernetes.client import Resource
 from servicekit.kubernetes.objects import Metadata, ObjectKey, Owner
 from servicekit.spot import ended_at_of, grace_of, read_labels
 from supervisor.cluster.annotations import INJECTED, PREFIX, opts_in
+from supervisor.cluster.gangs import GangMember, gang_of
 from supervisor.cluster.podspec import Body, PodSpec, amounts_of
 from supervisor.domain.capacity import Effect, Machine, Placement, PriceClass, Resources, Taint
 from supervisor.domain.ids import Host
@@ -53,7 +54,8 @@ class Pod:
     grace ends (deletionTimestamp), None while nobody has asked for its deletion, and `grace` the seconds that it was
     given for that, or would be. `ended_at` is when its last container ended, None while one may be running. `requests`
     is what it takes of its node. `shown` are our annotations that one of its volumes shows as a file. `exit_code` is
-    known once all containers have ended for good, a second before the phase is. `unread` says why no more than its
+    known once all containers have ended for good, a second before the phase is. `gang` is what it says of its gang,
+    None if it names none. `unread` says why no more than its
     metadata, node and phase could be read; empty where all could.
     """
 
@@ -76,6 +78,7 @@ class Pod:
     conditions: tuple[ObjectCondition, ...] = ()
     shown: frozenset[str] = frozenset()
     exit_code: int | None = None
+    gang: GangMember | None = None
     unread: str = ""
 
     @property
@@ -297,6 +300,7 @@ def _kept_pod(read: _PodObject, labels: frozenset[str]) -> Pod:
         conditions=tuple(each for each in conditions if each.type not in _USUAL),
         shown=_shared_names(spec.shown()),
         exit_code=exit_code,
+        gang=gang_of(metadata.labels, metadata.annotations, spec.scheduling_group.pod_group_name),
     )
 
 

@@ -119,6 +119,12 @@ class _Volume(Body, frozen=True):
     projected: _ProjectedFields | None = None
 
 
+class SchedulingGroup(Body, frozen=True):
+    """The PodGroup of Kubernetes that a pod belongs to; its name is empty if it belongs to none."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(Body, frozen=True):
     """The part of the spec of a pod or template that the supervisor reads."""
 
@@ -134,6 +140,7 @@ class PodSpec(Body, frozen=True):
     volumes: tuple[_Volume, ...] | None = ()
     service_account_name: str = ""
     termination_grace_period_seconds: float | None = None
+    scheduling_group: SchedulingGroup = SchedulingGroup()
 
     def demand(self) -> Demand:
         """Returns the demand that the scheduler has to meet, with anti-affinities but without affinities to other pods.

@@ -47,6 +47,15 @@ def waiting(spec: Spec) -> str:
     return f"Waiting for {count(most) if least == most else f'{least} to {most} hosts'} without a notice."
 
 
+def gang_sentence(spec: Spec) -> str:
+    """Says which gang has set the smallest size of the job; empty if none has."""
+    gang = spec.gang
+    if gang is None or gang.workers < spec.min_workers:
+        return ""
+    needs = "all of its" if gang.workers >= spec.requested_workers else "at least"
+    return f"{gang.source} demands {gang.pods:,} pods at a time, so the job needs {needs} {count(gang.workers)}."
+
+
 def running(run: int, workers: int) -> str:
     return f"Run {run} is running on {count(workers)}."
 

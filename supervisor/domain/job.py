@@ -86,6 +86,23 @@ class AcknowledgementKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GangMinimum:
+    """The fewest hosts of a job that a gang scheduler starts together.
+
+    Attributes:
+        workers: The number of hosts, at most those that the job has requested.
+        pods: The number of pods, as it is written.
+        source: What says so, as the subject of a sentence.
+        group: The name of the PodGroup that says so; empty if the job itself does.
+    """
+
+    workers: int
+    pods: int
+    source: str
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """The specification of a job. Workers are hosts, not slots; `max_wait_seconds` 0 means for ever.
 
@@ -95,6 +112,7 @@ class Spec:
     tensor and pipeline parallel sizes, in hosts. `supervisor.decide.grant` has the sizes that follow from all of these.
     `ignored`: a sentence for each request of the job that was not understood. `refused`: the job is beyond a bound,
     which `ignored` names, so its sizes are unknown and nothing is planned for it.
+    `gang`: the minimum of its gang, below which `min_workers` is never; None if nobody demands one.
     """
 
     framework: Framework
@@ -109,6 +127,7 @@ class Spec:
     worker_multiple: int = 1
     ignored: tuple[str, ...] = ()
     refused: bool = False
+    gang: GangMinimum | None = None
 
     def can(self, capability: Capability) -> bool:
         """Whether the job has a capability."""

@@ -14,6 +14,7 @@ from servicekit.kubernetes.client import ResourceClient, Selection
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import UNDEFINED_SECONDS, Reflector
 from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.gangs import PodGroup
 from supervisor.cluster.objects import Pod, placements_of
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.capacity import Placement, ResourceRequest
@@ -43,6 +44,7 @@ class JobCache(Generic[J]):
         bulkhead: Keeps what nobody foresaw with its job or subscriber.
         namespace: The only namespace whose jobs are cached; empty for all.
         admissions: Returns the admission of a job; None if no queue manages it.
+        groups: Returns the PodGroups of a job.
         undefined_seconds: Pause between checks while the kind is not defined.
 
     Attributes:
@@ -59,6 +61,7 @@ class JobCache(Generic[J]):
         *,
         namespace: str = "",
         admissions: Callable[[JobState[Any]], Admission | None] = lambda _state: None,
+        groups: Callable[[JobState[Any]], Collection[PodGroup]] = lambda _state: (),
         undefined_seconds: float = UNDEFINED_SECONDS,
     ) -> None:
         self.kind = kind
@@ -76,6 +79,7 @@ class JobCache(Generic[J]):
             on_synced=self._listed.set,
         )
         self._admissions = admissions
+        self._groups = groups
         self._bulkhead = bulkhead
         self._jobs: dict[JobName, J] = {}
         self.names: Collection[JobName] = self._jobs.keys()
@@ -110,7 +114,16 @@ class JobCache(Generic[J]):
             made, dependent = self._made(job), self.kind.dependent
             joined = job if made is None or dependent is None else dependent.joined(job, made)
             state = self._states[name] = JobState.of(self.kind, name, joined, list(self.pods_of(job)))
-        return None if state is None else replace(state, admission=self._admissions(state))
+        if state is None:
+            return None
+        return replace(state, admission=self._admissions(state), groups=self._groups(state))
+
+    def in_gang(self, group: PodGroup) -> Collection[JobName]:
+        """The jobs that own a PodGroup, or whose templates or pods name it."""
+        namespace, name = group.metadata.key
+        states = (self.state(each) for each, job in self._jobs.items() if job.metadata.namespace == namespace)
+        present = (state for state in states if state is not None)
+        return [each.name for each in present if name in each.gangs or each.job.metadata.uid in group.owners]
 
     def touched(self, names: Collection[JobName]) -> None:
         """Tells the listeners that these jobs, their pods, or their admissions in queues have changed."""
@@ -239,6 +252,12 @@ class ClusterJobs:
         for name in names:
             if (kind := self.of(name)) is not None:
                 kind.cache.touched([name])
+
+    def regrouped(self, group: PodGroup) -> None:
+        """Tells the listeners that what a PodGroup demands of its jobs has changed."""
+        for kind in self:
+            if names := kind.cache.in_gang(group):
+                kind.cache.touched(names)
 
     def state(self, name: JobName) -> JobState[Any] | None:
         """The state of a job; None if no job has that name."""

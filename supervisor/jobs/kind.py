@@ -14,6 +14,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.gangs import GangDemand, GangMember, PodGroup
 from supervisor.cluster.objects import Pod
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import Host, JobName, cluster_job
@@ -32,11 +33,31 @@ class CommonJobSpec:
         replicas: The number of hosts of a run at present.
         annotations: The annotations of each pod template.
         refusal: Why the job is too large to be read; then nothing but its annotations is known.
+        gangs: The gang of each role whose pod template names one.
     """
 
     replicas: int
     annotations: tuple[Mapping[str, str], ...] = ()
     refusal: str = ""
+    gangs: Mapping[str, GangMember] = field(default_factory=dict)
+
+    @property
+    def roles(self) -> tuple[Mapping[str, int], str]:
+        """The number of hosts of each role, and the role whose number may change."""
+        return {JobPodRole.WORKER: self.replicas}, JobPodRole.WORKER
+
+    def surplus(self, group: str) -> int | None:
+        """How many more pods a gang counts than a run that it starts has hosts.
+
+        Launchers are members and no hosts. Roles outside the gang are hosts and no members, so the number may be
+        negative. None if the role whose number may change is outside.
+        """
+        members = {role for role, member in self.gangs.items() if member.group == group}
+        sizes, scaled = self.roles
+        if members and scaled not in members:
+            return None
+        outside = sum(size for role, size in sizes.items() if role not in members) if members else 0
+        return len(members - sizes.keys()) - outside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +72,7 @@ class JobObject:
         elsewhere: Another controller runs the job, such as one of another cluster; the supervisor then ignores it.
         suspended: The job's controller has to delete all of its pods.
         resource_request: The resource request of a run; None if it is unknown.
+        gang: The fewest pods that a field of the job demands of a gang scheduler; None without one.
         spec: None where it is not understood.
     """
 
@@ -61,6 +83,7 @@ class JobObject:
     elsewhere: bool = False
     suspended: bool = False
     resource_request: ResourceRequest | None = None
+    gang: GangDemand | None = None
     spec: CommonJobSpec | None = None
 
     @property
@@ -112,6 +135,8 @@ class JobState(Generic[J]):
 
     `admission` is None if no queue manages the job.
     `run_id` tells the run that goes on from earlier ones; it is empty while there is none.
+    `gangs` are the names of the PodGroups that its templates or pods name, `groups` the PodGroups that exist of these
+    and of those that the job owns.
     """
 
     name: JobName
@@ -121,6 +146,8 @@ class JobState(Generic[J]):
     workers: Collection[Pod] = ()
     admission: Admission | None = None
     run_id: str = ""
+    gangs: frozenset[str] = frozenset()
+    groups: Collection[PodGroup] = ()
 
     @classmethod
     def of(cls, kind: "JobKind[J]", name: JobName, job: J, pods: Collection[Pod]) -> "JobState[J]":
@@ -134,7 +161,17 @@ class JobState(Generic[J]):
         workers = [pod for pod in pods if kind.role(pod.labels) is JobPodRole.WORKER]
         launcher = max(launchers, key=turn, default=None)
         launched = launcher.metadata.uid if launcher is not None and launcher.running else ""
-        return cls(name, job, pods, launcher=launcher, workers=workers, run_id=job.run_id or launched)
+        named = () if job.spec is None else job.spec.gangs.values()
+        members = (*named, *(pod.gang for pod in pods))
+        return cls(
+            name,
+            job,
+            pods,
+            launcher=launcher,
+            workers=workers,
+            run_id=job.run_id or launched,
+            gangs=frozenset(each.group for each in members if each is not None and each.group),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,22 @@ from typing import TypeVar
 
 import msgspec
 
+from servicekit.bounds import counted
 from servicekit.kubernetes.objects import Metadata, Owner
 from supervisor.cluster.annotations import ours
-from supervisor.cluster.podspec import Body, PodSpec
+from supervisor.cluster.gangs import GangDemand, GangMember, gang_of
+from supervisor.cluster.podspec import Body, PodSpec, SchedulingGroup
 from supervisor.domain.capacity import Demand
 
 T = TypeVar("T")
 
 HUB_LABEL = "karmada.io/managed"
 """`true` on every object that a hub of Karmada has created in a member, where the hub owns its spec."""
+
+
+def gangs_of(templates: Mapping[str, "PodTemplate"]) -> Mapping[str, GangMember]:
+    """Returns the gang of each role whose template names one."""
+    return {role: gang for role, template in templates.items() if (gang := template.gang) is not None}
 
 
 class JobMetadata(Body, frozen=True):
@@ -77,6 +84,11 @@ class _TemplateContainers(Body, frozen=True):
 
 class _TemplateMetadata(Body, frozen=True):
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+
+
+class _TemplateGroup(Body, frozen=True):
+    scheduling_group: SchedulingGroup = SchedulingGroup()
 
 
 class PodTemplate(Body, frozen=True):
@@ -89,6 +101,12 @@ class PodTemplate(Body, frozen=True):
     def annotations(self) -> Mapping[str, str]:
         """Our own annotations of the pods."""
         return ours(self.metadata.annotations)
+
+    @property
+    def gang(self) -> GangMember | None:
+        """The gang of the pods; None if they name none."""
+        group = (decoded(self.spec, _TemplateGroup) or _TemplateGroup()).scheduling_group
+        return gang_of(self.metadata.labels, self.metadata.annotations, group.pod_group_name)
 
     def containers(self) -> tuple[TemplateContainer, ...]:
         """Reads the containers."""
@@ -106,11 +124,22 @@ class RoleReplicas(Body, frozen=True):
     replicas: int | None = None
 
 
+class _SchedulingPolicy(Body, frozen=True):
+    min_available: int | None = None
+
+
 class RunPolicy(Body, frozen=True):
-    """The part of a spec with which operators of Kubeflow suspend a job."""
+    """The part of a spec with which operators of Kubeflow suspend a job, and make its PodGroup."""
 
     suspend: bool | None = None
     managed_by: str | None = None
+    scheduling_policy: _SchedulingPolicy | None = None
+
+    @property
+    def gang(self) -> GangDemand | None:
+        """The fewest pods that the policy demands of a gang scheduler; None if it demands none."""
+        least = 0 if self.scheduling_policy is None else counted(self.scheduling_policy.min_available)
+        return GangDemand(least, "runPolicy.schedulingPolicy.minAvailable") if least else None
 
 
 class JobConditionBody(Body, frozen=True):

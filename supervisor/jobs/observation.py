@@ -13,6 +13,7 @@ from supervisor.decide.reasons import waiting
 from supervisor.domain.ids import MAX_NAME, Host
 from supervisor.domain.job import Capability, Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
 from supervisor.jobs.annotated import mistyped_opt_in, requested_workers, with_annotations
+from supervisor.jobs.gangs import gang_minimum, with_gang
 from supervisor.jobs.kind import CommonJobSpec, J, JobState
 
 STATUS_OF: Mapping[Result, str] = {Result.TIMED_OUT: TIMEOUT, Result.TERMINATED: STOPPED_BY_REQUEST}
@@ -49,6 +50,9 @@ class JobObservation(ABC, Generic[J, S]):
 
     launcher_suffix = ""
     """Follows the job's name in the name of its launcher."""
+
+    launchers_in_gang = 0
+    """How many launchers the controller takes into the gang of the job."""
 
     def __init__(  # noqa: PLR0913 - the last ones are those of the kind
         self,
@@ -115,6 +119,8 @@ class JobObservation(ABC, Generic[J, S]):
         if known is not None and (known.spec.refused or self.is_freed(known)):
             return None
         spec = with_annotations(self.spec(), self.annotations, self._own)
+        before = None if known is None else known.spec.gang
+        spec = with_gang(spec, gang_minimum(state, asked, before, launchers=self.launchers_in_gang))
         if known is not None:
             return replace(known, spec=spec, observed=self.observed(spec, known.observed))
         launcher = f"{job.metadata.name}{self.launcher_suffix}"

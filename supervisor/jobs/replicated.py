@@ -31,7 +31,7 @@ from supervisor.jobs.kind import (
     RootTasks,
     owned_by,
 )
-from supervisor.jobs.manifest import JobBody, RoleReplicas, RunPolicy, StartedStatus, decoded
+from supervisor.jobs.manifest import JobBody, RoleReplicas, RunPolicy, StartedStatus, decoded, gangs_of
 from supervisor.jobs.observation import STATUS_OF, SUSPENSION, JobObservation, marked_result, observed_run, refusal
 
 _CAPABILITIES = frozenset({Capability.MAKES_HOSTS, Capability.STARTS_RUNS, Capability.SIGNALS_PODS})
@@ -105,6 +105,10 @@ class ReplicatedSpec(CommonJobSpec):
     def others(self) -> int:
         """The number of pods of the roles whose number does not change."""
         return self.replicas - self.sizes.get(self.scaled, 0)
+
+    @property
+    def roles(self) -> tuple[Mapping[str, int], str]:
+        return self.sizes, self.scaled
 
     def places(self, role: str, size: int, first: int = 0) -> Iterable[tuple[str, int]]:
         """The pods of a role of that size.
@@ -209,6 +213,7 @@ def read_replicated_job(data: bytes | msgspec.Raw, shape: ReplicaShape) -> Repli
         conditions=frozenset(each.type for each in status.true),
         started_at=status.start_time,
         resource_request=resources,
+        gang=policy.gang,
         spec=spec,
     )
 
@@ -237,6 +242,7 @@ def _asked(
         replicas=sum(sizes.values()),
         annotations=tuple(each.template.annotations for each in roles.values()),
         refusal=why,
+        gangs=gangs_of({name: each.template for name, each in roles.items()}),
         sizes=sizes,
         scaled=scaled,
         restart_policies=frozenset(each.restart_policy for each in roles.values()),

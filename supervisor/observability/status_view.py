@@ -16,7 +16,7 @@ import msgspec
 from supervisor.decide.explanation import NOTHING, Missing, prospects
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranks import NO_RANKS, RankCounts, Ranks, names
-from supervisor.decide.reasons import at_present
+from supervisor.decide.reasons import at_present, gang_sentence
 from supervisor.decide.urgency import deadline_of, is_acted_on
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import Host, JobName
@@ -268,6 +268,7 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> views.JobView:
         requested_workers=spec.requested_workers,
         on_loss=spec.on_loss,
         worker_multiple=spec.worker_multiple,
+        gang=gang_sentence(spec),
         ignored=list(spec.ignored),
         faults=list(status.faults),
         seconds_left=min(lefts, default=None),

@@ -117,6 +117,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
     `seconds_left`: the time until the first of its noticed hosts is gone. `simulated`: one of its notices is a drill.
     `waits_for` says what a waiting job lacks, `shortfall` why a running one uses fewer hosts than it requested.
+    `gang` says in a sentence which gang has set `min_workers`; it is empty if none has.
     `ignored` has a sentence for each request of the job that was not understood, `faults` one for each part of the
     supervisor that fails on this job. `host_count` counts all its hosts,
     including its launcher's; `hosts`, `workers`, `exclusions` and `host_states` contain the hosts on this page.
@@ -142,6 +143,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     requested_workers: int = 0
     on_loss: str = "shrink"
     worker_multiple: int = 1
+    gang: str = ""
     ignored: list[str] = []
     faults: list[str] = []
     seconds_left: float | None = None

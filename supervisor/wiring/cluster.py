@@ -23,6 +23,7 @@ from servicekit.lifecycle import run_tasks
 from servicekit.reconcile import Notifier
 from servicekit.tls import ServerCertificate
 from supervisor.cluster import allocation, events, objects, view
+from supervisor.cluster.gangs import PodGroup, PodGroups
 from supervisor.decide.grant import Grant
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
@@ -120,7 +121,15 @@ class WatchedCluster:
             """The answer of the queue that manages a job; None if no queue does."""
             return workloads.admission(state) or admission(state)
 
-        caches = [JobCache(kind, server, self.view, clock, bulkhead, admissions=admissions) for kind in KINDS]
+        self.groups = PodGroups(server, clock, self._regrouped, bulkhead)
+
+        def groups(state: JobState[Any]) -> Collection[PodGroup]:
+            """The PodGroups of a job."""
+            return self.groups.of(state.job, state.gangs)
+
+        caches = [
+            JobCache(kind, server, self.view, clock, bulkhead, admissions=admissions, groups=groups) for kind in KINDS
+        ]
         self.jobs = ClusterJobs([connect(cache.kind, cache, context, workloads) for cache in caches])
         self.jobs.subscribe(lambda _names: on.on_change())
         source = allocation.JobCapacitySource(
@@ -153,8 +162,9 @@ class WatchedCluster:
         try:
             for reflector in cluster.view.reflectors:
                 await reflector.first()
-            with suppress(ApiError):  # Kueue may not be installed.
-                await cluster.workloads.reflector.first()
+            for reflector in (cluster.workloads.reflector, *cluster.groups.reflectors.values()):
+                with suppress(ApiError):  # Kueue, and each gang scheduler, may not be installed.
+                    await reflector.first()
             for kind in cluster.jobs:
                 with suppress(ApiError):  # Nothing waits for jobs, as their kind may not be defined.
                     await kind.cache.reflector.first()
@@ -190,6 +200,7 @@ class WatchedCluster:
             **{f"drills.{reason}": reflector.run for reason, reflector in self._drills.reflectors.items()},
             "keys": self._keys.run,
             "workloads": self.workloads.reflector.run,
+            **{f"gangs.{version}": reflector.run for version, reflector in self.groups.reflectors.items()},
         }
         for kind in self.jobs:
             tasks |= {f"{kind.cache.kind.name}.follow": kind.cache.reflector.run, **kind.actions.standby_tasks}
@@ -197,6 +208,9 @@ class WatchedCluster:
 
     def _queue_changed(self, names: Collection[JobName]) -> None:
         self.jobs.touched(names)
+
+    def _regrouped(self, group: PodGroup) -> None:
+        self.jobs.regrouped(group)
 
     @property
     def unread(self) -> Mapping[str, int]:
@@ -207,6 +221,7 @@ class WatchedCluster:
         for found in (self._events, self._drills):
             counts[events.EVENTS.plural] += sum(reflector.unread for reflector in found.reflectors.values())
         counts[WORKLOADS.plural] = self.workloads.unread
+        counts["podgroups"] = self.groups.unread
         return counts
 
     @property

@@ -17,6 +17,7 @@ from supervisor.check.job import (
 )
 from supervisor.check.manifests import items, mapping, number, text
 from supervisor.cluster.annotations import MIN_WORKERS
+from supervisor.cluster.gangs import GangDemand, gang_of
 from supervisor.jobs.trainingjob.objects import SIZE
 
 _RENDEZVOUS_FIX = (
@@ -158,6 +159,48 @@ def _bounds(job: CheckedJob) -> Iterator[tuple[str, int | None, int | None, str]
                 yield "kubeai-run --min-workers", least, whole(launch.option("--max-workers") or "", HUGE), "Lower it."
         case _:
             return
+
+
+@rule("gang-above-minimum", FindingSeverity.HINT, "a gang scheduler that demands more workers than the job")
+def gang_above_minimum(job: CheckedJob, facts: CheckedFacts) -> Iterator[JobProblem]:
+    fix = "Lower it to the job's own minimum."
+    if facts.gang:
+        yield JobProblem("the job's gang", facts.gang, fix)
+        return
+    own = _own_minimum(job)
+    for demand, launchers in () if _has_one_size(job) else _demands(job):
+        needed = demand.pods - launchers
+        if own is not None and needed > own:
+            what = f"{demand.source} demands {demand.pods} pods at a time, so the job needs at least {needed} hosts"
+            yield JobProblem(demand.source, f"{what}, and its own minimum of {own} has no effect.", fix)
+
+
+def _own_minimum(job: CheckedJob) -> int | None:
+    """The fewest hosts with which the job itself says that it goes on; None if it says none."""
+    bounds = [least for _, least, _, _ in _bounds(job) if least is not None]
+    annotations = [job.annotations, *(role.annotations for role in job.roles)]
+    written = next((whole(found[MIN_WORKERS], HUGE) for found in annotations if MIN_WORKERS in found), None)
+    if bounds or written is None or job.kind is CheckedKind.PYTORCH_JOB:
+        return min(bounds, default=None)
+    largest = max((role.replicas for role in job.roles), default=0)
+    return written + sum(role.replicas for role in job.roles) - largest
+
+
+def _demands(job: CheckedJob) -> Iterator[tuple[GangDemand, int]]:
+    """What the job itself demands of a gang scheduler, each with the number of launchers among these pods."""
+    launchers = [role for role in job.roles if role.name.lower() == "launcher"]
+    total = sum(role.replicas for role in job.roles)
+    field = number(job.spec, "runPolicy", "schedulingPolicy", "minAvailable")
+    if field is not None:
+        yield GangDemand(int(field), "spec.runPolicy.schedulingPolicy.minAvailable"), len(launchers)
+    # Volcano itself sets it to all pods where the user has given none.
+    least = number(job.spec, "minAvailable") if job.kind is CheckedKind.VOLCANO_JOB else None
+    if least is not None and least < total:
+        yield GangDemand(int(least), "spec.minAvailable"), 0
+    members = [(role, gang_of(role.labels, role.annotations)) for role in job.roles]
+    for demand in dict.fromkeys(member.demand for _, member in members if member is not None):
+        if demand is not None:
+            yield demand, sum(member is not None and role in launchers for role, member in members)
 
 
 def _has_one_size(job: CheckedJob) -> bool:

@@ -10,7 +10,7 @@ from supervisor.cluster.podspec import Body
 from supervisor.domain.ids import Host
 from supervisor.jobs import replicated
 from supervisor.jobs.kind import JobKind, KindContext, Right, owned_by
-from supervisor.jobs.manifest import JobBody, PodTemplate, StartedStatus, decoded
+from supervisor.jobs.manifest import JobBody, PodTemplate, StartedStatus, decoded, gangs_of
 from supervisor.jobs.observation import refusal
 
 _JOBS = Resource(group="batch", version="v1", kind="Job", plural="jobs", namespaced=True)
@@ -60,6 +60,7 @@ def read_batch_job(data: bytes | msgspec.Raw) -> replicated.ReplicatedJob:
                 replicas=pods,
                 annotations=(body.template.annotations,),
                 refusal=refusal([pods]),
+                gangs=gangs_of({_PODS: body.template}),
                 sizes={_PODS: pods},
                 scaled=_PODS,
                 # Both may speak of indices that a smaller Job has not, which the API server refuses.

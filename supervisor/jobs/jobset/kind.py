@@ -17,7 +17,7 @@ from supervisor.domain.ids import cluster_job
 from supervisor.domain.job import SupervisedJob
 from supervisor.jobs import replicated
 from supervisor.jobs.kind import JobKind, JobReference, JobState, KindContext
-from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded
+from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded, gangs_of
 from supervisor.jobs.observation import refusal
 
 _JOBSETS = Resource(group="jobset.x-k8s.io", version="v1alpha2", kind="JobSet", plural="jobsets", namespaced=True)
@@ -134,6 +134,7 @@ def _asked(body: _JobSetSpec) -> tuple[replicated.ReplicatedSpec | None, Resourc
         replicas=sum(sizes.values()),
         annotations=tuple(job.template.spec.template.annotations for job in jobs),
         refusal=why,
+        gangs={} if why else gangs_of({job.name: job.template.spec.template for job in jobs}),
         sizes=sizes,
         scaled=largest,
         parts={job.name: job.template.spec.parallelism or 0 for job in jobs},

@@ -31,7 +31,7 @@ from supervisor.jobs.kind import (
     Right,
     owned_by,
 )
-from supervisor.jobs.manifest import JobBody, RoleReplicas, RunPolicy, StartedStatus, decoded
+from supervisor.jobs.manifest import JobBody, RoleReplicas, RunPolicy, StartedStatus, decoded, gangs_of
 from supervisor.jobs.observation import SUSPENSION, observed_launcher, refusal
 from supervisor.jobs.pods import delete_pods, write_metadata
 
@@ -144,6 +144,7 @@ def read_mpi_job(data: bytes | msgspec.Raw) -> MpiJob:
         conditions=frozenset(conditions),
         started_at=status.start_time,
         resource_request=resources,
+        gang=policy.gang,
         spec=spec,
         launcher_restarts=counted(launchers.failed),
     )
@@ -172,6 +173,7 @@ def _asked(body: _MpiJobBody) -> tuple[MpiJobSpec | None, ResourceRequest | None
         replicas=replicas,
         annotations=(worker.annotations, launcher.annotations),
         refusal=why,
+        gangs=gangs_of({SHAPE.scaled: worker, "Launcher": launcher}),
         sizes={SHAPE.scaled: replicas},
         scaled=SHAPE.scaled,
         has_fixed_size=has_fixed_size,
@@ -294,6 +296,7 @@ class MpiJobObservation(replicated.ReplicatedObservation[MpiJob]):
     """An observation of an MPIJob. A run of the launcher is a run of the job."""
 
     launcher_suffix = "-launcher"
+    launchers_in_gang = 1
 
     def spec(self) -> Spec:
         spec, launcher = super().spec(), self.state.launcher

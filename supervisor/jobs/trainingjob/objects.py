@@ -17,8 +17,8 @@ from supervisor.decide.reasons import FREED
 from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.domain.ids import Host
 from supervisor.domain.job import ELASTIC, Framework, Observed, Phase, Result, Spec, SupervisedJob
-from supervisor.jobs.kind import CommonJobSpec, JobObject, JobState
-from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded
+from supervisor.jobs.kind import CommonJobSpec, JobObject, JobPodRole, JobState
+from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded, gangs_of
 from supervisor.jobs.observation import STATUS_OF, JobObservation, marked_result, observed_launcher, refusal
 
 TRAINING_JOBS = Resource(
@@ -207,6 +207,7 @@ def _spec(data: msgspec.Raw) -> TrainingJobSpec | None:
             replicas=worker.replicas,
             annotations=(templates[0].annotations, templates[1].annotations),
             refusal=refusal([worker.replicas]),
+            gangs=gangs_of({JobPodRole.WORKER: worker.template, JobPodRole.LAUNCHER: launcher.template}),
             least=_number(worker.min_replicas, worker, "minWorkers"),
             most=_number(worker.max_replicas, worker, "maxWorkers"),
             slots=min(max(body.slots_per_worker or 1, 1), MAX_SLOTS),

@@ -10,11 +10,12 @@ import msgspec
 from servicekit.bounds import counted, whole
 from servicekit.kubernetes.client import Resource
 from supervisor.cluster.annotations import PREFIX, REQUESTED, ours
+from supervisor.cluster.gangs import GangDemand
 from supervisor.cluster.podspec import Body
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.jobs import replicated
 from supervisor.jobs.kind import JobKind, KindContext, owned_by
-from supervisor.jobs.manifest import JobBody, PodTemplate, decoded
+from supervisor.jobs.manifest import JobBody, PodTemplate, decoded, gangs_of
 from supervisor.jobs.observation import refusal
 
 _JOBS = Resource(group="batch.volcano.sh", version="v1alpha1", kind="Job", plural="jobs", namespaced=True)
@@ -199,9 +200,12 @@ def read_volcano_job(data: bytes | msgspec.Raw) -> VolcanoJob:
     # Volcano itself says nothing of a suspension.
     told = conditions | {replicated.JobCondition.SUSPENDED} if suspended else conditions
     spec, resources = asked
+    # Volcano itself sets it to all pods where the user has given none, and then it is lowered with the sizes.
+    least = counted(requested.min_available)
     return replace(
         job,
         requested=requested,
+        gang=GangDemand(least, "spec.minAvailable") if 0 < least < requested.total else None,
         suspended=suspended,
         conditions=frozenset(told),
         resource_request=resources,
@@ -228,6 +232,7 @@ def _asked(body: _VolcanoSpec, sizes: VolcanoSizes) -> tuple[replicated.Replicat
     spec = replicated.ReplicatedSpec(
         replicas=sum(by_task.values()),
         annotations=annotations,
+        gangs=gangs_of({task.name: task.template for task in body.tasks}),
         sizes=by_task,
         scaled=sizes.scaled,
         commands=tuple(" ".join(each.words) for each in containers),
@@ -267,15 +272,12 @@ def _size_writer(context: KindContext[VolcanoJob]) -> replicated.SizeWriter[Volc
 
 
 def _bounds(job: VolcanoJob, asked: replicated.ReplicatedSpec) -> replicated.SizeBounds:
-    """Returns the bounds of a job.
-
-    An annotation takes precedence over minAvailable, which Volcano sets to all pods by default.
-    """
+    """Returns the bounds of a job: one that needs fewer pods than it has also runs with fewer."""
     annotated = replicated.annotated_bounds(job, asked)
-    if annotated.least is not None:
+    sizes = job.requested
+    if annotated.least is not None or sizes is None or sizes.min_available >= sizes.total:
         return annotated
-    gang = 0 if job.requested is None else job.requested.min_available
-    return replicated.SizeBounds(least=max(gang, asked.others + 1))
+    return replicated.SizeBounds(least=asked.others + 1)
 
 
 VCJOB = JobKind(

@@ -306,6 +306,7 @@ def test_an_agreement_is_explained(agreement: dict[str, Any], sentence: str) -> 
         ({}, "The job asks for 2 to 3 hosts."),
         ({"worker_multiple": 2}, "The job asks for 2 to 3 hosts. Their number must be a multiple of 2."),
         ({"on_loss": "hold", "requested_workers": 3}, "The job holds its size of 3 hosts."),
+        ({"gang": "PodGroup a demands 2 pods."}, "The job asks for 2 to 3 hosts. PodGroup a demands 2 pods."),
         ({"ignored": ["'wait' is ignored."]}, "The job asks for 2 to 3 hosts. 'wait' is ignored."),
     ],
 )

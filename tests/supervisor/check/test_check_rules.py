@@ -155,6 +155,13 @@ BAD: Sequence[Bad] = [
     Bad("no-room-to-shrink", _TRAINING, "spec.etReplicaSpecs.worker.minReplicas", None),
     Bad("no-room-to-shrink", _MPI, "metadata.annotations", {MANAGED: "true"}),
     Bad("no-room-to-shrink", _PYTORCH, f"{_POLICY}.minReplicas", 4),
+    Bad("gang-above-minimum", _PYTORCH, "spec.runPolicy.schedulingPolicy.minAvailable", 4),
+    Bad("gang-above-minimum", _MPI, "spec.runPolicy.schedulingPolicy.minAvailable", 5),
+    Bad("gang-above-minimum", _VOLCANO, "metadata.annotations", {MANAGED: "true", f"{PREFIX}min-workers": "1"}),
+    *(
+        Bad("gang-above-minimum", kind, "spec.suspend", _NO, CheckedFacts(gang="PodGroup a demands it."))
+        for kind in GOOD
+    ),
     *_each("launcher-on-spot", _LAUNCHERS, "spec.nodeSelector", {"karpenter.sh/capacity-type": "spot"}),
     *_each("launcher-on-spot", _LAUNCHERS, "metadata.labels", {"alibabacloud.com/compute-qos": "best-effort"}),
 ]

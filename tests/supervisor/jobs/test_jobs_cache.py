@@ -9,6 +9,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.gangs import GangMember, PodGroup
 from supervisor.cluster.objects import Pod
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.ids import JobName
@@ -16,6 +17,7 @@ from supervisor.jobs.cache import JobCache
 from supervisor.jobs.kind import Admission, JobPodRole, JobState
 from supervisor.jobs.trainingjob.kind import TRAININGJOB
 from supervisor.jobs.trainingjob.objects import TrainingJob
+from tests.supervisor.jobs.test_jobs_gangs import pod_group
 from tests.supervisor.jobs.trainingjob.trainingjob_objects import LABELS, job, pod, workers
 
 NAME = JobName("team/trainingjob.bert")
@@ -32,6 +34,7 @@ class JobCacheScene:
             return TRAININGJOB.role(labels)
 
         self.admission: Admission | None = None
+        self.groups: list[PodGroup] = []
         view = ClusterView(server, LABELS, Clock(), lambda: None, Bulkhead(Clock()))
         self.cache = JobCache(
             replace(TRAININGJOB, role=role),
@@ -40,6 +43,7 @@ class JobCacheScene:
             Clock(),
             Bulkhead(Clock()),
             admissions=lambda _state: self.admission,
+            groups=lambda _state: self.groups,
         )
         self._pods_changed = view.pods_changed
         self.cache.wrote(job())
@@ -97,3 +101,14 @@ def test_nothing_is_kept_of_the_name_of_a_job_that_is_gone(scene: JobCacheScene)
     assert scene.cache.placements(gone) is scene.cache.placements(gone), "it has not changed"
     assert scene.cache.placements(gone) == {}
     assert gone not in scene.cache._placements
+
+
+def test_a_podgroup_concerns_the_jobs_that_own_it_or_whose_pods_name_it(scene: JobCacheScene) -> None:
+    """A job without a gang is not read anew for each of the others' PodGroups."""
+    uid = scene.state().job.metadata.uid
+    assert scene.cache.in_gang(pod_group(3, "bert", owner=uid)) == [NAME]
+    assert not scene.cache.in_gang(pod_group(3, "bert"))
+    scene.moved(None, replace(pod("launcher"), gang=GangMember("bert")))
+    assert scene.cache.in_gang(pod_group(3, "bert")) == [NAME]
+    scene.groups = [pod_group(3)]
+    assert scene.state().groups == scene.groups

@@ -29,6 +29,7 @@ from supervisor.domain.job import (
     CheckpointRequest,
     Decision,
     Framework,
+    GangMinimum,
     Growth,
     Observed,
     OnLoss,
@@ -111,6 +112,7 @@ SPECS = st.builds(
     worker_multiple=COUNTS,
     ignored=st.lists(st.text(), max_size=2).map(tuple),
     refused=st.booleans(),
+    gang=st.none() | st.builds(GangMinimum, workers=COUNTS, pods=COUNTS, source=st.text(), group=st.text()),
 )
 REQUESTS = st.none() | st.builds(
     UserRequest, kind=st.sampled_from(RequestKind), by=st.text(), reason=st.text(), at=INSTANTS
@@ -560,6 +562,7 @@ FULL_JOB = replace(
         worker_multiple=2,
         ignored=("worker-multiple is ignored.",),
         refused=True,
+        gang=GangMinimum(workers=3, pods=4, source="PodGroup job (scheduling.volcano.sh)", group="job"),
     ),
     observed=replace(
         running_job().observed,

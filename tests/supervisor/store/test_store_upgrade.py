@@ -176,6 +176,7 @@ _LATER = {
     "worker_multiple",
     "ignored",
     "refused",
+    "gang",
     "run_since",
     "short_runs",
     "held_up",

@@ -12,7 +12,8 @@ import aiohttp
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from supervisor.jobs.queues.kueue.workloads import RIGHTS
+from supervisor.jobs.gangs import RIGHTS as GANG_RIGHTS
+from supervisor.jobs.queues.kueue.workloads import RIGHTS as KUEUE_RIGHTS
 from supervisor.jobs.registry import KINDS
 from supervisor.store.kubernetes import KubernetesStore, KubernetesStoreOptions
 from tests.supervisor.store.store_behaviour import opened
@@ -60,7 +61,7 @@ RULES = (
     *COMMON_RULES,
     *(
         {"apiGroups": [right.group], "resources": list(right.resources), "verbs": list(right.verbs)}
-        for right in (*(right for kind in KINDS for right in kind.rights), *RIGHTS)
+        for right in (*(right for kind in KINDS for right in kind.rights), *KUEUE_RIGHTS, *GANG_RIGHTS)
     ),
 )
 """With what the kinds of jobs need beside that."""

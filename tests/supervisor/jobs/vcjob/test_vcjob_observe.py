@@ -88,9 +88,8 @@ def test_the_pods_of_all_tasks_are_workers_of_a_run_that_needs_each_of_them() ->
     assert (value.decision.phase, value.observed.instance) == (Phase.RUNNING, "0.0")
 
 
-def test_an_annotation_counts_more_than_the_minimum_of_the_gang() -> None:
-    """Without either, one pod of the task that is scaled stays."""
-    assert _supervised(_job(annotations={f"{PREFIX}min-workers": "1"})).spec.min_workers == 2
+def test_a_job_with_fewer_pods_in_its_gang_runs_with_fewer() -> None:
+    """At least one pod of the task that is scaled stays."""
     assert _supervised(_job({"ps": 2, "worker": 1}, gang=1)).spec.min_workers == 3
     assert _supervised(_job({"ps": 1, "worker": 3}, gang=1)).spec.min_workers == 2
 
