@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from charts.dashboards import dashboards
+from charts.hub import customization
 from charts.rights import rights_table, role_rules
 from charts.settings_page import settings_defaults
 from charts.settings_schema import agent_settings, operator_settings, supervisor_settings
@@ -19,6 +20,7 @@ from supervisor.settings import Settings as SupervisorSettings
 from trainingjob_operator.settings import TrainingJobOperatorSettings
 
 CHART = Path(__file__).parent / "elastic-job-supervisor"
+HUB_CHART = Path(__file__).parent / "job-supervisor-hub"
 _DOCS = Path(__file__).parents[1] / "docs"
 _PAGES = _DOCS / "kinds"
 _KUEUE = _DOCS / "kubernetes" / "kueue.md"
@@ -37,10 +39,22 @@ def written() -> Mapping[Path, str]:
         **boards,
         **{CHART / "files" / "kinds" / f"{kind.name}.yaml": role_rules(kind.rights) for kind in KINDS},
         **{page: _with_rights(page, kind.rights) for kind in KINDS if (page := _PAGES / f"{kind.name}.md")},
+        **_hub_files(),
         CHART / "files" / "queues" / "kueue.yaml": role_rules(KUEUE_RIGHTS),
         CHART / "files" / "queues" / "gangs.yaml": role_rules(GANG_RIGHTS),
         _KUEUE: _with_rights(_KUEUE, KUEUE_RIGHTS),
         _GANGS: _with_rights(_GANGS, GANG_RIGHTS),
+    }
+
+
+def _hub_files() -> Mapping[Path, str]:
+    """The generated files of the chart for a hub."""
+    readme = HUB_CHART / "README.md"
+    table = {"values": values_table((HUB_CHART / "values.yaml").read_text("utf-8"))}
+    customizations = HUB_CHART / "files" / "customizations"
+    return {
+        readme: _with_tables(readme.read_text("utf-8"), table),
+        **{customizations / f"{kind.name}.yaml": customization(kind) for kind in KINDS},
     }
 
 

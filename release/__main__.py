@@ -39,7 +39,8 @@ def build(number: str, directory: Path, wanted: str) -> list[Path]:
     text = notes((_ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), number)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    paths = [*distributions.build(checkout, directory), chart.package(checkout, number, directory)]
+    paths = [*distributions.build(checkout, directory)]
+    paths += [chart.package(checkout, number, directory, name) for name in (chart.NAME, chart.HUB_NAME)]
     paths += distributions.bills(checkout, number, directory)
     paths += _images(checkout, directory, wanted)
     paths.append(directory / "RELEASE_NOTES.md")

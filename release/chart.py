@@ -1,4 +1,4 @@
-"""The chart's package. `helm package` writes the present time into it."""
+"""The charts' packages. `helm package` writes the present time into them."""
 
 import gzip
 import io
@@ -8,15 +8,15 @@ from release import archive
 from release.checkout import Checkout
 
 NAME = "elastic-job-supervisor"
-FOLDER = f"charts/{NAME}"
+HUB_NAME = "job-supervisor-hub"
 
 
-def package(checkout: Checkout, version: str, directory: Path) -> Path:
-    """Writes the package and returns its path."""
-    path = directory / f"{NAME}-{version}.tgz"
+def package(checkout: Checkout, version: str, directory: Path, name: str = NAME) -> Path:
+    """Writes the package of the chart with that name and returns its path."""
+    path, folder = directory / f"{name}-{version}.tgz", f"charts/{name}"
     # Helm expects Chart.yaml first.
-    files = sorted(checkout.files(FOLDER), key=lambda file: (file.name != "Chart.yaml", file))
+    files = sorted(checkout.files(folder), key=lambda file: (file.name != "Chart.yaml", file))
     plain = io.BytesIO()
-    archive.write(plain, {f"{NAME}/{file.relative_to(checkout.root / FOLDER)}": file for file in files}, checkout.epoch)
+    archive.write(plain, {f"{name}/{file.relative_to(checkout.root / folder)}": file for file in files}, checkout.epoch)
     path.write_bytes(gzip.compress(plain.getvalue(), mtime=checkout.epoch))
     return path

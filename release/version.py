@@ -10,6 +10,7 @@ _DECLARATIONS: Mapping[str, tuple[str, ...]] = {
     "pyproject.toml": (r'^version = "(.+)"$',),
     "sdk/kubeai/elastic/version.py": (r'^__version__ = "(.+)"$',),
     "charts/elastic-job-supervisor/Chart.yaml": (r"^version: (.+)$", r"^appVersion: (.+)$"),
+    "charts/job-supervisor-hub/Chart.yaml": (r"^version: (.+)$", r"^appVersion: (.+)$"),
 }
 _FORM = re.compile(r"\d+\.\d+\.\d+(?:-?(?:rc|a|b)\.?\d+)?")
 

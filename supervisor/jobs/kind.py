@@ -199,6 +199,43 @@ class HostDiscovery:
     script: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenField:
+    """A field of a job's spec that the actions of its kind write.
+
+    Attributes:
+        path: The names of the fields from the spec to it. `[NAME]` stands for every item of a list whose items the
+            field NAME tells apart.
+        mark: The annotation under which the present value is the supervisor's.
+        only: The one value that is the supervisor's; None if any is, also a missing one.
+    """
+
+    path: tuple[str, ...]
+    mark: str
+    only: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubView:
+    """What a hub of many clusters has to know of the jobs of a kind in its members.
+
+    Attributes:
+        written: Every field of the spec that the actions write.
+        defaulted: The paths from the spec to fields that a member's API server fills in, and nobody may change.
+        failures: The conditions, or the phases, of a job that has failed for good.
+        phase: The path from the status to the phase of a job, for kinds without conditions.
+        final: The field of the status without which a failure is not for good; empty if each is.
+        hub_aggregates: Hubs know themselves how to show the status of such a job.
+    """
+
+    written: tuple[WrittenField, ...]
+    defaulted: tuple[tuple[str, ...], ...] = ()
+    failures: frozenset[str] = frozenset({"Failed"})
+    phase: tuple[str, ...] = ()
+    final: str = ""
+    hub_aggregates: bool = False
+
+
 class ActionProgress(Enum):
     """The progress of an action."""
 
@@ -319,6 +356,7 @@ class JobKind(Generic[J]):
         observe: Returns the job to store, from its state, from the stored job of that name and the present Unix
             seconds; None if the job is not, or not any more, supervised. Pure.
         actions: Builds the actions of this kind.
+        hub: What a hub has to know of its jobs.
     """
 
     name: str
@@ -330,6 +368,7 @@ class JobKind(Generic[J]):
     reference: Callable[[Pod], JobReference | None]
     observe: Callable[[JobState[J], SupervisedJob | None, float], SupervisedJob | None]
     actions: Callable[[KindContext[J]], JobActions[J]]
+    hub: HubView
     annotations: frozenset[str] = frozenset()
     discovery: HostDiscovery | None = None
     dependent: Dependent[J] | None = None

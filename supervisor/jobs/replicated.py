@@ -22,6 +22,7 @@ from supervisor.jobs.annotated import asked_count, requested_workers
 from supervisor.jobs.kind import (
     ActionProgress,
     CommonJobSpec,
+    HubView,
     JobKind,
     JobObject,
     JobPodRole,
@@ -29,6 +30,7 @@ from supervisor.jobs.kind import (
     KindContext,
     Right,
     RootTasks,
+    WrittenField,
     owned_by,
 )
 from supervisor.jobs.manifest import JobBody, RoleReplicas, RunPolicy, StartedStatus, decoded, gangs_of
@@ -538,6 +540,24 @@ def resized_role(asked: ReplicatedSpec, pods: int, *, field: str) -> Mapping[str
     return {field: scaled} if asked.scaled in asked.sizes else {}
 
 
+def suspension(*policy: str) -> WrittenField:
+    """The field `suspend` of the spec, or of this part of it.
+
+    Only a value that is true is the supervisor's, so that a person may suspend such a job at its hub.
+    """
+    return WrittenField(path=(*policy, "suspend"), mark=SUSPENDED_BY, only=True)
+
+
+def resized(*path: str) -> WrittenField:
+    """A field that is the supervisor's while the job runs with fewer pods than it has asked for."""
+    return WrittenField(path=path, mark=REQUESTED)
+
+
+def roles_view(shape: ReplicaShape, *, final: str = "") -> HubView:
+    """Returns what a hub has to know of jobs with a run policy and replicas by role. For `final`, see `HubView`."""
+    return HubView(written=(suspension("runPolicy"), resized(shape.replicas, shape.scaled, "replicas")), final=final)
+
+
 def roles_kind(
     name: str,
     resource: Resource,
@@ -561,4 +581,5 @@ def roles_kind(
         actions=lambda context: ReplicatedJobActions(
             context, spec_writer(context, size=partial(resized_role, field=shape.replicas), policy="runPolicy")
         ),
+        hub=roles_view(shape),
     )

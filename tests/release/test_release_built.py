@@ -61,6 +61,7 @@ def test_it_has_every_part(first: Path) -> None:
         f"kubeai_elastic-{VERSION}-py3-none-any.whl",
         f"kubeai_elastic-{VERSION}.tar.gz",
         f"elastic-job-supervisor-{VERSION}.tgz",
+        f"job-supervisor-hub-{VERSION}.tgz",
         f"elastic-job-supervisor-{VERSION}.cdx.json",
         f"elastic-node-agent-{VERSION}.cdx.json",
         "RELEASE_NOTES.md",
@@ -101,13 +102,14 @@ def test_the_sdist_builds_the_same_wheel(name: str, first: Path, checkout: Path,
     assert (tmp_path / wheel).read_bytes() == (first / wheel).read_bytes()
 
 
-def test_the_chart_has_the_tracked_files_at_the_time_of_the_commit(first: Path, checkout: Path) -> None:
-    folder = checkout / "charts" / "elastic-job-supervisor"
+@pytest.mark.parametrize("name", ["elastic-job-supervisor", "job-supervisor-hub"])
+def test_a_chart_has_the_tracked_files_at_the_time_of_the_commit(name: str, first: Path, checkout: Path) -> None:
+    folder = checkout / "charts" / name
     tracked = _git(folder, "ls-files", "-z").split("\0")[:-1]
-    with tarfile.open(first / f"elastic-job-supervisor-{VERSION}.tgz") as archive:
+    with tarfile.open(first / f"{name}-{VERSION}.tgz") as archive:
         found = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
         assert {entry.mtime for entry in archive} == {int(_git(checkout, "log", "-1", "--format=%ct"))}
-    assert found == {f"elastic-job-supervisor/{name}": (folder / name).read_bytes() for name in tracked}
+    assert found == {f"{name}/{path}": (folder / path).read_bytes() for path in tracked}
 
 
 def test_a_checkout_with_changes_is_refused(checkout: Path, tmp_path: Path) -> None:

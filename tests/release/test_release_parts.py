@@ -55,6 +55,7 @@ def test_every_file_declares_one_version() -> None:
         "pyproject.toml": 1,
         "sdk/kubeai/elastic/version.py": 1,
         "charts/elastic-job-supervisor/Chart.yaml": 2,
+        "charts/job-supervisor-hub/Chart.yaml": 2,
     }
 
 

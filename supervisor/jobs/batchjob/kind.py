@@ -9,7 +9,7 @@ from supervisor.cluster.annotations import ours
 from supervisor.cluster.podspec import Body
 from supervisor.domain.ids import Host
 from supervisor.jobs import replicated
-from supervisor.jobs.kind import JobKind, KindContext, Right, owned_by
+from supervisor.jobs.kind import HubView, JobKind, KindContext, Right, owned_by
 from supervisor.jobs.manifest import JobBody, PodTemplate, StartedStatus, decoded, gangs_of
 from supervisor.jobs.observation import refusal
 
@@ -122,4 +122,9 @@ BATCHJOB = JobKind(
     reference=partial(owned_by, name="batchjob", resource=_JOBS),
     observe=_RULES.observe,
     actions=_actions,
+    hub=HubView(
+        written=(replicated.suspension(), replicated.resized("parallelism"), replicated.resized("completions")),
+        defaulted=(("selector", "matchLabels"), ("template", "metadata", "labels")),
+        hub_aggregates=True,
+    ),
 )

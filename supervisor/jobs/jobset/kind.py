@@ -16,7 +16,7 @@ from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import cluster_job
 from supervisor.domain.job import SupervisedJob
 from supervisor.jobs import replicated
-from supervisor.jobs.kind import JobKind, JobReference, JobState, KindContext
+from supervisor.jobs.kind import HubView, JobKind, JobReference, JobState, KindContext
 from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded, gangs_of
 from supervisor.jobs.observation import refusal
 
@@ -188,4 +188,5 @@ JOBSET = JobKind(
     reference=partial(labelled, kind="jobset", uid_label=_UID),
     observe=observe_jobset,
     actions=jobset_actions,
+    hub=HubView(written=(replicated.suspension(),)),
 )

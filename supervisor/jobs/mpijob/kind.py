@@ -363,4 +363,6 @@ MPIJOB = JobKind(
     reference=_reference,
     observe=_RULES.observe,
     actions=MpiJobActions,
+    # The operator says Failed for ever of a job that goes on after the eviction of a worker.
+    hub=replicated.roles_view(SHAPE, final="completionTime"),
 )

@@ -18,7 +18,18 @@ from supervisor.cluster.annotations import EXCLUDED, OURS, REQUESTED, STATUS, SU
 from supervisor.cluster.objects import Pod
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Result
-from supervisor.jobs.kind import ActionProgress, JobKind, JobPodRole, JobState, KindContext, Right, RootTasks, owned_by
+from supervisor.jobs.kind import (
+    ActionProgress,
+    HubView,
+    JobKind,
+    JobPodRole,
+    JobState,
+    KindContext,
+    Right,
+    RootTasks,
+    WrittenField,
+    owned_by,
+)
 from supervisor.jobs.observation import STATUS_OF
 from supervisor.jobs.trainingjob import objects
 from supervisor.jobs.trainingjob.discovery import EXCLUDE, HOST_DISCOVERY
@@ -267,4 +278,10 @@ TRAININGJOB = JobKind(
     reference=partial(owned_by, name=objects.KIND, resource=objects.TRAINING_JOBS),
     observe=objects.observe_training_job,
     actions=TrainingJobActions,
+    # Its suspension is an annotation. The number of workers is written into variables of both templates as well.
+    hub=HubView(
+        written=(WrittenField(path=("etReplicaSpecs",), mark=REQUESTED),),
+        phase=("phase",),
+        failures=frozenset({JobPhase.FAILED}),
+    ),
 )

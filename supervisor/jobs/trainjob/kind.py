@@ -72,5 +72,6 @@ TRAINJOB = JobKind(
     reference=partial(labelled, kind="trainjob"),
     observe=observe_jobset,
     actions=jobset_actions,
+    hub=JOBSET.hub,
     dependent=Dependent(kind=JOBSET.name, joined=TrainJob.joined),
 )

@@ -14,7 +14,7 @@ from supervisor.cluster.gangs import GangDemand
 from supervisor.cluster.podspec import Body
 from supervisor.domain.capacity import ResourceRequest
 from supervisor.jobs import replicated
-from supervisor.jobs.kind import JobKind, KindContext, owned_by
+from supervisor.jobs.kind import HubView, JobKind, KindContext, WrittenField, owned_by
 from supervisor.jobs.manifest import JobBody, PodTemplate, decoded, gangs_of
 from supervisor.jobs.observation import refusal
 
@@ -248,14 +248,15 @@ def _size_writer(context: KindContext[VolcanoJob]) -> replicated.SizeWriter[Volc
         if requested is None:
             return
         if pods is None:
-            # The sizes are recorded first; the run ends in the same write in which its pods go.
-            recorded = {**annotations, SIZES: msgspec.json.encode(requested).decode("ascii")}
+            # The sizes are recorded first. A job that runs with these sizes is none that is suspended: the mark of a
+            # suspension comes with the sizes of 0, so that nobody sees one without the other.
+            recorded = {SIZES: msgspec.json.encode(requested).decode("ascii"), **(annotations if job.suspended else {})}
             if not job.annotations.items() >= recorded.items():
                 job = await context.client.merge(job, {}, metadata={"annotations": recorded})
                 context.wrote(job)
             if job.suspended:
                 return
-            changes: replicated.AnnotationChanges = {SUSPENSIONS: str(job.suspensions + 1)}
+            changes: replicated.AnnotationChanges = {**annotations, SUSPENSIONS: str(job.suspensions + 1)}
         else:
             changes = {**annotations, SIZES: None} if annotations[REQUESTED] is None else annotations
         # Sizes and annotations are written at once; the job has other annotations already.
@@ -291,4 +292,12 @@ VCJOB = JobKind(
     reference=partial(owned_by, name="vcjob", resource=_JOBS),
     observe=replicated.ReplicatedRules(bounds=_bounds, own=_ANNOTATIONS).observe,
     actions=lambda context: replicated.ReplicatedJobActions(context, _size_writer(context)),
+    hub=HubView(
+        written=tuple(
+            WrittenField(path=path, mark=SIZES)
+            for path in (("minAvailable",), ("tasks", "[name]", "replicas"), ("tasks", "[name]", "minAvailable"))
+        ),
+        phase=("state", "phase"),
+        failures=frozenset({VolcanoPhase.FAILED, VolcanoPhase.TERMINATED}),
+    ),
 )

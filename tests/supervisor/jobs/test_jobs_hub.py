@@ -3,8 +3,16 @@
 import msgspec
 import pytest
 
+from supervisor.cluster.annotations import REQUESTED, STATUS, SUSPENDED_BY
+from supervisor.domain.job import Result
 from supervisor.jobs.registry import KINDS
-from tests.supervisor.jobs.every_kind import BY_NAME
+from supervisor.jobs.trainingjob.kind import size_changes
+from tests.supervisor.jobs.every_kind import BY_NAME, OPTED_IN, PREFIX, replicas, spec_of
+from tests.supervisor.jobs.hub_member import HubMember
+
+_MIN_TWO = {**OPTED_IN, f"{PREFIX}min-workers": "2"}
+_RESIZED = ["mpijob", "pytorchjob", "tfjob", "vcjob", "batchjob"]
+_FIXED = ["jobset"]
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
@@ -13,3 +21,50 @@ def test_a_job_of_a_hub_is_known_by_its_label(kind: str, labels: dict[str, str],
     metadata = {"name": "bert", "namespace": "team", "uid": "job-uid", "resourceVersion": "7", "labels": labels}
     job = BY_NAME[kind].decode(msgspec.json.encode({"metadata": metadata}))
     assert job.from_hub is is_from_hub
+
+
+@pytest.mark.parametrize("kind", _RESIZED)
+async def test_a_hub_has_nothing_to_take_back_after_any_write(kind: str) -> None:
+    """It compares after every request, and retains what the kind declares while the annotation for it is there."""
+    member = HubMember(BY_NAME[kind], spec_of(kind, 4), _MIN_TWO)
+    actions = member.actions()
+    for workers in (2, 4):
+        await actions.suspend(member.state)
+        assert member.state.job.suspended
+        await actions.resume(member.state, workers, 4)
+        assert member.state.job.spec.replicas == workers
+        assert (REQUESTED in member.annotations) is (workers < 4)
+    await actions.end(member.state, Result.TIMED_OUT)
+    await actions.resume(member.state, 2, 4)
+    for workers in (3, 4):
+        await actions.grow(member.state, workers, 1, 1.0)
+        assert member.state.job.spec.replicas == workers
+    assert member.taken_back == []
+    assert member.writes >= 8
+    assert not member.annotations.keys() & {each.mark for each in member.kind.hub.written}
+
+
+@pytest.mark.parametrize("kind", _FIXED)
+async def test_a_hub_has_nothing_to_take_back_of_a_job_of_one_size(kind: str) -> None:
+    member = HubMember(BY_NAME[kind], spec_of(kind, 4), OPTED_IN)
+    actions = member.actions()
+    await actions.suspend(member.state)
+    await actions.end(member.state, Result.TIMED_OUT)
+    assert member.state.job.suspended
+    await actions.resume(member.state, 4, 4)
+    assert (member.state.job.suspended, member.writes, member.taken_back) == (False, 3, [])
+    assert not member.annotations.keys() & {SUSPENDED_BY, STATUS}
+
+
+async def test_a_hub_has_nothing_to_take_back_of_a_training_job_of_another_size() -> None:
+    """The number of its workers is also in variables of its templates; an annotation suspends it."""
+    kind = BY_NAME["trainingjob"]
+    launcher = replicas(1)
+    container = {"name": "main", "env": [{"name": "workers", "value": "4"}]}
+    launcher["template"] = {"spec": {"containers": [container]}}
+    spec = {"etReplicaSpecs": {"launcher": launcher, "worker": replicas(4)}}
+    member = HubMember(kind, spec, OPTED_IN)
+    for workers in (2, 4):
+        await member.patch(member.read, size_changes(member.read, member.read.spec, workers, 4))
+        assert member.read.spec.launcher.variables["workers"].value == str(workers)
+    assert (member.writes, member.taken_back, member.object["spec"]) == (2, [], spec)

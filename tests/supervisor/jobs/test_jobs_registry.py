@@ -37,7 +37,8 @@ _TEXT = frozenset({".py", ".yaml", ".json", ".tpl", ".txt", ".html", ".css", ".j
 def _own(path: Path, *kinds: AnyKind) -> bool:
     """Whether a file is one of these kinds' own; the line of the registry is the only other place."""
     folders = (f"supervisor/jobs/{kind.name}/" for kind in kinds)
-    charts = {f"charts/elastic-job-supervisor/files/kinds/{kind.name}.yaml" for kind in kinds}
+    folders_of_charts = ("elastic-job-supervisor/files/kinds", "job-supervisor-hub/files/customizations")
+    charts = {f"charts/{folder}/{kind.name}.yaml" for kind in kinds for folder in folders_of_charts}
     if any(kind.name == "trainingjob" for kind in kinds) and path.as_posix().startswith(_OPERATOR):
         return True
     return path.as_posix().startswith((*folders, *_CHECK)) or path.as_posix() in {
