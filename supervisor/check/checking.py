@@ -10,6 +10,7 @@ RULES: tuple[CheckRule, ...] = (
     saving.not_opted_in,
     saving.pods_not_opted_in,
     saving.annotation_ignored,
+    saving.hub_undid_suspension,
     saving.grace_too_short,
     saving.save_grace_too_short,
     saving.flag_not_read,

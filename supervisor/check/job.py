@@ -111,6 +111,7 @@ class CheckedJob:
     Attributes:
         spec: That of the manifest, for what only one kind has; that of the JobSet which becomes of a TrainJob.
         spec_path: Where that spec is.
+        suspended: Whether the spec says that the job is suspended.
     """
 
     kind: CheckedKind
@@ -120,6 +121,7 @@ class CheckedJob:
     labels: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, object] = field(default_factory=dict)
     spec_path: str = "spec"
+    suspended: bool = False
     roles: tuple[CheckedRole, ...] = ()
 
     def __str__(self) -> str:

@@ -233,6 +233,7 @@ def jobs_in(*documents: object, beside: Iterable[object] = ()) -> Iterator[Check
             spec=mapping(each, "spec"),
             roles=tuple(_roles(kind, each)),
         )
+        job = replace(job, suspended=_is_suspended(job))
         if kind is CheckedKind.TRAIN_JOB:  # Its pods are those of the JobSet that its runtime describes.
             spec, path = jobset_spec(each, runtimes), f"{runtime_of(each)}: spec.template.spec"
             job = replace(job, spec=spec, spec_path=path, roles=tuple(_replicated_jobs(spec, path)))
@@ -268,6 +269,13 @@ def job_of_bounds(name: str, least: int, most: int) -> CheckedJob:
     return CheckedJob(
         kind=CheckedKind.COMMAND, name=name, roles=(CheckedRole(name="command", path="", launches=(launch,)),)
     )
+
+
+def _is_suspended(job: CheckedJob) -> bool:
+    """Whether a field of its spec suspends the job, or as a Volcano Job sizes of 0."""
+    says = (at(job.spec, "suspend"), at(job.spec, "runPolicy", "suspend"))
+    has_no_size = job.kind is CheckedKind.VOLCANO_JOB and not any(role.replicas for role in job.roles)
+    return True in says or has_no_size
 
 
 def _roles(kind: CheckedKind, document: object) -> Iterator[CheckedRole]:

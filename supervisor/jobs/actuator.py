@@ -138,6 +138,8 @@ class Actuator:
             return None
         if state.job.deleted or state.job.metadata.uid != job.uid:
             return None
+        if state.job.taken_back:
+            return None  # Each further attempt would delete all of its pods, and the hub would have them made anew.
         if not self._deps.may_act():
             return _RETRY_SECONDS
         try:

@@ -14,6 +14,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.objects import Metadata
 from servicekit.kubernetes.server import ApiServer
+from supervisor.cluster.annotations import OURS, SUSPENDED_BY
 from supervisor.cluster.gangs import GangDemand, GangMember, PodGroup
 from supervisor.cluster.objects import Pod
 from supervisor.domain.capacity import ResourceRequest
@@ -90,6 +91,16 @@ class JobObject:
     def waiting_since(self) -> datetime | None:
         """When the job's present start began to wait for pods; None if that is unknown, or is now."""
         return self.metadata.creation_timestamp
+
+    @property
+    def taken_back(self) -> bool:
+        """Whether a hub has undone the supervisor's suspension.
+
+        The suspension and its annotation are written, and given back, in one request, and a hub keeps the annotations
+        of its members' objects.
+        """
+        is_ours = self.annotations.get(SUSPENDED_BY) == OURS
+        return self.from_hub and is_ours and self.spec is not None and not self.suspended
 
     @property
     def run_id(self) -> str:

@@ -24,6 +24,12 @@ SUSPENSION: Mapping[str, str] = {SUSPENDED_BY: OURS}
 
 _SUSPENDED_BEFORE = "Was suspended before; waiting for capacity."
 
+TAKEN_BACK = (
+    "The job is not supervised: the hub that has created it undid its suspension. "
+    "Install the chart job-supervisor-hub at the hub, then remove the job's annotation suspended-by."
+)
+"""A job whose hub does not know that the suspension is ours is left alone, as each attempt restarts all of its pods."""
+
 _KILLED = -9
 """The exit code of a launcher whose pod was deleted."""
 
@@ -108,7 +114,7 @@ class JobObservation(ABC, Generic[J, S]):
             return None
         is_ours = self._is_ours()
         if is_ours:
-            why = asked.refusal
+            why = TAKEN_BACK if job.taken_back else asked.refusal
             is_long = len(job.metadata.name) > _NAME_WITH_ROOM
             if not why and is_long and any(len(host) > MAX_NAME for host in self.last_hosts()):
                 why = f"The job is not supervised: the names of its pods would have more than {MAX_NAME} characters."
@@ -154,6 +160,8 @@ class JobObservation(ABC, Generic[J, S]):
         None for one that was supervised, which is let go.
         """
         known, result = self.known, self.result()
+        if self.job.taken_back and known is not None and known.observed.result in STATUS_OF:
+            return None  # It was ended by a suspension, and runs again.
         if known is not None and (known.over or not known.spec.refused):
             return known if known.over else None
         if known is not None:

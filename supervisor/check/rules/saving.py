@@ -18,8 +18,9 @@ from supervisor.check.job import (
     rule,
 )
 from supervisor.check.manifests import mapping, number, text, training_jobs
-from supervisor.cluster.annotations import MANAGED, opts_in, opts_out, ours
+from supervisor.cluster.annotations import MANAGED, OURS, SUSPENDED_BY, opts_in, opts_out, ours
 from supervisor.jobs.annotated import misreadings
+from supervisor.jobs.manifest import HUB_LABEL
 from supervisor.jobs.registry import ANNOTATIONS
 
 
@@ -57,6 +58,19 @@ def annotation_ignored(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobPro
     found = [ours(each) for each in (job.annotations, *(role.annotations for role in job.roles))]
     for wrong in misreadings(found, ANNOTATIONS):
         yield JobProblem("metadata.annotations", str(wrong), "Correct or remove it.")
+
+
+@rule("hub-undid-suspension", FindingSeverity.ERROR, "a job whose hub has undone the supervisor's suspension")
+def hub_undid_suspension(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
+    is_marked = job.labels.get(HUB_LABEL) == "true" and job.annotations.get(SUSPENDED_BY) == OURS
+    # An annotation suspends a TrainingJob, and hubs keep annotations.
+    if is_marked and not job.suspended and job.kind is not CheckedKind.TRAINING_JOB:
+        yield JobProblem(
+            "metadata.annotations",
+            "The hub that has created the job undid its suspension, so the supervisor leaves the job alone and nothing "
+            "saves it before a reclaim.",
+            f"Install the chart job-supervisor-hub at the hub, then remove the annotation {SUSPENDED_BY}.",
+        )
 
 
 @rule("pods-not-opted-in", FindingSeverity.ERROR, "pod templates without the annotation that opts in")

@@ -45,6 +45,12 @@ _LAUNCHERS = {
 _COMMANDS = {**_TEMPLATES, **{kind: _LAUNCHERS[kind] for kind in (_TRAINING, _MPI)}}
 _YES, _NO = True, False
 _POLICY = "spec.elasticPolicy"
+_UNDONE: Manifest = {
+    "name": "resnet",
+    "namespace": "training",
+    "labels": {"karmada.io/managed": "true"},
+    "annotations": {MANAGED: "true", f"{PREFIX}suspended-by": "elastic-job-supervisor"},
+}
 _QUEUED = {"kueue.x-k8s.io/queue-name": "gpus"}
 
 
@@ -107,6 +113,7 @@ BAD: Sequence[Bad] = [
     ),
     *_each("annotation-ignored", _TEMPLATES, "metadata.annotations", {MANAGED: "true", f"{PREFIX}min-worker": "2"}),
     *_each("annotation-ignored", _TEMPLATES, "metadata.annotations", {MANAGED: "True"}),
+    *(Bad("hub-undid-suspension", kind, "metadata", _UNDONE) for kind in _OBJECTS if kind is not _TRAINING),
     *_each("grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", 5),
     *_each(
         "grace-too-short", _TEMPLATES, "spec.terminationGracePeriodSeconds", None, CheckedFacts(checkpoint_seconds=45.0)
@@ -201,6 +208,24 @@ def test_a_bad_manifest_is_found(bad: Bad) -> None:
     (first, *_) = [each for each in found(bad.manifest, bad.facts) if each.rule == bad.rule]
     assert first.job == f"{bad.kind} training/resnet"
     assert first.where
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        (_PYTORCH, "spec.runPolicy.suspend", _YES),
+        (_VOLCANO, "spec.tasks.0.replicas", 0),
+        (_JOB, "spec.suspend", _YES),
+        (_JOB, "metadata.labels", {}),
+        (_JOB, "metadata.annotations", {MANAGED: "true"}),
+    ],
+)
+def test_a_job_that_is_suspended_as_its_mark_says_is_none_that_a_hub_resumed(
+    kind: CheckedKind, path: str, value: Any
+) -> None:
+    made = changed(GOOD[kind](), "metadata", _UNDONE)
+    assert "hub-undid-suspension" in ids(found(made))
+    assert "hub-undid-suspension" not in ids(found(changed(made, path, value)))
 
 
 @pytest.mark.parametrize(("rule", "line"), BAD_COMMANDS)

@@ -92,6 +92,7 @@ class HubMember:
         self.read, desired = self._decoded(changed), self._decoded({**changed, "spec": wanted})
         if desired != self.read:  # An absent field and its default are the same.
             self.taken_back.append((self.read, desired))
+        assert not self.read.taken_back, "a mark without its suspension is how a job looks whose hub has undone it"
         return self.read
 
     def _decoded(self, manifest: Mapping[str, Any]) -> Any:

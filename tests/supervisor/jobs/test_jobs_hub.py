@@ -1,12 +1,18 @@
 """Jobs that a hub of many clusters has created in this one."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 import msgspec
 import pytest
 
-from supervisor.cluster.annotations import REQUESTED, STATUS, SUSPENDED_BY
+from supervisor.cluster.annotations import OURS, REQUESTED, STATUS, SUSPENDED_BY
 from supervisor.domain.job import Result
+from supervisor.jobs.observation import TAKEN_BACK
 from supervisor.jobs.registry import KINDS
 from supervisor.jobs.trainingjob.kind import size_changes
+from tests.supervisor.decide.decide_builders import T0
 from tests.supervisor.jobs.every_kind import BY_NAME, OPTED_IN, PREFIX, replicas, spec_of
 from tests.supervisor.jobs.hub_member import HubMember
 
@@ -68,3 +74,30 @@ async def test_a_hub_has_nothing_to_take_back_of_a_training_job_of_another_size(
         await member.patch(member.read, size_changes(member.read, member.read.spec, workers, 4))
         assert member.read.spec.launcher.variables["workers"].value == str(workers)
     assert (member.writes, member.taken_back, member.object["spec"]) == (2, [], spec)
+
+
+@pytest.mark.parametrize("kind", [*_RESIZED, *_FIXED])
+def test_a_job_whose_hub_took_its_suspension_back_is_shown_and_left_alone(kind: str) -> None:
+    """Until somebody removes the annotation; a supervised job is let go first, also one that was ended."""
+    how, spec = BY_NAME[kind], spec_of(kind, 4)
+    member = HubMember(how, spec, OPTED_IN)
+    supervised = how.observe(member.state, None, T0)
+    taken_back = HubMember(how, spec, {**OPTED_IN, SUSPENDED_BY: OURS})
+    assert supervised is not None
+    ended = replace(supervised, observed=replace(supervised.observed, result=Result.TIMED_OUT))
+    assert how.observe(taken_back.state, supervised, T0) is how.observe(taken_back.state, ended, T0) is None
+    shown = how.observe(taken_back.state, None, T0)
+    assert shown is not None
+    assert (shown.spec.refused, shown.spec.ignored, shown.decision.reason) == (True, (TAKEN_BACK,), TAKEN_BACK)
+    assert how.observe(taken_back.state, shown, T0) == shown
+    assert how.observe(member.state, shown, T0) is None
+
+
+@pytest.mark.parametrize("kind", _RESIZED)
+@pytest.mark.parametrize("labels", [{}, {"karmada.io/managed": "true"}])
+async def test_only_a_hub_takes_a_suspension_back(kind: str, labels: Mapping[str, str]) -> None:
+    """Without the label a person has resumed the job and left the mark, and it is supervised as before."""
+    member = HubMember(BY_NAME[kind], spec_of(kind, 4), {**OPTED_IN, SUSPENDED_BY: OURS})
+    member.object["metadata"]["labels"] = labels
+    found: Any = BY_NAME[kind].observe(member.state, None, T0)
+    assert found.spec.refused is bool(labels)
