@@ -18,7 +18,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-versions test-chart chart clients operators test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-fleet test-versions test-chart chart clients operators hub test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -84,6 +84,9 @@ clients: $(INSTALLED) ## Build the helm and kubectl that tests use, once, in the
 operators: $(INSTALLED) ## Build the operators of training jobs that tests use, once, in their own cache (needs Go 1.25)
 	@$(BIN)/python tests/testkit/controlplane/binaries.py operators
 
+hub: $(INSTALLED) ## Build the programs of a hub of many clusters that tests use, once, in their own cache (needs Go 1.24)
+	@$(BIN)/python tests/testkit/controlplane/binaries.py hub
+
 chart: $(INSTALLED) ## Generate the chart's schema, README tables, roles and dashboards
 	$(BIN)/python -m charts
 
@@ -103,6 +106,12 @@ test-kinds: $(INSTALLED) ## Reclaim jobs of every kind and queue under their con
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py >/dev/null
 	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
 	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal $(KINDS:%=tests/controlplane/%) $(ARGS)
+
+test-fleet: $(INSTALLED) ## Run jobs in two members of a real hub (Karmada), all built first; skipped without Go (short form: ARGS="-m brief")
+	-@$(BIN)/python tests/testkit/controlplane/binaries.py >/dev/null
+	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
+	-@$(BIN)/python tests/testkit/controlplane/binaries.py hub >/dev/null
+	$(BIN)/python -m pytest tests/fleet $(ARGS)
 
 # The oldest and the newest of Kubernetes that the chart claims; any suite on a cluster takes one of them as KUBERNETES=1.30.
 VERSIONS := 1.30 1.36

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.testkit.controlplane.binaries import ASSETS, KUBERNETES, BinaryNotBuilt, BinaryProgram, binaries, build
+from tests.testkit.controlplane.binaries import (
+    ASSETS,
+    KUBERNETES,
+    BinaryNotBuilt,
+    BinaryProgram,
+    HubProgram,
+    binaries,
+    build,
+)
 from tests.testkit.controlplane.procfs import waits_for_a_lock
 from tests.testkit.waiting import wait_until
 
@@ -125,6 +133,17 @@ def test_a_directory_of_programs_that_lacks_one_is_refused(tmp_path: Path, monke
     for place in (build, binaries):
         with pytest.raises(BinaryNotBuilt, match=said):
             place()
+
+
+def test_a_hub_is_its_programs_and_its_module(workshop: Path) -> None:
+    """Built once and apart from the control plane; one that nobody has built is missed."""
+    ask = partial(_python, workshop, "-c", "from binaries import hub; print(hub().module)")
+    assert "the hub is not built; `make hub` does it" in ask(FAKE_MODULES="here").stderr
+    told = _run(workshop, "hub").stdout
+    assert _run(workshop, "hub").stdout == told
+    assert [Path(line).name for line in told.splitlines()] == list(HubProgram)
+    assert len(_built(workshop)) == len(HubProgram)
+    assert ask(FAKE_MODULES="here").stdout == "here\n"
 
 
 @pytest.fixture

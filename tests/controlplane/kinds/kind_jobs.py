@@ -1,7 +1,7 @@
 """Jobs of one kind in a test's namespace, and the objects that the kind's controller has made for them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, ClassVar
 
 from tests.testkit.controlplane.api import Api, Manifest
@@ -66,6 +66,21 @@ class KindJobs(ABC):
 
     async def get(self, name: str) -> Any:
         return await self._api.get(f"{self._path}/{name}")
+
+    @property
+    def api(self) -> Api:
+        """The client of the cluster."""
+        return self._api
+
+    async def all(self) -> list[Any]:
+        """All jobs of the namespace."""
+        return list((await self._api.get(self._path))["items"])
+
+    async def changes(self, name: str) -> AsyncIterator[Any]:
+        """The events of a job from now on."""
+        version = (await self._api.get(self._path))["metadata"]["resourceVersion"]
+        async for event in self._api.watch(self._path, version, fieldSelector=f"metadata.name={name}"):
+            yield event
 
     async def patch(self, name: str, changes: Manifest) -> Any:
         return await self._api.patch(f"{self._path}/{name}", changes)

@@ -1,24 +1,34 @@
 """Jobs that a hub of many clusters has created in this one."""
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from servicekit.bulkhead import Bulkhead
+from servicekit.clock import Clock
 from supervisor.cluster.annotations import OURS, REQUESTED, STATUS, SUSPENDED_BY
-from supervisor.domain.job import Result
+from supervisor.domain import order
+from supervisor.domain.ids import JobName
+from supervisor.domain.job import Result, SupervisedJob
+from supervisor.jobs.actuator import Actuator, ActuatorDependencies
 from supervisor.jobs.observation import TAKEN_BACK
 from supervisor.jobs.registry import KINDS
 from supervisor.jobs.trainingjob.kind import size_changes
 from tests.supervisor.decide.decide_builders import T0
 from tests.supervisor.jobs.every_kind import BY_NAME, OPTED_IN, PREFIX, replicas, spec_of
 from tests.supervisor.jobs.hub_member import HubMember
+from tests.testkit.waiting import until
 
 _MIN_TWO = {**OPTED_IN, f"{PREFIX}min-workers": "2"}
 _RESIZED = ["mpijob", "pytorchjob", "tfjob", "vcjob", "batchjob"]
 _FIXED = ["jobset"]
+_TAKEN, _OTHER = JobName("taken"), JobName("other")
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
@@ -101,3 +111,41 @@ async def test_only_a_hub_takes_a_suspension_back(kind: str, labels: Mapping[str
     member.object["metadata"]["labels"] = labels
     found: Any = BY_NAME[kind].observe(member.state, None, T0)
     assert found.spec.refused is bool(labels)
+
+
+async def test_nothing_is_done_to_a_job_whose_hub_has_just_taken_its_suspension_back() -> None:
+    """Also if that is not stored yet: the action may be tried again before."""
+    how, spec = BY_NAME["pytorchjob"], spec_of("pytorchjob", 4)
+    taken = HubMember(how, spec, {**OPTED_IN, SUSPENDED_BY: OURS})
+    jobs = {_TAKEN: taken, _OTHER: HubMember(how, spec, OPTED_IN)}
+    supervised = how.observe(jobs[_OTHER].state, None, T0)
+    assert supervised is not None
+    stored = {name: replace(supervised, name=name) for name in jobs}
+    actuator = _actuator(jobs, stored)
+    for job in stored.values():
+        await actuator.carry_out(job, [order.SuspendRun(1)])
+    acting = asyncio.create_task(actuator.run())
+    await until(lambda: jobs[_OTHER].writes)
+    acting.cancel()
+    with suppress(asyncio.CancelledError):
+        await acting
+    assert taken.writes == 0
+
+
+def _actuator(members: Mapping[JobName, HubMember], stored: Mapping[JobName, SupervisedJob]) -> Actuator:
+    kinds = SimpleNamespace(
+        of=lambda name: SimpleNamespace(actions=members[name].actions()), state=lambda name: members[name].state
+    )
+    return Actuator(
+        ActuatorDependencies(
+            jobs=cast("Any", kinds),
+            pods=cast("Any", None),
+            store=cast("Any", SimpleNamespace(snapshot=lambda: SimpleNamespace(jobs=stored))),
+            report=cast("Any", None),
+            may_act=lambda: True,
+            connected=lambda _: (),
+            clock=Clock(),
+            cluster_now=lambda: T0,
+            bulkhead=Bulkhead(Clock()),
+        )
+    )

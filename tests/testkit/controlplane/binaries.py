@@ -1,7 +1,7 @@
 """The programs of a real control plane, built from pinned Go modules outside the checkout, once for each set of pins.
 
-Run as a script: prints where they are, built where they are missing; with `clients`, helm and kubectl instead, and with
-`operators`, the operators that have pins.
+Run as a script: prints where they are, built where they are missing; with `clients`, helm and kubectl instead, with
+`operators`, the operators that have pins, and with `hub`, the programs of a hub of many clusters.
 """
 
 import fcntl
@@ -54,6 +54,15 @@ class Tool(StrEnum):
     KUBE_PROXY = "kube-proxy"
 
 
+class HubProgram(StrEnum):
+    """The programs that make a hub of a control plane, in the order of their start."""
+
+    API_SERVER = "aggregated-apiserver"
+    WEBHOOK = "webhook"
+    CONTROLLER_MANAGER = "controller-manager"
+    SCHEDULER = "scheduler"
+
+
 class NoGo(Exception):  # noqa: N818  # It names what is so.
     """This machine cannot build programs, because Go is missing or too old."""
 
@@ -62,7 +71,7 @@ class BinaryNotBuilt(Exception):  # noqa: N818  # As above.
     """The programs are missing, and this machine could build them."""
 
 
-_Name = TypeVar("_Name", BinaryProgram, Tool, str)
+_Name = TypeVar("_Name", BinaryProgram, Tool, HubProgram, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,14 @@ class OperatorBinary:
     """An operator's program, and the directory of the Go module that it was built from, which has its CRDs."""
 
     program: Path
+    module: Path
+
+
+@dataclass(frozen=True, slots=True)
+class HubBinaries:
+    """The programs of a hub, and the directory of the Go module that they were built from, which has its CRDs."""
+
+    programs: Mapping[HubProgram, Path]
     module: Path
 
 
@@ -108,6 +125,7 @@ _NODE = _Module(
     "node",
     {Tool.KUBELET: "k8s.io/kubernetes/cmd/kubelet", Tool.KUBE_PROXY: "k8s.io/kubernetes/cmd/kube-proxy"},
 )
+_HUB = _Module("karmada", {program: f"github.com/karmada-io/karmada/cmd/{program}" for program in HubProgram})
 
 _CLIENTS = {Tool.HELM: _HELM, Tool.KUBECTL: _KUBECTL}
 
@@ -208,6 +226,34 @@ def build_operators() -> Sequence[Path]:
             for module in modules:
                 _build_once(module)
     return [module.home / name for module in modules for name in module.packages]
+
+
+def hub() -> HubBinaries:
+    """The programs of a hub; builds nothing.
+
+    Raises:
+        BinaryNotBuilt: They are missing.
+        NoGo: There is no Go, which built them or would.
+    """
+    _require_go()
+    if not _HUB.home.exists():
+        raise BinaryNotBuilt("the hub is not built; `make hub` does it, in some six minutes")
+    programs = {program: _HUB.home / program for program in HubProgram}
+    return HubBinaries(programs, _source(_HUB, _HUB.packages[HubProgram.CONTROLLER_MANAGER]))
+
+
+def build_hub() -> Sequence[Path]:
+    """The programs of a hub, built first where they are missing; apart, as only the tests of a fleet want them.
+
+    Raises:
+        BinaryNotBuilt: One cannot be built.
+        NoGo: One is missing and cannot be built here.
+    """
+    if not _HUB.home.exists():
+        _require_go()
+        with _alone(_cache()):
+            _build_once(_HUB)
+    return [_HUB.home / program for program in HubProgram]
 
 
 def build_node() -> Mapping[Tool, Path]:
@@ -393,6 +439,7 @@ _BUILDERS: Mapping[str, Callable[[], Iterable[Path]]] = {
     "": lambda: build().values(),
     "clients": build_clients,
     "operators": build_operators,
+    "hub": build_hub,
 }
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ OWNER_LABEL = "controlplane.test/namespace"
 class Namespace:
     """A namespace of one test, and the cluster-scoped objects that the test has made."""
 
-    def __init__(self, cluster: RunningCluster, api: Api) -> None:
-        self.name = f"test-{secrets.token_hex(4)}"
+    def __init__(self, cluster: RunningCluster, api: Api, name: str = "") -> None:
+        self.name = name or f"test-{secrets.token_hex(4)}"
         self.path = f"/api/v1/namespaces/{self.name}"
         self._cluster = cluster
         self._api = api
@@ -149,12 +149,19 @@ class Namespace:
 
     async def _open(self) -> None:
         await self._api.create("/api/v1/namespaces", {"metadata": {"name": self.name}})
+        await self._opens()
+
+    async def _opens(self) -> None:
         # Without it no pod can be made.
         await until(lambda: self._api.get(f"{self.path}/serviceaccounts/default"), "its default account")
 
     async def _close(self) -> None:
         """Ask for the end of everything; a namespace takes ten seconds to go, and nobody waits for it."""
-        for path in [self.path, *self._outside]:
+        await self._delete(self.path)
+        await self._close_outside()
+
+    async def _close_outside(self) -> None:
+        for path in self._outside:
             await self._delete(path)
 
     async def _delete(self, path: str) -> None:
@@ -191,3 +198,14 @@ async def fresh_namespace(cluster: RunningCluster, api: Api) -> AsyncIterator[Na
         yield namespace
     finally:
         await namespace._close()
+
+
+@asynccontextmanager
+async def propagated_namespace(cluster: RunningCluster, api: Api, name: str) -> AsyncIterator[Namespace]:
+    """The share of a cluster in which somebody else makes the namespace: a hub, in each of its members."""
+    namespace = Namespace(cluster, api, name)
+    await namespace._opens()
+    try:
+        yield namespace
+    finally:
+        await namespace._close_outside()

@@ -94,6 +94,10 @@ class ControlPlane:
         credentials.make(self._layout.credentials, self._layout.url, *addresses)
         self.cluster = RunningCluster(directory)
 
+    @property
+    def etcd_url(self) -> str:
+        return self._layout.etcd_url
+
     def pid(self, program: BinaryProgram) -> int:
         return self._processes[program].pid
 
