@@ -68,6 +68,10 @@ _FIRST_PAUSE, _MAX_PAUSE = 0.1, 10.0
 _JOBLESS_SECONDS = 30.0
 """How old a ScaleIn or ScaleOut has to be before the absence of its job is believed."""
 
+_LEFT_SECONDS, _KEYS_SECONDS = 60.0, 5.0
+"""So long after the creation of a job, a deleted one of its name may have left keys that are still to be deleted; and
+how often they are looked for. Whether they are its own cannot be seen without the right to read all Secrets."""
+
 _BLOCKED = "Blocked"
 
 _SCRIPTS_AT_ONCE = 8
@@ -92,12 +96,15 @@ class _KnownJob:
     """What this process remembers of a job, so that it does not ask the API server each time.
 
     Attributes:
+        keys_due: When keys that somebody else has created are looked for again, as long as `has_keys` is false (Unix
+            seconds).
         gang: The least number of workers in its PodGroup; -1 before it was written.
         counted_at: When its status was last written only to count its pods (Unix seconds).
     """
 
     uid: str
     has_keys: bool = False
+    keys_due: float = 0.0
     gang: int = -1
     counted_at: float = 0.0
 
@@ -144,7 +151,7 @@ class Controller:
         if known is None or known.uid != job.metadata.uid:
             known = self._known[key] = _KnownJob(job.metadata.uid)
         begun = time.perf_counter()
-        outcome = reconcile(self._seen(job, known), now)
+        outcome = reconcile(self._seen(job, known, now), now)
         self._metrics.on_reconciled(time.perf_counter() - begun)
         match outcome.changes:
             case (WriteStatus(status),) if _only_counts(job.status, status):
@@ -162,9 +169,12 @@ class Controller:
             await self._block(job, str(error))
             return None  # A change of the job adds it again.
         await self._unblock(job)
-        return None if outcome.again_at is None else max(0.0, outcome.again_at - self._clock.now())
+        dues = [] if outcome.again_at is None else [outcome.again_at]
+        if not known.has_keys and known.keys_due > now:
+            dues.append(known.keys_due)
+        return max(0.0, min(dues) - self._clock.now()) if dues else None
 
-    def _seen(self, job: TrainingJob, known: _KnownJob) -> SeenJob:
+    def _seen(self, job: TrainingJob, known: _KnownJob, now: float) -> SeenJob:
         meta = job.metadata
         scales = [
             scale
@@ -175,7 +185,7 @@ class Controller:
             job,
             pods=self.caches.pods_of(job),
             services=self.caches.services_of(meta.key),
-            has_keys=known.has_keys,
+            has_keys=known.has_keys or now < known.keys_due,
             scales=tuple(scales),
             gang=None if self._gang is None else known.gang,
         )
@@ -220,13 +230,9 @@ class Controller:
         return job
 
     async def _create(self, job: TrainingJob, known: _KnownJob, change: Change) -> None:
-        meta = job.metadata
         match change:
             case CreateKeys():
-                with suppress(ConflictError):
-                    content = {"type": "Opaque", "data": _new_keys()}
-                    await self._secrets.create(meta.key, content, **manifests.owned(job))
-                known.has_keys = True
+                await self._create_keys(job, known)
             case CreateService(pod):
                 await self._create_service(job, pod)
             case WriteConfig(hosts):
@@ -278,6 +284,18 @@ class Controller:
         content = {"status": msgspec.to_builtins(status)}
         kind.cache.record_write(await kind.client.merge(scale, content, "status"))
 
+    async def _create_keys(self, job: TrainingJob, known: _KnownJob) -> None:
+        """Creates the keys. Those that exist may be a deleted job's of this name, and go with it a moment later."""
+        meta, now = job.metadata, self._clock.now()
+        content = {"type": "Opaque", "data": _new_keys()}
+        try:
+            await self._secrets.create(meta.key, content, **manifests.owned(job))
+        except ConflictError:
+            known.has_keys = now >= (unix_seconds(meta.creation_timestamp) or 0.0) + _LEFT_SECONDS
+            known.keys_due = now + _KEYS_SECONDS
+        else:
+            known.has_keys = True
+
     async def _create_service(self, job: TrainingJob, pod: str) -> None:
         key = ObjectKey(job.metadata.namespace, pod)
         owned = manifests.owned(job)
@@ -321,8 +339,9 @@ class Controller:
         try:
             async with self._scripts:
                 await self._run(job, script.launcher, command, scale.script_seconds)
-        except RefusedError as error:
-            await self._write_scale(scale, failed_scale(scale, str(error)).status)
+        except ApiError as error:
+            # Also if its end is unknown: repeated until it is known, it would keep everything else from the job.
+            await self._write_scale(scale, failed_scale(scale, one_line(str(error))).status)
             raise ConflictError(f"the script of {scale.metadata.name} has failed") from error
 
     async def _run(self, job: TrainingJob, launcher: Pod, command: Sequence[str], more_seconds: float = 0.0) -> None:

@@ -348,7 +348,8 @@ def _creations(seen: SeenJob, status: JobStatus, scaling: ScalingStep, hosts: Se
     """The objects that are missing: keys, Services and pods of workers and, once all of them run, the launcher's."""
     targets, there = status.target_workers or [], {pod.name for pod in seen.pods}
     made: list[Change] = []
-    if not seen.has_keys and ssh_secret(seen.job) == seen.job.metadata.name and not there.issuperset(targets):
+    is_starting = seen.launcher is None or not there.issuperset(targets)
+    if is_starting and not seen.has_keys and ssh_secret(seen.job) == seen.job.metadata.name:
         made.append(CreateKeys())
     # The workers start together. Later, one that is replaced must not wait for as many others.
     gang = len(targets) if seen.launcher is None else min(len(targets), seen.job.min_replicas)
