@@ -178,6 +178,26 @@ def test_a_holder_that_was_stopped_for_long_ends_even_if_nobody_took_the_lease(r
     assert "could not be renewed for 0.666667 s: this process did not run" in script.warnings()
 
 
+@pytest.mark.parametrize("late", ["check", "renew"])
+def test_whichever_thread_runs_first_after_a_long_stop_ends_the_process(runs: Runs, late: str) -> None:
+    """Without the thread that watches the time: a save or a renewal may be what the process does first."""
+    late_script = """
+        import os, pathlib, time
+        from kubeai.elastic.lease import CheckpointLease
+
+        home = pathlib.Path(os.environ["KUBEAI_DIR"])
+        lease = CheckpointLease(home, 0.3)
+        assert lease.take(1)
+        until = time.clock_gettime(time.CLOCK_BOOTTIME) + 0.3
+        while time.clock_gettime(time.CLOCK_BOOTTIME) < until:
+            pass
+        getattr(lease, os.environ["LATE"])()
+    """
+    script = runs.begin("a", script=late_script, LATE=late)
+    assert script.end() == 73
+    assert "could not be renewed for 0.2 s: this process did not run" in script.warnings()
+
+
 def test_a_renewal_that_hangs_ends_the_process(runs: Runs) -> None:
     """As on a file system whose server is gone: nobody reads from this pipe, so opening it waits for ever."""
     script = runs.begin("a", script=TRAINING.replace("lease.check()", "pass"))

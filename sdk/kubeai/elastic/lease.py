@@ -156,7 +156,7 @@ class CheckpointLease:
             _stderr.once(f"waits for {number}", f"waits for the lease on {self._directory}: {holder}")
             time.sleep(min(_POLL_SECONDS, self._seconds / _RENEWALS))
         _stderr.once(f"holds {self.number}", f"holds the lease on {self._directory}, number {self.number}")
-        threads.start("kubeai-lease", self._renew, _stderr, closed=self._closed)
+        threads.start("kubeai-lease", self._keep_renewing, _stderr, closed=self._closed)
         threads.start("kubeai-lease-time", self._watch_time, _stderr, closed=self._closed)
         atexit.register(self.release)
 
@@ -240,22 +240,26 @@ class CheckpointLease:
     def _is_highest(self) -> bool:
         return _read(_file(self._directory, self.number)) is not None and _highest(self._directory) == self.number
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Write the file again. The process ends if it is too late for that, even if nobody has taken the lease yet."""
+        with self._writing:
+            begun = _clock()
+            if self._closed.is_set():
+                return
+            if begun - self._renewed_at >= self._limit:
+                self._lose(self._silence())
+            try:
+                is_held = self._write()
+            except OSError as error:
+                self._error = error
+                return
+        if not is_held:
+            self._lose(self._successor())
+        self._renewed_at = begun
+
+    def _keep_renewing(self) -> None:
         while not self._closed.wait(self._seconds / _RENEWALS):
-            with self._writing:
-                begun = _clock()
-                if self._closed.is_set():
-                    return
-                if begun - self._renewed_at >= self._limit:  # too late, even if nobody has taken it yet
-                    self._lose(self._silence())
-                try:
-                    is_held = self._write()
-                except OSError as error:
-                    self._error = error
-                    continue
-            if not is_held:
-                self._lose(self._successor())
-            self._renewed_at = begun
+            self.renew()
 
     def _watch_time(self) -> None:
         """Notice that the time is over, also while the thread that renews the lease hangs in a write."""
