@@ -14,6 +14,9 @@ MAX_WORKERS = f"{PREFIX}max-workers"
 MAX_WAIT = f"{PREFIX}max-wait-time"
 """Seconds that a job may wait for capacity; 0 is for ever."""
 
+ON_TIMEOUT = f"{PREFIX}on-timeout"
+"""What becomes of a job of a hub after that time: `end`, or `move` to another cluster."""
+
 ON_LOSS = f"{PREFIX}on-loss"
 """What a job wants when it loses workers: `shrink` or `hold`."""
 WORKER_MULTIPLE = f"{PREFIX}worker-multiple"
@@ -80,6 +83,7 @@ KNOWN = (
             MIN_WORKERS,
             MAX_WORKERS,
             MAX_WAIT,
+            ON_TIMEOUT,
             ON_LOSS,
             WORKER_MULTIPLE,
             SUSPENDED_BY,

@@ -59,6 +59,9 @@ def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
     elif job.observed.request is not None:
         yield _requested(job.observed.request)
         return
+    elif decision.given_up_since is not None:
+        yield Prospect("its hub is to move it to another cluster; if the hub does not, it waits here again")
+        return
     elif job.observed.launcher_lost_since is not None:
         yield Prospect("it is suspended and resumed soon unless its operator starts another launcher")
     elif spec.can(Capability.STARTS_RUNS) and decision.phase is Phase.WAITING:
@@ -69,7 +72,12 @@ def _waiting(job: SupervisedJob) -> Iterator[Prospect]:
         yield Prospect("it may try again", decision.not_before)
     if spec.max_wait_seconds and decision.waiting_since is not None:
         end = decision.waiting_since + spec.max_wait_seconds
-        yield Prospect("it times out and is not started again unless it has started by then", end)
+        what = "it times out and is not started again"
+        if spec.can(Capability.MOVES):
+            what = "its hub is to move it to another cluster"
+        yield Prospect(f"{what} unless it has started by then", end)
+    if job.observed.hub is not None and decision.resumes_from is not None:
+        yield Prospect(f"its next run starts from the checkpoint of step {decision.resumes_from}")
 
 
 def _capacity(job: SupervisedJob) -> Prospect:

@@ -198,5 +198,6 @@ def usable(job: SupervisedJob) -> frozenset[Host]:
 
 
 def waits(job: SupervisedJob) -> bool:
-    """Whether the job could start now: it is waiting, has no running processes and nobody holds it back."""
-    return job.decision.phase in WAITS and not (job.observed.running or job.held_back or job.over)
+    """Whether the job could start now: it waits for capacity here, has no running processes, and is not held back."""
+    is_free = not (job.observed.running or job.held_back or job.over)
+    return job.decision.phase in WAITS and is_free and job.decision.given_up_since is None

@@ -139,6 +139,7 @@ def _left_to_operator(s: Situation, before: Decision) -> Decision:
         epochs=before.epochs,
         run_since=before.run_since,
         short_runs=before.short_runs,
+        resumes_from=before.resumes_from,
     )
 
 

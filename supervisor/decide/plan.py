@@ -15,7 +15,17 @@ from supervisor.decide.stopping import stopping
 from supervisor.decide.urgency import deadline_of, next_change
 from supervisor.decide.waiting import enters_queue, queued, run_is_possible, wait
 from supervisor.domain.ids import Host
-from supervisor.domain.job import WAITS, Capability, Decision, Observed, Phase, Result, Spec, SupervisedJob
+from supervisor.domain.job import (
+    NO_CHECKPOINT,
+    WAITS,
+    Capability,
+    Decision,
+    Observed,
+    Phase,
+    Result,
+    Spec,
+    SupervisedJob,
+)
 from supervisor.domain.order import (
     Action,
     AddHosts,
@@ -26,6 +36,7 @@ from supervisor.domain.order import (
     StartRun,
     StopProcesses,
     SuspendRun,
+    WriteHubMarks,
 )
 
 _MAX_TRANSITIONS = 8
@@ -81,6 +92,9 @@ def plan(job: SupervisedJob, facts: JobFacts, now: float, policy: Policy) -> Pla
     else:
         states = " and ".join(f'{each.phase.value} of run {each.run} ("{each.reason}")' for each in (before, decision))
         raise UnsettledPlanError(f"no decision lasts: {states} follow each other")
+    # Stored, as only the leader that served the run has heard of it.
+    if decision.phase in WAITS and facts.saved_step is not None:
+        decision = replace(decision, resumes_from=facts.saved_step)
     if decision != job.decision:
         decision = _numbered(decision, job.decision)
     settled = replace(job, decision=decision)
@@ -95,14 +109,17 @@ def plan(job: SupervisedJob, facts: JobFacts, now: float, policy: Policy) -> Pla
 def actions(job: SupervisedJob) -> tuple[Action, ...]:
     """The actions that lead from the observed state to the decided one; every action may be repeated."""
     decision, observed = job.decision, job.observed
-    if job.over or decision.phase is Phase.QUEUED:
+    if job.over:
         return ()
+    if decision.phase is Phase.QUEUED:
+        return _hub_marks(job)
     if decision.phase in (Phase.TIMED_OUT, Phase.FINISHED):
         return (EndJob(Result.TIMED_OUT if decision.phase is Phase.TIMED_OUT else Result.TERMINATED),)
     if decision.phase in WAITS:
         run = max(observed.run, decision.run)
-        return (SuspendRun(run),) if run_is_possible(decision, decision, observed) else ()
-    todo: list[Action] = []
+        suspension = (SuspendRun(run),) if run_is_possible(decision, decision, observed) else ()
+        return (*suspension, *_hub_marks(job))
+    todo: list[Action] = [*_hub_marks(job)]
     if job.spec.can(Capability.SIGNALS_PODS) and decision.stop is not None and decision.stop.everyone:
         todo.append(StopProcesses(decision.stop.run))
     # The host list does not change while ranks agree: it would only be confirmed once more for each attempt.
@@ -116,6 +133,22 @@ def actions(job: SupervisedJob) -> tuple[Action, ...]:
         growth = decision.growing
         todo.append(AddHosts(decision.run, growth.workers, growth.number, growth.until))
     return tuple(todo)
+
+
+def _hub_marks(job: SupervisedJob) -> tuple[Action, ...]:
+    """The action for what the job's object does not tell its hub yet.
+
+    A job that the hub has moved here is unhealthy to it until the object says the checkpoint, known or not.
+    """
+    decision, present = job.decision, job.observed.hub
+    if present is None:
+        return ()
+    given_up = decision.given_up_since is not None and not run_is_possible(decision, decision, job.observed)
+    checkpoint = present.checkpoint if decision.resumes_from is None else str(decision.resumes_from)
+    if not checkpoint and (given_up or present.moved):
+        checkpoint = NO_CHECKPOINT
+    marks = replace(present, given_up=given_up, checkpoint=checkpoint)
+    return () if marks == present else (WriteHubMarks(marks),)
 
 
 def _last_moments(s: Situation) -> tuple[Action, ...]:

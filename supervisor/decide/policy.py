@@ -132,6 +132,16 @@ class Policy:
             "and the pauses between attempts grow. 0: never.",
         ),
     ] = 300.0
+    move_timeout_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86400,
+            description="On a cluster with a hub: a job that was given up, so that its hub moves it to another "
+            "cluster, waits for capacity in this one again if it is still there after this time. Karmada gives up a "
+            "move after ten minutes.",
+        ),
+    ] = 600.0
     growth_delay_seconds: Annotated[
         float,
         Meta(

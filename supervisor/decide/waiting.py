@@ -5,6 +5,9 @@ that a queue holds back waits for the queue, which also starts it.
 
 Some capacity, such as autoscaled pools, only appears for pending pods. So a job is also resumed without known room from
 time to time, to probe for it: its pods wait for a limited time, and it is suspended again if no capacity appears.
+
+A job that a hub can move to another cluster does not time out. It is suspended, and given up once none of its pods is
+left here: then the hub deletes it, and makes it anew elsewhere.
 """
 
 from dataclasses import replace
@@ -15,6 +18,10 @@ from supervisor.decide.reasons import FREED, HELD_UP, NO_ROOM, STARTING, count, 
 from supervisor.decide.situation import Situation
 from supervisor.decide.stopping import rested
 from supervisor.domain.job import WAITS, Capability, Decision, Observed, Phase, RequestKind, UserRequest
+
+_LEFT_HERE_SECONDS = 30.0
+"""The pause before a job that was given up may be resumed here after all. The hub may have decided to move it just
+before it saw that the job is not given up any more, and would delete a run that has only begun."""
 
 
 def wait(s: Situation) -> Decision:
@@ -40,6 +47,8 @@ def wait(s: Situation) -> Decision:
         return before
     if observed.request is not None:
         return _held(s, before, observed.request)
+    if before.given_up_since is not None:
+        return _given_up(s, before, before.given_up_since)
     if starts_itself and observed.launcher_lost_since is not None:
         # The controller may still act. If it does not in time, only a suspension can start the job again.
         if not s.reached(observed.launcher_lost_since + s.policy.launcher_grace_seconds):
@@ -56,13 +65,39 @@ def wait(s: Situation) -> Decision:
         before = replace(before, waiting_since=since, reason=FREED if is_freed else before.reason, request=None)
     before = replace(before, hosts=frozenset(), exclusions=frozenset(), stop=None, agreement=None)
     if spec.max_wait_seconds and s.reached(since + spec.max_wait_seconds):
-        limit = f"the maximum waiting time of {spec.max_wait_seconds:g} s"
-        reason = f"No capacity for {count(least_workers(spec, to_start=True))} within {limit}."
-        return replace(before, phase=Phase.TIMED_OUT, reason=reason, capacity_since=None, held_up=False, request=None)
+        return _waited_too_long(s, replace(before, capacity_since=None, held_up=False, request=None))
     # A job that is being ended only waits for the final report of its launcher.
     if starts_itself or observed.ending:
         return replace(before, capacity_since=None)
     return _started(s, before)
+
+
+def _waited_too_long(s: Situation, before: Decision) -> Decision:
+    """Ends a job that has waited for its maximum time, or gives it up to its hub.
+
+    Its pods, which may still wait here, must be gone before the hub makes others elsewhere: their controller would
+    start a second run of the job as soon as there is room.
+    """
+    spec, observed = s.job.spec, s.job.observed
+    limit = f"the maximum waiting time of {spec.max_wait_seconds:g} s"
+    why = f"No capacity for {count(least_workers(spec, to_start=True))} within {limit}"
+    if not spec.can(Capability.MOVES):
+        return replace(before, phase=Phase.TIMED_OUT, reason=f"{why}.")
+    if before.phase is Phase.WAITING and spec.can(Capability.STARTS_RUNS):
+        reason, run = f"{why}: suspending the job, to have it moved to another cluster.", max(before.run, observed.run)
+        return replace(before, phase=Phase.SUSPENDED, reason=reason, run=run, hosts=observed.hosts)
+    reason = f"{why}: its hub is to move the job to another cluster."
+    return replace(before, phase=Phase.SUSPENDED, given_up_since=s.now, reason=reason)
+
+
+def _given_up(s: Situation, before: Decision, since: float) -> Decision:
+    """Waits for the hub to delete the job here. If it does not, no other cluster has room, and the wait begins anew."""
+    if not s.reached(since + s.policy.move_timeout_seconds):
+        return before
+    limit = f"within {s.policy.move_timeout_seconds:g} s"
+    reason = f"The hub has not moved the job to another cluster {limit}; waiting for capacity in this one again."
+    pause = s.now + _LEFT_HERE_SECONDS
+    return replace(before, given_up_since=None, waiting_since=s.now, not_before=pause, reason=reason)
 
 
 def run_is_possible(decision: Decision, ordered: Decision, observed: Observed) -> bool:
@@ -97,6 +132,7 @@ def _held(s: Situation, before: Decision, request: UserRequest) -> Decision:
         waiting_since=None,
         capacity_since=None,
         not_before=None,
+        given_up_since=None,
     )
 
 
@@ -112,7 +148,9 @@ def _started(s: Situation, before: Decision) -> Decision:
     if facts.held_up or before.held_up:
         reason = following(before.reason, HELD_UP if facts.held_up else NO_ROOM)
         before = replace(before, reason=reason, held_up=facts.held_up, request=None)
-    if not facts.granted or spec.launcher_host in facts.notices:
+    # As long as the job's object says that it is given up, its hub may delete it at any moment.
+    is_offered = s.job.observed.hub is not None and s.job.observed.hub.given_up
+    if not facts.granted or spec.launcher_host in facts.notices or is_offered:
         return replace(before, capacity_since=None)
     since = before.capacity_since if before.capacity_since is not None else s.now
     if facts.probe:
@@ -177,6 +215,7 @@ def queued(s: Situation) -> Decision:
         run=max(before.run, observed.run),
         epochs=before.epochs,
         short_runs=before.short_runs,
+        resumes_from=before.resumes_from,
     )
     if observed.queue and observed.request is None:
         return decision

@@ -22,9 +22,11 @@ class Capability(StrEnum):
     """A run cannot go on without one of its hosts: it stops when one leaves, and resumes on others."""
     SIGNALS_PODS = "SignalsPods"
     """Processes without a stream can be reached through their pods."""
+    MOVES = "Moves"
+    """A hub of many clusters made the job, and is to move it to another one instead of its timing out in this one."""
 
 
-ELASTIC = frozenset(Capability) - {Capability.FIXED_HOSTS}
+ELASTIC = frozenset(Capability) - {Capability.FIXED_HOSTS, Capability.MOVES}
 """All capabilities of a controller whose runs go on with other hosts."""
 
 
@@ -177,6 +179,24 @@ class UserRequest:
     at: Instant
 
 
+NO_CHECKPOINT = "none"
+"""Stands for an unknown step where a hub needs some value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubMarks:
+    """What a job's object tells the hub of many clusters that has made it.
+
+    `given_up`: this cluster has no capacity for the job, so the hub is to place it in another one. `checkpoint` is the
+    step that the next run starts from, or `NO_CHECKPOINT` if it is unknown; it is empty while the object says neither.
+    `moved`: the hub has moved the job here, and waits until the object says `checkpoint`.
+    """
+
+    given_up: bool = False
+    checkpoint: str = ""
+    moved: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """The facts, as the launcher and rank 0 last reported them, or as a cluster shows them.
@@ -185,7 +205,7 @@ class Observed:
     the launcher was asked to end the job, and starts no further run. `launcher_lost_since` is when the launcher was
     first missing although its controller believes that it exists; None while that is not so. `request` is a person's.
     `queue` says, as a sentence, why a queue holds the job back; it is empty while none does.
-    `ended_at` is when `result` became known: see `with_end`.
+    `ended_at` is when `result` became known: see `with_end`. `hub` is None for a job that no hub has made.
     """
 
     launcher: str
@@ -205,6 +225,7 @@ class Observed:
     request: UserRequest | None = None
     queue: str = ""
     ended_at: Instant | None = None
+    hub: HubMarks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +270,9 @@ class Decision:
     step that was not given up, `epochs` the last epoch in use. `round` is the last one of a job that torchrun runs.
     `run_since` is when the last run was started, and once it runs, when it began to; None is unknown. `short_runs`
     counts consecutive runs that were lost soon after that. `held_up` and `request` say what `reason` is about: a node
-    that will be reclaimed could take the job's pods, or a person has asked for this.
+    that will be reclaimed could take the job's pods, or a person has asked for this. `resumes_from` is the step of the
+    checkpoint from which a waiting job's next run starts; None is unknown. Since `given_up_since`, a suspended job
+    waits for its hub to move it to another cluster, and is not resumed in this one.
     """
 
     generation: int
@@ -276,6 +299,8 @@ class Decision:
     short_runs: int = 0
     held_up: bool = False
     request: UserRequest | None = None
+    resumes_from: int | None = None
+    given_up_since: Instant | None = None
 
     @property
     def agreed_stop(self) -> Agreement | None:

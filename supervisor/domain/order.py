@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from supervisor.domain.agreement import Agreement
 from supervisor.domain.ids import Host, JobId
-from supervisor.domain.job import Phase, Result
+from supervisor.domain.job import HubMarks, Phase, Result
 from supervisor.domain.notice import ReclaimNotice
 
 
@@ -101,7 +101,16 @@ class EndJob:
     result: Result
 
 
-Action = SetHostList | StartRun | SuspendRun | RemoveHosts | AddHosts | LeaveHosts | StopProcesses | EndJob
+@dataclass(frozen=True, slots=True)
+class WriteHubMarks:
+    """Makes the job's object tell its hub exactly this. A job is given up only once none of its pods is left."""
+
+    marks: HubMarks
+
+
+Action = (
+    SetHostList | StartRun | SuspendRun | RemoveHosts | AddHosts | LeaveHosts | StopProcesses | EndJob | WriteHubMarks
+)
 
 
 class ProcessDirectiveKind(StrEnum):

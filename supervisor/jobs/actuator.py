@@ -18,9 +18,10 @@ from supervisor.cluster.annotations import DIRECTIVE
 from supervisor.cluster.objects import Pod
 from supervisor.domain import order
 from supervisor.domain.ids import Host, JobId, JobName
-from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.job import HubMarks, Phase, SupervisedJob
 from supervisor.jobs.cache import ClusterJobs
 from supervisor.jobs.kind import ActionProgress, JobActions, JobState
+from supervisor.jobs.marks import write_marks
 from supervisor.jobs.pods import STOP_PORT, delete_pods, request_stop, write_metadata
 from supervisor.store.interface import Store, StoreUnavailableError, decided_since
 
@@ -36,7 +37,7 @@ again, several times within the remaining two seconds, each time with another ho
 
 _ACTION_GROUPS: Mapping[str, tuple[type[order.Action], ...]] = {
     # Growth must not be requested for a job that is about to resume.
-    "run": (order.SuspendRun, order.EndJob, order.StartRun, order.AddHosts),
+    "run": (order.SuspendRun, order.EndJob, order.StartRun, order.AddHosts, order.WriteHubMarks),
     "hosts": (order.SetHostList, order.RemoveHosts),
     "processes": (order.StopProcesses, order.LeaveHosts),
 }
@@ -188,6 +189,8 @@ class Actuator:
                 return None if await self._annotate(leaving, directive) else _RETRY_SECONDS
             case order.StopProcesses():
                 return await self._stop(job, silent)
+            case order.WriteHubMarks(marks):
+                return await self._mark(state, marks)
         if progress is None:
             return None
         if progress is not ActionProgress.PENDING:
@@ -202,6 +205,14 @@ class Actuator:
         settled = [pod for pod, at in made if at is None or nearest_seconds(at) <= latest]
         await delete_pods(self._deps.pods, settled)
         return _RETRY_SECONDS if len(settled) < len(leaving) else None
+
+    async def _mark(self, state: JobState[Any], marks: HubMarks) -> float | None:
+        kind = self._deps.jobs.of(state.name)
+        written = None if kind is None else await write_marks(kind.cache.client, state, marks)
+        if kind is None or written is None:
+            return _RETRY_SECONDS
+        kind.cache.wrote(written)
+        return None
 
     async def _stop(self, job: SupervisedJob, silent: Collection[Pod]) -> float | None:
         """Requests the stop again, because a process may still load its data, and a stream may break at any time."""

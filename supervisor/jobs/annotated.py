@@ -16,6 +16,7 @@ from supervisor.cluster.annotations import (
     MAX_WORKERS,
     MIN_WORKERS,
     ON_LOSS,
+    ON_TIMEOUT,
     PREFIX,
     REQUESTED,
     SPOT,
@@ -24,7 +25,7 @@ from supervisor.cluster.annotations import (
     WORKER_MULTIPLE,
 )
 from supervisor.domain.ids import is_name
-from supervisor.domain.job import OnLoss, RequestKind, Spec, SupervisedJob, UserRequest
+from supervisor.domain.job import Capability, OnLoss, RequestKind, Spec, SupervisedJob, UserRequest
 
 _SOMEBODY = "Somebody"
 _MAX_QUOTED = 64
@@ -35,12 +36,14 @@ _MAX_SENTENCES = 16
 _count = partial(whole, most=MAX_LISTED_WORKERS)
 _WORKERS = f"not a whole number from 1 to {MAX_LISTED_WORKERS:,}"
 _LOSSES = frozenset(OnLoss)
+_MOVE = "move"
 _SWITCHES = frozenset({"true", "false"})
 _VALUES: Mapping[str, tuple[Callable[[str], object], str]] = {
     MAX_WAIT: (lambda text: duration(text) is not None, f"not {DURATION_FORM}; the job may wait for ever"),
     MIN_WORKERS: (_count, f"{_WORKERS}; the job needs all its workers"),
     MAX_WORKERS: (_count, f"{_WORKERS}; the job never grows"),
     ON_LOSS: (_LOSSES.__contains__, f"neither {' nor '.join(OnLoss)}"),
+    ON_TIMEOUT: (frozenset({"end", _MOVE}).__contains__, "neither end nor move"),
     WORKER_MULTIPLE: (_count, "not a whole number of at least 1"),
 }
 """For each annotation with a value: the test of the value, and the end of the sentence about a wrong one."""
@@ -62,17 +65,30 @@ def asked_count(annotations: Iterable[Mapping[str, str]], name: str) -> int:
     return _count(next((found[name] for found in annotations if name in found), None)) or 0
 
 
-def with_annotations(spec: Spec, annotations: Iterable[Mapping[str, str]], own: frozenset[str] = frozenset()) -> Spec:
+def with_annotations(
+    spec: Spec,
+    annotations: Iterable[Mapping[str, str]],
+    own: frozenset[str] = frozenset(),
+    *,
+    from_hub: bool = False,
+) -> Spec:
     """The spec with the values of the annotations.
 
     Each annotation counts in the first object that has it; the job comes first.
 
     What is not understood, or does not suit the job's size, is left out, with a sentence that says so. `own` are
-    further annotations of the job's kind.
+    further annotations of the job's kind. `from_hub`: a hub has made the job.
     """
     objects = list(annotations)
     first = {name: text for each in reversed(objects) for name, text in each.items()}
     found = list(misreadings(objects, own))
+    max_wait, capabilities = duration(first.get(MAX_WAIT)) or 0.0, spec.capabilities
+    if first.get(ON_TIMEOUT) == _MOVE and not from_hub:
+        found.append(Misreading(ON_TIMEOUT, "no hub of many clusters has made the job, so none can move it."))
+    elif first.get(ON_TIMEOUT) == _MOVE:
+        capabilities |= {Capability.MOVES}
+        if not max_wait:
+            found.append(Misreading(ON_TIMEOUT, f"the job has no {_short(MAX_WAIT)}, so it waits here for ever."))
     on_loss, multiple, requested = first.get(ON_LOSS), first.get(WORKER_MULTIPLE), spec.requested_workers
     factor = _count(multiple) or 1
     divides = requested % factor == 0
@@ -88,7 +104,8 @@ def with_annotations(spec: Spec, annotations: Iterable[Mapping[str, str]], own: 
             found.append(Misreading(REQUESTED, why))
     return replace(
         spec,
-        max_wait_seconds=duration(first.get(MAX_WAIT)) or 0.0,
+        max_wait_seconds=max_wait,
+        capabilities=capabilities,
         on_loss=OnLoss(on_loss) if on_loss in _LOSSES else OnLoss.SHRINK,
         worker_multiple=factor if divides else 1,
         ignored=tuple(dict.fromkeys(str(each) for each in found[:_MAX_SENTENCES])),

@@ -70,6 +70,7 @@ class JobObject:
         annotations: Those of its annotations that begin with our prefix, or that a queue has written.
         deleted: The job is being deleted.
         from_hub: A hub of many clusters has created the job in this one, and writes its spec.
+        moved_with: The step, as text, with which that hub has moved the job here; None if it is not moving the job.
         elsewhere: Another controller runs the job, such as one of another cluster; the supervisor then ignores it.
         suspended: The job's controller has to delete all of its pods.
         resource_request: The resource request of a run; None if it is unknown.
@@ -81,6 +82,7 @@ class JobObject:
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleted: bool = False
     from_hub: bool = False
+    moved_with: str | None = None
     elsewhere: bool = False
     suspended: bool = False
     resource_request: ResourceRequest | None = None

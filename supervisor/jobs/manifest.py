@@ -11,7 +11,7 @@ import msgspec
 
 from servicekit.bounds import counted
 from servicekit.kubernetes.objects import Metadata, Owner
-from supervisor.cluster.annotations import ours
+from supervisor.cluster.annotations import LAST_CHECKPOINT, ours
 from supervisor.cluster.gangs import GangDemand, GangMember, gang_of
 from supervisor.cluster.podspec import Body, PodSpec, SchedulingGroup
 from supervisor.domain.capacity import Demand
@@ -44,6 +44,11 @@ class JobMetadata(Body, frozen=True):
     def from_hub(self) -> bool:
         """Whether a hub has created the job."""
         return (self.labels or {}).get(HUB_LABEL) == "true"
+
+    @property
+    def moved_with(self) -> str | None:
+        """The step with which a hub has moved the job here, as text; None if it has not, or is done with that."""
+        return (self.labels or {}).get(LAST_CHECKPOINT) if self.from_hub else None
 
     @property
     def identity(self) -> Metadata:

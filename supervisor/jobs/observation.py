@@ -6,15 +6,33 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from servicekit.bounds import MAX_HOSTS, MAX_ROLES, unix_seconds
-from supervisor.cluster.annotations import OURS, STATUS, STOPPED_BY_REQUEST, SUSPENDED_BY, TIMEOUT, opts_in, opts_out
+from supervisor.cluster.annotations import (
+    OURS,
+    STATUS,
+    STOPPED_BY_REQUEST,
+    SUSPENDED_BY,
+    TIMEOUT,
+    opts_in,
+    opts_out,
+)
 from supervisor.cluster.objects import Pod, PodPhase
 from supervisor.decide.plan import first_decision
 from supervisor.decide.reasons import waiting
 from supervisor.domain.ids import MAX_NAME, Host
-from supervisor.domain.job import Capability, Decision, Framework, Observed, Phase, Result, Spec, SupervisedJob
+from supervisor.domain.job import (
+    Capability,
+    Decision,
+    Framework,
+    Observed,
+    Phase,
+    Result,
+    Spec,
+    SupervisedJob,
+)
 from supervisor.jobs.annotated import mistyped_opt_in, requested_workers, with_annotations
 from supervisor.jobs.gangs import gang_minimum, with_gang
-from supervisor.jobs.kind import CommonJobSpec, J, JobState
+from supervisor.jobs.kind import CommonJobSpec, J, JobObject, JobState
+from supervisor.jobs.marks import read_marks, step_of
 
 STATUS_OF: Mapping[Result, str] = {Result.TIMED_OUT: TIMEOUT, Result.TERMINATED: STOPPED_BY_REQUEST}
 """The marks of jobs that the supervisor has ended; a person may take them up again."""
@@ -124,19 +142,21 @@ class JobObservation(ABC, Generic[J, S]):
             return self._refused(why)
         if known is not None and (known.spec.refused or self.is_freed(known)):
             return None
-        spec = with_annotations(self.spec(), self.annotations, self._own)
+        spec = with_annotations(self.spec(), self.annotations, self._own, from_hub=job.from_hub)
         before = None if known is None else known.spec.gang
         spec = with_gang(spec, gang_minimum(state, asked, before, launchers=self.launchers_in_gang))
+        marks = read_marks(job)
         if known is not None:
-            return replace(known, spec=spec, observed=self.observed(spec, known.observed))
+            return replace(known, spec=spec, observed=replace(self.observed(spec, known.observed), hub=marks))
         launcher = f"{job.metadata.name}{self.launcher_suffix}"
-        observed = self.observed(spec, Observed(launcher=launcher, instance="", registered_at=now))
+        observed = self.observed(spec, Observed(launcher=launcher, instance="", registered_at=now, hub=marks))
         if observed.result is not None:
             return None
         began = unix_seconds(job.waiting_since)
         decision = first_decision(spec, observed, now if began is None else min(now, began))
         if reason := self.reason_if_suspended():
             decision = Decision(generation=1, phase=Phase.SUSPENDED, reason=reason, waiting_since=now)
+        decision = _with_checkpoint(decision, job)
         return SupervisedJob(name=state.name, uid=job.metadata.uid, spec=spec, observed=observed, decision=decision)
 
     def _is_ours(self) -> bool:
@@ -184,6 +204,15 @@ class JobObservation(ABC, Generic[J, S]):
             observed=Observed(launcher=name, instance="", registered_at=now),
             decision=Decision(generation=1, phase=Phase.WAITING, reason=why, waiting_since=now),
         )
+
+
+def _with_checkpoint(decision: Decision, job: JobObject) -> Decision:
+    """The first decision about a job with the step from which it resumes, as far as its object names one."""
+    step, reason = step_of(job), decision.reason
+    if job.moved_with is not None:
+        where = "its checkpoint is not known" if step is None else f"it resumes from the checkpoint of step {step}"
+        reason = f"{reason} Its hub has moved the job here; {where}."
+    return replace(decision, resumes_from=step, reason=reason)
 
 
 def refusal(sizes: Collection[int]) -> str:

@@ -210,6 +210,7 @@ def read_replicated_job(data: bytes | msgspec.Raw, shape: ReplicaShape) -> Repli
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
         from_hub=metadata.from_hub,
+        moved_with=metadata.moved_with,
         elsewhere=policy.managed_by not in (None, shape.controller),
         suspended=spec is not None and bool(policy.suspend),
         conditions=frozenset(each.type for each in status.true),

@@ -72,6 +72,7 @@ def read_batch_job(data: bytes | msgspec.Raw) -> replicated.ReplicatedJob:
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
         from_hub=metadata.from_hub,
+        moved_with=metadata.moved_with,
         elsewhere=body is not None and body.managed_by not in (None, _CONTROLLER),
         suspended=spec is not None and body is not None and bool(body.suspend),
         conditions=frozenset(_CONDITIONS.get(each.type, each.type) for each in status.true),

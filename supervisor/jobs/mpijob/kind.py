@@ -139,6 +139,7 @@ def read_mpi_job(data: bytes | msgspec.Raw) -> MpiJob:
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
         from_hub=metadata.from_hub,
+        moved_with=metadata.moved_with,
         elsewhere=policy.managed_by not in (None, SHAPE.controller),
         suspended=spec is not None and bool(policy.suspend),
         conditions=frozenset(conditions),

@@ -185,6 +185,7 @@ def read_training_job(data: bytes | msgspec.Raw) -> TrainingJob:
         annotations=annotations,
         deleted=metadata.deletion_timestamp is not None,
         from_hub=metadata.from_hub,
+        moved_with=metadata.moved_with,
         suspended=annotations.get(SUSPENDED) == "true",
         resource_request=resources,
         spec=spec,

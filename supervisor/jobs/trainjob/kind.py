@@ -57,6 +57,7 @@ def read_trainjob(data: bytes | msgspec.Raw) -> TrainJob:
         annotations=ours(metadata.annotations),
         deleted=metadata.deletion_timestamp is not None,
         from_hub=metadata.from_hub,
+        moved_with=metadata.moved_with,
         elsewhere=policy is not None and policy.managed_by not in (None, _CONTROLLER),
         suspend=None if policy is None else bool(policy.suspend),
     )

@@ -167,6 +167,7 @@ def read_volcano_job(data: bytes | msgspec.Raw) -> VolcanoJob:
         annotations=annotations,
         deleted=metadata.deletion_timestamp is not None,
         from_hub=metadata.from_hub,
+        moved_with=metadata.moved_with,
         conditions=frozenset(conditions),
         suspensions=whole(annotations.get(SUSPENSIONS), _MOST_SUSPENSIONS) or 0,
         version=counted(status.version),

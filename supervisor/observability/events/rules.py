@@ -61,10 +61,11 @@ OF_JOBS = {
 }
 """The reason is the phase, as in the column PHASE."""
 
+GIVEN_UP = EventReason("GivenUp", "Move", EventSeverity.WARNING)
 UNSAVED = EventReason(Phase.SUSPENDED, "Suspend", EventSeverity.WARNING)
 """The job is suspended, and its last steps are lost."""
 
-EVENT_REASONS = (*OF_NOTICES.values(), EXCLUDED, IGNORED, RELEASED, *OF_JOBS.values())
+EVENT_REASONS = (*OF_NOTICES.values(), EXCLUDED, IGNORED, RELEASED, GIVEN_UP, *OF_JOBS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +174,13 @@ def _of_job(
         grows = new.growing is not None and new.growing != old.growing
         excludes = new.phase in LIVE and new.exclusions != old.exclusions and new.reason != old.reason
         saves = new.checkpoint is not None and new.checkpoint != old.checkpoint
+        gives_up = new.given_up_since is not None and old.given_up_since is None
         # A reason alone deserves no Event.
-        if new.phase is old.phase and not (grows or excludes or saves):
+        if new.phase is old.phase and not (grows or excludes or saves or gives_up):
             return
     reason, note = OF_JOBS[after.decision.phase], after.decision.reason
+    if after.decision.given_up_since is not None:
+        reason = GIVEN_UP
     if after.decision.phase is Phase.SUSPENDED and before is not None and is_unsaved(before, after):
         reason = UNSAVED
     known = objects.job(after)

@@ -8,7 +8,7 @@ from supervisor.decide.plan import Plan, plan
 from supervisor.decide.situation import JobFacts
 from supervisor.decide.urgency import deadline_of
 from supervisor.domain.ids import Host
-from supervisor.domain.job import Decision, Phase, RequestKind, Stop, SupervisedJob
+from supervisor.domain.job import Capability, Decision, Phase, RequestKind, Stop, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.order import ProcessDirectiveKind, Worker
 from tests.supervisor.decide.decide_world import POLICY, DecisionWorld
@@ -37,6 +37,7 @@ def check(world: DecisionWorld, job: SupervisedJob, facts: JobFacts, planned: Pl
     _stops_are_justified(world, job, facts, planned.decision)
     _stops_end_for_a_reason(world, job, facts, planned.decision)
     _waiting_is_bounded(world, after, facts)
+    _moves_are_sound(world, job, after)
     _directives_follow(after, facts)
     _orders_follow(after)
     _remember(world, after, facts)
@@ -166,6 +167,8 @@ def _starts_are_sound(world: DecisionWorld, job: SupervisedJob, facts: JobFacts,
         assert not job.observed.running
         assert not job.observed.ending
         assert job.observed.request is None
+        assert job.decision.given_up_since is None
+        assert job.observed.hub is None or not job.observed.hub.given_up, "its hub may delete it at any moment"
         _starts_are_not_rash(world, job, after)
 
 
@@ -246,9 +249,25 @@ def _waiting_is_bounded(world: DecisionWorld, after: SupervisedJob, facts: JobFa
     is_free = decision.phase in WAITS and not decision.hosts and not after.observed.running
     if is_free and after.observed.request is not None:
         assert (decision.phase, decision.waiting_since) == (Phase.SUSPENDED, None), "it waits for a person alone"
-    elif is_free and after.spec.max_wait_seconds:
+    elif is_free and after.spec.max_wait_seconds and decision.given_up_since is None:
         assert decision.waiting_since is not None
         assert now < decision.waiting_since + after.spec.max_wait_seconds
+
+
+def _moves_are_sound(world: DecisionWorld, before: SupervisedJob, after: SupervisedJob) -> None:
+    """A job that a hub can move never times out; it is given up after its whole wait, and then not for ever."""
+    decision, since = after.decision, after.decision.given_up_since
+    if after.spec.can(Capability.MOVES):
+        assert decision.phase is not Phase.TIMED_OUT
+    if since is None:
+        return
+    assert after.spec.can(Capability.MOVES)
+    assert (decision.phase, decision.hosts, after.observed.request) == (Phase.SUSPENDED, frozenset(), None)
+    assert world.now < since + POLICY.move_timeout_seconds
+    if before.decision.given_up_since is None:
+        assert decision.waiting_since is not None
+        assert world.now >= decision.waiting_since + after.spec.max_wait_seconds
+        assert not after.observed.running
 
 
 def _directives_follow(after: SupervisedJob, facts: JobFacts) -> None:

@@ -32,6 +32,8 @@ from supervisor.domain.ids import Host, JobName, NoticeId
 from supervisor.domain.job import (
     Acknowledgement,
     AcknowledgementKind,
+    Capability,
+    HubMarks,
     Phase,
     RequestKind,
     Result,
@@ -50,6 +52,7 @@ from supervisor.domain.order import (
     StartRun,
     SuspendRun,
     Worker,
+    WriteHubMarks,
 )
 from tests.supervisor.decide.decide_builders import METADATA, T0
 
@@ -191,7 +194,10 @@ class DecisionWorld:
         launcher = SimulatedLauncher(listed)
         hello = Registration(name=name, uid=name, launcher=name, instance=name, spec=spec, report=launcher.report)
         self.launchers[name] = launcher
-        self.jobs[name] = register(None, hello, live=False, now=self.now)
+        job = register(None, hello, live=False, now=self.now)
+        if spec.can(Capability.MOVES):
+            job = replace(job, observed=replace(job.observed, hub=HubMarks()))
+        self.jobs[name] = job
         self.histories[name] = History()
         self._look_for_rank_zero()
 
@@ -247,6 +253,7 @@ class DecisionWorld:
         self.obey_unseen(name)
         self.reap(name)
         self.report(name)
+        self.mark(name)
 
     def obey_unseen(self, name: JobName) -> None:
         self.send(name)
@@ -261,6 +268,15 @@ class DecisionWorld:
         job = self.jobs[name]
         for action in actions(job)[:most]:
             self.launchers[name].do(action, job.decision.generation)
+        self.mark(name)
+
+    def mark(self, name: JobName) -> None:
+        """The object of a job tells its hub what control wants it to, which is seen at once."""
+        job = self.jobs[name]
+        for action in actions(job):
+            if isinstance(action, WriteHubMarks):
+                assert not (action.marks.given_up and self.launchers[name].running), "it would run in two clusters"
+                self.jobs[name] = replace(job, observed=replace(job.observed, hub=action.marks))
 
     def report(self, name: JobName) -> None:
         launcher = self.launchers[name]

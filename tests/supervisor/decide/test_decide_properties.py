@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from supervisor.decide.grant import held, usable_workers
 from supervisor.decide.plan import actions
 from supervisor.domain.ids import Host, JobName, Source
-from supervisor.domain.job import Framework, OnLoss, Phase, RequestKind, Result, Spec, SupervisedJob
+from supervisor.domain.job import Capability, Framework, OnLoss, Phase, RequestKind, Result, Spec, SupervisedJob
 from supervisor.domain.notice import NoticeClass, NoticeState, Subject, SubjectKind
 from tests.supervisor.decide.decide_builders import first, notice
 from tests.supervisor.decide.decide_rules import check
-from tests.supervisor.decide.decide_world import DecisionWorld
+from tests.supervisor.decide.decide_world import POLICY, DecisionWorld
 from tests.testkit.properties import examples
 
 Event = Callable[[DecisionWorld], None]
@@ -134,6 +134,7 @@ def _specs(draw: st.DrawFn, most: int) -> Spec:
         launcher_host=draw(st.sampled_from([None, None, Host("n1"), Host("elsewhere")])),
         on_loss=draw(st.sampled_from([OnLoss.SHRINK, OnLoss.SHRINK, OnLoss.HOLD])),
         worker_multiple=multiple,
+        capabilities=draw(st.sampled_from([frozenset[Capability](), frozenset({Capability.MOVES})])),
     )
 
 
@@ -186,6 +187,8 @@ def _end_well(world: DecisionWorld) -> None:
         world.ask(name, None)
         if world.jobs[name].over:
             _happen(world, [partial(DecisionWorld.fail, name=name), partial(DecisionWorld.report, name=name)])
+    if any(job.decision.given_up_since is not None for job in world.jobs.values()):
+        _happen(world, [partial(DecisionWorld.advance, seconds=POLICY.move_timeout_seconds)])
     for _ in range(MAX_ROUNDS):
         world.think()
         if all(_is_well(world, name) for name in world.jobs):

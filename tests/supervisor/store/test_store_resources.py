@@ -31,6 +31,7 @@ from supervisor.domain.job import (
     Framework,
     GangMinimum,
     Growth,
+    HubMarks,
     Observed,
     OnLoss,
     Phase,
@@ -145,6 +146,7 @@ OBSERVED = st.builds(
     request=REQUESTS,
     queue=st.text(),
     ended_at=st.none() | INSTANTS,
+    hub=st.none() | st.builds(HubMarks, given_up=st.booleans(), checkpoint=st.text(), moved=st.booleans()),
 )
 GROWTHS = st.none() | st.builds(Growth, workers=COUNTS, number=COUNTS, until=INSTANTS, failed=COUNTS)
 CHECKPOINTS = st.none() | st.builds(CheckpointRequest, run=COUNTS, generation=COUNTS, since=INSTANTS)
@@ -208,6 +210,8 @@ def decisions(draw: st.DrawFn) -> Decision:
             short_runs=COUNTS,
             held_up=st.booleans(),
             request=REQUESTS,
+            resumes_from=st.none() | COUNTS,
+            given_up_since=MAYBE,
         )
     )
     return decision
@@ -583,6 +587,7 @@ FULL_JOB = replace(
         request=UserRequest(kind=RequestKind.SUSPEND, by="ann", reason="power cut", at=T0),
         queue="The job waits in the queue gpus of Kueue.",
         ended_at=T0,
+        hub=HubMarks(given_up=True, checkpoint="1", moved=True),
     ),
     decision=replace(
         running_job().decision,
@@ -602,6 +607,8 @@ FULL_JOB = replace(
         short_runs=1,
         held_up=True,
         request=UserRequest(kind=RequestKind.SUSPEND, by="ann", reason="power cut", at=T0),
+        resumes_from=1,
+        given_up_since=T0,
     ),
 )
 

@@ -180,6 +180,9 @@ _LATER = {
     "run_since",
     "short_runs",
     "held_up",
+    "hub",
+    "resumes_from",
+    "given_up_since",
 }
 """Fields that the version before did not have."""
 

@@ -202,6 +202,17 @@ def test_a_suspension_without_a_checkpoint_is_a_warning() -> None:
         }
 
 
+def test_a_job_that_is_given_up_to_its_hub_is_news_once() -> None:
+    """Its phase stays. That it waits here again is only put otherwise."""
+    before = decided(running_job(), phase=Phase.SUSPENDED, reason="No room.")
+    after = decided(before, given_up_since=T0, reason="Its hub is to move it.")
+    found = said(JobChanged(before, after, T0))
+    assert told(found) == [(each, "GivenUp", "Its hub is to move it.") for each in (JOB, TRAINING_JOB)]
+    assert {each.reason.type for each in found} == {EventSeverity.WARNING}
+    assert said(JobChanged(after, decided(after, reason="Still."), T0)) == []
+    assert said(JobChanged(after, decided(after, given_up_since=None), T0)) == []
+
+
 def test_asking_for_more_workers_is_news_and_its_end_is_the_operators() -> None:
     before = running_job()
     after = decided(before, reason="More.", growth=Growth(workers=8, number=1, until=T0 + 60))
