@@ -57,11 +57,12 @@ from trainingjob_operator.changes import (
 )
 from trainingjob_operator.groups import Gang, GangScheduler
 from trainingjob_operator.metrics import OperatorMetrics
-from trainingjob_operator.reconcile import SeenJob, reconcile
+from trainingjob_operator.reconcile import SeenJob, only_tells, reconcile, told_later
 from trainingjob_operator.scaling import failed_scale
 
-_COUNT_SECONDS = 1.0
-"""Between two writes of a status that only count pods: a start would be one write for each pod otherwise."""
+_FIRST_TELL, _MAX_TELL = 1.0, 5.0
+"""Seconds from a write of a status to one that only tells how far the pods have come, twice as many after each of
+these: a start would be one write for each pod otherwise, the more of them the slower it is."""
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.1, 10.0
 
@@ -99,14 +100,21 @@ class _KnownJob:
         keys_due: When keys that somebody else has created are looked for again, as long as `has_keys` is false (Unix
             seconds).
         gang: The least number of workers in its PodGroup; -1 before it was written.
-        counted_at: When its status was last written only to count its pods (Unix seconds).
+        tell_at: Before this instant no status is written that only tells how far the pods have come (Unix seconds).
+        tell_pause: Seconds from its last status until then.
     """
 
     uid: str
     has_keys: bool = False
     keys_due: float = 0.0
     gang: int = -1
-    counted_at: float = 0.0
+    tell_at: float = 0.0
+    tell_pause: float = _FIRST_TELL
+
+    def note_status(self, now: float, *, tells: bool) -> None:
+        """Notes that its status was written, only to tell how far the pods have come or for more."""
+        self.tell_pause = min(2 * self.tell_pause, _MAX_TELL) if tells else _FIRST_TELL
+        self.tell_at = now + self.tell_pause
 
 
 class Controller:
@@ -153,12 +161,8 @@ class Controller:
         begun = time.perf_counter()
         outcome = reconcile(self._seen(job, known, now), now)
         self._metrics.on_reconciled(time.perf_counter() - begun)
-        match outcome.changes:
-            case (WriteStatus(status),) if _only_counts(job.status, status):
-                # The phase and the workers that a job should have are written at once; counts of pods can wait.
-                if (seconds := known.counted_at + _COUNT_SECONDS - now) > 0:
-                    return seconds
-                known.counted_at = now
+        if now < known.tell_at:
+            outcome = told_later(job.status, outcome, known.tell_at)
         try:
             for change in outcome.changes:
                 job = await self._carry_out(job, known, change)
@@ -206,7 +210,9 @@ class Controller:
         meta = job.metadata
         match change:
             case WriteStatus(status):
-                return await self._write_status(job, status)
+                tells = only_tells(job.status, status)
+                job = await self._write_status(job, status)
+                known.note_status(self._clock.now(), tells=tells)
             case WriteScale(scale, scale_status):
                 await self._adopt(job, scale)
                 await self._write_scale(scale, scale_status)
@@ -355,12 +361,6 @@ class Controller:
         if ran.code:
             output = one_line(ran.output.strip())
             raise RefusedError(f"A command in {launcher.name} has ended with {ran.code}: {output}")
-
-
-def _only_counts(before: JobStatus, after: JobStatus) -> bool:
-    """Whether two statuses differ by numbers of pods alone."""
-    same = replace(after, current_workers=before.current_workers, replica_statuses=before.replica_statuses)
-    return same == before
 
 
 def _new_keys() -> Mapping[str, str]:

@@ -6,6 +6,7 @@ and its run. So whatever part of the changes was made when the operator ended, t
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -127,7 +128,7 @@ def reconcile(seen: SeenJob, now: float) -> Outcome:
         message = "The job is resumed." if phase == Phase.SUSPENDED else "The job is created."
         # Its conditions tell of this start: the supervisor counts how long it waits from the latest of them.
         status = replace(job.status, phase=Phase.CREATED.value, start_time=start, conditions=[])
-        return Outcome((WriteStatus(_noted(status, "Created", now, message)),))
+        return _begun(seen, _noted(status, "Created", now, message), now)
     launcher = seen.launcher
     if launcher is not None and launcher.succeeded:
         return _finish(seen, Phase.SUCCEEDED, "The launcher has succeeded.", now)
@@ -137,6 +138,32 @@ def reconcile(seen: SeenJob, now: float) -> Outcome:
     if launcher is not None and launcher.failed:
         return _launcher_failed(seen, launcher, now)
     return _run(seen, now)
+
+
+def only_tells(before: JobStatus, after: JobStatus) -> bool:
+    """Whether a status says no more than how far the pods have come, from which nothing follows."""
+    told = {"current_workers": after.current_workers, "replica_statuses": after.replica_statuses}
+    return after == replace(before, conditions=after.conditions, **told)
+
+
+def told_later(before: JobStatus, outcome: Outcome, due: float) -> Outcome:
+    """Leaves a status that only tells how far the pods have come for that instant (Unix seconds)."""
+    changes = tuple(
+        change
+        for change in outcome.changes
+        if not (isinstance(change, WriteStatus) and only_tells(before, change.status))
+    )
+    if len(changes) == len(outcome.changes):
+        return outcome
+    return Outcome(changes, due if outcome.again_at is None else min(due, outcome.again_at))
+
+
+def _begun(seen: SeenJob, status: JobStatus, now: float) -> Outcome:
+    """Starts a job that has this status now, which is written together with what the start adds to it."""
+    outcome = reconcile(dataclass_replace(seen, job=replace(seen.job, status=status)), now)
+    if any(isinstance(change, WriteStatus) for change in outcome.changes):
+        return outcome
+    return Outcome((WriteStatus(status), *outcome.changes), outcome.again_at)
 
 
 def _ended(seen: SeenJob) -> Outcome:

@@ -32,7 +32,7 @@ from trainingjob_operator.changes import (
     WriteScale,
     WriteStatus,
 )
-from trainingjob_operator.reconcile import SeenJob, reconcile
+from trainingjob_operator.reconcile import SeenJob, reconcile, told_later
 
 _TEMPLATE = {"spec": {"containers": [{"name": "et", "image": "train"}]}}
 _MOST_STEPS = 500
@@ -108,9 +108,15 @@ class World:
     def look(self) -> Outcome:
         return reconcile(self.seen(), self.now)
 
-    def step(self, only: int | None = None) -> Sequence[Change]:
-        """Reconciles once, and makes only so many of the changes, as if the operator ended then."""
-        changes = self.look().changes[:only]
+    def step(self, only: int | None = None, *, tells: bool = True) -> Sequence[Change]:
+        """Reconciles once, and makes only so many of the changes, as if the operator ended then.
+
+        Unless it `tells`, it leaves a status that says only how far the pods have come for later.
+        """
+        outcome = self.look()
+        if not tells:
+            outcome = told_later(self.job.status, outcome, self.now)
+        changes = outcome.changes[:only]
         for change in changes:
             self.apply(change)
         return changes

@@ -105,7 +105,7 @@ def test_every_cut_off_operator_comes_to_what_was_asked_for(
     for event, looks in steps:
         event(world, random)
         for _ in range(looks):
-            world.step(random.choice([None, 0, 1, 2]))
+            world.step(random.choice([None, 0, 1, 2]), tells=random.random() < 0.5)
             world.kubelet()
     world.room = 100
     world.settle(lambda number: 1 if number % 3 == 0 else None)

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from servicekit.bounds import instant_of
 from tests.trainingjob_operator.operator_world import World, scale, scale_out_of, training_job
 from trainingjob_operator.api import HOSTS_ANNOTATION, RUN_LABEL, SUSPEND_ANNOTATION
-from trainingjob_operator.changes import WriteHosts, WriteScale
-from trainingjob_operator.reconcile import LEAVE_SECONDS
+from trainingjob_operator.changes import CreateWorker, WriteHosts, WriteScale, WriteStatus
+from trainingjob_operator.reconcile import LEAVE_SECONDS, told_later
 
 
 def started(replicas: int = 4, **spec: Any) -> World:
@@ -37,6 +37,32 @@ def test_a_job_starts_its_workers_and_then_its_launcher() -> None:
     assert world.job.status.current_workers == workers(0, 1, 2)
     kinds = [one.type for one in world.job.status.conditions or []]
     assert kinds == ["Created", "WorkersCreated", "WorkersReady", "LauncherCreated", "Running"]
+
+
+def test_a_quick_start_writes_the_status_before_the_first_pod_and_when_the_job_runs() -> None:
+    """What lies between is told with the latter, as nothing follows from it; the first status names the workers."""
+    world = World(training_job(3))
+    for _ in range(20):
+        world.step(tells=False)
+        world.kubelet()
+    first, *others = world.made
+    assert isinstance(first, WriteStatus)
+    assert (first.status.phase, first.status.target_workers) == ("Created", workers(0, 1, 2))
+    assert [one.status.phase for one in others if isinstance(one, WriteStatus)] == ["Running"]
+    kinds = [one.type for one in world.job.status.conditions or []]
+    assert kinds == ["Created", "WorkersCreated", "WorkersReady", "LauncherCreated", "Running"]
+
+
+def test_a_status_that_only_tells_of_pods_is_left_for_later_and_what_follows_is_not() -> None:
+    """The caller is asked to look again when it is due."""
+    world = World(training_job(2), room=1)
+    world.step()
+    world.kubelet()
+    outcome = told_later(world.job.status, world.look(), world.now + 1.0)
+    assert (outcome.changes, outcome.again_at) == ((), world.now + 1.0)
+    world.lose("job-worker-0")
+    outcome = told_later(world.job.status, world.look(), world.now + 1.0)
+    assert outcome.changes == (CreateWorker("job-worker-0", 0),)
 
 
 @pytest.mark.parametrize(("phase", "code"), [("Succeeded", "Succeeded"), ("Failed", "Failed")])
