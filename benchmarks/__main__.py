@@ -21,6 +21,7 @@ from benchmarks.scenarios import (
     footprint,
     goodput,
     metrics,
+    operator,
     page,
     path,
     reconnection,
@@ -51,6 +52,7 @@ SCENARIOS: Mapping[str, BenchmarkScenario] = {
     "scale": scale.run,
     "cluster": cluster.run,
     "startup": startup.run,
+    "operator": operator.run,
     "deciding": deciding.run,
     "calls": check_alive.run,
     "webhook": webhook.run,
@@ -82,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
         "--only", action="append", choices=list(SCENARIOS), help="run only this scenario; may be repeated"
     )
     runs.add_argument("--results", type=Path, help="write the results to this JSON file (default: only for a full run)")
+    runs.add_argument(
+        "--update", action="store_true", help="keep the results of the other scenarios, which are not measured again"
+    )
     pages = commands.add_parser("page", help="write the results into docs/maintainers/benchmarks.md")
     pages.add_argument("--results", type=Path, default=RESULTS)
     return parser
@@ -98,9 +103,12 @@ async def _run(arguments: argparse.Namespace) -> ReplayExitCode:
             sys.stdout.write(f"{table.outcome_table(outcome)}\n")
             sys.stdout.flush()
     found = Results(machine=machine(), short=arguments.short, outcomes=tuple(outcomes))
-    target = arguments.results if arguments.results is not None or arguments.short or arguments.only else RESULTS
+    is_partial = arguments.short or (arguments.only and not arguments.update)
+    target = arguments.results if arguments.results is not None or is_partial else RESULTS
     if target is not None:
-        results.write(target, found)
+        results.write(
+            target, results.updated(results.read(target), found, list(SCENARIOS)) if arguments.update else found
+        )
     return ReplayExitCode.OK
 
 

@@ -4,7 +4,7 @@ A row is one case of a scenario. Its figures are numbers with a unit; a target i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -97,6 +97,24 @@ def figures(
         Figure(label=f"{label} p99", value=summary.p99, unit=unit, target=p99),
         Figure(label=f"{label} max", value=summary.maximum, unit=unit),
     )
+
+
+def updated(before: Results, again: Results, order: Sequence[str]) -> Results:
+    """Return results with those scenarios of a later run in the place of earlier ones.
+
+    Args:
+        before: The results of a full run.
+        again: Results of some scenarios.
+        order: The names of all scenarios. Each table of a scenario is named by it, alone or followed by another word.
+    """
+
+    def name(outcome: ScenarioOutcome) -> str:
+        return outcome.scenario.partition(" ")[0]
+
+    measured = {name(outcome) for outcome in again.outcomes}
+    kept = (outcome for outcome in before.outcomes if name(outcome) not in measured)
+    outcomes = sorted((*kept, *again.outcomes), key=lambda outcome: order.index(name(outcome)))
+    return replace(before, outcomes=tuple(outcomes))
 
 
 def write(path: Path, results: Results) -> None:

@@ -1,4 +1,4 @@
-"""The supervisor's requests, from the API server's audit log."""
+"""Requests of a supervisor or an operator, from the API server's audit log."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,6 +10,9 @@ from typing import Any
 import msgspec
 
 _ANSWERED, _BEGUN = "ResponseComplete", "ResponseStarted"
+_MAX_MEBIBYTES = 1024
+"""At the usual 100, a run of some ten thousand pods continues in a second file, which is not read."""
+
 _WRITES = {"create", "update", "patch", "delete"}
 
 _POLICY: Mapping[str, Any] = {
@@ -26,6 +29,10 @@ class _AuditedObject(msgspec.Struct, frozen=True):
     subresource: str = ""
 
 
+class _AuditedUser(msgspec.Struct, frozen=True):
+    username: str = ""
+
+
 class _AuditLine(msgspec.Struct, frozen=True, rename="camel"):
     """The used fields of a log line."""
 
@@ -35,18 +42,20 @@ class _AuditLine(msgspec.Struct, frozen=True, rename="camel"):
     stage_timestamp: datetime
     request_uri: str = msgspec.field(default="", name="requestURI")
     object_ref: _AuditedObject = _AuditedObject()
+    user: _AuditedUser = _AuditedUser()
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedRequest:
     """A request at `at` (Unix seconds). `what` is its verb and resource: "patch supervisedjobs/status".
 
-    `seconds` is how long the API server processed it.
+    `seconds` is how long the API server processed it, and `user` the service account.
     """
 
     at: float
     what: str
     seconds: float
+    user: str = ""
 
     @property
     def writes(self) -> bool:
@@ -59,7 +68,12 @@ def flags(directory: Path) -> Mapping[str, object]:
     directory.mkdir(parents=True)
     policy = directory / "audit-policy.json"
     policy.write_bytes(msgspec.json.encode(_POLICY))
-    return {"audit-policy-file": policy, "audit-log-path": log_in(directory), "audit-log-maxbackup": 0}
+    return {
+        "audit-policy-file": policy,
+        "audit-log-path": log_in(directory),
+        "audit-log-maxbackup": 0,
+        "audit-log-maxsize": _MAX_MEBIBYTES,
+    }
 
 
 def log_in(directory: Path) -> Path:
@@ -78,13 +92,18 @@ def within(sent: Iterable[AuditedRequest], since: float, until: float) -> list[A
     return [request for request in sent if since <= request.at < until]
 
 
+def sent_by(user: str, sent: Iterable[AuditedRequest]) -> list[AuditedRequest]:
+    """Return the requests of one account."""
+    return [request for request in sent if request.user == user]
+
+
 def kinds(sent: Iterable[AuditedRequest]) -> Counter[str]:
     return Counter(request.what for request in sent)
 
 
 def _request(line: _AuditLine) -> AuditedRequest:
     begun, ended = line.request_received_timestamp, line.stage_timestamp
-    return AuditedRequest(begun.timestamp(), _what(line), (ended - begun).total_seconds())
+    return AuditedRequest(begun.timestamp(), _what(line), (ended - begun).total_seconds(), line.user.username)
 
 
 def _counts(line: _AuditLine) -> bool:

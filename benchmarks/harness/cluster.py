@@ -40,7 +40,7 @@ _REQUEST_SECONDS = 10.0
 
 # kwok's 500 nodes must not use the cores that are measured. The scheduler's default limit is 50 pods per second.
 _MANY_A_SECOND = {"kube-api-qps": 1000, "kube-api-burst": 2000}
-_PACE: Mapping[BinaryProgram, Mapping[str, object]] = {
+PACE: Mapping[BinaryProgram, Mapping[str, object]] = {
     BinaryProgram.SCHEDULER: _MANY_A_SECOND,
     BinaryProgram.CONTROLLER_MANAGER: {
         **_MANY_A_SECOND,
@@ -207,7 +207,7 @@ async def cluster(root: Path, jobs: Sequence[BenchmarkJob], gpus: int) -> AsyncI
     programs = binaries()
     # Its programs end with this thread, so start it before anything else.
     with running(
-        programs, root / "controlplane", {**_PACE, BinaryProgram.API_SERVER: audit.flags(root / "audit")}
+        programs, root / "controlplane", {**PACE, BinaryProgram.API_SERVER: audit.flags(root / "audit")}
     ) as plane:
         async with AsyncExitStack() as stack:
             one = BenchmarkCluster(root, await stack.enter_async_context(place(plane)), jobs, gpus)

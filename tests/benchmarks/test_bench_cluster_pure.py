@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.harness.audit import kinds, requests, within
+from benchmarks.harness.audit import kinds, requests, sent_by, within
 from benchmarks.job_history import RecordedJob, UndecidedError, decisions, exclusion_changes, first_delay
 
 
@@ -47,7 +47,7 @@ def test_what_was_never_decided_fails_the_run() -> None:
 
 
 def test_a_request_is_counted_once_and_by_kind(tmp_path: Path) -> None:
-    """A watch when it begins, everything else when it is answered; only within the span."""
+    """A watch when it begins, everything else when it is answered; only within the span, and with its account."""
 
     def line(second: int, stage: str, verb: str, **what: str) -> bytes:
         at = f"2026-01-01T00:00:{second:02}.000000Z"
@@ -57,6 +57,7 @@ def test_a_request_is_counted_once_and_by_kind(tmp_path: Path) -> None:
             "requestReceivedTimestamp": at,
             "stageTimestamp": at[:-4] + "250Z",
             "requestURI": "/openid/v1/jwks?x=1",
+            "user": {"username": f"user-{second}"},
         }
         return msgspec.json.encode({**entry, **({"objectRef": what} if what else {})})
 
@@ -77,3 +78,4 @@ def test_a_request_is_counted_once_and_by_kind(tmp_path: Path) -> None:
     assert kinds(early) == {"watch pods": 1, "patch supervisedjobs/status": 1, "get /openid/v1/jwks": 1}
     assert [each.what for each in early if each.writes] == ["patch supervisedjobs/status"]
     assert {each.seconds for each in sent} == {0.00025}
+    assert [each.what for each in sent_by("user-2", sent)] == ["patch supervisedjobs/status"]

@@ -1,5 +1,6 @@
 """The parts of the benchmarks that only compute: percentiles, delays, results, tables."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from benchmarks.results import (
     Unit,
     UnreadableResultsError,
     read,
+    updated,
     write,
 )
 from benchmarks.scenarios.metrics import compared
@@ -103,6 +105,23 @@ def test_decisions_are_read_from_a_log_with_other_lines(tmp_path: Path) -> None:
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     write(tmp_path / "made" / "results.json", results(0.1))
     assert read(tmp_path / "made" / "results.json") == results(0.1)
+
+
+def test_a_scenario_that_is_measured_again_takes_its_place() -> None:
+    """All of its tables do, and a new scenario stands where its name has its place; the others stay."""
+
+    def run(*tables: str, method: str) -> Results:
+        outcomes = [ScenarioOutcome(scenario=table, title="", method=method, rows=()) for table in tables]
+        return replace(results(0.1), outcomes=tuple(outcomes))
+
+    before = run("a", "b", "b rows", "d", method="before")
+    again = updated(before, run("b", "c", method="again"), ["a", "b", "c", "d"])
+    assert [(each.scenario, each.method) for each in again.outcomes] == [
+        ("a", "before"),
+        ("b", "again"),
+        ("c", "again"),
+        ("d", "before"),
+    ]
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"schema": 99}'])

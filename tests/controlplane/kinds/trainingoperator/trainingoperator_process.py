@@ -4,15 +4,16 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.controlplane.kinds.operators import built, certificate_copied, define, free_port, says_ready, started
-from tests.testkit.controlplane.api import client
+from tests.testkit.controlplane.api import Api, client
 from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 NAME = "training-operator"
-_NAMESPACE = "kubeflow"
-_SECRET = f"/api/v1/namespaces/{_NAMESPACE}/secrets/{NAME}-webhook-cert"
+NAMESPACE = "kubeflow"
+SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/{NAME}-webhook-cert"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 
@@ -23,9 +24,7 @@ def training_operator(cluster: RunningCluster, *kinds: str) -> Iterator[None]:
     directory = cluster.directory / NAME
     certificates = directory / "k8s-webhook-server" / "serving-certs"
     certificates.mkdir(parents=True)
-    definitions = operator.module / "manifests" / "base" / "crds"
-    manifests = [(definitions / f"kubeflow.org_{kind}s.yaml").read_text(encoding="utf-8") for kind in kinds]
-    asyncio.run(_prepare(cluster, manifests))
+    asyncio.run(_prepare(cluster, operator.module, kinds))
     health, webhook = free_port(), free_port()
     command = [
         str(operator.program),
@@ -35,10 +34,10 @@ def training_operator(cluster: RunningCluster, *kinds: str) -> Iterator[None]:
         f"-health-probe-bind-address=127.0.0.1:{health}",
         f"-webhook-server-port={webhook}",
     ]
-    environment = {**os.environ, "MY_POD_NAMESPACE": _NAMESPACE, "TMPDIR": str(directory)}
+    environment = {**os.environ, "MY_POD_NAMESPACE": NAMESPACE, "TMPDIR": str(directory)}
     # In a pod its certificate is a mounted Secret, which it fills itself; outside one somebody has to copy it.
     with started(NAME, command, cluster, environment) as first:
-        asyncio.run(certificate_copied(cluster, _SECRET, certificates))
+        asyncio.run(certificate_copied(cluster, SECRET, certificates))
         first.kill()
     with started(NAME, command, cluster, environment) as process:
 
@@ -54,10 +53,16 @@ async def _until(is_ready: Callable[[], bool]) -> None:
     await until(is_ready, f"{NAME} is ready", every=0.1)
 
 
-async def _prepare(cluster: RunningCluster, manifests: Sequence[str]) -> None:
+async def _prepare(cluster: RunningCluster, module: Path, kinds: Sequence[str]) -> None:
     async with client(cluster) as api:
-        for manifest in manifests:
-            await define(api, manifest)
-        await api.create("/api/v1/namespaces", {"metadata": {"name": _NAMESPACE}})
-        await api.create(f"/api/v1/namespaces/{_NAMESPACE}/secrets", {"metadata": {"name": f"{NAME}-webhook-cert"}})
-        await api.create(_WEBHOOKS, {"metadata": {"name": f"validator.{NAME}.kubeflow.org"}, "webhooks": []})
+        await prepare(api, module, kinds)
+
+
+async def prepare(api: Api, module: Path, kinds: Sequence[str]) -> None:
+    """Defines these kinds as the Go module has them, and creates what the operator fills: its Secret and webhooks."""
+    for kind in kinds:
+        file = module / "manifests" / "base" / "crds" / f"kubeflow.org_{kind}s.yaml"
+        await define(api, file.read_text(encoding="utf-8"))
+    await api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    await api.create(f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": f"{NAME}-webhook-cert"}})
+    await api.create(_WEBHOOKS, {"metadata": {"name": f"validator.{NAME}.kubeflow.org"}, "webhooks": []})
