@@ -98,7 +98,9 @@ def parser(prog: str = "job-supervisor") -> SuggestingParser:
     explain.add_argument("job", metavar="JOB", help="name of the job; on a cluster also NAMESPACE/NAME")
     history = commands.add_parser("history", parents=[common], help="show what happened", description=_HISTORY)
     history.add_argument("job", metavar="JOB", nargs="?", help="one job (default: all)")
-    commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")
+    nodes = commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")
+    for reading in (explain, history, nodes):
+        _add_members(reading)
     _add_steering(commands, common)
     _add_drains(commands, common)
     _add_simulate(commands, common)
@@ -144,8 +146,18 @@ def _common() -> SuggestingParser:
     return common
 
 
+def _add_members(command: Any) -> None:
+    command.add_argument(
+        "--members",
+        "-M",
+        action="store_true",
+        help="read all member clusters of the hub that the kubeconfig names, through the hub",
+    )
+
+
 def _add_status(commands: Any, common: SuggestingParser) -> None:
     status = commands.add_parser("status", parents=[common], help="show all jobs, active notices and agents")
+    _add_members(status)
     status.add_argument(
         "--selector", "-l", default="", metavar="LABELS", help="only jobs with these labels, on a cluster: a=b,c!=d"
     )

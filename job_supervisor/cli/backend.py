@@ -1,7 +1,8 @@
 """Defines the interface through which the command reads and steers a supervisor or a cluster, and its values."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -119,20 +120,24 @@ class DrillSubject(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-class Backend(Protocol):
-    """A supervisor or a cluster. Every method raises a `CliError` if it fails."""
+class ReadableBackend(Protocol):
+    """The part of a backend that shows jobs. Every method raises a `CliError` if it fails."""
 
     async def status(self) -> SeenStatus:
         """Reads the present status."""
-
-    async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
-        """Reads the object of a job, by default in the namespace of the context; None if the backend has no objects."""
 
     async def labelled(self, selector: str) -> Container[JobName]:
         """Lists the jobs whose objects have labels that match."""
 
     async def past(self, status: SeenStatus, job: JobName | None) -> Past:
         """Reads the past; adds a sentence to `unseen` of the status for each part that cannot be read."""
+
+
+class Backend(ReadableBackend, Protocol):
+    """A supervisor or a cluster. Every method raises a `CliError` if it fails."""
+
+    async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
+        """Reads the object of a job, by default in the namespace of the context; None if the backend has no objects."""
 
     async def subject(self, text: str) -> DrillSubject:
         """Resolves `node/NAME`, `pod/NAME` or `NAME`."""
@@ -151,3 +156,57 @@ class Backend(Protocol):
 
     async def end(self, subject: DrillSubject | None) -> list[DrillSubject]:
         """Ends the drill on a subject early, or all drills; returns the subjects whose drill ended."""
+
+
+HUB = "-"
+"""The name of a hub among its members: no cluster has it."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Readings(Generic[T]):
+    """What was read of each cluster, by the cluster's name, which is empty if the command reads one cluster only.
+
+    `unseen` has a sentence for each cluster that could not be read.
+    """
+
+    found: Sequence[tuple[str, T]]
+    unseen: Sequence[str] = ()
+
+    @property
+    def named(self) -> bool:
+        """Whether there are several clusters, each with a name."""
+        return any(cluster for cluster, _ in self.found)
+
+    def limits(self, unseen: Callable[[T], Sequence[str]]) -> list[str]:
+        """Returns in sentences what cannot be seen; a limit of all clusters is one sentence.
+
+        Args:
+            unseen: Returns the sentences of one cluster.
+        """
+        of: dict[str, list[str]] = {}
+        for cluster, value in self.found:
+            for sentence in unseen(value):
+                of.setdefault(sentence, []).append(cluster)
+        members = sum(cluster != HUB for cluster, _ in self.found)
+        shared = [sentence for sentence, clusters in of.items() if len(clusters) >= members]
+        single = [f"{', '.join(clusters)}: {each}" for each, clusters in of.items() if each not in shared]
+        return [*shared, *single, *self.unseen]
+
+
+class Clusters(Protocol):
+    """The clusters that a command reads."""
+
+    async def each(self, read: Callable[[ReadableBackend], Awaitable[T]]) -> Readings[T]:
+        """Calls `read` for each cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneCluster:
+    """Implements `Clusters` for a single backend, whose errors are those of the command."""
+
+    backend: ReadableBackend
+
+    async def each(self, read: Callable[[ReadableBackend], Awaitable[T]]) -> Readings[T]:
+        return Readings([("", await read(self.backend))])

@@ -83,6 +83,27 @@ class _Manifest:
     document: object
 
 
+@asynccontextmanager
+async def connected(kubeconfig: str | None, context: str | None) -> AsyncIterator[tuple[ApiServer, ClusterClock]]:
+    """Connects by that kubeconfig and context, as this pod, or by `~/.kube/config`.
+
+    Raises:
+        CliUsageError: None of them exists.
+        CliSettingError: The kubeconfig is not usable.
+    """
+    clock = ClusterClock(Clock())
+    try:
+        server = await ApiServer.connect(kubeconfig, _CALL_SECONDS, context, on_date=clock.observe)
+    except api.MissingConfigurationError as error:
+        raise errors.CliUsageError(f"There is {error}. {_HINT}") from error
+    except api.ConfigurationError as error:
+        raise errors.CliSettingError(f"There is {error}. {_HINT}") from error
+    try:
+        yield server, clock
+    finally:
+        await server.close()
+
+
 class ClusterBackend:
     """Implements `Backend`; made with `open`. It sees one namespace, or all namespaces if `namespace` is empty."""
 
@@ -101,23 +122,9 @@ class ClusterBackend:
     @classmethod
     @asynccontextmanager
     async def open(cls, kubeconfig: str | None, context: str | None, namespace: str) -> AsyncIterator[Self]:
-        """Connects by that kubeconfig and context, as this pod, or by `~/.kube/config`.
-
-        Raises:
-            CliUsageError: None of them exists.
-            CliSettingError: The kubeconfig is not usable.
-        """
-        clock = ClusterClock(Clock())
-        try:
-            server = await ApiServer.connect(kubeconfig, _CALL_SECONDS, context, on_date=clock.observe)
-        except api.MissingConfigurationError as error:
-            raise errors.CliUsageError(f"There is {error}. {_HINT}") from error
-        except api.ConfigurationError as error:
-            raise errors.CliSettingError(f"There is {error}. {_HINT}") from error
-        try:
+        """Connects as `connected` does, and raises its errors."""
+        async with connected(kubeconfig, context) as (server, clock):
             yield cls(server, clock, namespace)
-        finally:
-            await server.close()
 
     async def status(self) -> SeenStatus:
         try:

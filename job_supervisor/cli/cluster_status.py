@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from job_supervisor.cli.backend import PastEntry, SeenStatus
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.errors import NotFoundError, RefusedError
-from servicekit.kubernetes.objects import Metadata
+from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import REPORTER
 from supervisor.cluster.objects import PODS, Pod, placements_of, pod_or_outline
@@ -19,7 +19,7 @@ from supervisor.decide.explanation import NO_NODES, NOTHING, missing
 from supervisor.decide.policy import Policy
 from supervisor.decide.urgency import NodeIdentities, by_urgency, most_urgent, noticed_hosts, noticed_pods
 from supervisor.domain.capacity import Placement
-from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
+from supervisor.domain.ids import STANDALONE, Host, JobName, cluster_job, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.observability.status_view import JobFactsSnapshot, StatusSnapshot, status_view
@@ -154,6 +154,15 @@ async def labelled(server: ApiServer, namespace: str, selector: str) -> frozense
             continue
         found.update(JobName(f"{each.metadata.namespace}/{name}.{each.metadata.name}") for each in objects)
     return frozenset(found)
+
+
+def job_of_object(group: str, kind: str, key: ObjectKey) -> JobName | None:
+    """Returns the name of the job that an object of this API group and kind is; None if it is none."""
+    # Imported here, as above.
+    from supervisor.jobs.registry import RESOURCES  # noqa: PLC0415
+
+    kinds = (name for name, each in RESOURCES.items() if (each.group, each.kind) == (group, kind))
+    return next((cluster_job(key.namespace, name, key.name) for name in kinds), None)
 
 
 class _EventSubject(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from pathlib import Path
 from job_supervisor.cli import data_dir as standalone
 from job_supervisor.cli import showing, steering
 from job_supervisor.cli.arguments import DATA_DIR, command_first, parser
-from job_supervisor.cli.backend import Backend
+from job_supervisor.cli.backend import Backend, Clusters, OneCluster
 from job_supervisor.cli.data_dir import default_directory, is_running
 from job_supervisor.cli.errors import CliError, CliExitCode, CliSettingError, CliUsageError
 from job_supervisor.cli.http_backend import HttpBackend, SupervisorAddress
@@ -23,11 +23,13 @@ _PLUGIN = "kubectl-"
 _ADDRESS, _CA_FILE = "SUPERVISOR_CLI_ADDRESS", "SUPERVISOR_CLI_CA_FILE"
 _TOKEN_FILE = "SUPERVISOR_CLI_TOKEN_FILE"  # noqa: S105 - the name of a variable
 
-_VERBS: Mapping[str, Callable[[Backend, argparse.Namespace], Awaitable[CliExitCode]]] = {
+_READING: Mapping[str, Callable[[Clusters, argparse.Namespace], Awaitable[CliExitCode]]] = {
     "status": showing.status,
     "explain": showing.explained,
     "history": showing.history,
     "nodes": showing.nodes,
+}
+_STEERING: Mapping[str, Callable[[Backend, argparse.Namespace], Awaitable[CliExitCode]]] = {
     "suspend": steering.steer,
     "resume": steering.steer,
     "stop": steering.steer,
@@ -65,8 +67,32 @@ async def _run(given: argparse.Namespace, *, plugin: bool) -> CliExitCode:
         from job_supervisor.cli import checking  # noqa: PLC0415
 
         return await checking.check_all(given, lambda: connect(given, os.environ, plugin=plugin))
+    if given.command in _READING:
+        async with _clusters(given, os.environ, plugin=plugin) as clusters:
+            return await _READING[given.command](clusters, given)
     async with connect(given, os.environ, plugin=plugin) as backend:
-        return await _VERBS[given.command](backend, given)
+        return await _STEERING[given.command](backend, given)
+
+
+@asynccontextmanager
+async def _clusters(given: argparse.Namespace, environ: Mapping[str, str], *, plugin: bool) -> AsyncIterator[Clusters]:
+    """Opens the backend that applies, or those of the members of a hub.
+
+    Raises:
+        CliError: See `connect`; also if the members are asked for at a supervisor's address.
+    """
+    if not given.members:
+        async with connect(given, environ, plugin=plugin) as backend:
+            yield OneCluster(backend)
+        return
+    if given.address or given.data_dir:
+        raise CliUsageError("--members asks a hub, with --kubeconfig or --context; a supervisor knows one cluster.")
+    # Imported here: nothing else needs it.
+    from job_supervisor.cli.members import HubMembers  # noqa: PLC0415
+
+    kubeconfig = given.kubeconfig or environ.get("KUBECONFIG")
+    async with HubMembers.open(kubeconfig, given.context, given.namespace) as members:
+        yield members
 
 
 @asynccontextmanager

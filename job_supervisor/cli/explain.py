@@ -100,7 +100,8 @@ def _phase(job: JobView) -> Iterator[str]:
 
 def _request(job: JobView) -> str:
     """Lists the requests of the job and of its gang, also those that the supervisor did not understand."""
-    sentences = [f"The job asks for {job.min_workers} to {job.max_workers} hosts."]
+    # The size of a job that a hub holds back may be unknown.
+    sentences = [f"The job asks for {job.min_workers} to {job.max_workers} hosts."] if job.max_workers else []
     if job.on_loss == "hold":
         sentences = [f"The job holds its size of {_count(job.requested_workers, 'host')}."]
     elif job.worker_multiple > 1:

@@ -9,170 +9,20 @@ from datetime import datetime
 
 import msgspec
 
-from job_supervisor.cli.backend import Backend, PastEntry, SeenStatus
+from job_supervisor.cli.backend import HUB, Clusters, PastEntry, ReadableBackend, Readings, SeenStatus
 from job_supervisor.cli.errors import CliExitCode, CliUsageError, NotNowError, UnknownError, UnreachableError
-from job_supervisor.cli.explain import explain, going, has_ended, is_drained, source_label
+from job_supervisor.cli.explain import explain, going, has_ended
 from job_supervisor.cli.history import history_of, horizon
-from job_supervisor.cli.output import Block, Output, Table, age, complain, duration, job_names, show
-from supervisor.domain.capacity import PriceClass
-from supervisor.domain.ids import JobName, namespace
-from supervisor.domain.notice import SubjectKind
-from supervisor.observability.views import AgentView, JobView, MachineView
-
-_MAX_NAMES = 10
-_NONE = "-"
+from job_supervisor.cli.output import Block, Output, Table, complain, job_names, show
+from job_supervisor.cli.tables import agent_state, limits, nodes_of, nodes_table, overview
+from supervisor.domain.ids import namespace
+from supervisor.observability.views import JobView, NoticeView
 
 _AGENT_STATES = {
     "connected": "The agent is connected.",
     "reclaimed": "The agent is silent, as its node was reclaimed.",
     "unknown": "The agent is silent: nobody can say whether the node will be reclaimed.",
 }
-
-
-def overview(status: SeenStatus, *, wide: bool = False, namespace: str = "") -> list[Block]:
-    """Makes the tables of `status`. Without `namespace`, the jobs of a cluster have a column with their namespace."""
-    spaces = not namespace and any("/" in job.job for job in status.jobs)
-    jobs: Block = "No jobs."
-    if status.jobs:
-        heads = (*(("NAMESPACE",) if spaces else ()), "JOB", "PHASE", "RUN", "WORKERS", "EXCLUDED", "AGE")
-        heads = (*heads, *(("MIN", "MAX", "REQUESTED", "IN PHASE") if wide else ()), "REASON")
-        ordered = sorted(status.jobs, key=lambda job: job.job)
-        jobs = Table(heads, [_job_row(job, wide=wide, spaces=spaces) for job in ordered], whole=wide)
-    return [jobs, "", _notices(status, wide=wide), "", *_agents(status), *status.limits]
-
-
-def _job_row(job: JobView, *, wide: bool, spaces: bool) -> tuple[str, ...]:
-    space, _, name = job.job.rpartition("/")
-    numbers = (job.run, len(job.workers), len(job.exclusions))
-    limits = (job.min_workers, job.max_workers, job.requested_workers)
-    more = (*map(str, limits), age(job.since_seconds)) if wide else ()
-    # For a waiting job what it lacks, as the reason says why it stopped.
-    reason = job.reason
-    if job.waits_for:
-        reason = job.waits_for
-    elif job.shortfall and job.phase == "Running":
-        reason = f"{job.reason} {job.shortfall}"
-    elif job.phase == "Suspended" and job.request is None and job.prospects:
-        reason = f"{job.prospects[0].what[:1].upper()}{job.prospects[0].what[1:]}."
-    named = (space or _NONE, name) if spaces else (name,)
-    return (*named, job.phase, *map(str, numbers), age(job.age_seconds), *more, reason)
-
-
-def _notices(status: SeenStatus, *, wide: bool) -> Block:
-    active = status.active
-    if not active:
-        return "No reclaim notices."
-    active.sort(key=lambda notice: (notice.seconds_left is None, notice.seconds_left or 0.0, notice.subject))
-    rows = []
-    for notice in active:
-        left = "unknown" if notice.seconds_left is None else duration(notice.seconds_left)
-        is_stored = all(notice is not one for one in status.unconfirmed)
-        rows.append(
-            (
-                f"{notice.kind}/{notice.subject}",
-                "drained" if is_drained(notice) else left,
-                source_label(notice) if is_stored else f"{source_label(notice)} (not stored yet)",
-                age(notice.age_seconds),
-                ",".join(notice.jobs) or _NONE,
-                notice.message,
-            )
-        )
-    return Table(("SUBJECT", "IN", "SOURCE", "AGE", "JOBS", "MESSAGE"), rows, whole=wide)
-
-
-def _agents(status: SeenStatus) -> Iterator[str]:
-    if status.agents is None:
-        return
-    connected = sum(agent.connected for agent in status.agents)
-    unknown = sorted(agent.node for agent in status.agents if not agent.connected and not agent.reclaimed)
-    reclaimed = sorted(agent.node for agent in status.agents if agent.reclaimed)
-    silent = "".join(
-        f"; {state}: {_names(names)}" for state, names in (("unknown", unknown), ("reclaimed", reclaimed)) if names
-    )
-    yield f"{connected} {'agent is' if connected == 1 else 'agents are'} connected{silent}."
-    sharing = sorted(agent.node for agent in status.agents if agent.same_uid)
-    if sharing:
-        yield f"These nodes share a machine uid with another node: {_names(sharing)}."
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f"{', '.join(names[:_MAX_NAMES])}{more}"
-
-
-class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes one node. `agent` is connected, unknown (silent) or reclaimed, or None if no agents can be seen.
-
-    `drained`: a person has drained it, and the time that jobs had to leave it is over.
-    """
-
-    node: str
-    agent: str | None
-    silent_seconds: float | None
-    sources: dict[str, str]
-    seconds_left: float | None
-    notices: list[str]
-    jobs: list[JobName]
-    machine: MachineView | None
-    drained: bool = False
-
-
-def nodes_of(status: SeenStatus) -> list[NodeRow]:
-    """Returns all nodes that an agent, a notice or a host of a job names, sorted by name."""
-    agents: Mapping[str, AgentView] = {agent.node: agent for agent in status.agents or ()}
-    noticed = {notice.subject for notice in status.active if notice.kind is SubjectKind.NODE}
-    hosts = {host.node or host.host for job in status.jobs for host in status.hosts_of(job)}
-    rows = []
-    for name in sorted({*agents, *noticed, *hosts}):
-        agent = agents.get(name)
-        notices = [each for each in status.active if (each.kind, each.subject) == (SubjectKind.NODE, name)]
-        lefts = [each.seconds_left for each in notices if each.seconds_left is not None and not is_drained(each)]
-        rows.append(
-            NodeRow(
-                node=name,
-                agent=None if status.agents is None else "none" if agent is None else _agent_state(agent),
-                silent_seconds=None if agent is None else agent.silent_seconds,
-                sources={} if agent is None else {each.source: each.state for each in agent.sources},
-                seconds_left=min(lefts, default=None),
-                notices=[source_label(each) for each in notices],
-                jobs=[job.job for job in status.concerned(SubjectKind.NODE, name)],
-                machine=None if agent is None else agent.machine,
-                drained=any(is_drained(each) for each in notices),
-            )
-        )
-    return rows
-
-
-def _agent_state(agent: AgentView) -> str:
-    if agent.connected:
-        return "connected"
-    return "reclaimed" if agent.reclaimed else "unknown"
-
-
-def nodes_table(nodes: Sequence[NodeRow], *, wide: bool) -> list[Block]:
-    if not nodes:
-        return ["No nodes."]
-    machines = wide or any(node.machine is not None for node in nodes)
-    heads = ("NODE", "AGENT", "SILENT", "SOURCES", "NOTICE", *(("TYPE", "ZONE", "PRICE") if machines else ()), "JOBS")
-    rows = []
-    for node in nodes:
-        left = "drained" if node.drained else "unknown"
-        left = left if node.seconds_left is None else age(node.seconds_left)
-        machine = node.machine or MachineView()
-        price = machine.price_class if machine.price_class != PriceClass.UNKNOWN else ""
-        kind = (machine.instance_type or _NONE, machine.zone or _NONE, price or _NONE) if machines else ()
-        rows.append(
-            (
-                node.node,
-                node.agent or _NONE,
-                age(node.silent_seconds),
-                ",".join(f"{source}={state}" for source, state in node.sources.items()) or _NONE,
-                f"{left} {','.join(node.notices)}" if node.notices else _NONE,
-                *kind,
-                ",".join(node.jobs) or _NONE,
-            )
-        )
-    return [Table(heads, rows, whole=wide)]
 
 
 class StatusChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,9 +63,9 @@ def changes(before: SeenStatus | None, after: SeenStatus) -> Iterator[StatusChan
         text = "The supervisor no longer knows it."
         yield StatusChange(at=after.now, subject=f"job/{name}", what="forgotten", text=text)
     # At the first look, connected agents are no news.
-    states = {agent.node: _agent_state(agent) for agent in (before.agents if before is not None else None) or ()}
+    states = {agent.node: agent_state(agent) for agent in (before.agents if before is not None else None) or ()}
     for agent in after.agents or ():
-        state = _agent_state(agent)
+        state = agent_state(agent)
         if state != states.get(agent.node, "connected" if before is None else ""):
             text = _AGENT_STATES[state]
             yield StatusChange(at=after.now, subject=f"agent/{agent.node}", what=state, text=text)
@@ -224,23 +74,26 @@ def changes(before: SeenStatus | None, after: SeenStatus) -> Iterator[StatusChan
 _CLEAR = "\x1b[H\x1b[2J"
 _AWAY = (NotNowError, UnreachableError)
 
+StatusOfJob = tuple[str, SeenStatus, JobView]
+"""A job with its cluster, and with the status of that cluster."""
 
-async def status(backend: Backend, given: argparse.Namespace) -> CliExitCode:
+
+async def status(clusters: Clusters, given: argparse.Namespace) -> CliExitCode:
     if given.watch:
-        return await _watch(backend, given)
-    _show_status(await read_status(backend, given), given)
+        return await _watch(clusters, given)
+    _show_status(await _read(clusters, given), given)
     with suppress(asyncio.CancelledError):  # Ctrl-C is how this ends.
         while given.live:
             await asyncio.sleep(given.interval)
             try:
-                _show_status(await read_status(backend, given), given)
+                _show_status(await _read(clusters, given), given)
             except _AWAY as error:
                 complain(str(error))
     return CliExitCode.DONE
 
 
-async def read_status(backend: Backend, given: argparse.Namespace) -> SeenStatus:
-    """Reads the status, limited to the namespace and the labels of the arguments."""
+async def read_status(backend: ReadableBackend, given: argparse.Namespace) -> SeenStatus:
+    """Reads the status of one cluster, limited to the namespace and the labels of the arguments."""
     found = await backend.status()
     jobs = found.jobs
     if given.namespace:
@@ -251,91 +104,171 @@ async def read_status(backend: Backend, given: argparse.Namespace) -> SeenStatus
     return msgspec.structs.replace(found, jobs=jobs)
 
 
-def _show_status(found: SeenStatus, given: argparse.Namespace) -> None:
+async def _read(clusters: Clusters, given: argparse.Namespace) -> Readings[SeenStatus]:
+    return await clusters.each(lambda backend: read_status(backend, given))
+
+
+def _show_status(found: Readings[SeenStatus], given: argparse.Namespace) -> None:
     output: Output = given.output
     if not output.for_people:
-        output.value(found, job_names([job.job for job in found.jobs]))
+        output.value(_status_value(found), job_names([job.job for _, status in found.found for job in status.jobs]))
         return
     if given.live and sys.stdout.isatty():
         sys.stdout.write(_CLEAR)
     show(*overview(found, wide=output.wide, namespace=given.namespace), *([""] if given.live else []))
 
 
-async def _watch(backend: Backend, given: argparse.Namespace) -> CliExitCode:
-    before, away = None, ""
+def _status_value(found: Readings[SeenStatus]) -> object:
+    """The status for programs: that of the only cluster, or of all in the same form."""
+    if not found.named:
+        return found.found[0][1]
+    parts = ("jobs", "notices", "unconfirmed", "groups")
+    lists = {
+        part: [_in_cluster(cluster, each) for cluster, status in found.found for each in getattr(status, part)]
+        for part in parts
+    }
+    now = max(status.now for _, status in found.found)
+    unseen = found.limits(lambda status: status.unseen)
+    return {"now": now, **lists, "agents": None, "leader": None, "unseen": unseen}
+
+
+def _in_cluster(cluster: str, value: object) -> object:
+    """The value for programs, with its cluster if there are several."""
+    return {"cluster": cluster, **msgspec.to_builtins(value)} if cluster else value
+
+
+async def _watch(clusters: Clusters, given: argparse.Namespace) -> CliExitCode:
+    before: dict[str, SeenStatus] | None = None
+    away: Sequence[str] = ()
     with suppress(asyncio.CancelledError):  # Ctrl-C is how this ends.
         while True:
             try:
-                now = await read_status(backend, given)
+                now = await _read(clusters, given)
             except _AWAY as error:
                 if before is None:
                     raise
-                if str(error) != away:
-                    away = str(error)
-                    complain(away)
-            else:
-                away = ""
+                now = Readings((), [str(error)])
+            if now.unseen != away:
+                away = now.unseen
+                complain(*away)
+            if now.found:
                 _show_changes(before, now, given.output)
-                before = now
+                # A cluster that cannot be read now is compared with its last status when it can.
+                before = {**(before or {}), **dict(now.found)}
             await asyncio.sleep(given.interval)
     return CliExitCode.DONE
 
 
-def _show_changes(before: SeenStatus | None, now: SeenStatus, output: Output) -> None:
-    found = list(changes(before, now))
+def _show_changes(before: Mapping[str, SeenStatus] | None, now: Readings[SeenStatus], output: Output) -> None:
+    known = before or {}
+    found = [(cluster, each) for cluster, status in now.found for each in changes(known.get(cluster), status)]
     if before is None and not found and output.for_people:
         complain("No jobs and no reclaim notices yet. Each change will be a line here.")
-    for event in found:
+    for cluster, event in found:
         if output.for_people:
             clock = datetime.fromtimestamp(event.at).astimezone().strftime("%H:%M:%S")
-            show(f"{clock}  {event.subject}  {event.what}: {event.text}")
+            where = f"{cluster}  " if cluster else ""
+            show(f"{clock}  {where}{event.subject}  {event.what}: {event.text}")
         else:
-            output.value(event, [event.subject])
+            output.value(_in_cluster(cluster, event), [event.subject])
 
 
-async def explained(backend: Backend, given: argparse.Namespace) -> CliExitCode:
-    found = await read_status(backend, given)
-    job = only(found, given.job)
+async def explained(clusters: Clusters, given: argparse.Namespace) -> CliExitCode:
+    found = await _read(clusters, given)
+    jobs = _jobs_named(found, given.job)
     if given.output.for_people:
-        show(*explain(job, found))
+        show(*_explanations(jobs), *[f"Not visible: {each}" for each in found.unseen])
         return CliExitCode.DONE
-    ids = {host.notice for host in found.hosts_of(job)}
-    notices = [notice for key, notice in found.by_id.items() if key in ids]
-    given.output.value({"job": job, "notices": notices, "unseen": found.unseen}, job_names([job.job]))
+    values = [{"job": _in_cluster(cluster, job), "notices": _notices_of(job, status)} for cluster, status, job in jobs]
+    unseen = found.limits(lambda status: status.unseen)
+    value: object = {"jobs": values, "unseen": unseen} if found.named else {**values[0], "unseen": unseen}
+    given.output.value(value, job_names([job.job for _, _, job in jobs]))
     return CliExitCode.DONE
 
 
-async def history(backend: Backend, given: argparse.Namespace) -> CliExitCode:
-    found = await read_status(backend, given)
-    job = None if given.job is None else only(found, given.job)
-    past = await backend.past(found, None if job is None else job.job)
-    entries, known = history_of(found, past, job), horizon(found, past)
+def _explanations(jobs: Sequence[StatusOfJob]) -> Iterator[Block]:
+    """Explains a job in each cluster that has it."""
+    for number, (cluster, status, job) in enumerate(jobs):
+        if cluster:
+            yield from ([""] if number else [])
+            yield "At the hub:" if cluster == HUB else f"In cluster {cluster}:"
+        yield from explain(job, status)
+
+
+def _notices_of(job: JobView, status: SeenStatus) -> list[NoticeView]:
+    ids = {host.notice for host in status.hosts_of(job)}
+    return [notice for key, notice in status.by_id.items() if key in ids]
+
+
+class _ClusterPast(msgspec.Struct, frozen=True):
+    """What is known of the past of one cluster; `has_job` is False if it has no job of the name that was asked for."""
+
+    entries: list[PastEntry]
+    known: list[str]
+    unseen: list[str]
+    has_job: bool
+
+
+async def history(clusters: Clusters, given: argparse.Namespace) -> CliExitCode:
+    async def read(backend: ReadableBackend) -> _ClusterPast:
+        found = await read_status(backend, given)
+        job = None if given.job is None else _named(found, given.job)
+        if job is None and given.job is not None:
+            return _ClusterPast([], [], found.unseen, has_job=False)
+        past = await backend.past(found, None if job is None else job.job)
+        return _ClusterPast(history_of(found, past, job), horizon(found, past), found.unseen, has_job=True)
+
+    found = await clusters.each(read)
+    if not any(past.has_job for _, past in found.found):
+        raise _no_job(given.job, found.unseen)
+    entries = [(cluster, entry) for cluster, past in found.found for entry in past.entries]
+    if found.named:
+        entries.sort(key=lambda each: each[1].at)
+    known = list(dict.fromkeys(line for _, past in found.found for line in past.known))
+    unseen = found.limits(lambda past: past.unseen)
     if given.output.for_people:
-        show(*_history_table(entries, whole=given.output.wide), *known, *found.limits)
+        limits = (f"Not visible: {each}" for each in unseen)
+        show(*_history_table(entries, named=found.named, whole=given.output.wide), *known, *limits)
     else:
-        value = {"entries": entries, "horizon": known, "unseen": found.unseen}
-        given.output.value(value, [entry.subject for entry in entries])
+        value = {"entries": [_in_cluster(*each) for each in entries], "horizon": known, "unseen": unseen}
+        given.output.value(value, [entry.subject for _, entry in entries])
     return CliExitCode.DONE
 
 
-def _history_table(entries: Sequence[PastEntry], *, whole: bool) -> list[Block]:
+def _history_table(entries: Sequence[tuple[str, PastEntry]], *, named: bool, whole: bool) -> list[Block]:
     if not entries:
         return ["Nothing is known to have happened."]
     rows = []
-    for entry in entries:
+    for cluster, entry in entries:
         date = datetime.fromtimestamp(entry.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        rows.append((date, entry.subject, entry.what, entry.text))
-    return [Table(("TIME", "SUBJECT", "WHAT", "WHY"), rows, whole=whole), ""]
+        rows.append((*([cluster] if named else []), date, entry.subject, entry.what, entry.text))
+    heads = (*(("CLUSTER",) if named else ()), "TIME", "SUBJECT", "WHAT", "WHY")
+    return [Table(heads, rows, whole=whole), ""]
 
 
-async def nodes(backend: Backend, given: argparse.Namespace) -> CliExitCode:
-    found = await read_status(backend, given)
-    known = nodes_of(found)
+async def nodes(clusters: Clusters, given: argparse.Namespace) -> CliExitCode:
+    found = await _read(clusters, given)
     if given.output.for_people:
-        show(*nodes_table(known, wide=given.output.wide), *found.limits)
-    else:
-        given.output.value({"nodes": known, "unseen": found.unseen}, [f"node/{node.node}" for node in known])
+        show(*nodes_table(found, wide=given.output.wide), *limits(found))
+        return CliExitCode.DONE
+    known = [(cluster, node) for cluster, status in found.found for node in nodes_of(status)]
+    value = {"nodes": [_in_cluster(*each) for each in known], "unseen": found.limits(lambda status: status.unseen)}
+    given.output.value(value, [f"node/{node.node}" for _, node in known])
     return CliExitCode.DONE
+
+
+def _jobs_named(found: Readings[SeenStatus], name: str) -> Sequence[StatusOfJob]:
+    """Finds the job of that name in each cluster that has it.
+
+    Raises:
+        UnknownError: None has it.
+        CliUsageError: A cluster has several.
+    """
+    named = [(cluster, status, _named(status, name)) for cluster, status in found.found]
+    jobs = [(cluster, status, job) for cluster, status, job in named if job is not None]
+    if not jobs:
+        raise _no_job(name, found.unseen)
+    return jobs
 
 
 def only(found: SeenStatus, name: str) -> JobView:
@@ -345,9 +278,20 @@ def only(found: SeenStatus, name: str) -> JobView:
         UnknownError: There is none.
         CliUsageError: There are several.
     """
+    job = _named(found, name)
+    if job is None:
+        raise _no_job(name)
+    return job
+
+
+def _named(found: SeenStatus, name: str) -> JobView | None:
+    """Finds the job of that name in one cluster; None if there is none."""
     jobs = list(found.find(name))
-    if not jobs:
-        raise UnknownError(f"There is no supervised job {name}. `job-supervisor status` lists all jobs.")
     if len(jobs) > 1:
         raise CliUsageError(f"{name} is ambiguous: {' or '.join(job.job for job in jobs)}. Use the full name.")
-    return jobs[0]
+    return jobs[0] if jobs else None
+
+
+def _no_job(name: str, unseen: Sequence[str] = ()) -> UnknownError:
+    sentences = (f"There is no supervised job {name}. `job-supervisor status` lists all jobs.", *unseen)
+    return UnknownError(" Not visible: ".join(sentences))

@@ -1,12 +1,13 @@
 """The connection to one API server: requests with a time limit, streams, and errors as `ApiError`s."""
 
 import asyncio
+import copy
 import math
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 from urllib.parse import urlencode
 
@@ -148,6 +149,17 @@ class ApiServer:
 
         access = configured_pod_access() if in_cluster else await kubeconfig_access(kubeconfig or None, context)
         return cls(access, timeout_seconds, on_date, may_write)
+
+    def beneath(self, path: str, on_date: Callable[[str, float], None] = ignore_date) -> Self:
+        """Returns the API server whose root this one serves at a path, as a proxy. It shares the connections.
+
+        It must not be closed.
+        """
+        server = copy.copy(self)
+        server._access = replace(self._access, url=f"{self._access.url}{path}")  # noqa: SLF001 - of this class
+        server._not_before = -math.inf  # noqa: SLF001 - of this class
+        server.requests, server.on_date = 0, on_date
+        return server
 
     async def close(self) -> None:
         """Closes all connections."""

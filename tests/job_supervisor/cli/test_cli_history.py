@@ -3,10 +3,10 @@
 import io
 from typing import Any
 
-from job_supervisor.cli.backend import Past, PastEntry, SeenStatus
+from job_supervisor.cli.backend import Past, PastEntry, Readings, SeenStatus
 from job_supervisor.cli.history import history_of, horizon
 from job_supervisor.cli.output import write
-from job_supervisor.cli.showing import nodes_of, nodes_table
+from job_supervisor.cli.tables import nodes_table
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.notice import NoticeState
 from supervisor.observability.views import (
@@ -135,7 +135,7 @@ def test_how_far_back_it_goes_is_said() -> None:
 
 def _shown(status: SeenStatus, *, wide: bool = False) -> list[list[str]]:
     stream = io.StringIO()
-    write(stream, nodes_table(nodes_of(status), wide=wide))
+    write(stream, nodes_table(Readings([("", status)]), wide=wide))
     return [line.split() for line in stream.getvalue().splitlines()]
 
 

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from job_supervisor.cli.backend import DrillSubject, SeenStatus
+from job_supervisor.cli.backend import DrillSubject, Readings, SeenStatus
 from job_supervisor.cli.explain import explain
 from job_supervisor.cli.output import age, duration, listed, printable, write
-from job_supervisor.cli.showing import overview
 from job_supervisor.cli.steering import consequences
+from job_supervisor.cli.tables import overview
 from supervisor.decide.ranks import RankCounts
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
@@ -46,7 +46,7 @@ def _view(*jobs: JobView, **changes: Any) -> SeenStatus:
 def _lines(view: SeenStatus, **options: Any) -> list[str]:
     """The overview as a pipe gets it."""
     stream = io.StringIO()
-    write(stream, overview(view, **options))
+    write(stream, overview(Readings([("", view)]), **options))
     return stream.getvalue().splitlines()
 
 
