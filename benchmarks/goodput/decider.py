@@ -11,7 +11,7 @@ from supervisor.decide.plan import plan
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranks import Ranks
 from supervisor.decide.registration import LauncherFacts, Registration, acknowledge, observe, register
-from supervisor.decide.situation import JobFacts, RankZero
+from supervisor.decide.situation import JobFacts, Members, RankZero
 from supervisor.decide.urgency import NodeIdentities, noticed_hosts
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Framework, Spec
@@ -32,9 +32,9 @@ class RestlessError(AssertionError):
 class Decider:
     """One job and its notices, which only functions of the product change. `hosts` are there from the start."""
 
-    def __init__(self, case: GoodputCase, hosts: Iterable[Host], now: float) -> None:
+    def __init__(self, case: GoodputCase, framework: Framework, hosts: Iterable[Host], now: float) -> None:
         spec = Spec(
-            framework=Framework.HOROVOD,
+            framework=framework,
             min_workers=case.least,
             max_workers=case.most,
             requested_workers=case.most,
@@ -73,25 +73,25 @@ class Decider:
         if answer is not None:
             self.job = acknowledge(self.job, self._rank_zero, answer) or self.job
 
-    def decide(self, rank_zero: RankZero, ranks: Ranks, now: float) -> None:
+    def decide(self, rank_zero: RankZero, ranks: Ranks, members: Members, now: float) -> None:
         """Plans until nothing changes.
 
         Raises:
             RestlessError: Something always changes.
         """
         for _ in range(_MOST_PASSES):
-            planned = plan(self.job, self._facts(rank_zero, ranks), now, self._policy)
+            planned = plan(self.job, self._facts(rank_zero, ranks, members), now, self._policy)
             self.wake_at = planned.wake_at
             if planned.decision == self.job.decision:
                 return
             self.job = replace(self.job, decision=planned.decision)
         raise RestlessError(self.job.decision.reason)
 
-    def _facts(self, rank_zero: RankZero, ranks: Ranks) -> JobFacts:
+    def _facts(self, rank_zero: RankZero, ranks: Ranks, members: Members) -> JobFacts:
         available = frozenset(self._connected.difference(self.noticed))
         granted = grants([self.job], available, self.noticed).get(_JOB, frozenset())
         own = {host: notice for host, notice in self.noticed.items() if host in self.job.own_hosts}
-        return JobFacts(notices=own, granted=granted, rank_zero=rank_zero, ranks=ranks)
+        return JobFacts(notices=own, granted=granted, rank_zero=rank_zero, ranks=ranks, members=members)
 
     def order(self) -> Order:
         """What the launcher is told."""

@@ -14,7 +14,7 @@ from benchmarks.goodput.model import GoodputCase, GoodputCosts
 from benchmarks.goodput.timeline import CapacityTimeline
 from benchmarks.goodput.training import GoodputTraining
 from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
-from supervisor.decide.situation import RankZero
+from supervisor.decide.situation import NO_MEMBERS, Members, RankZero
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision
@@ -39,6 +39,8 @@ _CONNECTED = (ProcessesState.TRAINING, ProcessesState.CHANGING, ProcessesState.S
 
 class RingOfProcesses:
     """The processes of one run after another. `present` are the hosts that exist, which the simulation changes."""
+
+    purposes = frozenset({Purpose.STOP})
 
     def __init__(
         self, case: GoodputCase, costs: GoodputCosts, delays: Delays, line: CapacityTimeline, present: AbstractSet[Host]
@@ -103,6 +105,10 @@ class RingOfProcesses:
         return RankZero(self.state in _CONNECTED, self._connection_since)
 
     @property
+    def members(self) -> Members:
+        return NO_MEMBERS
+
+    @property
     def ranks(self) -> Ranks:
         """One rank that stands for all."""
         if self.state not in _CONNECTED:
@@ -110,9 +116,10 @@ class RingOfProcesses:
         rank = RankState(
             process="all",
             rank=0,
-            purposes=frozenset({Purpose.STOP}),
+            purposes=self.purposes,
             world_size=1,
             step_seconds=self._costs.step,
+            start_seconds=self._costs.restart,
             checkpoint_seconds=self._checkpoint_seconds,
             answer=self._answer,
             acknowledged=self._acknowledged,
@@ -134,19 +141,25 @@ class RingOfProcesses:
     def _say(self, agreement: Agreement) -> None:
         if self.state not in _CONNECTED or agreement.run != self._run:
             return
-        step = math.floor(self.training.steps)
-        is_ahead = agreement.step is not None and step < agreement.step
-        kind = AnswerKind.ACCEPTED if is_ahead else AnswerKind.DECLINED
-        self._answer = StepAnswer(
-            epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=self._line.now
-        )
+        is_ahead = agreement.step is not None and self._finished_steps < agreement.step
+        self._answer = self._answered(agreement, AnswerKind.ACCEPTED if is_ahead else AnswerKind.DECLINED)
+
+    def _answered(self, agreement: Agreement, kind: AnswerKind) -> StepAnswer:
+        step = self._finished_steps
+        return StepAnswer(epoch=agreement.epoch, at_step=agreement.step, kind=kind, step=step, at=self._line.now)
+
+    @property
+    def _finished_steps(self) -> int:
+        return math.floor(self.training.steps)
 
     def _stop_at(self, agreed: Agreement | None, generation: int) -> None:
-        """Saves after the agreed step, or after the present one."""
+        self._after_step(None if agreed is None else agreed.step, lambda: self._save(generation))
+
+    def _after_step(self, step: int | None, do: Callable[[], None]) -> None:
+        """Calls `do` after that step, or after the present one."""
         steps = self.training.steps
-        last = math.ceil(steps) if agreed is None or agreed.step is None else agreed.step
-        seconds = max(self._delays.wire, (last - steps) * self._costs.step)
-        self._enter_after(seconds, lambda: self._save(generation))
+        last = math.ceil(steps) if step is None else step
+        self._enter_after(max(self._delays.wire, (last - steps) * self._costs.step), do)
 
     # What follows.
 
@@ -173,7 +186,7 @@ class RingOfProcesses:
             run=self._run,
             generation=generation,
             kind=AcknowledgementKind.SAVED,
-            step=math.floor(self.training.steps),
+            step=self._finished_steps,
             at=self._line.now,
         )
 

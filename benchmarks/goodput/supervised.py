@@ -8,10 +8,12 @@ from benchmarks.goodput.decider import Decider
 from benchmarks.goodput.delays import Delays
 from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score, Unused
 from benchmarks.goodput.processes import ProcessesState, RingOfProcesses
+from benchmarks.goodput.rounds import RingOfMembers
 from benchmarks.goodput.timeline import BEGIN, CapacityTimeline
 from simulator.cloud.schedule import AddNode, KillNode, ScheduledNotice, Step, Withdraw
 from supervisor.decide.registration import LauncherFacts
 from supervisor.domain.ids import Host
+from supervisor.domain.job import Framework
 from supervisor.domain.order import Order, OrderKind
 
 _REASONS = {ProcessesState.TRAINING: "joining", ProcessesState.CHANGING: "changing"}
@@ -29,8 +31,10 @@ class _SupervisedJob:
         self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._line = CapacityTimeline()
         self._present = {Host(node) for node in case.schedule.present}
-        self._decider = Decider(case, self._present, self._line.now)
-        self._ring = RingOfProcesses(case, costs, delays, self._line, self._present)
+        framework = Framework.HOROVOD if costs.in_process else Framework.TORCHRUN
+        self._decider = Decider(case, framework, self._present, self._line.now)
+        ring = RingOfProcesses if costs.in_process else RingOfMembers
+        self._ring = ring(case, costs, delays, self._line, self._present)
         self._launcher = _Launcher(self._ring, self._line, delays, self._chance)
         self._unused: defaultdict[str, float] = defaultdict(float)
         self._counted_at = self._line.now
@@ -78,7 +82,7 @@ class _SupervisedJob:
         """Reports what is so, and passes on what is decided."""
         ring, decider = self._ring, self._decider
         decider.report(self._launcher.report(frozenset(self._present)), ring.acknowledgement)
-        decider.decide(ring.rank_zero, ring.ranks, self._line.now)
+        decider.decide(ring.rank_zero, ring.ranks, ring.members, self._line.now)
         self._launcher.order(decider.order())
         ring.hear(decider.job.decision, decider.directive())
         if decider.wake_at is not None and decider.wake_at != self._wakes_at:

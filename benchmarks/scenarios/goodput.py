@@ -36,9 +36,10 @@ gone, while there are as many as the job needs.
   within 1 s, a message takes 50 ms, a launcher reads its changed host list within 1 s, and the end of a run takes 2 s.
   The ranks agree on the step of a stop; the first stop is at once, because no checkpoint has been timed. If the job
   goes on without the noticed nodes, they train until 16 s before the first of them goes: a margin of 5 s and 11 steps.
-  The job takes new nodes in 2 s after their arrival, whatever it costs. If a node goes while it trains, 10 steps are
-  lost, which is how often the processes keep their state in memory. **By restarts**: the same decisions, but each
-  change of hosts is a checkpoint and a restart, as for scripts that cannot change within their processes.
+  The job takes new nodes in 2 s after their arrival. If a node goes while it trains, 10 steps are lost, which is how
+  often the processes keep their state in memory. **By restarts**: a job of torchrun whose script cannot change within
+  its processes. Its ranks agree on a step, save, and are restarted for the next round. New nodes join with a change for
+  one that leaves, or when they have waited for as many node-seconds as a restart costs, which the processes measure.
 - **Oracle**: it knows every arrival and reclaim from the beginning, uses a node until it is gone, and changes hosts,
   stops and starts at the best moments (exact, by dynamic programming), at the same costs.
 

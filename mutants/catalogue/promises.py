@@ -48,10 +48,12 @@ MUTANTS = (
             Edit(
                 _RANKS,
                 "        job = self._jobs.get(worker.job)\n        if job is None or job.run < worker.run:\n"
-                "            job = self._jobs[worker.job] = _JobRanks(worker.run)\n",
+                "            costs = NO_COSTS if job is None else job.costs\n"
+                "            job = self._jobs[worker.job] = _JobRanks(worker.run, costs=costs)\n",
                 '        name = worker.job._replace(uid="", registered_at=0.0)\n'
                 "        job = self._jobs.get(name)\n        if job is None or job.run < worker.run:\n"
-                "            job = self._jobs[name] = _JobRanks(worker.run)\n",
+                "            costs = NO_COSTS if job is None else job.costs\n"
+                "            job = self._jobs[name] = _JobRanks(worker.run, costs=costs)\n",
             ),
             Edit(
                 _RANKS,
@@ -63,7 +65,7 @@ MUTANTS = (
         shown_by=(
             FailingTest(
                 f"{_NAMES}::test_the_ranks_of_the_new_job_agree_and_the_earlier_ones_are_not_asked",
-                "agree_to = Ranks(states=(), left=frozenset()).agree_to",
+                "agree_to = Ranks(states=(), left=frozenset(), known_costs=ChangeCosts(",
             ),
             FailingTest(
                 "tests/supervisor/fanout/test_fanout_agreements.py::test_a_new_job_agrees_although_its_runs_begin_again",

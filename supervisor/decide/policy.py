@@ -88,6 +88,14 @@ class Policy:
             "it goes on without some hosts, they train until shortly before they go. false: it acts at once."
         ),
     ] = True
+    weigh_joins: Annotated[
+        bool,
+        Meta(
+            description="If further hosts join a job only by a restart of all its processes, they join when another "
+            "host leaves, or once they have waited for as long, together, as the restart stops the others. false: at "
+            "once."
+        ),
+    ] = True
     stop_timeout_seconds: Annotated[
         float,
         Meta(

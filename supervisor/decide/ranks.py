@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
@@ -21,6 +22,7 @@ class RankState:
         world_size: The number of ranks as this process knows it.
         epoch: The highest epoch that it has heard of.
         step_seconds: The shortest time between two steps.
+        start_seconds: How long it took from the start of the process to its first step.
         checkpoint_seconds: How long its slowest recent checkpoint took.
         unread_seconds: For how long it has not asked whether to stop, as of its last answer.
         answer: Its last answer.
@@ -34,23 +36,52 @@ class RankState:
     world_size: int | None = None
     epoch: int = 0
     step_seconds: float | None = None
+    start_seconds: float | None = None
     checkpoint_seconds: float | None = None
     unread_seconds: float | None = None
     answer: StepAnswer | None = None
     acknowledged: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeCosts:
+    """How long the slowest process of a job takes for what a change of hosts by a restart consists of; None is unknown.
+
+    Attributes:
+        checkpoint_seconds: To save a checkpoint.
+        start_seconds: From the start of a process to its first step.
+    """
+
+    checkpoint_seconds: float | None = None
+    start_seconds: float | None = None
+
+
+NO_COSTS = ChangeCosts()
+
+
+@dataclass(frozen=True)
 class Ranks:
     """All connected processes of a run, known only from their streams.
 
     After a restart they are unknown until they return.
 
-    `left` are the ranks that have acknowledged the present STOP, connected or not.
+    `left` are the ranks that have acknowledged the present STOP, connected or not. `known_costs` are those that earlier
+    processes of the job have measured.
     """
 
     states: Sequence[RankState] = ()
     left: frozenset[int] = frozenset()
+    known_costs: ChangeCosts = NO_COSTS
+
+    @cached_property
+    def costs(self) -> ChangeCosts:
+        """What the slowest process measures, or what earlier processes have measured."""
+        saves = (each.checkpoint_seconds for each in self.states if each.checkpoint_seconds is not None)
+        starts = (each.start_seconds for each in self.states if each.start_seconds is not None)
+        return ChangeCosts(
+            checkpoint_seconds=max(saves, default=self.known_costs.checkpoint_seconds),
+            start_seconds=max(starts, default=self.known_costs.start_seconds),
+        )
 
     def agree_to(self, purpose: Purpose) -> bool:
         """Whether there are processes and each of them agrees to steps for this purpose."""
@@ -119,9 +150,8 @@ class Ranks:
 
     @property
     def slowest_checkpoint(self) -> float | None:
-        """The seconds that the slowest checkpoint of a process takes; None if no process knows."""
-        known = (each.checkpoint_seconds for each in self.states)
-        return max((seconds for seconds in known if seconds is not None), default=None)
+        """The seconds that the slowest checkpoint of a process takes; None if no process of the job has known."""
+        return self.costs.checkpoint_seconds
 
     @property
     def slowest_step(self) -> float | None:

@@ -8,15 +8,16 @@ Processes that can enter a round without a restart do so. A new member then star
 when those are ready. Members never leave and join in one such round.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from supervisor.decide.agreement import NoAgreement, committed, negotiated, with_agreement
 from supervisor.decide.grant import usable_workers
+from supervisor.decide.joining import gathered, pays_at, without_gathering
 from supervisor.decide.situation import RETURN_SECONDS, Member, Situation
 from supervisor.decide.stopping import awaited_until
 from supervisor.domain.agreement import MEMBERSHIP, Agreement, Purpose, Round
-from supervisor.domain.ids import Host
+from supervisor.domain.ids import Host, Instant
 from supervisor.domain.job import Decision
 
 Candidates = Sequence[tuple[Host, Member]]
@@ -64,8 +65,22 @@ def with_round(s: Situation, decision: Decision) -> Decision:
         return _next(s, decision, _change(s, decision, present)) if is_due else decision
     change = _change(s, decision, present)
     if not change.members or change.hosts == present.hosts or _is_being_entered(s, present):
-        return _without_agreement(decision)
+        return _without_agreement(without_gathering(decision, present.run))
+    waiting = _waiting(s, present, change)
+    if waiting and not s.reached(pays_at(s, len(present.hosts), waiting)):
+        return _without_agreement(gathered(s, decision, len(present.hosts), waiting))
     return _agreed(s, decision, present, change)
+
+
+def _waiting(s: Situation, present: Round, change: MemberChange) -> Mapping[Host, Instant]:
+    """The hosts that a change by a restart would only add, and since when they wait; none if it has another reason.
+
+    In process, a change costs hardly anything, and never has hosts leave and join at once.
+    """
+    if not s.policy.weigh_joins or change.in_process or not set(present.hosts) <= set(change.hosts):
+        return {}
+    members = s.facts.members.by_host
+    return {host: max(members[host].since, present.since) for host in change.hosts if host not in present.hosts}
 
 
 def _agreed(s: Situation, decision: Decision, present: Round, change: MemberChange) -> Decision:
@@ -127,7 +142,8 @@ def _next(s: Situation, decision: Decision, change: MemberChange) -> Decision:
         starting=() if present is None else tuple(host for host in present.starting if host not in change.hosts),
         since=round(s.now, 6),
     )
-    return replace(_without_agreement(decision, committed=True), round=following)
+    decision = without_gathering(_without_agreement(decision, committed=True), following.run)
+    return replace(decision, round=following)
 
 
 def _without_agreement(decision: Decision, *, committed: bool = False) -> Decision:

@@ -6,7 +6,7 @@ It is not stored. Every hello repeats what processes state about agreements.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
-from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
+from supervisor.decide.ranks import NO_COSTS, NO_RANKS, ChangeCosts, Ranks, RankState
 from supervisor.domain.agreement import MEMBERSHIP, Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host, Instant, JobId, JobName
 from supervisor.domain.order import Worker
@@ -24,6 +24,7 @@ class Statement:
     collective: bool | None = None
     world_size: int | None = None
     step_seconds: float | None = None
+    start_seconds: float | None = None
     epoch: int = 0
 
 
@@ -47,6 +48,8 @@ class _JobRanks:
     stop: int = 0
     left: set[int] = field(default_factory=set)
     """The ranks that have acknowledged the STOP of generation `stop`."""
+    costs: ChangeCosts = NO_COSTS
+    """Also those that processes of earlier rounds and runs have measured."""
     saved: tuple[int, int] | None = None
     """The rank that was the first to save because of that STOP, and the step of its checkpoint."""
 
@@ -86,6 +89,7 @@ class RankStates:
             collective=state.collective if statement.collective is None else statement.collective,
             world_size=state.world_size if statement.world_size is None else statement.world_size,
             step_seconds=statement.step_seconds or state.step_seconds,
+            start_seconds=statement.start_seconds or state.start_seconds,
             epoch=max(state.epoch, statement.epoch),
         )
         job.states[worker.process] = changed
@@ -169,7 +173,9 @@ class RankStates:
                 # Only where something differs: copying 1,024 states for each plan took 15 ms.
                 state = replace(state, rank=worker.rank, purposes=state.purposes or job.membership)
             states.append(state)
-        return Ranks(tuple(states), frozenset(job.left))
+        ranks = Ranks(tuple(states), frozenset(job.left), job.costs)
+        job.costs = ranks.costs
+        return ranks
 
     def forget_others(self, jobs: Collection[JobId]) -> None:
         """Forgets the processes of all other jobs."""
@@ -179,7 +185,8 @@ class RankStates:
         """Returns the run of a worker's job, and the worker's state; None for an earlier run or a process too many."""
         job = self._jobs.get(worker.job)
         if job is None or job.run < worker.run:
-            job = self._jobs[worker.job] = _JobRanks(worker.run)
+            costs = NO_COSTS if job is None else job.costs
+            job = self._jobs[worker.job] = _JobRanks(worker.run, costs=costs)
         if job.run > worker.run or (worker.process not in job.states and len(job.states) >= MAX_STREAMS):
             return None, None
         return job, job.states.get(worker.process) or RankState(process=worker.process, rank=worker.rank)

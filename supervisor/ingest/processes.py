@@ -83,6 +83,7 @@ class ProcessMessage(PrintableBody, frozen=True, kw_only=True):
     collective: bool | None = None
     world_size: Annotated[int, Meta(ge=1, le=65536)] | None = None
     step_seconds: Seconds | None = None
+    start_seconds: Seconds | None = None
     step: Step | None = None
 
     def statement(self, held: HeldAgreement | None = None) -> Statement:
@@ -92,6 +93,7 @@ class ProcessMessage(PrintableBody, frozen=True, kw_only=True):
             collective=self.collective,
             world_size=self.world_size,
             step_seconds=pace(self.step_seconds),
+            start_seconds=self.start_seconds,
             epoch=0 if held is None else held.epoch,
         )
 

@@ -88,11 +88,29 @@ def test_a_reclaim_costs_the_supervisor_a_margin_and_one_change() -> None:
     assert (score.steps_lost, score.restarts) == (0, 0)
 
 
+BY_RESTARTS = replace(COSTS, change=35.0, in_process=False)
+
+
 def test_a_change_that_is_a_restart_costs_a_checkpoint_and_a_restart() -> None:
-    by_restarts = replace(COSTS, change=35.0, in_process=False)
-    score = supervised(case(*reclaim(NODES[0], 500.0)), by_restarts, 1, AT_ONCE)
-    assert score.unused.changing == pytest.approx(3 * 35.0)
+    """It comes at once, as no checkpoint has been timed yet, and the host that goes stops with the others."""
+    score = supervised(case(*reclaim(NODES[0], 500.0)), BY_RESTARTS, 1, AT_ONCE)
+    assert score.unused.stopped == pytest.approx(4 * 35.0)
     assert (score.steps_lost, score.restarts) == (0, 1)
+
+
+def test_a_host_joins_by_a_restart_once_it_has_waited_for_what_that_costs() -> None:
+    """It comes at 600 s, a restart stops the other three for 35 s, and they train on to the end of a step."""
+    score = supervised(case(*reclaim(NODES[0], 500.0), AddNode(600.0, NODES[5])), BY_RESTARTS, 1, AT_ONCE)
+    assert 3 * 35.0 <= score.unused.joining <= 3 * 35.0 + 5
+    assert score.unused.stopped == pytest.approx(2 * 4 * 35.0)
+    assert (score.steps_lost, score.restarts) == (0, 2)
+
+
+def test_a_host_that_waits_joins_with_the_change_for_one_that_leaves() -> None:
+    steps = [*reclaim(NODES[0], 500.0), AddNode(600.0, NODES[5]), *reclaim(NODES[1], 720.0)]
+    score = supervised(case(*steps), BY_RESTARTS, 1, AT_ONCE)
+    assert score.unused.joining < 3 * 35.0
+    assert (score.steps_lost, score.restarts) == (0, 2)
 
 
 def test_a_job_below_its_minimum_trains_until_its_last_checkpoint_just_fits() -> None:

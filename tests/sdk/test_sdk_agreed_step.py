@@ -36,6 +36,9 @@ COUNTING = """
             kubeai.checkpoint_saved(step)
             kubeai.exit_for_resume()
 """
+_CLOCK_TICK = 0.02
+"""The kernel tells the start of a process in hundredths of a second."""
+
 AGREED = "stops at {}, agreed True False True\n"
 ALONE = "agreed False False True\n"
 
@@ -132,6 +135,19 @@ def test_the_time_of_a_step_is_reported_before_anybody_asks(supervisor: FakeSupe
     supervisor.drop()
     hello = supervisor.wait_for(lambda: supervisor.hellos[1:])[0].body
     assert hello["step_seconds"] == said["step_seconds"]
+
+
+def test_the_time_of_a_start_is_reported(supervisor: FakeSupervisor, ranks: Ranks) -> None:
+    """It is the age of the process at its first step, which the supervisor weighs against what a restart brings."""
+    begun = time.monotonic()
+    ranks(WORLD_SIZE="1")
+    [said, *_] = supervisor.wait_for(
+        lambda: [each for each in supervisor.reports_of("rank") if each["start_seconds"] is not None]
+    )
+    assert 0 < float(str(said["start_seconds"])) <= time.monotonic() - begun + _CLOCK_TICK
+    supervisor.drop()
+    hello = supervisor.wait_for(lambda: supervisor.hellos[1:])[0].body
+    assert hello["start_seconds"] == said["start_seconds"]
 
 
 def test_a_step_that_is_already_finished_is_declined(supervisor: FakeSupervisor, ranks: Ranks) -> None:

@@ -32,6 +32,7 @@ def test_a_stopped_script_saves_says_so_is_held_and_exits_255(
         "agrees": [],
         "collective": False,
         "step_seconds": None,
+        "start_seconds": None,
         "revision": 1,
         "checkpoint_seconds": None,
     }

@@ -94,6 +94,7 @@ def test_the_promised_defaults() -> None:
         "launcher_grace_seconds": 5.0,
         "agreement_timeout_seconds": 10.0,
         "just_in_time": True,
+        "weigh_joins": True,
         "stop_timeout_seconds": 300.0,
         "resume_delay_seconds": 2.0,
         "resume_timeout_seconds": 120.0,

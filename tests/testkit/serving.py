@@ -56,6 +56,7 @@ FAST: Mapping[str, Any] = {
     "resume_delay_seconds": 0.1,
     "resume_backoff_seconds": 0.1,
     "gone_grace_seconds": 0.1,
+    "weigh_joins": False,
 }
 
 

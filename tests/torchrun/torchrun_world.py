@@ -113,8 +113,9 @@ async def elastic(
 
     At the end everything is stopped. A process that survives that is an error.
     """
-    # The job acts on a notice as soon as that is certain, instead of just in time.
-    settings = {"JOB_SUPERVISOR_JUST_IN_TIME": "false", **(settings or {})}
+    # The job acts on a notice as soon as that is certain, instead of just in time, and hosts join at once.
+    at_once = {"JOB_SUPERVISOR_JUST_IN_TIME": "false", "JOB_SUPERVISOR_WEIGH_JOINS": "false"}
+    settings = {**at_once, **(settings or {})}
     async with world(root / "world", HOSTS, settings=ServiceSettings(settings)) as one:
         plan = _Plan(min_workers=LEAST, max_workers=len(HOSTS), name=_NAME, training=training)
         process = one.start_job(plan, training.environment())

@@ -179,7 +179,8 @@ class ProcessReportKind(str, Enum):
 class RankMember:
     """The place of this process among the ranks of its job, and how it can stop with them.
 
-    `step_seconds` is about how long a step takes, None if that is unknown. `revision` grows with each change, as two
+    `step_seconds` is about how long a step takes, and `start_seconds` how long it took from the start of the process to
+    its first step, both None if that is unknown. `revision` grows with each change, as two
     threads report: the supervisor takes no older place than it has.
     """
 
@@ -188,6 +189,7 @@ class RankMember:
     agrees: tuple[StepPurpose, ...] = ()
     collective: bool = False
     step_seconds: float | None = None
+    start_seconds: float | None = None
     revision: int = 0
 
     def fields(self) -> dict[str, Any]:
@@ -198,6 +200,7 @@ class RankMember:
             "agrees": [purpose.value for purpose in self.agrees],
             "collective": self.collective,
             "step_seconds": self.step_seconds,
+            "start_seconds": self.start_seconds,
             "revision": self.revision,
         }
 

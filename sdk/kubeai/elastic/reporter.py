@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import gates
@@ -122,6 +124,7 @@ class AgreementReplies:
         self._not_before = 0.0
         self._repeat_at = 0.0
         self._streams = 0
+        self._has_started = False
 
     def run(self) -> None:
         """Sample and answer forever. The thread sleeps until the script calls one of the functions with a step."""
@@ -140,7 +143,11 @@ class AgreementReplies:
     def _sample(self, now: float) -> TrainingPace:
         while self._monitor.saves:
             self._timer.saves.append(self._monitor.saves.popleft())
-        pace = self._timer.sample(gates.finished_steps(), now)
+        step = gates.finished_steps()
+        if step is not None and not self._has_started:
+            self._has_started = True
+            self._monitor.set_member(start_seconds=seconds_since_start())
+        pace = self._timer.sample(step, now)
         self._monitor.learn_step_seconds(pace.step_seconds)
         return pace
 
@@ -176,6 +183,16 @@ class AgreementReplies:
                 self._retry.was_reached()
                 monitor.confirm_reply(position)
             position = monitor.next_reply()
+
+
+def seconds_since_start() -> float | None:
+    """Return the age of this process. None where the kernel does not tell it."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return round(max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started), 3)
+    except (OSError, ValueError, IndexError, AttributeError):  # AttributeError: not Linux, which alone has this clock
+        return None
 
 
 @dataclass(eq=False)

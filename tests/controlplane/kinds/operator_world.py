@@ -24,6 +24,7 @@ _QUICK = {
     "margin_seconds": 1.5,
     # A busy operator learns later than the supervisor that the old pods are gone, and counts them as failed until then.
     "resume_delay_seconds": 1.5,
+    "weigh_joins": False,
 }
 
 

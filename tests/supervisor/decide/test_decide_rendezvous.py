@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.decide.grant import usable_workers
-from supervisor.decide.ranks import Ranks, RankState
+from supervisor.decide.ranks import ChangeCosts, Ranks, RankState
 from supervisor.decide.situation import RETURN_SECONDS, JobFacts, Member, Members, RankZero
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, Round, StepAnswer
 from supervisor.domain.ids import Host
@@ -58,6 +58,8 @@ class RendezvousWorld:
         self.wasted: list[Host] = []
         """Hosts whose agents have ended processes that were still starting."""
         self.starting = frozenset[Host]()
+        self.costs = ChangeCosts()
+        self.policy = POLICY
 
     @property
     def phase(self) -> Phase:
@@ -92,7 +94,7 @@ class RendezvousWorld:
         end = self.now + seconds
         while self.now < end:
             before = (self.job, dict(self.members), dict(self.answers))
-            planned = decide(self.job, self._facts(), self.now)
+            planned = decide(self.job, self._facts(), self.now, self.policy)
             self.job = obeyed(planned.job)
             self._note()
             self._obey()
@@ -125,7 +127,7 @@ class RendezvousWorld:
         facts = replace(seeing(self.notices), members=Members(self.members, self.have_ended), since=T0 + self.since)
         if not self.are_ranks_connected:
             return replace(facts, rank_zero=RankZero(connected=False, since=facts.since))
-        return replace(facts, ranks=Ranks(states)) if self.purposes else facts
+        return replace(facts, ranks=Ranks(states, known_costs=self.costs)) if self.purposes else facts
 
     def _obey(self) -> None:
         held, agreement = self.job.decision.round, self.job.decision.agreement

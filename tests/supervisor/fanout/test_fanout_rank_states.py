@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.ranks import NO_RANKS
+from supervisor.decide.ranks import NO_RANKS, ChangeCosts
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.order import Worker
@@ -148,6 +148,19 @@ def test_the_time_of_a_step_is_known_before_anybody_asks(scene: _Scene) -> None:
     scene.ranks.put_statement(scene.workers[0], Statement(world_size=SIZE))
     assert scene.ranks.of(JOB, 1).slowest_step == 0.5
     assert scene.asked == 0
+
+
+def test_what_a_restart_costs_is_known_after_the_processes_that_measured_it_are_gone(scene: _Scene) -> None:
+    """The next processes have saved nothing yet, in the next round as in the next run."""
+    answer = StepAnswer(epoch=1, at_step=None, kind=AnswerKind.DECLINED, step=100, at=T0)
+    scene.ranks.put_statement(scene.workers[0], Statement(start_seconds=7.0))
+    scene.ranks.answered(scene.workers[1], answer, Measurements(checkpoint_seconds=3.0))
+    costs = ChangeCosts(checkpoint_seconds=3.0, start_seconds=7.0)
+    assert scene.ranks.of(JOB, 1).costs == costs
+    scene.workers = {0: Worker("later", JOB, 2, Host("n1"), 0)}
+    scene.ranks.put_statement(scene.workers[0], replace(AGREES, start_seconds=9.0))
+    assert scene.ranks.of(JOB, 2).costs == replace(costs, start_seconds=9.0)
+    assert scene.ranks.of(JOB, 2).slowest_checkpoint == 3.0
 
 
 def test_an_answer_to_an_earlier_attempt_comes_too_late(scene: _Scene) -> None:

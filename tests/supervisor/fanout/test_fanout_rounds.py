@@ -21,6 +21,9 @@ AGREES = frozenset({Purpose.STOP, Purpose.CHECKPOINT, Purpose.RENDEZVOUS})
 REGROUPS = AGREES | {Purpose.REGROUP}
 SPEC = Spec(framework=Framework.TORCHRUN, min_workers=2, requested_workers=4, max_workers=4)
 
+JOINING_PAYS = 200.0
+"""Seconds after which a restart of three hosts pays for a fourth one."""
+
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +116,7 @@ async def test_a_noticed_member_parks_and_the_others_keep_their_order() -> None:
     assert (parked["wanted"], parked["round"], parked["release"]) == (2, None, None)
     job.agents[1].says(waits=True)
     job.notes()
+    job.passes(JOINING_PAYS)
     job.enter(3, 2, 3, 4, 1)
 
 
@@ -123,6 +127,7 @@ async def test_a_lost_member_is_left_out_and_its_successor_joins() -> None:
     await lost.is_gone()
     job.enter(2, 1, 2, 4)
     job.join(3, "another")
+    job.passes(JOINING_PAYS)
     job.enter(3, 1, 2, 4, 3)
 
 
