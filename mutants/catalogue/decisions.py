@@ -191,8 +191,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _WAITING,
-                "    if not facts.granted or spec.launcher_host in facts.notices:",
-                "    if not facts.granted or before.phase is Phase.SUSPENDED:",
+                "    if not facts.granted or spec.launcher_host in facts.notices or is_offered:",
+                "    if not facts.granted or before.phase is Phase.SUSPENDED or is_offered:",
             ),
         ),
     ),

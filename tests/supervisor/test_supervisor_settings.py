@@ -100,6 +100,7 @@ def test_the_promised_defaults() -> None:
         "resume_timeout_seconds": 120.0,
         "resume_backoff_seconds": 5.0,
         "probe_seconds": 300.0,
+        "move_timeout_seconds": 600.0,
         "growth_delay_seconds": 30.0,
         "default_lead_seconds": 300.0,
         "scheduled_horizon_seconds": 300.0,
