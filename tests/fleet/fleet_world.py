@@ -120,6 +120,11 @@ class FleetTeam:
         }
         await self.apply_policy({"spec": spec})
 
+    async def place_in(self, clusters: Sequence[str]) -> None:
+        """Changes the policy: a job that is in none of these clusters is moved to one of them."""
+        path = f"/apis/{_POLICY}/namespaces/{self.name}/propagationpolicies/jobs"
+        await self.api.patch(path, {"spec": {"placement": {"clusterAffinity": {"clusterNames": list(clusters)}}}})
+
     async def apply_policy(self, policy: Manifest) -> Any:
         """Makes a PropagationPolicy of this spec in the namespace, and returns it as the hub has accepted it."""
         metadata = {"name": "jobs", "namespace": self.name}
