@@ -1,0 +1,64 @@
+"""Each page in Chinese is in step with the English page beside it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_CHINESE = ".zh-CN.md"
+_NAMES = [*ROOT.glob(f"*{_CHINESE}"), *(ROOT / "docs").rglob(f"*{_CHINESE}")]
+PAGES = sorted(path.relative_to(ROOT).as_posix().removesuffix(_CHINESE) for path in _NAMES)
+
+_BLOCKS = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`([^`]+)`")
+_LINKS = re.compile(r"\]\(([^)]+)\)")
+_HEADINGS = re.compile(r"^#+ ", re.MULTILINE)
+_ROWS = re.compile(r"^\|.*\|$", re.MULTILINE)
+
+pytestmark = pytest.mark.parametrize("page", PAGES)
+
+
+def _pair(page: str) -> tuple[str, str]:
+    english, chinese = ((ROOT / f"{page}{suffix}").read_text(encoding="utf-8") for suffix in (".md", _CHINESE))
+    return english, chinese
+
+
+def _prose(page: str) -> tuple[str, str]:
+    english, chinese = (_BLOCKS.sub("", text) for text in _pair(page))
+    return english, chinese
+
+
+def _target(link: str) -> str:
+    """A link without its language and the name of its heading, which is translated."""
+    return link.partition("#")[0].replace(_CHINESE, ".md")
+
+
+def test_both_have_the_same_commands(page: str) -> None:
+    english, chinese = (_BLOCKS.findall(text) for text in _pair(page))
+    assert english == chinese
+
+
+def test_both_speak_of_the_same_things(page: str) -> None:
+    """As many sections and rows, the same names of files, commands and settings, and the same pages."""
+    english, chinese = _prose(page)
+    assert _HEADINGS.findall(english) == _HEADINGS.findall(chinese)
+    assert [row.count("|") for row in _ROWS.findall(english)] == [row.count("|") for row in _ROWS.findall(chinese)]
+    words = [sorted(" ".join(word.split()) for word in _CODE.findall(text)) for text in (english, chinese)]
+    assert words[0] == words[1]
+    pages = [{_target(link) for link in _LINKS.findall(text)} - {"", f"{Path(page).name}.md"} for text in _prose(page)]
+    assert pages[0] == pages[1]
+
+
+def test_each_leads_to_the_other(page: str) -> None:
+    english, chinese = _pair(page)
+    name = Path(page).name
+    assert f"]({name}{_CHINESE})" in english
+    assert f"]({name}.md)" in chinese
+
+
+def test_every_page_that_is_linked_is_there(page: str) -> None:
+    folder = (ROOT / page).parent
+    linked = [link for text in _pair(page) for link in _LINKS.findall(text) if "://" not in link]
+    assert linked
+    assert not [link for link in linked if not (folder / link.partition("#")[0]).exists()]
