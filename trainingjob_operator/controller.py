@@ -60,7 +60,7 @@ from trainingjob_operator.metrics import OperatorMetrics
 from trainingjob_operator.reconcile import SeenJob, only_tells, reconcile, told_later
 from trainingjob_operator.scaling import failed_scale
 
-_FIRST_TELL, _MAX_TELL = 1.0, 5.0
+_FIRST_TELL, _MAX_TELL = 1.0, 30.0
 """Seconds from a write of a status to one that only tells how far the pods have come, twice as many after each of
 these: a start would be one write for each pod otherwise, the more of them the slower it is."""
 
