@@ -263,14 +263,14 @@ class ScaleStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     """The progress of a ScaleIn or ScaleOut.
 
     Attributes:
-        pods: The workers that a ScaleIn removes.
+        to_delete_pods: The workers that a ScaleIn removes.
         add_pods: The workers that a ScaleOut adds.
         started_at: Unix seconds.
     """
 
     phase: str = ""
     message: str = ""
-    pods: list[str] = []
+    to_delete_pods: list[str] = []
     add_pods: list[str] = []
     started_at: float | None = None
 

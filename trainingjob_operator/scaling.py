@@ -74,12 +74,12 @@ def failed_scale(scale: Scale, message: str) -> WriteScale:
 def _scale_in(scale: Scale, run: ScaledRun, now: float) -> ScalingStep:
     """Takes workers off the targets, after the script has run for them. It is done once their pods are gone."""
     before: tuple[Change, ...] = ()
-    leaving = scale.status.pods
+    leaving = scale.status.to_delete_pods
     if not scale.begun:
         leaving, problem = _leaving(scale, run.targets, run.job.min_replicas)
         if problem:
             return ScalingStep(run.status, before=(failed_scale(scale, problem),))
-        begun = ScaleStatus(phase=ScalePhase.SCALING.value, pods=leaving, started_at=now)
+        begun = ScaleStatus(phase=ScalePhase.SCALING.value, to_delete_pods=leaving, started_at=now)
         before = (*_script(scale, run, sorted(leaving, key=index_of)), WriteScale(scale, begun))
     left = [name for name in run.targets if name not in leaving]
     if scale.begun and not any(name in run.workers for name in leaving):

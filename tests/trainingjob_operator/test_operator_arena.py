@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from tests.trainingjob_operator.operator_world import World, scale, training_job
 from trainingjob_operator import manifests
-from trainingjob_operator.api import TrainingJob
+from trainingjob_operator.api import ScaleStatus, TrainingJob
 from trainingjob_operator.changes import CreateKeys, RunScript, WriteConfig, WriteScale
 
 
@@ -95,3 +96,14 @@ def test_the_script_of_a_scale_out_runs_once_its_workers_run_and_before_they_are
 def test_a_script_may_run_as_long_as_the_scaling_says_within_bounds(timeout: int | None, seconds: int) -> None:
     spec = {} if timeout is None else {"timeout": timeout}
     assert scale("in", "x", **spec).script_seconds == seconds
+
+
+def test_a_scale_in_that_et_operator_has_begun_is_finished() -> None:
+    world = World(training_job(3))
+    world.settle()
+    begun = scale("in", "one", toDelete={"count": 1})
+    status = msgspec.convert({"phase": "Scaling", "toDeletePods": ["job-worker-0"]}, ScaleStatus)
+    world.ask(replace(begun, status=status))
+    world.settle()
+    assert world.running == ["job-worker-1", "job-worker-2"]
+    assert world.scales["in-one"].status.phase == "ScaleSucceeded"
