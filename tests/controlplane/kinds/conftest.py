@@ -9,6 +9,7 @@ from tests.controlplane.kinds.mpijob.mpijob_operator import mpi_operator
 from tests.controlplane.kinds.trainingoperator.trainingoperator_jobs import PyTorchJobs, TfJobs
 from tests.controlplane.kinds.trainingoperator.trainingoperator_process import training_operator
 from tests.controlplane.kinds.trainjob.trainer_controller import trainer_controller
+from tests.controlplane.kinds.volcano.volcano_controllers import volcano
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import ControlPlane, RunningCluster
@@ -35,6 +36,12 @@ def _training_operator(cluster: RunningCluster) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def _jobset_controller(cluster: RunningCluster) -> Iterator[None]:
     with jobset_controller(cluster):
+        yield
+
+
+@pytest.fixture(scope="session")
+def _volcano(cluster: RunningCluster) -> Iterator[None]:
+    with volcano(cluster):
         yield
 
 

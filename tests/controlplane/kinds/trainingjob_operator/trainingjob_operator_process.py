@@ -11,13 +11,14 @@ from tests.testkit.controlplane.api import ObjectRefused, client
 from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 from tests.testkit.yaml_text import documents
+from trainingjob_operator.groups import Gang
 
 _DEFINITIONS = Path(__file__).parents[4] / "charts/elastic-job-supervisor/files/trainingjob-operator/crds.yaml"
 
 
 @asynccontextmanager
-async def operating(cluster: RunningCluster, namespace: str) -> AsyncIterator[None]:
-    """Runs the operator for the jobs of one namespace, once it knows them."""
+async def operating(cluster: RunningCluster, namespace: str, gang: Gang = Gang.NONE) -> AsyncIterator[None]:
+    """Runs the operator for the jobs of one namespace, and returns once it knows them."""
     port = free_port()
     environment = {
         **os.environ,
@@ -27,6 +28,7 @@ async def operating(cluster: RunningCluster, namespace: str) -> AsyncIterator[No
         "TRAININGJOB_OPERATOR_LEASE_NAMESPACE": namespace,
         # A Lease that does not exist is taken after this time: it may have been deleted while its holder counts on it.
         "TRAININGJOB_OPERATOR_LEASE_SECONDS": "3",
+        "TRAININGJOB_OPERATOR_GANG": gang,
         "TRAININGJOB_OPERATOR_PROBE_ADDRESS": f"127.0.0.1:{port}",
     }
     name = f"trainingjob-operator-{namespace}"

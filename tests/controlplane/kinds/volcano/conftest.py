@@ -1,18 +1,8 @@
-from collections.abc import Iterator
-
 import pytest
 
-from tests.controlplane.kinds.volcano.volcano_controllers import volcano
 from tests.controlplane.kinds.volcano.volcano_jobs import VolcanoJobs
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
-from tests.testkit.controlplane.running import RunningCluster
-
-
-@pytest.fixture(scope="session")
-def _volcano(cluster: RunningCluster) -> Iterator[None]:
-    with volcano(cluster):
-        yield
 
 
 @pytest.fixture
