@@ -1,4 +1,4 @@
-"""A TCP ring between the worker processes for exact integer sums and broadcasts on loopback.
+"""A TCP ring between the worker processes for exact integer sums and broadcasts, on loopback or between hosts.
 
 Rank r sends to rank r + 1 and receives from rank r - 1; the last rank sends to rank 0. A dead neighbour is noticed by
 the end of its connection. A process that notices closes its own two, so that the news goes round.
@@ -8,7 +8,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
@@ -48,7 +48,14 @@ class Ring:
         return cls(WorkerPlace(epoch=0, rank=0, ports=(0,)), None, None)
 
     @classmethod
-    def close_up(cls, place: WorkerPlace, listener: socket.socket, interrupted: Callable[[float], bool]) -> Self:
+    def close_up(
+        cls,
+        place: WorkerPlace,
+        listener: socket.socket,
+        interrupted: Callable[[float], bool],
+        hosts: Sequence[str] = (),
+        seconds: float = SETUP_SECONDS,
+    ) -> Self:
         """Connect to the next rank and wait for the previous one.
 
         Args:
@@ -56,14 +63,16 @@ class Ring:
             listener: This process's listening socket.
             interrupted: Waits up to so many seconds for the listener or the launcher, and returns whether the launcher
                 has called this epoch off.
+            hosts: The hosts of all ranks; without any, all are on loopback.
+            seconds: How long to wait for the neighbours.
 
         Raises:
-            RingBrokenError: A neighbour is unreachable, or did not connect within SETUP_SECONDS.
+            RingBrokenError: A neighbour is unreachable, or did not connect in time.
         """
         if len(place.ports) == 1:
             return cls(place, None, None)
-        deadline = time.monotonic() + SETUP_SECONDS
-        outgoing = _connect(place)
+        deadline = time.monotonic() + seconds
+        outgoing = _connect(place, hosts, seconds)
         try:
             incoming = _accept(place.epoch, listener, deadline, interrupted)
         except RingBrokenError:
@@ -133,10 +142,11 @@ def _present(connection: socket.socket | None) -> socket.socket:
     return connection
 
 
-def _connect(place: WorkerPlace) -> socket.socket:
-    port = place.ports[(place.rank + 1) % len(place.ports)]
+def _connect(place: WorkerPlace, hosts: Sequence[str], seconds: float) -> socket.socket:
+    following = (place.rank + 1) % len(place.ports)
+    address = (hosts[following] if hosts else _LOOPBACK, place.ports[following])
     try:
-        connection = socket.create_connection((_LOOPBACK, port), timeout=SETUP_SECONDS)
+        connection = socket.create_connection(address, timeout=seconds)
     except OSError as error:
         raise RingBrokenError(f"rank {place.rank + 1} cannot be reached") from error
     connection.settimeout(SILENCE_SECONDS)
@@ -162,7 +172,7 @@ def _accept(
                 connection.settimeout(SILENCE_SECONDS)
                 return connection
             connection.close()
-    raise RingBrokenError(f"the previous rank did not come within {SETUP_SECONDS:g} s")
+    raise RingBrokenError("the previous rank did not come in time")
 
 
 def _greets(connection: socket.socket, epoch: int, seconds: float) -> bool:

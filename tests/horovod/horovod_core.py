@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 _DRIVER_SECONDS = 630.0
 # Gloo's own, for everybody to have said where to find them.
 _STORE_SECONDS = 30.0
+# What users give it where containers share busy machines: a rank that is too late is blacklisted with its host.
+_HOSTS_SECONDS = 120.0
 _LOOK_SECONDS = 0.02
 _OK = 200
 
@@ -59,13 +61,13 @@ class CoreStore:
         finally:
             connection.close()
 
-    def wait_for(self, scope: str, key: str) -> str:
+    def wait_for(self, scope: str, key: str, seconds: float) -> str:
         """A value, as soon as somebody has put it there.
 
         Raises:
-            StoreError: Nobody has within 30 s.
+            StoreError: Nobody has in time.
         """
-        deadline = time.monotonic() + _STORE_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 return self.ask("GET", scope, key)
@@ -76,15 +78,23 @@ class CoreStore:
 
 
 class CompiledCore:
-    """This process's part in the job. Made from the environment that the driver gives its workers."""
+    """This process's part in the job. Made from the environment that the driver gives its workers.
 
-    def __init__(self, environ: Mapping[str, str], run: int, events: EventLog) -> None:
+    Args:
+        environ: That environment.
+        run: The run of the launcher.
+        events: Where rank 0 writes each ring.
+        on_loopback: All hosts are this machine, and their names resolve nowhere.
+    """
+
+    def __init__(self, environ: Mapping[str, str], run: int, events: EventLog, *, on_loopback: bool = True) -> None:
         self._store = CoreStore(environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
         self._host = environ["HOROVOD_HOSTNAME"]
         self._slot = environ["HOROVOD_LOCAL_RANK"]
         self._run = run
         self._events = events
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=16)
+        self._on_loopback = on_loopback
+        self._listener = socket.create_server(("127.0.0.1" if on_loopback else "", 0), backlog=16)
         self._ring = Ring.alone()
         self._join(int(environ["HOROVOD_RANK"]), int(environ["HOROVOD_SIZE"]))
 
@@ -118,7 +128,8 @@ class CompiledCore:
     def _join(self, rank: int, size: int) -> None:
         port = self._listener.getsockname()[1]
         self._store.ask("PUT", "global", str(rank), f"{self._host} {port} {self._ring.epoch + 1}")
-        members = [self._store.wait_for("global", str(other)).split() for other in range(size)]
+        seconds = _STORE_SECONDS if self._on_loopback else _HOSTS_SECONDS
+        members = [self._store.wait_for("global", str(other), seconds).split() for other in range(size)]
         # Rank 0 is the oldest, so it has been in every ring so far; who has just come has not.
         epoch = int(members[0][2])
         if rank == 0:
@@ -126,7 +137,11 @@ class CompiledCore:
                 JobEventKind.RING_FORMED, run=self._run, epoch=epoch, hosts=[member[0] for member in members]
             )
         place = WorkerPlace(epoch, rank, tuple(int(member[1]) for member in members))
-        self._ring = Ring.close_up(place, self._listener, self._nobody_interrupts)
+        if self._on_loopback:
+            self._ring = Ring.close_up(place, self._listener, self._nobody_interrupts)
+        else:
+            hosts = [member[0] for member in members]
+            self._ring = Ring.close_up(place, self._listener, self._nobody_interrupts, hosts, _HOSTS_SECONDS)
         self._store.ask("DELETE", "global", str(rank))
 
     def _nobody_interrupts(self, seconds: float) -> bool:

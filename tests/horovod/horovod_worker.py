@@ -4,7 +4,7 @@ It has the options of `simulator.job`, so the judge can judge it.
 
 Real: the driver that starts it, the rendezvous, the notifications, and `horovod.common.elastic` that drives it (state,
 commits, resets), and the SDK. Collectives are real (`horovod_gloo`) where HOROVOD_COLLECTIVES is `gloo`, otherwise a
-stand-in (`horovod_core`). Not real: gradients on a GPU.
+stand-in (`horovod_core`), between hosts that have names where it is `hosts`. Not real: gradients on a GPU.
 """
 
 import os
@@ -116,8 +116,9 @@ def main(arguments: list[str]) -> None:
 
 
 def _core(run: int, host: str, events: EventLog) -> WorkerCore:
-    if os.environ.get("HOROVOD_COLLECTIVES") != "gloo":
-        return horovod_core.CompiledCore(os.environ, run, events)
+    collectives = os.environ.get("HOROVOD_COLLECTIVES")
+    if collectives != "gloo":
+        return horovod_core.CompiledCore(os.environ, run, events, on_loopback=collectives != "hosts")
     # Here, as torch is not in the environment of the other one.
     from tests.horovod.horovod_gloo import GlooCore  # noqa: PLC0415
 

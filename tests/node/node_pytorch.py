@@ -19,7 +19,6 @@ from tests.torchrun.torchrun_records import Stepped, latest, read
 WORKERS = 3
 _JOBS = f"/apis/kubeflow.org/v1/namespaces/{JOBS}/pytorchjobs"
 _SUPERVISED = f"/apis/job-supervisor.kube-ai.io/v1alpha1/namespaces/{JOBS}/supervisedjobs"
-_EVENTS = f"/api/v1/namespaces/{JOBS}/events"
 _PREFIX = "job-supervisor.kube-ai.io/"
 _OPTED_IN = {f"{_PREFIX}managed-by-job-supervisor": "true"}
 _SCRIPT = "/checkout/tests/torchrun/torchrun_training.py"
@@ -74,18 +73,7 @@ class PyTorchJob:
 
     async def drill(self, worker: int, seconds: int) -> None:
         """Asks for a drill on a worker's pod, which will seem to be reclaimed in so many seconds."""
-        pod = await self.here.api.get(f"/api/v1/namespaces/{JOBS}/pods/{self.name}-worker-{worker}")
-        name = pod["metadata"]["name"]
-        about = {"apiVersion": "v1", "kind": "Pod", "namespace": JOBS, "name": name, "uid": pod["metadata"]["uid"]}
-        asked = {f"{_PREFIX}simulated-lead-seconds": str(seconds)}
-        event = {
-            "metadata": {"generateName": f"{name}-", "annotations": asked},
-            "involvedObject": about,
-            "reason": "SimulatedReclaim",
-            "message": "a drill",
-            "type": "Normal",
-        }
-        await self.here.api.create(_EVENTS, event)
+        await self.here.drill(f"{self.name}-worker-{worker}", seconds)
 
     async def decided(self, phase: str) -> Any:
         """The job as the supervisor has it, once its phase is that."""

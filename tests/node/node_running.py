@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.node.node_ground import ARCHIVES, PAUSE
+from tests.node.node_names import DOMAIN
 from tests.testkit.controlplane.binaries import BinaryProgram, Tool
 from tests.testkit.controlplane.credentials import Credentials, User
 from tests.testkit.controlplane.running import ControlPlane, RunningCluster, running
@@ -19,7 +20,6 @@ NODE = "node"
 ADDRESS, _PODS = "10.66.0.1", "10.66.0.0/24"
 # Where machines of Alibaba Cloud find their metadata.
 METADATA = "100.100.100.200"
-_DOMAIN = "cluster.local"
 # The first of the Services' addresses is the API server's.
 _API_SERVER = "10.0.0.1"
 _READY_SECONDS = 90.0
@@ -157,7 +157,7 @@ def _kubelet(tools: Mapping[Tool, Path], ground: Path, credentials: Credentials)
         "nodeStatusUpdateFrequency": "2s",
         "resolvConf": "",
         "clusterDNS": [ADDRESS],
-        "clusterDomain": _DOMAIN,
+        "clusterDomain": DOMAIN,
         "podLogsDir": "/var/log/pods",
         "volumePluginDir": str(ground / "volume-plugins"),
     }
@@ -240,18 +240,6 @@ def _wait(holds: Callable[[], bool], what: str, ground: Path) -> None:
 def _tail(ground: Path) -> str:
     logs = sorted(ground.glob("*.log"))
     return "\n".join(f"== {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-20:]) for log in logs)
-
-
-@contextmanager
-def names(ground: Path, addresses: Mapping[str, str]) -> Iterator[None]:
-    """A name server for the pods that knows these names, and no others."""
-    # Both spellings; whatever else is asked for there is not, and nobody else is asked.
-    known = [f"--host-record={name},{name}.{_DOMAIN},{address}" for name, address in addresses.items()]
-    where = [f"--listen-address={ADDRESS}", "--bind-interfaces", "--user=root", "--pid-file=", "--local=/#/"]
-    command = ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts"]
-    with ExitStack() as stack:
-        _start(stack, ground, "dnsmasq", [*command, *where, *known])
-        yield
 
 
 @contextmanager

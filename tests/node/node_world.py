@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ from simulator.et_operator.settings import QUICK, OperatorSettings
 from tests.chart import chart_page as page
 from tests.chart.chart_rendering import NAMESPACE, RELEASE
 from tests.node.node_ground import FIRST, TRAINING
-from tests.node.node_running import METADATA, NODE, names
+from tests.node.node_names import names
+from tests.node.node_running import ADDRESS, METADATA, NODE
 from tests.testkit.controlplane.api import Api, Manifest, client
 from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
 
 JOBS = "training"
 HTTP_PORT = 8471
-_SERVICE = f"{RELEASE}.{NAMESPACE}.svc"
 _AUDIENCE = "job-supervisor.kube-ai.io"
 _OPTED_IN = {f"{_AUDIENCE}/managed-by-job-supervisor": "true"}
 _GROUP = "kai.alibabacloud.com"
@@ -32,6 +33,7 @@ _TRAINING_JOBS = f"/apis/{_GROUP}/v1alpha1/namespaces/{JOBS}/trainingjobs"
 _SUPERVISED_JOBS = f"/apis/job-supervisor.kube-ai.io/v1alpha1/namespaces/{JOBS}/supervisedjobs"
 _WEBHOOK = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{RELEASE}"
 _SUPERVISORS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{RELEASE}"
+_EVENTS = f"/api/v1/namespaces/{JOBS}/events"
 _NOTICES = "/apis/job-supervisor.kube-ai.io/v1alpha1/reclaimnotices"
 _SECONDS = 120.0
 TRAIN = ("python3", "/training/train.py", "/checkpoint")
@@ -45,6 +47,7 @@ class NodeWorld:
     cluster: RunningCluster
     desk: Path
     """Of whoever has installed it."""
+    stand_in: "StandIn"
 
     async def follow(self, line: str) -> str:
         return await asyncio.to_thread(page.follow, line, self.cluster, self.desk)
@@ -52,6 +55,22 @@ class NodeWorld:
     def reclaim(self, deadline: float) -> None:
         """The cloud announces that it takes the node away then, in Unix seconds."""
         self.metadata.notice(Node(NODE), deadline)
+
+    async def drill(self, pod: str, seconds: int) -> float:
+        """Asks for a drill on a pod, which will seem to be reclaimed in so many seconds; returns the Unix time."""
+        found = await self.api.get(f"/api/v1/namespaces/{JOBS}/pods/{pod}")
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": JOBS, "name": pod, "uid": found["metadata"]["uid"]}
+        asked = {f"{_AUDIENCE}/simulated-lead-seconds": str(seconds)}
+        event = {
+            "metadata": {"generateName": f"{pod}-", "annotations": asked},
+            "involvedObject": about,
+            "reason": "SimulatedReclaim",
+            "message": "a drill",
+            "type": "Normal",
+        }
+        at = time.time()
+        await self.api.create(_EVENTS, event)
+        return at
 
     async def settle(self) -> None:
         """The jobs are deleted, and the cloud announces nothing any more; returns when all of that is so."""
@@ -154,11 +173,11 @@ async def world(cluster: RunningCluster, ground: Path) -> AsyncIterator[NodeWorl
     """Everything, installed by the commands of the install page, and ready."""
     (ground / "desk").mkdir()
     desk = page.desk(ground / "desk")
-    async with client(cluster) as api, _cloud() as metadata, _operator(cluster):
+    async with client(cluster) as api, _cloud() as metadata, _operator(cluster) as stand_in:
         await api.create("/api/v1/namespaces", {"metadata": {"name": JOBS}})
-        here = NodeWorld(api, metadata, ground, cluster, desk)
-        with ExitStack() as stack, _explained(ground):
-            await _install(here, stack)
+        here = NodeWorld(api, metadata, ground, cluster, desk, stand_in)
+        with names(ADDRESS, cluster), _explained(ground):
+            await _install(here)
             await _asked(api)
             yield here
 
@@ -175,19 +194,34 @@ async def _cloud() -> AsyncIterator[MetadataServer]:
         await metadata.stop()
 
 
+class StandIn:
+    """The stand-in for et-operator, which another operator can replace for a while."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(EtOperator(self._server, OperatorSettings(QUICK)).run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+
 @asynccontextmanager
-async def _operator(cluster: RunningCluster) -> AsyncIterator[None]:
+async def _operator(cluster: RunningCluster) -> AsyncIterator[StandIn]:
     server = await ApiServer.connect(str(cluster.kubeconfig), 10.0)
-    task = None
+    stand_in = StandIn(server)
     try:
         await create_crds(server)
-        task = asyncio.create_task(EtOperator(server, OperatorSettings(QUICK)).run())
-        yield
+        stand_in.start()
+        yield stand_in
     finally:
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await stand_in.stop()
         await server.close()
 
 
@@ -201,13 +235,10 @@ async def _asked(api: Api) -> None:
     await until(known, "the webhook's CA is told", seconds=_SECONDS)
 
 
-async def _install(here: NodeWorld, stack: ExitStack) -> None:
-    """The page's section, to its last rollout; the name server has to know the Service as soon as there is one."""
+async def _install(here: NodeWorld) -> None:
+    """The page's section, to its last rollout."""
     for line in page.commands(page.INSTALL):
         await here.follow(line)
-        if line.startswith("helm "):
-            service = await here.api.get(f"/api/v1/namespaces/{NAMESPACE}/services/{RELEASE}")
-            stack.enter_context(names(here.ground, {_SERVICE: service["spec"]["clusterIP"]}))
 
 
 def _is_ready(pod: Any) -> bool:
