@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -156,11 +156,7 @@ def build() -> Mapping[BinaryProgram, Path]:
     paths = _paths()
     _refuse_incomplete_assets(paths)
     wanted = [module for module in (_KUBERNETES, _KWOK) if module.home in {path.parent for path in paths.values()}]
-    if not all(module.home.exists() for module in wanted):
-        _require_go()
-        with _alone(_cache()):
-            for module in wanted:
-                _build_once(module)
+    _ensure_built(wanted)
     return paths
 
 
@@ -185,11 +181,7 @@ def build_clients() -> Sequence[Path]:
         BinaryNotBuilt: One cannot be built.
         NoGo: One is missing and cannot be built here.
     """
-    if not all(module.home.exists() for module in _CLIENTS.values()):
-        _require_go()
-        with _alone(_cache()):
-            for module in _CLIENTS.values():
-                _build_once(module)
+    _ensure_built(_CLIENTS.values())
     return [module.home / tool for tool, module in _CLIENTS.items()]
 
 
@@ -220,11 +212,7 @@ def build_operators() -> Sequence[Path]:
         NoGo: One is missing and cannot be built here.
     """
     modules = [_operator(pins.name) for pins in sorted((PINS / _OPERATORS).iterdir())]
-    if not all(module.home.exists() for module in modules):
-        _require_go()
-        with _alone(_cache()):
-            for module in modules:
-                _build_once(module)
+    _ensure_built(modules)
     return [module.home / name for module in modules for name in module.packages]
 
 
@@ -249,10 +237,7 @@ def build_hub() -> Sequence[Path]:
         BinaryNotBuilt: One cannot be built.
         NoGo: One is missing and cannot be built here.
     """
-    if not _HUB.home.exists():
-        _require_go()
-        with _alone(_cache()):
-            _build_once(_HUB)
+    _ensure_built([_HUB])
     return [_HUB.home / program for program in HubProgram]
 
 
@@ -263,10 +248,7 @@ def build_node() -> Mapping[Tool, Path]:
         BinaryNotBuilt: One cannot be built.
         NoGo: One is missing and cannot be built here.
     """
-    if not _NODE.home.exists():
-        _require_go()
-        with _alone(_cache()):
-            _build_once(_NODE)
+    _ensure_built([_NODE])
     return {program: _NODE.home / program for program in _NODE.packages}
 
 
@@ -318,6 +300,21 @@ def _refuse_incomplete_assets(paths: Mapping[BinaryProgram, Path]) -> None:
 
 def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-job-supervisor" / "controlplane"
+
+
+def _ensure_built(modules: Collection[_Module[Any]]) -> None:
+    """Builds the modules that are missing, while no other process builds any.
+
+    Raises:
+        BinaryNotBuilt: One cannot be built.
+        NoGo: One is missing and cannot be built here.
+    """
+    if all(module.home.exists() for module in modules):
+        return
+    _require_go()
+    with _alone(_cache()):
+        for module in modules:
+            _build_once(module)
 
 
 def _build_once(module: _Module[Any]) -> None:
