@@ -16,7 +16,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient
-from servicekit.kubernetes.objects import Metadata, Object, ObjectKey, Owner
+from servicekit.kubernetes.objects import Metadata, Object, ObjectKey, OwnedMetadata
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 
@@ -114,12 +114,8 @@ FORMS: tuple[PodGroupForm, ...] = (
 """The APIs with PodGroups, none of which has to be there."""
 
 
-class _PodGroupMetadata(Metadata, frozen=True, rename="camel"):
-    owner_references: tuple[Owner, ...] = ()
-
-
 class _PodGroupBody(msgspec.Struct, frozen=True):
-    metadata: _PodGroupMetadata
+    metadata: OwnedMetadata
     spec: dict[str, msgspec.Raw] = {}
 
 
@@ -165,8 +161,7 @@ def read_pod_group(data: bytes | msgspec.Raw, form: PodGroupForm) -> PodGroup:
         spec = msgspec.json.decode(spec.get(name, b"{}"), type=dict[str, msgspec.Raw])
     least = msgspec.json.decode(spec.get(last, b"null"), type=int | None)
     owners = frozenset(each.uid for each in read.metadata.owner_references)
-    metadata = msgspec.convert(msgspec.to_builtins(read.metadata), Metadata)
-    return PodGroup(metadata, form.resource.group, owners, counted(least), form.fixed)
+    return PodGroup(read.metadata, form.resource.group, owners, counted(least), form.fixed)
 
 
 class PodGroups:

@@ -109,19 +109,24 @@ class JobCache(Generic[J]):
 
     def state(self, name: JobName) -> JobState[J] | None:
         """The state of a job; None if no job has that name. Its pods are read again only when they change."""
+        state = self._state_of_pods(name)
+        if state is None:
+            return None
+        return replace(state, admission=self._admissions(state), groups=self._groups(state))
+
+    def _state_of_pods(self, name: JobName) -> JobState[J] | None:
+        """The state of a job without its queue and its PodGroups."""
         state, job = self._states.get(name), self._jobs.get(name)
         if state is None and job is not None:
             made, dependent = self._made(job), self.kind.dependent
             joined = job if made is None or dependent is None else dependent.joined(job, made)
             state = self._states[name] = JobState.of(self.kind, name, joined, list(self.pods_of(job)))
-        if state is None:
-            return None
-        return replace(state, admission=self._admissions(state), groups=self._groups(state))
+        return state
 
     def in_gang(self, group: PodGroup) -> Collection[JobName]:
         """The jobs that own a PodGroup, or whose templates or pods name it."""
         namespace, name = group.metadata.key
-        states = (self.state(each) for each, job in self._jobs.items() if job.metadata.namespace == namespace)
+        states = (self._state_of_pods(each) for each, job in self._jobs.items() if job.metadata.namespace == namespace)
         present = (state for state in states if state is not None)
         return [each.name for each in present if name in each.gangs or each.job.metadata.uid in group.owners]
 
