@@ -1,4 +1,4 @@
-"""What a hub has to know of each kind of job, as ResourceInterpreterCustomizations of Karmada with scripts in Lua."""
+"""Makes a ResourceInterpreterCustomization of Karmada, with scripts in Lua, from what each kind of job declares."""
 
 from collections.abc import Iterable
 from textwrap import indent

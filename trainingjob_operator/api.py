@@ -241,7 +241,7 @@ class _ToAdd(msgspec.Struct, frozen=True):
     count: int = 0
 
 
-class EnvironmentVariable(msgspec.Struct, frozen=True):
+class ScriptVariable(msgspec.Struct, frozen=True):
     """A variable for the script of a scaling."""
 
     name: str = ""
@@ -256,7 +256,7 @@ class ScaleSpec(msgspec.Struct, frozen=True, rename="camel"):
     to_add: _ToAdd | None = None
     timeout: int | None = None
     script: str = ""
-    env: list[EnvironmentVariable] = []
+    env: list[ScriptVariable] = []
 
 
 class ScaleStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -28,7 +28,7 @@ _PYTORCH_JOBS = Resource(group="kubeflow.org", version="v1", kind="PyTorchJob", 
 _REQUEST_SECONDS = 30.0
 
 
-class _WatchedStatus(msgspec.Struct, frozen=True):
+class _OperatedStatus(msgspec.Struct, frozen=True):
     conditions: list[Condition] | None = None
 
 
@@ -36,7 +36,7 @@ class _WatchedJob(msgspec.Struct, frozen=True):
     """A job of either kind; both have the condition Running."""
 
     metadata: Meta
-    status: _WatchedStatus = _WatchedStatus()
+    status: _OperatedStatus = _OperatedStatus()
 
     @property
     def running(self) -> bool:

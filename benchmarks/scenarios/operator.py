@@ -94,7 +94,7 @@ def _title(load: OperatorLoad) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _OperatedSpan:
-    """What an operator did between two instants in Unix seconds. `usage` is its usage at both."""
+    """The requests that an operator sent between two instants (Unix seconds), and its usage at both."""
 
     since: float
     until: float
@@ -121,7 +121,7 @@ class _OperatedSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Operated:
-    """What was measured of one operator.
+    """The measurements of one operator.
 
     `empty` is its usage before its first job; `running`, `replaced` and `gone` are seconds since their phases began.
     """

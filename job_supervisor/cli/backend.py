@@ -166,7 +166,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Readings(Generic[T]):
-    """What was read of each cluster, by the cluster's name, which is empty if the command reads one cluster only.
+    """Pairs the name of each cluster with what was read of it. The name is empty if the command reads one cluster only.
 
     `unseen` has a sentence for each cluster that could not be read.
     """

@@ -66,7 +66,7 @@ class _ServedResources(msgspec.Struct, frozen=True):
     resources: tuple[_ServedResource, ...] = ()
 
 
-class _BoundObject(msgspec.Struct, frozen=True, rename="camel"):
+class _BindingTarget(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
     namespace: str = ""
@@ -78,7 +78,7 @@ class _BindingSuspension(msgspec.Struct, frozen=True):
 
 
 class _BindingSpec(msgspec.Struct, frozen=True):
-    resource: _BoundObject = _BoundObject()
+    resource: _BindingTarget = _BindingTarget()
     clusters: tuple[msgspec.Raw, ...] = ()
     suspension: _BindingSuspension = _BindingSuspension()
     replicas: int = 0

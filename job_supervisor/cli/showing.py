@@ -201,7 +201,7 @@ def _notices_of(job: JobView, status: SeenStatus) -> list[NoticeView]:
 
 
 class _ClusterPast(msgspec.Struct, frozen=True):
-    """What is known of the past of one cluster; `has_job` is False if it has no job of the name that was asked for."""
+    """The known past of one cluster. `has_job` is False if the cluster has no job of the name that was asked for."""
 
     entries: list[PastEntry]
     known: list[str]

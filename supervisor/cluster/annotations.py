@@ -15,7 +15,7 @@ MAX_WAIT = f"{PREFIX}max-wait-time"
 """Seconds that a job may wait for capacity; 0 is for ever."""
 
 ON_TIMEOUT = f"{PREFIX}on-timeout"
-"""What becomes of a job of a hub after that time: `end`, or `move` to another cluster."""
+"""`end` or `move`: whether a job that has waited for that time times out, or its hub moves it to another cluster."""
 
 ON_LOSS = f"{PREFIX}on-loss"
 """What a job wants when it loses workers: `shrink` or `hold`."""

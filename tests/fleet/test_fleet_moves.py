@@ -60,7 +60,7 @@ _TRAINING = """
     note(f"begins {first}")
     for step, _ in kubeai.steps(range(first, 1_000_000), save, first=first):
         note(f"trains {step}")
-        time.sleep(0.02)
+        time.sleep(0.02)  # one step
 """
 World = OperatorWorld[PyTorchJobs]
 

@@ -41,7 +41,7 @@ TRAINING = """
             os.kill(os.getpid(), signal.SIGSTOP)
         lease.check()
         step("trains")
-        time.sleep(0.01)
+        time.sleep(0.01)  # one step
     step("ends")
 """
 
@@ -277,7 +277,7 @@ def test_a_process_that_saves_at_sigterm_holds_the_lease_until_it_ends(runs: Run
         """
     def terminate(*_):
         step("is told")
-        while not asked("end"):
+        while not asked("end"):  # a save
             time.sleep(0.01)
         step("has saved")
         sys.exit(1)

@@ -85,7 +85,7 @@ def checkpoint_lease(directory: _Directory, *, seconds: float = 30.0) -> Checkpo
 
 
 class HolderWatch:
-    """What a process that waits has seen of the present holder. Pure.
+    """Remembers what a waiting process has seen of the present holder, and decides when the lease is free. Pure.
 
     Args:
         seconds: The process's own time of a lease; a holder's file may say a longer one.
@@ -154,6 +154,7 @@ class CheckpointLease:
                 raise SystemExit(_RESUME)
             holder = _described(_parsed(content))
             _stderr.once(f"waits for {number}", f"waits for the lease on {self._directory}: {holder}")
+            # A directory that hosts share tells nobody of a change.
             time.sleep(min(_POLL_SECONDS, self._seconds / _RENEWALS))
         _stderr.once(f"holds {self.number}", f"holds the lease on {self._directory}, number {self.number}")
         threads.start("kubeai-lease", self._keep_renewing, _stderr, closed=self._closed)
@@ -271,9 +272,8 @@ class CheckpointLease:
                 return
 
     def _lose(self, why: str) -> NoReturn:
-        self._ending.acquire(
-            timeout=_POLL_SECONDS
-        )  # for ever; another thread that ends the process writes its line first
+        # Never released: a second thread that finds the lease lost lets the first one write its line.
+        self._ending.acquire(timeout=_POLL_SECONDS)
         text = f"the lease on {self._directory} is lost: {why}. Another run may train from this checkpoint"
         _stderr.once("lost", f"{text}, so this process ends")
         os._exit(_LOST)

@@ -187,7 +187,7 @@ def _own_minimum(job: CheckedJob) -> int | None:
 
 
 def _demands(job: CheckedJob) -> Iterator[tuple[GangDemand, int]]:
-    """What the job itself demands of a gang scheduler, each with the number of launchers among these pods."""
+    """Yields what the job itself demands of a gang scheduler, with the number of launchers among the demanded pods."""
     launchers = [role for role in job.roles if role.name.lower() == "launcher"]
     total = sum(role.replicas for role in job.roles)
     field = number(job.spec, "runPolicy", "schedulingPolicy", "minAvailable")
