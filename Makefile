@@ -219,7 +219,7 @@ lint: $(INSTALLED) ## Lint and formatting
 
 types: $(INSTALLED) ## mypy --strict, including tests; the SDK must not need a Python above 3.8
 	$(BIN)/mypy
-	$(BIN)/mypy --python-version 3.10 -p kubeai.elastic -p kubeai.torchrun -p kubeai.torch
+	$(BIN)/mypy --python-version 3.10 -p kubeai.elastic -p kubeai.torchrun -p kubeai.torch -p kubeai.warm
 	$(BIN)/vermin --quiet --no-tips --violations --target=3.8- sdk tests/sdk/sdk_selfcheck.py
 
 imports: $(INSTALLED) ## Check which package may import which

@@ -79,6 +79,8 @@ def test_it_installs_alone_and_its_commands_run(wheel: Path, clean: Clean) -> No
             [clean.home / "bin" / command, "--version"], check=True, capture_output=True, text=True
         )
         assert version.stdout == f"{command} {kubeai.elastic.__version__}\n"
+    python = [str(clean.home / "bin" / "kubeai-python"), "-c", "import sys; print(sys.prefix)"]
+    assert subprocess.run(python, check=True, capture_output=True, text=True).stdout == f"{clean.home}\n"
 
 
 def test_a_users_script_is_checked_strictly_against_it(wheel: Path, clean: Clean, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ class TorchrunTraining:
         wrapping: `ddp` or `fsdp`.
         in_process: Processes go on in the next round, instead of being restarted.
         step_seconds: The time that a step takes at least.
+        warm: Workers are started by kubeai-python.
     """
 
     torch: Torch
@@ -43,6 +44,7 @@ class TorchrunTraining:
     wrapping: str = "ddp"
     in_process: bool = False
     step_seconds: float = 0.05
+    warm: bool = False
 
     def torchrun(self, *options: str) -> list[str]:
         """The command of one host."""
@@ -60,13 +62,22 @@ class TorchrunTraining:
 
     def environment(self) -> dict[str, str]:
         gpus = {} if BACKEND == "nccl" else {"CUDA_VISIBLE_DEVICES": ""}
+        warm = {"PYTHON_EXEC": str(self._warm_python())} if self.warm else {}
         return {
             **gpus,
+            **warm,
             "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "sdk"), str(self._installed()), str(CHECKOUT)]),
             "OMP_NUM_THREADS": "1",
             "TORCHRUN_BACKEND": BACKEND,
             "TORCHRUN_STEP_SECONDS": str(self.step_seconds),
         }
+
+    def _warm_python(self) -> Path:
+        """Make what pip would write of the SDK's command kubeai-python; returns where."""
+        made = self.directory / "kubeai-python"
+        made.write_text(f"#!{self.torch.home / 'bin' / 'python'}\nfrom kubeai.warm.python import main\nmain()\n")
+        made.chmod(0o755)
+        return made
 
     def _installed(self) -> Path:
         """Make what pip would write of the SDK's entry points, by which torch finds the backend; returns where."""

@@ -24,6 +24,8 @@ from torch.distributed.elastic.rendezvous import (  # type: ignore[import-not-fo
 
 from kubeai.elastic import identity, threads
 from kubeai.elastic.threads import StderrLog
+from kubeai.warm.place import VARIABLE as WARM_DIRECTORY
+from kubeai.warm.prepare import prepare
 
 from . import guard, member, stores
 from .link import MemberLink
@@ -32,12 +34,15 @@ from .peers import PeerLink
 from .workers import JOINS, Workers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .member import RendezvousRound
 
 _SLICE_SECONDS = 0.25  # between two looks at the round a signal is handled
 _PROGRESS_SECONDS = 0.05
 _SETTLE_SECONDS = 0.5
 _IDENTICAL = "TORCH_ELASTIC_WORKER_IDENTICAL"
+_PREPARE_SECONDS = 120.0
 _AWAY_SECONDS = 10.0  # A supervisor that is restarted is back before
 
 
@@ -65,6 +70,21 @@ def processes_of(parameters: Any) -> int:
     except SystemExit as error:
         raise UnknownProcesses("add processes=N, the number of workers for each host, to --rdzv-conf") from error
     return int(run.determine_local_world_size(options.nproc_per_node))
+
+
+def program_of_workers(environ: Mapping[str, str]) -> list[str]:
+    """Return the command line of this agent's workers, from torchrun's options; [] if torchrun did not start it."""
+    from torch.distributed import run  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415
+
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            options = run.parse_args(sys.argv[1:])
+    except SystemExit:
+        return []
+    program = [options.training_script, *options.training_script_args]
+    if options.no_python:
+        return program
+    return [environ.get("PYTHON_EXEC", sys.executable), "-u", *(["-m"] if options.module else []), *program]
 
 
 def address_of(parameters: Any, supervisor: str | None) -> str:
@@ -110,6 +130,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._membership.change(lambda state: replace(state, address=self._peers.address))
         self._workers = Workers(processes)
         guard.start(self._workers.directory)
+        self._prepare()
         self._stores = stores.RoundStores()
         self._base: RendezvousRound | None = None  # the last round entered with new workers
         self._published = 0
@@ -121,6 +142,13 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._is_identical = os.environ.get(_IDENTICAL)
         self._link = MemberLink(directory, self._membership, self._regroup, self._stderr)
         threads.start("rendezvous-workers", self._watch_workers, self._stderr, closed=self._closed)
+
+    def _prepare(self) -> None:
+        """Let what the workers import be imported, if they start warm, before other hosts wait for them."""
+        os.environ[WARM_DIRECTORY] = str(self._workers.directory)
+        # With the directory, by which the guard knows what an agent that was killed has left.
+        environment = {**os.environ, **self._workers.environment(0, joins=False)}
+        prepare(program_of_workers(os.environ), environment, _PREPARE_SECONDS)
 
     @property
     def use_agent_store(self) -> bool:
