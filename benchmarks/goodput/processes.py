@@ -54,6 +54,7 @@ class RingOfProcesses:
         self.lost = 0.0
         self.acknowledgement: Acknowledgement | None = None
         self._run = 0
+        self._start_seconds = costs.restart
         self._listed: AbstractSet[Host] = frozenset()
         self._connection_since = 0.0
         self._entered = 0
@@ -119,7 +120,7 @@ class RingOfProcesses:
             purposes=self.purposes,
             world_size=1,
             step_seconds=self._costs.step,
-            start_seconds=self._costs.restart,
+            start_seconds=self._start_seconds,
             checkpoint_seconds=self._checkpoint_seconds,
             answer=self._answer,
             acknowledged=self._acknowledged,

@@ -79,13 +79,18 @@ class RingOfMembers(RingOfProcesses):
         self._enter_after(self._costs.checkpoint, hold)
 
     def _join(self, following: Round) -> None:
-        """The agents of a round start their processes. The very first start costs nothing."""
+        """The agents of a round start their processes. The very first start costs nothing.
+
+        Those of a run's first round start as usual. The later ones may start warm: a change costs what `costs` says.
+        """
         is_first = not self.changes and not self._has_trained
+        seconds = self._costs.change - self._costs.checkpoint if self._round else self._costs.restart
         self.changes += bool(self._round)
         self._round, self._answer = following.number, None
         self.hosts = self._present & {*following.hosts}
         self._enter(ProcessesState.STARTING)
-        self._enter_after(0.0 if is_first else self._costs.restart, lambda: self._enter(ProcessesState.TRAINING))
+        self._start_seconds = seconds
+        self._enter_after(0.0 if is_first else seconds, lambda: self._enter(ProcessesState.TRAINING))
         self._has_trained = True
 
     def _member(self, host: Host) -> Member:

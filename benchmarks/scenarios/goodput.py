@@ -40,6 +40,8 @@ gone, while there are as many as the job needs.
   often the processes keep their state in memory. **By restarts**: a job of torchrun whose script cannot change within
   its processes. Its ranks agree on a step, save, and are restarted for the next round. New nodes join with a change for
   one that leaves, or when they have waited for as many node-seconds as a restart costs, which the processes measure.
+  **By warm restarts**: the same with kubeai-python, whose restarts for another round are assumed to take 4.5 s, 15 % of
+  the others, as measured with torchrun. The start of all processes after a stop takes 30 s.
 - **Oracle**: it knows every arrival and reclaim from the beginning, uses a node until it is gone, and changes hosts,
   stops and starts at the best moments (exact, by dynamic programming), at the same costs.
 

@@ -9,7 +9,7 @@ from benchmarks.goodput import tables
 from benchmarks.goodput.delays import Delays
 from benchmarks.goodput.model import GoodputCase, GoodputCosts, groups, possible_steps
 from benchmarks.goodput.oracle import best_worker_steps
-from benchmarks.goodput.policies import HABITS, SUPERVISOR, scores
+from benchmarks.goodput.policies import HABITS, SUPERVISOR, WARM_SHARE, scores, with_warm_restarts
 from benchmarks.goodput.real import useful_steps
 from benchmarks.goodput.restarting import Habits, restarting
 from benchmarks.goodput.supervised import supervised
@@ -68,7 +68,7 @@ def test_without_reclaims_all_are_equal_but_for_their_checkpoints() -> None:
     every_minute, every_ten_minutes, keep_alive, *without = found.values()
     assert every_minute == keep_alive == pytest.approx(1 - 15 * 5 / 1000)
     assert every_ten_minutes == pytest.approx(1 - 5 / 1000)
-    assert without == pytest.approx([1.0] * 3, abs=1e-4)
+    assert without == pytest.approx([1.0] * 4, abs=1e-4)
     assert best_worker_steps(case(), COSTS) == possible_steps(case(), COSTS) == 4000
 
 
@@ -96,6 +96,16 @@ def test_a_change_that_is_a_restart_costs_a_checkpoint_and_a_restart() -> None:
     score = supervised(case(*reclaim(NODES[0], 500.0)), BY_RESTARTS, 1, AT_ONCE)
     assert score.unused.stopped == pytest.approx(4 * 35.0)
     assert (score.steps_lost, score.restarts) == (0, 1)
+
+
+def test_a_warm_restart_costs_a_checkpoint_and_its_part_of_a_restart() -> None:
+    """A start of all processes, after a stop, costs the whole of it."""
+    warm = with_warm_restarts(COSTS)
+    score = supervised(case(*reclaim(NODES[0], 500.0)), warm, 1, AT_ONCE)
+    cold = supervised(case(*reclaim(NODES[0], 500.0)), BY_RESTARTS, 1, AT_ONCE)
+    assert score.useful - cold.useful == pytest.approx(3 * (1 - WARM_SHARE) * COSTS.restart, abs=3)
+    stopped = case(*reclaim(NODES[0], 500.0), AddNode(600.0, NODES[4]), present=3, least=3)
+    assert supervised(stopped, warm, 1, AT_ONCE) == supervised(stopped, BY_RESTARTS, 1, AT_ONCE)
 
 
 def test_a_host_joins_by_a_restart_once_it_has_waited_for_what_that_costs() -> None:
