@@ -17,10 +17,18 @@ VARIABLE = "KUBEAI_WARM_DIR"
 """Names the directory. An elastic agent sets it, so that its template ends with it."""
 
 
+_LONGEST_PATH = 90  # of the 107 bytes that the path of a socket may have; names in the directory are short
+
+
 def directory(environ: Mapping[str, str]) -> Path | None:
-    """Return the directory, made if needed. None if it is not this user's alone: others could offer a process there."""
+    """Return the directory, made if needed.
+
+    None if it is not this user's alone, as others could offer a process there, or if its path is too long for a socket.
+    """
     named = environ.get(VARIABLE)
     where = Path(named) if named else Path(tempfile.gettempdir()) / f"kubeai-warm-{os.getuid()}"
+    if len(os.fsencode(where)) > _LONGEST_PATH:
+        return None
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileExistsError):
             where.mkdir(mode=0o700)

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn, Sequence
 
@@ -26,6 +27,7 @@ _PASSED_ON = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT),
 )
 _ANSWER_SECONDS = 10.0
+_RETRY_SECONDS = 600.0  # after a template that could not be made
 _LOCAL_RANKS = ("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID")
 _WORKER = Path(__file__).with_name("worker.py")
 
@@ -132,8 +134,9 @@ def _start_as_usual(given: Sequence[str], command: PythonCommand, where: Path) -
         _run_as_usual(given)
     reason = place.socket_path(where, sys.executable, command).with_suffix(".reason")
     with contextlib.suppress(OSError):
-        _log(f"starting as usual: {reason.read_text(encoding='utf-8')}")
-        _run_as_usual(given)
+        if time.time() < reason.stat().st_mtime + _RETRY_SECONDS:
+            _log(f"starting as usual: {reason.read_text(encoding='utf-8')}")
+            _run_as_usual(given)
     told, tells = os.pipe()
     owner = os.getppid()
     plan = TemplatePlan(sys.executable, command, str(where), owner, began(owner), learns=told)

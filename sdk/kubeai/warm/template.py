@@ -314,7 +314,7 @@ def _lock(path: Path) -> int | None:
 
 
 def _reason(path: Path, text: str) -> None:
-    """Write why there is no template, for the next command to say. An empty text takes it back."""
+    """Write why there is no template, for the next command to say: standard error is none of ours. "" takes it back."""
     with contextlib.suppress(OSError):
         if text:
             path.with_suffix(".reason").write_text(text, encoding="utf-8")
@@ -365,8 +365,11 @@ def _main() -> None:
     plan = TemplatePlan.read(sys.stdin.read())
     if AGAIN not in sys.argv and os.fork():
         os._exit(0)  # so that it is nobody's child
-    # Imports may write, also to standard error.
-    request = _serve(plan)
+    try:
+        request = _serve(plan)
+    except Exception as error:
+        _reason(plan.path, f"the template has failed: {type(error).__name__}: {error}")
+        raise
     if request is not None:
         _become(request)
 

@@ -1,5 +1,6 @@
 """What a template imports and leaves out, whom it refuses, and when it ends."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -137,6 +138,33 @@ def test_a_directory_that_others_may_write_to_is_not_used(programs: WarmPrograms
     script(programs, "heavy")
     assert programs.warm("train.py").stdout == "\n"
     assert not programs.processes("template.py")
+
+
+def test_a_directory_whose_path_is_too_long_for_a_socket_is_not_used(programs: WarmPrograms) -> None:
+    script(programs, "heavy")
+    deep = programs.templates / ("d" * 90)
+    assert programs.warm("train.py", KUBEAI_WARM_DIR=str(deep)).stdout == "\n"
+    assert not deep.exists()
+
+
+def test_why_there_is_no_template_is_said_and_tried_again_later(programs: WarmPrograms) -> None:
+    """The kernel refuses a socket where a directory has its name."""
+    script(programs, "heavy")
+    programs.prepared("train.py")
+    (template,) = programs.until_prepared()
+    (path,) = programs.templates.glob("*.sock")
+    programs.end([template])
+    path.unlink()
+    path.mkdir()
+    assert programs.warm("train.py").stderr == ""
+    reason = path.with_suffix(".reason")
+    wait_until(reason.exists, "a reason")
+    assert "starting as usual: the template has failed: " in programs.warm("train.py").stderr
+    path.rmdir()
+    os.utime(reason, (0, 0))
+    programs.prepared("train.py")
+    assert imported(programs) == ["heavy"]
+    assert not reason.exists()
 
 
 def test_it_ends_with_its_directory(programs: WarmPrograms) -> None:
