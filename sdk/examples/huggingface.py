@@ -1,6 +1,8 @@
 """Hugging Face Trainer: all ranks stop at one step, write one checkpoint, and the next run continues exactly there.
 
-torchrun --nproc-per-node 4 huggingface.py DIRECTORY [STEPS]
+torchrun --nproc-per-node 4 huggingface.py DIRECTORY [STEPS] [callback]
+
+With `callback`, it does as a tool does that calls `trainer.train()` itself.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
-from kubeai.elastic.integrations.huggingface import train
+from kubeai.elastic.integrations.huggingface import ElasticCallback, latest_checkpoint, train
 
 
 class Samples(Dataset):
@@ -40,7 +42,7 @@ class Model(torch.nn.Module):
         return {"loss": self.layers(values).square().mean()}
 
 
-def main(directory: str, steps: int) -> None:
+def main(directory: str, steps: int, how: str = "train") -> None:
     """Train."""
     torch.manual_seed(0)
     args = TrainingArguments(
@@ -55,8 +57,12 @@ def main(directory: str, steps: int) -> None:
         disable_tqdm=True,
     )
     trainer = Trainer(Model(), args, train_dataset=Samples(), eval_dataset=Samples())
-    train(trainer)
+    if how == "callback":
+        trainer.add_callback(ElasticCallback())
+        trainer.train(resume_from_checkpoint=latest_checkpoint(directory))
+    else:
+        train(trainer)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if sys.argv[2:] else 1_000_000)
+    main(sys.argv[1], int(sys.argv[2]) if sys.argv[2:] else 1_000_000, *sys.argv[3:])

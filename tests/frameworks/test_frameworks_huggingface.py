@@ -20,8 +20,8 @@ _SAVED_EVERY = 10
 """As in the example."""
 
 
-def _script(home: Path, directory: Path) -> FrameworksScript:
-    return FrameworksScript(home, example("huggingface.py"), (str(directory), str(_STEPS)), step_seconds=0.2)
+def _script(home: Path, directory: Path, *how: str) -> FrameworksScript:
+    return FrameworksScript(home, example("huggingface.py"), (str(directory), str(_STEPS), *how), step_seconds=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,24 @@ async def test_a_stop_loses_no_step_and_changes_no_bit(frameworks: Path, whole: 
         runs = await job.finish()
     assert len(runs) == 2
     assert_goes_on_exactly(whole, runs)
+
+
+async def test_a_callback_does_for_tools_that_call_the_trainer_themselves(
+    frameworks: Path, whole: Curve, tmp_path: Path
+) -> None:
+    """A stop at a step that an evaluation follows is saved after the evaluation, and the curve goes on exactly."""
+    script = _script(frameworks, tmp_path / "checkpoints", "callback")
+    with faked(tmp_path, script) as first:
+        await first.until_step(12)
+        asked = await asyncio.to_thread(first.agree_on, lambda step: step % 5 == 0)
+        await asyncio.to_thread(first.until_left)
+        assert {report["step"] for report in first.supervisor.reports_of("saved")} >= {asked}
+        assert (tmp_path / "checkpoints" / f"checkpoint-{asked}").is_dir()
+        assert await first.end() != 0
+    with faked(tmp_path, script, run=2) as second:
+        assert await second.child.wait(120) == 0, second.child.tail()
+        assert {report["step"] for report in second.supervisor.reports_of("resumed")} == {asked}
+        assert_goes_on_exactly(whole, second.curves())
 
 
 async def test_an_evaluation_delays_no_stop(frameworks: Path, whole: Curve, tmp_path: Path) -> None:

@@ -4,6 +4,12 @@
 
     train(trainer)  # instead of trainer.train()
 
+A tool that makes the Trainer and calls `trainer.train()` itself takes a callback instead:
+
+    from kubeai.elastic.integrations.huggingface import ElasticCallback, latest_checkpoint
+
+    Trainer(..., callbacks=[ElasticCallback()]).train(resume_from_checkpoint=latest_checkpoint(output_dir))
+
 The checkpoints are the Trainer's own, in its `output_dir`, which is on a file system that all ranks share. They are
 written whatever `save_strategy` says. While one is being written, it holds the file `checkpoint-is-incomplete.txt`.
 """
@@ -17,6 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
 
@@ -45,16 +52,13 @@ def train(trainer: Any, **arguments: Any) -> Any:
     arguments.setdefault("resume_from_checkpoint", latest_checkpoint(trainer.args.output_dir))
     # On a shared file system, a rank may see later than others what a run before has written.
     (arguments["resume_from_checkpoint"],) = broadcast_object_list([arguments["resume_from_checkpoint"]])
-    args = trainer.args
-    # Without a process group, as with one process, the Trainer alone knows the rank.
-    api.init(lambda: int(args.process_index), collective=args.world_size > 1, world_size=lambda: int(args.world_size))
-    agreed = _AgreedStop(trainer)
-    trainer.add_callback(agreed)
+    callback = ElasticCallback(trainer)
+    trainer.add_callback(callback)
     try:
         return trainer.train(**arguments)
     except Exception as error:
-        if agreed.is_saving:
-            api.checkpoint_failed(error, agreed.step)
+        if callback.is_saving:
+            api.checkpoint_failed(error, callback.step)
         raise
 
 
@@ -71,14 +75,20 @@ def latest_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     return str(max(complete)[1]) if complete else None
 
 
-class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed where types are checked.
-    """Counts training steps and batches of evaluations, so that a long evaluation delays no stop.
+class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # It is not installed where types are checked.
+    """Saves and exits, or saves and goes on, when the supervisor asks for it.
 
-    A stop in an evaluation saves the state after the last training step. The next run continues with the next training
-    step, without the rest of that evaluation.
+    Args:
+        trainer: The Trainer. With it, batches of evaluations count as steps, so that a long evaluation delays no stop:
+            the state after the last training step is saved, and the rest of that evaluation is not made up for. Without
+            it, a stop waits for the end of an evaluation.
+
+    Attributes:
+        step: The steps so far.
+        is_saving: Whether a checkpoint is being written.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any = None) -> None:
         self.step = 0
         self.is_saving = False
         self._trainer = trainer
@@ -86,14 +96,18 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
         self._begun = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - Trainer's hooks
-        """Report the step at which this run starts."""
+        """Connect this process, and report the step at which this run starts."""
+        # Without a process group, as with one process, the Trainer's arguments alone know the rank.
+        rank, size = int(args.process_index), int(args.world_size)
+        api.init(lambda: rank, collective=size > 1, world_size=lambda: size)
         self.step = state.stateful_callbacks.get(_KEY, {}).get("step", state.global_step)
         api.resumed(self.step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Count a finished training step. If an evaluation follows, its first batch counts the step instead."""
-        if not control.should_evaluate and self._finish_step():
-            # The Trainer writes it at once, and before anything else.
+        """Count a finished training step, unless the first batch of the evaluation that follows counts it."""
+        is_counted_later = control.should_evaluate and self._trainer is not None
+        if not is_counted_later and self._finish_step():
+            # The Trainer writes it at once, and before anything else but an evaluation.
             control.should_save = True
         if control.should_save:
             self._begin_save(args, state)
@@ -105,19 +119,19 @@ class _AgreedStop(TrainerCallback):  # type: ignore[misc]  # It is not installed
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Count a batch of an evaluation during training, and save now: the Trainer would save after the evaluation."""
-        if self._trainer.is_in_train and self._finish_step():
+        if self._trainer is not None and self._trainer.is_in_train and self._finish_step():
             self._begin_save(args, state)
             self._trainer._save_checkpoint(self._trainer.model, trial=None)  # noqa: SLF001 - there is no public way
             self.on_save(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Mark the checkpoint as complete, report it, and exit if the job stops."""
-        accelerator = self._trainer.accelerator
-        accelerator.wait_for_everyone()
+        processes = PartialState()
+        processes.wait_for_everyone()
         if args.should_save:
             Path(args.output_dir, f"checkpoint-{state.global_step}", _INCOMPLETE).unlink(missing_ok=True)
         # No rank reports a checkpoint that could still turn out to be incomplete.
-        accelerator.wait_for_everyone()
+        processes.wait_for_everyone()
         self.is_saving = False
         api.checkpoint_saved(self.step, seconds=time.monotonic() - self._begun)
         if self._stops:
