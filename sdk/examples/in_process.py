@@ -56,7 +56,7 @@ def main(path: Path, steps: int) -> None:
         sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} step {batch.step} loss {loss.item()}\n")
         sys.stdout.flush()
 
-    state = Replicated(model, optimizer, checkpoint.save, checkpoint.load)
+    state = Replicated({"model": model, "optimizer": optimizer}, checkpoint.save, checkpoint.load)
     train(state, backward, samples=len(data), global_batch=32, steps=steps, every=100, backend="gloo")
     checkpoint.save(steps)
     dist.destroy_process_group()

@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from kubeai.elastic import regroup
+from kubeai.torch.ranks import Ranks
 from kubeai.torch.training import Batch, Limits, Replicated, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
+from tests.frameworks.frameworks_gate import FileGate
 from tests.testkit import torch_exit
 
 _SAMPLES, _GLOBAL_BATCH = 40, 8
@@ -84,21 +85,26 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
     return output.mean() if _KIND == "exact" else output.square().mean()
 
 
-def _build(mesh: Any = None) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def _build(mesh: Any = None) -> dict[str, Any]:
     torch.manual_seed(0)
     if _KIND == "exact":
         counting = CountingAgent()
-        return counting, torch.optim.SGD(counting.parameters(), lr=float(_GLOBAL_BATCH))
+        return {"model": counting, "optimizer": torch.optim.SGD(counting.parameters(), lr=float(_GLOBAL_BATCH))}
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
     if _KIND == "sharded":
         fully_shard(model, mesh=mesh)
-    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.01)}
+
+
+def _build_sharded(ranks: Ranks) -> tuple[dict[str, Any], torch.nn.Module]:
+    states = _build(ranks.mesh())
+    return states, states["model"]
 
 
 def _state() -> Any:
     if _KIND == "sharded":
-        return Sharded(_ROOT / "checkpoints", _build)
-    model, optimizer = _build()
+        return Sharded(_ROOT / "checkpoints", _build_sharded)
+    states = _build()
 
     def load() -> int:
         return 0
@@ -106,31 +112,16 @@ def _state() -> Any:
     def save(step: int) -> None:
         (_ROOT / f"saved-{step}").touch()
         if (_ROOT / f"save-fails-{_NAME}").exists():
-            torch.save(model.state_dict(), "/dev/full")  # as on a full disk
+            torch.save(states["model"].state_dict(), "/dev/full")  # as on a full disk
 
-    return Replicated(model, optimizer, save, load)
-
-
-class _Gate:
-    """Lets all ranks pause at the step that a file names."""
-
-    def should_regroup(self, step: int) -> bool:
-        self._step = step
-        try:
-            return int((_ROOT / "agreed").read_text(encoding="ascii")) == step
-        except (OSError, ValueError):
-            return False
-
-    def report_holding(self) -> None:
-        (_ROOT / f"holding-{self._step}-{_NAME}").touch()
+    return Replicated(states, save, load)
 
 
 def main() -> None:
-    gate = _Gate()
-    vars(regroup).update(should_regroup=gate.should_regroup, report_holding=gate.report_holding)
+    FileGate(_ROOT, _NAME).install()
     state, recorded = _state(), Recorded()
     limits = Limits(collective=10.0, holding=30.0, lost=30.0)
-    train(
+    built = train(
         state,
         recorded.backward,
         samples=_SAMPLES,
@@ -140,7 +131,7 @@ def main() -> None:
         backend="gloo",
         limits=limits,
     )
-    module = state.module if _KIND == "sharded" else state.module.module
+    module = built if _KIND == "sharded" else built.module
     recorded.finish(get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True)))
     dist.destroy_process_group()
 

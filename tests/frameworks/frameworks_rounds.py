@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Self
 
 _CHECKOUT = Path(__file__).parents[2]
-_SCRIPT = Path(__file__).with_name("frameworks_elastic.py")
 _STORES = Path(__file__).with_name("frameworks_store.py")
 _AHEAD = 4
 """Steps to the next pause."""
@@ -36,6 +35,7 @@ class Rounds:
         kind: What they train.
         steps: How many steps.
         step_seconds: The shortest time for one.
+        script: Of this folder, which takes these and a name.
     """
 
     home: Path
@@ -43,6 +43,7 @@ class Rounds:
     kind: str
     steps: int
     step_seconds: float = 0.05
+    script: str = "frameworks_elastic.py"
     number: int = 0
     members: tuple[str, ...] = ()
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -81,6 +82,11 @@ class Rounds:
         self.finish("alone")
         return self.recorded("alone")
 
+    def run_plainly(self) -> None:
+        """Train with one process that no launcher has started, as the reference."""
+        self._spawn("alone", {})
+        self.finish("alone")
+
     def form(self, *names: str) -> None:
         """Write the next round, which the processes enter without a restart, and wait until all train in it."""
         self._write_round(names, in_process=True)
@@ -110,6 +116,11 @@ class Rounds:
         process = self._processes.pop(name)
         process.kill()
         process.communicate()
+
+    def let_die(self, name: str, place: str) -> None:
+        """Let a process kill itself at a place of its script, and wait until it has."""
+        (self.root / f"dies-at-{place}-{name}").touch()
+        assert self._processes.pop(name).wait(SECONDS) == -signal.SIGKILL
 
     def break_off(self, name: str, what: str) -> tuple[float, str]:
         """Let a process make a mistake; returns how long it lived on (seconds) and its output."""
@@ -148,7 +159,14 @@ class Rounds:
         return {**inherited, **quiet, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT / "sdk"), str(_CHECKOUT)])}
 
     def _spawn(self, name: str, variables: dict[str, str]) -> None:
-        script = [str(_SCRIPT), self.kind, str(self.root), str(self.steps), str(self.step_seconds), name]
+        script = [
+            str(Path(__file__).with_name(self.script)),
+            self.kind,
+            str(self.root),
+            str(self.steps),
+            str(self.step_seconds),
+            name,
+        ]
         with (self.root / f"output-{name}").open("ab") as output:
             self._processes[name] = subprocess.Popen(
                 [self._python, *script], stdout=output, stderr=output, env={**self._environment(), **variables}

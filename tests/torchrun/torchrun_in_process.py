@@ -15,6 +15,7 @@ from typing import Any
 import kubeai.elastic as kubeai
 import torch
 import torch.distributed as dist
+from kubeai.torch.ranks import Ranks
 from kubeai.torch.training import Batch, Limits, Replicated, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
@@ -49,23 +50,28 @@ def _features(index: int) -> torch.Tensor:
     return torch.randn(16, generator=torch.Generator().manual_seed(index), dtype=torch.float64)
 
 
-def _build(mesh: Any = None) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def _build(mesh: Any = None) -> dict[str, Any]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
     if _WRAPPING == "fsdp":
         fully_shard(model, mesh=mesh)
-    return model, torch.optim.AdamW(model.parameters())
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+
+
+def _build_sharded(ranks: Ranks) -> tuple[dict[str, Any], torch.nn.Module]:
+    states = _build(ranks.mesh())
+    return states, states["model"]
 
 
 def _state() -> Any:
     if _WRAPPING == "fsdp":
-        return Sharded(_DIRECTORY / "checkpoints", _build)
+        return Sharded(_DIRECTORY / "checkpoints", _build_sharded)
     path = _DIRECTORY / "checkpoint"
-    model, optimizer = _build()
+    states = _build()
 
     def save(step: int) -> None:
         if dist.get_rank() == 0:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            state = {**{name: each.state_dict() for name, each in states.items()}, "step": step}
             draft = path.with_suffix(".draft")
             torch.save(state, draft)
             draft.replace(path)
@@ -74,19 +80,19 @@ def _state() -> Any:
         if not path.exists():
             return 0
         saved = torch.load(path)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
+        for name, each in states.items():
+            each.load_state_dict(saved[name])
         return int(saved["step"])
 
-    return Replicated(model, optimizer, save, load)
+    return Replicated(states, save, load)
 
 
 def _main() -> None:
     kubeai.init(collective=_WRAPPING == "fsdp")
     state, recorder = _state(), Recorder()
     numbers = {"samples": _SAMPLES, "global_batch": _GLOBAL_BATCH, "steps": STEPS, "every": 50}
-    train(state, recorder.backward, **numbers, backend="gloo", limits=Limits(collective=10.0))
-    module = state.module if _WRAPPING == "fsdp" else state.module.module
+    built = train(state, recorder.backward, **numbers, backend="gloo", limits=Limits(collective=10.0))
+    module = built if _WRAPPING == "fsdp" else built.module
     whole = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if dist.get_rank() == 0:
         parameters = [whole[name].flatten().tolist() for name in sorted(whole)]

@@ -1,109 +1,128 @@
-"""The state that a training process takes from one round to the next: model and optimizer, whole or sharded."""
+"""The state that a training process takes from one round to the next: whole in each rank, or sharded."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gc
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, Sequence, TypeVar, Union
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
-from kubeai.elastic.integrations.torch import ShardedCheckpoints, broadcast, device_type
+from kubeai.elastic.integrations.random_state import random_state, set_random_state
+from kubeai.elastic.integrations.torch import ShardedCheckpoints, broadcast, newest_step
 from torch.distributed.checkpoint import CheckpointException  # type: ignore[import-not-found,unused-ignore]
-from torch.distributed.device_mesh import (  # type: ignore[import-not-found,unused-ignore]
-    DeviceMesh,
-    init_device_mesh,
-)
 from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found,unused-ignore]
 
 from .decisions import NO_STATE, source_of
+from .ranks import Ranks
 
 if TYPE_CHECKING:
     import os
-    from typing import Tuple
 
-    Build = Callable[[DeviceMesh], Tuple[torch.nn.Module, torch.optim.Optimizer]]
+T = TypeVar("T")
+
+States = Mapping[str, Any]
+"""By name, whatever has `state_dict` and `load_state_dict`: modules, optimizers, a scheduler, a scaler, an average."""
 
 
-class Replicated:
-    """Model and optimizer that are whole in each rank, as with DistributedDataParallel.
+class Replicated(Generic[T]):
+    """State that is whole in each rank, as with DistributedDataParallel.
 
-    Ranks that join get them from one that has them. Nothing is read from a checkpoint unless the whole job starts, so
-    not even a loss without notice repeats a step.
+    Ranks that join get it from one that has it. Nothing is read from a checkpoint unless the whole job starts, so not
+    even a loss without notice repeats a step.
 
     Args:
-        model: Not wrapped, on the device it trains on.
-        optimizer: Of the model's parameters. Its `step` uses no collective.
+        states: Modules not wrapped, on the device they train on, their optimizers, and whatever else changes in a step.
+            `step` of an optimizer uses no collective. A data loader is no part of it: its position is the step.
         save: Saves a checkpoint after so many finished steps. Called in every rank; rank 0 writes.
         load: Loads the newest checkpoint and returns its number of finished steps, 0 without one. Called in every rank.
-        wrap: Returns the module that synchronises gradients, for the present process group.
-        others: Whatever else has `state_dict` and `load_state_dict`, such as a learning rate scheduler.
+        build: Returns what depends on the ranks, and is made anew in each round, such as the wrapped model and the
+            iterator of a loader. By default, DistributedDataParallel of the only module.
 
-    Attributes:
-        module: The wrapped model, between `enter` and `leave`.
-        optimizer: That of the model.
+    Raises:
+        ValueError: There is no optimizer, or no `build` and not one module.
     """
 
-    def __init__(  # noqa: PLR0913 - what a training consists of
+    def __init__(
         self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        states: States,
         save: Callable[[int], object],
         load: Callable[[], int],
         *,
-        wrap: Callable[[torch.nn.Module], torch.nn.Module] = DistributedDataParallel,
-        others: Mapping[str, Any] | None = None,
+        build: Callable[[Ranks], T] | None = None,
     ) -> None:
-        self.module: Any = None
-        self.optimizer = optimizer
-        self._model = model
+        self.optimizers = _optimizers(states)
+        self._modules = _modules(states)
+        if build is None and len(self._modules) != 1:
+            raise ValueError(f"there are {len(self._modules)} modules, so `build` has to say what is wrapped")
+        self._states = dict(states)
+        self._others = _others(states)
         self._save = save
         self._load = load
-        self._wrap = wrap
-        self._others = dict(others or {})
-        self._buffers: list[torch.Tensor] = []
+        self._build = build or (lambda _: DistributedDataParallel(self._modules[0]))
+        self._before: tuple[list[torch.Tensor], dict[str, Any], dict[str, Any]] = [], {}, {}
+        self._is_applied = False
+        for optimizer in self.optimizers:
+            optimizer.register_step_post_hook(self._note_applied)
 
-    def enter(self, steps: Sequence[int]) -> int:
-        """Make all ranks of a new process group equal and wrap the model; returns the number of finished steps.
+    def enter(self, steps: Sequence[int], number: int) -> tuple[int, T]:
+        """Make all ranks of a new process group equal; returns the number of finished steps and what was built.
 
         All load a checkpoint if no rank has a state. Otherwise the rank with the most steps gives its own to all.
 
         Args:
             steps: For each rank the number of steps that it has finished, or `NO_STATE`.
+            number: Of the round.
         """
         step, source = max(steps), source_of(steps)
         if step == NO_STATE:
             step = self._load()
         elif source is not None:
             self._broadcast(source)
-        self.module = self._wrap(self._model)
-        return step
+        return step, self._build(Ranks.present(step, number))
 
     def leave(self) -> None:
-        """Drop the wrapper, which refers to the process group. Model and optimizer remain."""
-        self.module = None
-        gc.collect()  # the wrapper is part of reference cycles, which keep the group's sockets open
+        """Do nothing: all of it goes to the next round."""
 
     def hold(self, step: int) -> None:
         """Do nothing before the next round: each rank has everything in memory."""
 
     def begin_step(self) -> None:
-        """Copy the buffers, such as running means, which the forward pass changes, also in a step that fails."""
-        self._buffers = [buffer.clone() for buffer in self._model.buffers()]
+        """Copy what a step changes before its optimizer does: buffers, such as running means, and random numbers."""
+        buffers = [buffer.clone() for module in self._modules for buffer in module.buffers()]
+        others = {name: copy.deepcopy(each.state_dict()) for name, each in self._others.items()}
+        self._before = buffers, others, random_state()
+        self._is_applied = False
 
-    def undo_step(self) -> None:
-        """Restore the buffers. Parameters have not changed, because the optimizer's step comes last."""
-        for buffer, before in zip(self._model.buffers(), self._buffers):
-            buffer.copy_(before)
+    def undo_step(self) -> bool:
+        """Return to the beginning of the step. False: an optimizer has changed parameters, which have no copy."""
+        buffers, others, random = self._before
+        with torch.no_grad():
+            for buffer, before in zip((one for module in self._modules for one in module.buffers()), buffers):
+                buffer.copy_(before)
+        for module in self._modules:
+            module.zero_grad(set_to_none=True)
+        for name, each in self._others.items():
+            each.load_state_dict(others[name])
+            if isinstance(each, torch.amp.GradScaler):
+                with contextlib.suppress(AssertionError):  # it has scaled nothing yet
+                    each.update(each.get_scale())  # forgets for which optimizers it has unscaled gradients
+        set_random_state(random)
+        return not self._is_applied
 
     def save(self, step: int) -> None:
         """Save a checkpoint. Called in every rank."""
         self._save(step)
 
+    def _note_applied(self, *_: object) -> None:
+        self._is_applied = True
+
     def _broadcast(self, source: int) -> None:
         with torch.no_grad():
-            for tensor in (*self._model.parameters(), *self._model.buffers()):
+            for tensor in (one for module in self._modules for one in (*module.parameters(), *module.buffers())):
                 dist.broadcast(tensor, source)
-        holders = {"optimizer": self.optimizer, **self._others}
+        holders = {name: each for name, each in self._states.items() if not isinstance(each, torch.nn.Module)}
         is_source = dist.get_rank() == source
         states = {name: _on_cpu(each.state_dict()) for name, each in holders.items()} if is_source else {}
         states = broadcast(states, source)
@@ -112,47 +131,47 @@ class Replicated:
                 each.load_state_dict(states[name])
 
 
-class Sharded:
-    """Model and optimizer of which each rank has a part, as with `fully_shard` (FSDP2).
+class Sharded(Generic[T]):
+    """State of which each rank has a part, as with `fully_shard` (FSDP2), also with a mesh of several dimensions.
 
-    The parts depend on the number of ranks, so each round builds both anew and loads the newest checkpoint. Before an
-    announced change all ranks save one, and no step is repeated. A loss without notice takes parts with it: the job
+    The parts depend on the number of ranks, so each round builds all of it anew and loads the newest checkpoint. Before
+    an announced change all ranks save one, and no step is repeated. A loss without notice takes parts with it: the job
     goes back to its newest checkpoint, still without a restart.
 
     Args:
         directory: Of the checkpoints, on a file system that all hosts share.
-        build: Returns the wrapped model and its optimizer, for a mesh of all ranks of the present process group.
+        build: Called in each round. Returns the states by name, among them one wrapped module and its optimizers, and
+            whatever else the loop needs. A scheduler's state and the like are saved as those of rank 0.
         keep: How many checkpoints remain.
-
-    Attributes:
-        module: The wrapped model, between `enter` and `leave`.
-        optimizer: That of the module, between `enter` and `leave`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], build: Build, *, keep: int = 2) -> None:
-        self.module: Any = None
-        self.optimizer: Any = None
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        build: Callable[[Ranks], tuple[States, T]],
+        *,
+        keep: int = 2,
+    ) -> None:
+        self.optimizers: list[torch.optim.Optimizer] = []
         self._directory = directory
         self._build = build
         self._keep = keep
         self._checkpoints: ShardedCheckpoints | None = None
-        self._meshes = 0
 
-    def enter(self, steps: Sequence[int]) -> int:  # noqa: ARG002 - the checkpoint says it
-        """Build model and optimizer, and load the newest checkpoint."""
-        # A mesh of all ranks, with a name that no earlier one has. Torch takes meshes of one name and size for the
-        # same, and caches what they mean for this process, which may have had another rank in the earlier one.
-        made = torch.tensor(self._meshes, device=device_type())
-        dist.all_reduce(made, dist.ReduceOp.MAX)
-        self._meshes = int(made) + 1
-        mesh = init_device_mesh(device_type(), (dist.get_world_size(),), mesh_dim_names=(f"ranks_{self._meshes}",))
-        self.module, self.optimizer = self._build(mesh)
-        self._checkpoints = ShardedCheckpoints(self._directory, self.module, self.optimizer, keep=self._keep)
-        return self._checkpoints.load()
+    def enter(self, steps: Sequence[int], number: int) -> tuple[int, T]:  # noqa: ARG002 - the checkpoint says them
+        """Build everything, and load the newest checkpoint; returns its step and what was built."""
+        states, built = self._build(Ranks.present(newest_step(self._directory) or 0, number))
+        self.optimizers, modules = _optimizers(states), _modules(states)
+        if len(modules) != 1:
+            raise ValueError(f"`build` returned {len(modules)} modules instead of one")
+        self._checkpoints = ShardedCheckpoints(
+            self._directory, modules[0], self.optimizers, others=_others(states), keep=self._keep
+        )
+        return self._checkpoints.load(), built
 
     def leave(self) -> None:
-        """Drop model and optimizer."""
-        self.module = self.optimizer = self._checkpoints = None
+        """Drop all of it."""
+        self.optimizers, self._checkpoints = [], None
         gc.collect()
 
     def hold(self, step: int) -> None:
@@ -162,8 +181,9 @@ class Sharded:
     def begin_step(self) -> None:
         """Do nothing: a failed step is not repeated from here."""
 
-    def undo_step(self) -> None:
+    def undo_step(self) -> bool:
         """Do nothing: the next round begins with a checkpoint."""
+        return True
 
     def save(self, step: int) -> None:
         """Save a checkpoint. Called in every rank. Raises RuntimeError if a rank cannot."""
@@ -175,7 +195,23 @@ class Sharded:
             raise RuntimeError(f"the checkpoint of step {step}: {error}") from error
 
 
-TrainedState = Union[Replicated, Sharded]
+TrainedState = Union[Replicated[T], Sharded[T]]
+
+
+def _optimizers(states: States) -> list[torch.optim.Optimizer]:
+    found = [each for each in states.values() if isinstance(each, torch.optim.Optimizer)]
+    if not found:
+        raise ValueError("there is no optimizer among the states")
+    return found
+
+
+def _modules(states: States) -> list[torch.nn.Module]:
+    return [each for each in states.values() if isinstance(each, torch.nn.Module)]
+
+
+def _others(states: States) -> dict[str, Any]:
+    large = (torch.nn.Module, torch.optim.Optimizer)
+    return {name: each for name, each in states.items() if not isinstance(each, large)}
 
 
 def _on_cpu(state: Any) -> Any:

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kubeai.torch.decisions import DataOrder
+from kubeai.torch.data import DataOrder
 
 
 def _shuffled(samples: int, epoch: int) -> list[int]:

@@ -19,7 +19,7 @@ import io
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, TypeVar
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
@@ -47,7 +47,7 @@ class ShardedCheckpoints:
     Args:
         directory: Created if it is missing.
         model: Wrapped already, by `fully_shard` or `DistributedDataParallel`.
-        optimizer: Of the wrapped model.
+        optimizer: Of the wrapped model. One, or several.
         others: Whatever else has `state_dict` and `load_state_dict`, such as a learning rate scheduler. Its state is
             that of rank 0.
         keep: How many complete checkpoints remain. Each save removes older ones.
@@ -57,7 +57,7 @@ class ShardedCheckpoints:
         self,
         directory: str | os.PathLike[str],
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
         *,
         others: Mapping[str, Any] | None = None,
         keep: int = 2,
@@ -66,13 +66,13 @@ class ShardedCheckpoints:
             raise ValueError(f"keep is {keep}, but one checkpoint is needed to resume from")
         self._directory = Path(directory)
         self._model = model
-        self._optimizer = optimizer
+        self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
         self._others = dict(others or {})
         self._keep = keep
 
     def load(self) -> int:
         """Load the newest complete checkpoint and return its number of finished steps; 0 if there is none."""
-        step = on_rank_zero(lambda: max(self._complete(), default=None))
+        step = newest_step(self._directory)
         if step is None:
             return 0
         path = self._path(step)
@@ -83,7 +83,7 @@ class ShardedCheckpoints:
             state[key] = torch.empty(random.size, dtype=torch.uint8)
         dcp.load(state, checkpoint_id=path)
         set_state_dict(
-            self._model, self._optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+            self._model, self._optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
         if random is not None:
             content = bytearray(state[key].numel())
@@ -110,31 +110,40 @@ class ShardedCheckpoints:
             on_rank_zero(lambda: self._publish(draft, step))
 
     def _state(self) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self._model, self._optimizer)
+        model, optimizer = get_state_dict(self._model, self._optimizers)
         return {"model": model, "optimizer": optimizer, **self._others}
 
     def _path(self, step: int) -> Path:
         return self._directory / _NAME.format(step)
-
-    def _complete(self) -> list[int]:
-        """Return the steps of the complete checkpoints, in ascending order."""
-        found = (_COMPLETE.fullmatch(path.parent.name) for path in self._directory.glob("*/.metadata"))
-        return sorted(int(match[1]) for match in found if match)
 
     def _prepare(self, step: int) -> bool:
         """Remove the files of interrupted saves. Return whether the checkpoint of `step` must still be written."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for draft in self._directory.glob(f"{_DRAFT}*"):
             shutil.rmtree(draft)
-        if step in self._complete():
+        if step in _complete(self._directory):
             return False
         shutil.rmtree(self._path(step), ignore_errors=True)  # an old one whose removal was interrupted
         return True
 
     def _publish(self, draft: Path, step: int) -> None:
         draft.rename(self._path(step))
-        for old in self._complete()[: -self._keep]:
+        for old in _complete(self._directory)[: -self._keep]:
             shutil.rmtree(self._path(old))
+
+
+def newest_step(directory: str | os.PathLike[str]) -> int | None:
+    """Return the number of finished steps in the newest complete checkpoint of a directory; None if there is none.
+
+    Called in every rank. Raises RuntimeError if rank 0 cannot read the directory.
+    """
+    return on_rank_zero(lambda: max(_complete(Path(directory)), default=None))
+
+
+def _complete(directory: Path) -> list[int]:
+    """Return the steps of the complete checkpoints, in ascending order."""
+    found = (_COMPLETE.fullmatch(path.parent.name) for path in directory.glob("*/.metadata"))
+    return sorted(int(match[1]) for match in found if match)
 
 
 def on_rank_zero(action: Callable[[], T]) -> T:

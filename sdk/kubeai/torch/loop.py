@@ -1,0 +1,279 @@
+"""A script's own training loop goes on in process when hosts leave or join, announced or not.
+
+    import kubeai.elastic as kubeai
+    from kubeai.torch.loop import ElasticLoop, RankLost, Replicated
+
+    kubeai.init()
+    states = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    loop = ElasticLoop(Replicated(states, save, load))
+    for step, ddp in loop.steps(10_000):
+        try:
+            with loop.attempt():
+                ...forward, backward, optimizer.step()
+        except RankLost:
+            continue
+
+It is for jobs under torchrun with the rendezvous backend `kubeai`. Under another launcher, or alone, it trains, but the
+processes of one run remain the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterator, TypeVar
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+from kubeai.elastic import regroup
+from kubeai.elastic.api import resumed
+from kubeai.elastic.loop import finish_step
+
+from .decisions import NO_STATE, Move, NotFormed, RoundFile, is_lost_rank, is_newer, next_move
+from .group import Connections, form_alone, form_group, leave_group
+from .ranks import Ranks
+from .states import Replicated, Sharded
+
+if TYPE_CHECKING:
+    from .decisions import WorkerRound
+    from .states import TrainedState
+
+__all__ = ["ElasticLoop", "Limits", "RankLost", "Ranks", "Replicated", "Sharded"]
+
+T = TypeVar("T")
+
+_LOOK_SECONDS = 0.005
+_UNEXPLAINED_SECONDS = 1.0
+"""How long an error that names no collective waits for a newer round. A lost process is known after 0.3 to 1 s."""
+
+
+class RankLost(RuntimeError):  # noqa: N818 - the name says what happened
+    """Another rank of the round is gone, or does not answer. Its cause is the error of the collective."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long processes wait, in seconds.
+
+    Attributes:
+        collective: For the others in a collective. A frozen host is noticed after this time only.
+        forming: For all processes of a new round.
+        holding: At an agreed step for the next round. Then training goes on.
+        lost: For the next round after a collective has failed. Then the process fails, and is restarted.
+    """
+
+    collective: float = 30.0
+    forming: float = 20.0
+    holding: float = 60.0
+    lost: float = 60.0
+
+
+class ElasticLoop(Generic[T]):
+    """The rounds of one training, between whose iterations hosts leave and join.
+
+    Args:
+        state: What the training changes, `Replicated` or `Sharded`.
+        backend: Of the process group; nccl if there are GPUs, otherwise gloo.
+        limits: How long to wait.
+    """
+
+    def __init__(self, state: TrainedState[T], *, backend: str | None = None, limits: Limits | None = None) -> None:
+        self._state = state
+        self._backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+        self._limits = limits or Limits()
+        self._rounds = RoundFile.from_environment(os.environ)
+        self._step = NO_STATE
+        self._round = 0
+        self._built: Any = None
+        self._connections: Connections | None = None
+        self._failure: RuntimeError | None = None
+        self._is_finished = False
+
+    @property
+    def built(self) -> T:
+        """What `build` has returned in the present round; None before the first one."""
+        built: T = self._built
+        return built
+
+    def steps(self, steps: int, *, every: int | None = None) -> Iterator[tuple[int, T]]:
+        """Yield the number of finished steps and what `build` has returned, until `steps` steps are finished.
+
+        The body is one step, in `attempt()`. After it, the process saves if a checkpoint is requested, saves and exits
+        if the job stops, or enters the next round. A step in which a rank was lost comes again. The default process
+        group is made here, and remains initialised at the end.
+
+        Args:
+            steps: The number of steps, counted from the beginning of the whole training.
+            every: Also save each time so many steps are finished.
+
+        Raises:
+            RankLost: Ranks were lost and there was no next round.
+            RuntimeError: The body has attempted no step. Errors of `build`, `save` and `load` pass through.
+        """
+        self._begin()
+        while True:
+            if self._rounds is not None and is_newer(self._rounds.newest(), self._round):
+                self._change_round(NotFormed("a newer round has come"))
+            if self._step >= steps:
+                if self._carry_out(dist.barrier):
+                    return
+                continue
+            self._state.begin_step()
+            self._is_finished = False
+            yield self._step, self.built
+            if self._is_finished:
+                self._carry_out(lambda: self._finish_step(every))
+            if self._failure is not None:
+                self._change_round(self._failure)
+            elif not self._is_finished:
+                raise RuntimeError("the body of the loop has attempted no step: it belongs into `with loop.attempt():`")
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Surround one step: forward, backward and the optimizers. The step is finished if no error ends it.
+
+        If a rank is lost, everything is as before the step, unless an optimizer has changed parameters already. So
+        collectives belong before the optimizers. A further attempt in the same iteration, such as around an evaluation,
+        is not repeated.
+
+        Raises:
+            RankLost: Another rank is gone. Leave the iteration with `continue`: the step comes again.
+            Exception: The error of the body. One that names no collective, but may come from one, is raised 1 s later.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if not self._is_lost_rank(error):
+                raise
+            if not self._is_finished and not self._state.undo_step():
+                self._step = NO_STATE
+            self._failure = RankLost(f"a rank was lost in step {self._step + 1}: {error}")
+            raise self._failure from error
+        if not self._is_finished:
+            self._is_finished = True
+            self._step += 1
+
+    def _begin(self) -> None:
+        if self._rounds is None:
+            form_alone(self._backend, self._limits.collective)
+            self._step, self._built = self._state.enter([NO_STATE] * dist.get_world_size(), 0)
+        elif self._rounds.joins:
+            import torch._dynamo  # noqa: F401, PLC0415  # The first step would import it while all others wait.
+
+            self._round = self._rounds.started_in
+            self._rounds.say(0, started=True)
+            self._enter_next(self._rounds, None)
+        else:
+            newest = self._rounds.newest()  # the agent writes it before it starts a process
+            failure = self._enter(newest, self._rounds) if newest else NotFormed("there is no round")
+            if failure is not None:
+                self._enter_next(self._rounds, failure)
+        resumed(self._step)
+
+    def _finish_step(self, every: int | None) -> None:
+        finish_step(self._step, self._state.save, is_due=every is not None and self._step % every == 0)
+        if self._rounds is not None and regroup.should_regroup(self._step):
+            # Stand at the agreed step until the next round comes. The agent ends a process that is not part of it.
+            self._state.hold(self._step)
+            regroup.report_holding()
+            if self._wait(self._rounds, self._limits.holding, is_whole=True) is Move.GIVE_UP:
+                raise NotFormed(f"this process is not part of the round after {self._round}")
+
+    def _carry_out(self, action: Callable[[], object]) -> bool:
+        """Carry out an action of all ranks. Return False, and note the failure, if a rank was lost in it."""
+        try:
+            action()
+        except RuntimeError as error:
+            if not self._is_lost_rank(error):
+                raise
+            self._failure = error
+            return False
+        return True
+
+    def _is_lost_rank(self, error: RuntimeError) -> bool:
+        """Return whether an error comes from a failed collective.
+
+        Any other one is the script's, such as a wrong shape or a full disk: the others then lose this rank. A
+        collective of which nobody knows the words may have failed, too, but then another round comes soon.
+        """
+        if self._rounds is None or isinstance(error, torch.OutOfMemoryError):
+            return False
+        return is_lost_rank(error) or self._is_overtaken_soon(self._rounds)
+
+    def _is_overtaken_soon(self, rounds: RoundFile) -> bool:
+        """Return whether a newer round comes within a second."""
+        end = time.monotonic() + _UNEXPLAINED_SECONDS
+        while not is_newer(rounds.newest(), self._round):
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return True
+
+    def _change_round(self, failure: RuntimeError) -> None:
+        """Leave the process group at once, so that no rank waits for this one, and enter the next round."""
+        self._failure = None
+        if not isinstance(failure, NotFormed):
+            sys.stderr.write(f"kubeai: waiting for the next round: {failure}\n")
+        self._leave()
+        if self._rounds is not None:
+            self._enter_next(self._rounds, failure)
+
+    def _leave(self) -> None:
+        leave_group(self._connections)
+        self._built = self._connections = None
+        self._state.leave()
+        gc.collect()  # wrappers are part of reference cycles
+
+    def _enter_next(self, rounds: RoundFile, failure: RuntimeError | None) -> None:
+        """Enter the next round that can be formed. Raises `failure` if no round comes in time."""
+        while True:
+            if failure is not None:
+                rounds.say(self._round, started=True, lost=True)
+            limit = None if failure is None else self._limits.lost
+            move = self._wait(rounds, limit, is_whole=False)
+            if move is Move.GIVE_UP and failure is not None:
+                raise failure
+            newest = rounds.newest()
+            failure = self._enter(newest, rounds) if newest is not None else failure
+            if failure is None:
+                return
+
+    def _wait(self, rounds: RoundFile, limit: float | None, *, is_whole: bool) -> Move:
+        end = None if limit is None else time.monotonic() + limit
+        while True:
+            expired = end is not None and time.monotonic() > end
+            move = next_move(rounds.newest(), self._round, expired=expired, is_whole=is_whole)
+            if move is not Move.WAIT:
+                return move
+            time.sleep(_LOOK_SECONDS)
+
+    def _enter(self, entered: WorkerRound, rounds: RoundFile) -> RuntimeError | None:
+        """Enter a round. Return the error if its group was not formed, or if ranks were lost before they were equal."""
+        self._round = entered.number
+        if self._carry_out(lambda: self._form(entered, rounds)):
+            rounds.say(entered.number, started=True)
+            return None
+        failure, self._failure = self._failure, None
+        sys.stderr.write(f"kubeai: {failure}\n")
+        self._leave()
+        return failure
+
+    def _form(self, entered: WorkerRound, rounds: RoundFile) -> None:
+        self._connections = Connections()
+        steps = form_group(
+            entered,
+            rounds.local_rank,
+            self._step,
+            backend=self._backend,
+            timeout=self._limits.collective,
+            seconds=self._limits.forming,
+            is_over=lambda: is_newer(rounds.newest(), entered.number),
+        )
+        if self._step < max(steps):
+            self._step = NO_STATE  # half a state, if its source is lost meanwhile
+        self._step, self._built = self._state.enter(steps, entered.number)
+        self._connections.note()
