@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
-from supervisor.decide.ranks import RankState, names
+from supervisor.decide.ranks import Ranks, RankState, names
 from supervisor.decide.situation import Situation
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.job import Decision
@@ -96,11 +96,18 @@ def just_in_time(s: Situation) -> float | None:
 
     None: at once, because the time that a step or a checkpoint takes is unknown, or the deadline.
     """
-    ranks, deadline = s.facts.ranks, s.breaks_at
-    step, checkpoint = ranks.slowest_step, ranks.slowest_checkpoint
-    if not s.policy.just_in_time or s.job.held_back or deadline is None or step is None or checkpoint is None:
+    deadline, needed = s.breaks_at, seconds_to_save(s.facts.ranks)
+    if not s.policy.just_in_time or s.job.held_back or deadline is None or needed is None:
         return None
-    return deadline - s.policy.margin_seconds - checkpoint - _STEPS_OF_MARGIN * step - 2 * ROUND_SECONDS
+    return deadline - s.policy.margin_seconds - needed
+
+
+def seconds_to_save(ranks: Ranks) -> float | None:
+    """How long ranks take, at most, to agree on a step, reach it, and save after it; None if that is unknown."""
+    step, checkpoint = ranks.slowest_step, ranks.slowest_checkpoint
+    if step is None or checkpoint is None:
+        return None
+    return checkpoint + _STEPS_OF_MARGIN * step + 2 * ROUND_SECONDS
 
 
 def poll(s: Situation, purpose: Purpose, began: float | None = None) -> Agreement:

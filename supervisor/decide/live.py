@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection
 from dataclasses import replace
 
-from supervisor.decide.agreement import ROUND_SECONDS, saved_together
+from supervisor.decide.agreement import saved_together, seconds_to_save
 from supervisor.decide.grant import most_workers, takes_any_size, usable_workers
 from supervisor.decide.policy import doubled
 from supervisor.decide.reasons import DRILL, announced, be, count, following, minimum, named, requested, running, unused
@@ -280,11 +280,10 @@ def _window_end(s: Situation, pending: Collection[Host]) -> float:
     may_go_at_once = len(known) < len(notices) or not s.facts.terminating.isdisjoint(pending)
     if not policy.just_in_time or may_go_at_once:
         return complete
-    step, checkpoint = ranks.slowest_step, ranks.slowest_checkpoint
-    needed = None if step is None else _STEPS_OF_MARGIN * step
-    if needed is not None and s.facts.members:
-        # The ranks of a torchrun job first agree on a step, and rank 0 may save after it.
-        needed = None if checkpoint is None else needed + 2 * ROUND_SECONDS + checkpoint
+    step = ranks.slowest_step
+    to_leave = None if step is None else _STEPS_OF_MARGIN * step
+    # Members of a torchrun job read no list: their ranks agree on a step, and may save after it.
+    needed = seconds_to_save(ranks) if s.facts.members else to_leave
     last, decided = min(known) - policy.margin_seconds - (needed or 0.0), s.previous.window_until
     if decided is not None and complete < decided <= last:
         # A new end would cost a write. After a restart, the processes first have to say again how long a step takes.

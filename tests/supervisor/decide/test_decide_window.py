@@ -113,9 +113,9 @@ def test_otherwise_hosts_are_excluded_as_soon_as_the_group_is_complete(facts: Jo
     assert decide(job, facts, 1.25, policy).job.decision.exclusions == hosts(*(int(host[1:]) for host in facts.notices))
 
 
-@pytest.mark.parametrize(("checkpoint", "at"), [(None, 1.25), (20.0, _EXCLUDED_AT - 4.0 - 20.0)])
+@pytest.mark.parametrize(("checkpoint", "at"), [(None, 1.25), (20.0, 300.0 - 5.0 - 4.0 - 20.0 - 5 * _STEP)])
 def test_members_of_a_rendezvous_agree_and_save_before_they_leave(checkpoint: float | None, at: float) -> None:
-    """That takes two rounds of messages and a checkpoint."""
+    """That takes two rounds of messages, four steps and a checkpoint, and a step more keeps the end stable."""
     members = {host: Member(member=host, since=T0, processes=1, address="10.0.0.1") for host in first(6)}
     facts = replace(_stepping(notice(6), checkpoint=checkpoint), members=Members(members))
     assert decide(running_job(), facts).job.decision.window_until == T0 + at
