@@ -20,7 +20,7 @@ from supervisor.decide.agreement import (
 from supervisor.decide.policy import doubled
 from supervisor.decide.ranks import names
 from supervisor.decide.reasons import following, resumes_from, running
-from supervisor.decide.situation import Situation
+from supervisor.decide.situation import RETURN_SECONDS, Situation
 from supervisor.domain.agreement import Purpose
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision, Phase, RequestKind, Stop
 
@@ -144,6 +144,9 @@ def stopping(s: Situation) -> Decision:
         reason = f"{before.reason} The run {ended}."
     elif _is_acknowledged(s, stop):
         reason = f"{before.reason} {_acknowledged(answer, together=agreed is not None or unranked_since is not None)}"
+    elif not answers(answer, stop) and _have_all_failed(s):
+        left = resumes_from(s.facts.saved_step, ends=ends)
+        reason = f"{before.reason} All processes have failed before they saved; {left}."
     elif s.reached(_stop_deadline(s, stop)):
         left = resumes_from(s.facts.saved_step, ends=ends)
         reason = f"{before.reason} {_unanswered_by(s, stop)} in time; {left}."
@@ -212,6 +215,17 @@ def _everyone_at(s: Situation, stop: Stop) -> float:
     else:
         at = since + policy.rank_zero_grace_seconds
     return min(at, deadline - policy.leave_margin_seconds)
+
+
+def _have_all_failed(s: Situation) -> bool:
+    """Whether no process is left that could save: all elastic agents of torchrun have said that theirs have failed.
+
+    A host that goes during a save takes its notice along, and the stop would last until its time limit.
+    """
+    agents = s.facts.members.by_host.values()
+    have_failed = any(each.failed for each in agents) and all(each.failed or each.waits for each in agents)
+    # A supervisor that was started just now does not know all agents yet.
+    return have_failed and not s.facts.ranks.states and s.reached(s.facts.since + RETURN_SECONDS)
 
 
 def _is_acknowledged(s: Situation, stop: Stop) -> bool:

@@ -7,7 +7,8 @@ import pytest
 
 from supervisor.decide.directives import order_for
 from supervisor.decide.policy import Policy
-from supervisor.decide.situation import JobFacts, RankZero
+from supervisor.decide.ranks import Ranks, RankState
+from supervisor.decide.situation import RETURN_SECONDS, JobFacts, Member, Members, RankZero
 from supervisor.domain.ids import Host
 from supervisor.domain.job import AcknowledgementKind, Phase, Result, Stop, SupervisedJob
 from supervisor.domain.order import OrderKind, SuspendRun
@@ -243,6 +244,25 @@ def test_without_an_answer_the_deadline_suspends() -> None:
     ended = decide(job, facts, 300).job.decision
     assert ended.phase is Phase.SUSPENDED
     assert "Rank 0 did not answer in time; it is not known" in ended.reason
+
+
+def test_a_stop_ends_when_the_processes_of_all_elastic_agents_have_failed() -> None:
+    """A host that goes during a save breaks the others, and takes its notice along; nobody could answer any more."""
+    job = _stopping()
+    agents = {
+        host: Member(member=host, since=T0, processes=1, address="10.0.0.1", round=1, failed=True, waits=True)
+        for host in first(3)
+    }
+    facts = replace(seeing(noticed(notice(3))), members=Members(agents), since=T0)
+    alive = {**agents, Host("n1"): replace(agents[Host("n1")], failed=False, waits=False)}
+    assert decide(job, replace(facts, members=Members(alive)), 20).job.decision.phase is Phase.STOPPING
+    saving = Ranks((RankState(process="p", rank=0),))
+    assert decide(job, replace(facts, ranks=saving), 20).job.decision.phase is Phase.STOPPING
+    # Not all agents have found this supervisor yet.
+    assert decide(job, facts, RETURN_SECONDS - 0.1).job.decision.phase is Phase.STOPPING
+    ended = decide(job, facts, RETURN_SECONDS).job.decision
+    assert ended.phase is Phase.SUSPENDED
+    assert "All processes have failed before they saved; it is not known" in ended.reason
 
 
 def test_without_a_deadline_a_stop_ends_as_well() -> None:
