@@ -9,7 +9,7 @@ from supervisor.decide.grant import grants
 from supervisor.decide.notices import apply_report
 from supervisor.decide.plan import plan
 from supervisor.decide.policy import Policy
-from supervisor.decide.ranks import Ranks
+from supervisor.decide.ranks import NO_COSTS, Ranks
 from supervisor.decide.registration import LauncherFacts, Registration, acknowledge, observe, register
 from supervisor.decide.situation import JobFacts, Members, RankZero
 from supervisor.decide.urgency import NodeIdentities, noticed_hosts
@@ -44,6 +44,7 @@ class Decider:
         self.job = register(None, hello, live=False, now=now)
         self.wake_at: float | None = None
         self._policy = Policy()
+        self._costs = NO_COSTS
         self._connected = set(hosts)
         self._notices: dict[Host, ReclaimNotice] = {}
         self.noticed: dict[Host, ReclaimNotice] = {}
@@ -79,6 +80,8 @@ class Decider:
         Raises:
             RestlessError: Something always changes.
         """
+        ranks = replace(ranks, known_costs=self._costs)
+        self._costs = ranks.costs
         for _ in range(_MOST_PASSES):
             planned = plan(self.job, self._facts(rank_zero, ranks, members), now, self._policy)
             self.wake_at = planned.wake_at

@@ -18,6 +18,7 @@ class GoodputCosts:
         change: From the last step with some hosts to the first one with others, in the same processes.
         restart: From a start of all processes to their first step, from the last checkpoint.
         in_process: Whether the processes survive a change.
+        save_every: Training between two checkpoints that a job saves without a notice; None if it saves none.
     """
 
     step: float = 1.0
@@ -25,6 +26,7 @@ class GoodputCosts:
     change: float = 2.0
     restart: float = 30.0
     in_process: bool = True
+    save_every: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +49,20 @@ class Unused:
 
     Attributes:
         announced: Hosts with a notice that the job had left already.
-        changing: The hosts of the job changed.
-        stopped: The job saved, waited or started.
+        changing: The hosts of the job changed in process, or one was lost.
+        leaving: The job saved and restarted because hosts left it; others may have joined with the same restart.
+        growing: The job saved and restarted only because hosts joined it.
+        saving: The job saved without a notice.
+        stopped: The job stopped for want of hosts, waited or started again.
         joining: Hosts that the job had not taken in yet.
         lost: Steps that were repeated.
     """
 
     announced: float = 0.0
     changing: float = 0.0
+    leaving: float = 0.0
+    growing: float = 0.0
+    saving: float = 0.0
     stopped: float = 0.0
     joining: float = 0.0
     lost: float = 0.0

@@ -1,11 +1,13 @@
 """The ways to handle reclaims that are compared."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score
+from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score, groups
 from benchmarks.goodput.restarting import Habits, restarting
 from benchmarks.goodput.supervised import supervised
+from simulator.cloud.schedule import ScheduledNotice
 
 SUPERVISOR = "supervisor"
 RESTARTED = "supervisor, by restarts"
@@ -25,12 +27,28 @@ HABITS: Mapping[str, Habits] = {
 
 def scores(case: GoodputCase, costs: GoodputCosts, seed: int) -> Mapping[str, Score]:
     """What each policy achieves. The seed decides at which moment of an interval somebody polls."""
+    habits = {name: _saving(habits, costs) for name, habits in HABITS.items()}
     return {
-        **{name: restarting(case, costs, habits, seed) for name, habits in HABITS.items()},
+        **{name: restarting(case, costs, each, seed) for name, each in habits.items()},
         RESTARTED: supervised(case, with_restarts(costs), seed),
         WARM: supervised(case, with_warm_restarts(costs), seed),
         SUPERVISOR: supervised(case, costs, seed),
     }
+
+
+def _saving(habits: Habits, costs: GoodputCosts) -> Habits:
+    """The same habits; who saves only when told also saves as often as such a job does without a notice."""
+    return habits if habits.checkpoint_every is not None else replace(habits, checkpoint_every=costs.save_every)
+
+
+def with_published_costs(case: GoodputCase, checkpoint: float, restart: float) -> GoodputCosts:
+    """The costs of a large job, in seconds. If its notices are too short to save, it also saves at Young's interval."""
+    costs = GoodputCosts(checkpoint=checkpoint, restart=restart)
+    lead = max((step.lead for step in case.schedule.steps if isinstance(step, ScheduledNotice)), default=math.inf)
+    if checkpoint < lead:
+        return costs
+    between = case.schedule.seconds / max(1, groups(case.schedule))
+    return replace(costs, save_every=math.sqrt(2 * checkpoint * between))
 
 
 def with_restarts(costs: GoodputCosts) -> GoodputCosts:

@@ -24,17 +24,30 @@ COMMIT_STEPS = 10
 """How often the processes keep their state in memory. Those that remain return to it if a host of the ring is lost."""
 
 
+_ROUNDING = 1e-6
+
+
 class ProcessesState(Enum):
     DOWN = auto()
     STARTING = auto()
     TRAINING = auto()
     CHANGING = auto()
+    CHECKPOINTING = auto()
+    """They save as they do without a notice, and then train on."""
     SAVING = auto()
     HELD = auto()
+    BROKEN = auto()
+    """They have failed with one of them, and their agents wait for another round."""
     ENDING = auto()
 
 
-_CONNECTED = (ProcessesState.TRAINING, ProcessesState.CHANGING, ProcessesState.SAVING, ProcessesState.HELD)
+_CONNECTED = (
+    ProcessesState.TRAINING,
+    ProcessesState.CHANGING,
+    ProcessesState.CHECKPOINTING,
+    ProcessesState.SAVING,
+    ProcessesState.HELD,
+)
 
 
 class RingOfProcesses:
@@ -53,6 +66,8 @@ class RingOfProcesses:
         self.changes = 0
         self.lost = 0.0
         self.acknowledgement: Acknowledgement | None = None
+        self.restarted_for = "stopped"
+        """Why the processes were started last: a field of `Unused`."""
         self._run = 0
         self._start_seconds = costs.restart
         self._listed: AbstractSet[Host] = frozenset()
@@ -93,7 +108,7 @@ class RingOfProcesses:
         """A host is gone, with its process."""
         if host not in self.hosts:
             return
-        if self.state in (ProcessesState.TRAINING, ProcessesState.CHANGING):
+        if self.state in (ProcessesState.TRAINING, ProcessesState.CHANGING, ProcessesState.CHECKPOINTING):
             self.lost += self.training.roll_back(COMMIT_STEPS)
             self._change()
         elif self.state is ProcessesState.SAVING:
@@ -151,7 +166,8 @@ class RingOfProcesses:
 
     @property
     def _finished_steps(self) -> int:
-        return math.floor(self.training.steps)
+        # Steps are counted by time: the last one may lack a rounding error.
+        return math.floor(self.training.steps + _ROUNDING)
 
     def _stop_at(self, agreed: Agreement | None, generation: int) -> None:
         self._after_step(None if agreed is None else agreed.step, lambda: self._save(generation))
@@ -204,6 +220,24 @@ class RingOfProcesses:
             self._connection_since = self._line.now
         self.state = state
         self._entered += 1
+        if state is ProcessesState.TRAINING and self._costs.save_every is not None:
+            due = self._costs.save_every - self.training.unsaved_steps * self._costs.step
+            self._enter_after(max(0.0, due), self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        self._enter(ProcessesState.CHECKPOINTING)
+
+        def train_on() -> None:
+            self.training.keep()
+            self._checkpoint_seconds = self._costs.checkpoint
+            self._train_on()
+
+        self._enter_after(self._costs.checkpoint, train_on)
+
+    def _train_on(self) -> None:
+        """Trains after a checkpoint, with other hosts if the launcher lists others meanwhile."""
+        self._enter(ProcessesState.TRAINING)
+        self.follow(self._listed)
 
     def _enter_after(self, seconds: float, do: Callable[[], None]) -> None:
         """Calls `do` after a time unless the processes are in another state by then."""

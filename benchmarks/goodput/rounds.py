@@ -50,7 +50,7 @@ class RingOfMembers(RingOfProcesses):
         if host in self.hosts:
             self.lost += self.training.roll_back()
             self.hosts -= {host}
-            self._enter(ProcessesState.CHANGING)
+            self._enter(ProcessesState.BROKEN)
 
     def hear(self, decision: Decision, directive: ProcessDirective) -> None:
         """Agents and ranks learn of a decision."""
@@ -84,14 +84,22 @@ class RingOfMembers(RingOfProcesses):
         Those of a run's first round start as usual. The later ones may start warm: a change costs what `costs` says.
         """
         is_first = not self.changes and not self._has_trained
+        # Without an agreed step nothing has been saved.
+        self.lost += self.training.roll_back()
         seconds = self._costs.change - self._costs.checkpoint if self._round else self._costs.restart
         self.changes += bool(self._round)
+        self.restarted_for = "stopped"
+        if self._round:
+            self.restarted_for = "growing" if self.hosts < {*following.hosts} else "leaving"
         self._round, self._answer = following.number, None
         self.hosts = self._present & {*following.hosts}
         self._enter(ProcessesState.STARTING)
         self._start_seconds = seconds
         self._enter_after(0.0 if is_first else seconds, lambda: self._enter(ProcessesState.TRAINING))
         self._has_trained = True
+
+    def _train_on(self) -> None:
+        self._enter(ProcessesState.TRAINING)
 
     def _member(self, host: Host) -> Member:
         is_in = host in self.hosts
@@ -102,4 +110,5 @@ class RingOfMembers(RingOfProcesses):
             address=host,
             round=self._round if is_in else 0,
             waits=not is_in,
+            failed=is_in and self.state is ProcessesState.BROKEN,
         )

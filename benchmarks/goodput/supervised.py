@@ -16,7 +16,8 @@ from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework
 from supervisor.domain.order import Order, OrderKind
 
-_REASONS = {ProcessesState.TRAINING: "joining", ProcessesState.CHANGING: "changing"}
+_REASONS = {ProcessesState.TRAINING: "joining", ProcessesState.CHANGING: "changing", ProcessesState.BROKEN: "changing"}
+_CHECKPOINTS = {ProcessesState.CHECKPOINTING: "saving"}
 
 
 def supervised(case: GoodputCase, costs: GoodputCosts, seed: int, delays: Delays | None = None) -> Score:
@@ -37,6 +38,8 @@ class _SupervisedJob:
         self._ring = ring(case, costs, delays, self._line, self._present)
         self._launcher = _Launcher(self._ring, self._line, delays, self._chance)
         self._unused: defaultdict[str, float] = defaultdict(float)
+        self._stopped = 0.0
+        """The steps that were not made since training stopped; what stopped it is known when it goes on."""
         self._counted_at = self._line.now
         self._wakes_at: float | None = None
 
@@ -45,6 +48,7 @@ class _SupervisedJob:
             self._line.after(step.at, _call(self._happens, step))
         self._line.after(0.0, _wake)
         self._line.run(self._case.schedule.seconds, self._advance, self._settle)
+        self._count_stop()
         training, runs = self._ring.training, self._launcher.run
         return Score(
             useful=training.useful,
@@ -99,7 +103,17 @@ class _SupervisedJob:
         left = len(self._present.intersection(self._decider.noticed).difference(ring.hosts))
         announced = min(idle, left) if ring.state in _REASONS else 0
         self._unused["announced"] += announced * steps
-        self._unused[_REASONS.get(ring.state, "stopped")] += (idle - announced) * steps
+        unused = (idle - announced) * steps
+        if ring.state is ProcessesState.TRAINING:
+            self._count_stop()
+        if reason := (_REASONS | _CHECKPOINTS).get(ring.state):
+            self._unused[reason] += unused
+        else:
+            self._stopped += unused
+
+    def _count_stop(self) -> None:
+        self._unused[self._ring.restarted_for] += self._stopped
+        self._stopped = 0.0
 
 
 class _Launcher:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
-from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score, Unused, groups, possible_steps
-from benchmarks.goodput.oracle import best_worker_steps
+from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score, groups, possible_steps
+from benchmarks.goodput.oracle import best_by_notices, best_worker_steps
 from benchmarks.goodput.policies import RESTARTED, SUPERVISOR, scores, with_restarts
 from benchmarks.goodput.real import Compared
 from benchmarks.results import Figure, ResultTarget, Row, Unit
@@ -18,11 +18,22 @@ _LABELS: Mapping[str, str] = {
     "joining": "hosts not yet taken in",
     "lost": "steps lost",
 }
+_BY_RESTARTS: Mapping[str, str] = {
+    "leaving": "restarts for hosts that leave",
+    "growing": "restarts for hosts that only join",
+    "announced": "hosts left before they went",
+    "joining": "hosts not yet taken in",
+    "stopped": "stops and starts",
+    "lost": "steps lost",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What came out of one case: each policy's score, and the most that an oracle could make useful."""
+    """What came out of one case: each policy's score, and the most that oracles could make useful.
+
+    `by_notices` are the oracles that learn of a reclaim by its notice, by restarts and in process.
+    """
 
     case: GoodputCase
     groups: int
@@ -30,6 +41,7 @@ class Simulated:
     scores: Mapping[str, Score]
     oracle: float
     restarting_oracle: float
+    by_notices: tuple[float, float]
 
     def share(self, worker_steps: float) -> float:
         """Which part of the possible worker-steps these are."""
@@ -45,6 +57,7 @@ def simulated(case: GoodputCase, costs: GoodputCosts, seed: int) -> Simulated:
         scores=scores(case, costs, seed),
         oracle=best_worker_steps(case, costs),
         restarting_oracle=best_worker_steps(case, with_restarts(costs)),
+        by_notices=(best_by_notices(case, with_restarts(costs)), best_by_notices(case, costs)),
     )
 
 
@@ -61,6 +74,42 @@ def goodput(found: Simulated) -> Row:
         Figure(label="by restarts behind the oracle by restarts", value=by_restarts, unit=Unit.SHARE),
     )
     return Row(case=found.case.name, figures=figures)
+
+
+def behind(found: Simulated) -> Row:
+    """By how much the supervisor is behind the oracle that learns by notices, and what only the other one can know."""
+    kinds = (("by restarts", RESTARTED, found.restarting_oracle), ("in process", SUPERVISOR, found.oracle))
+    shares: dict[str, float] = {}
+    for (by, policy, oracle), by_notices in zip(kinds, found.by_notices, strict=True):
+        shares[by] = useful = found.scores[policy].useful
+        shares[f"oracle by notices, {by}"] = by_notices
+        shares[f"behind it, {by}"] = by_notices - useful
+        shares[f"foresight, {by}"] = oracle - by_notices
+    figures = (Figure(label=label, value=found.share(steps), unit=Unit.SHARE) for label, steps in shares.items())
+    return Row(case=found.case.name, figures=tuple(figures))
+
+
+def spent(found: Simulated) -> Row:
+    """Where the goodput of the supervisor by restarts is lost."""
+    together = {
+        "together": found.share(found.possible - found.scores[RESTARTED].useful),
+        "oracle by restarts, together": found.share(found.possible - found.restarting_oracle),
+    }
+    shares = {**_labelled(found, RESTARTED, _BY_RESTARTS), **together}
+    figures = (Figure(label=label, value=value, unit=Unit.SHARE) for label, value in shares.items())
+    return Row(case=found.case.name, figures=tuple(figures))
+
+
+def published(found: Simulated, name: str) -> Row:
+    """The goodput of every policy at published costs."""
+    figures = (
+        Figure(label="groups", value=found.groups, unit=Unit.COUNT),
+        *_for_each(found, lambda score: found.share(score.useful), Unit.SHARE),
+        Figure(label="oracle by notices, by restarts", value=found.share(found.by_notices[0]), unit=Unit.SHARE),
+        Figure(label="oracle by restarts", value=found.share(found.restarting_oracle), unit=Unit.SHARE),
+        Figure(label="oracle", value=found.share(found.oracle), unit=Unit.SHARE),
+    )
+    return Row(case=f"{found.case.name}: {name}", figures=figures)
 
 
 def steps_lost(found: Simulated) -> Row:
@@ -108,8 +157,12 @@ def _for_each(found: Simulated, value: Callable[[Score], float], unit: Unit) -> 
 
 
 def _unused(found: Simulated) -> Mapping[str, float]:
-    by_reason: Unused = found.scores[SUPERVISOR].unused
-    return {_LABELS[reason]: found.share(steps) for reason, steps in asdict(by_reason).items()}
+    return _labelled(found, SUPERVISOR, _LABELS)
+
+
+def _labelled(found: Simulated, policy: str, labels: Mapping[str, str]) -> Mapping[str, float]:
+    by_reason = asdict(found.scores[policy].unused)
+    return {label: found.share(by_reason[reason]) for reason, label in labels.items()}
 
 
 def _reasons(found: Simulated) -> str:

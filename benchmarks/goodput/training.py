@@ -22,6 +22,11 @@ class GoodputTraining:
         self.useful += steps * self.workers
         self._at = now
 
+    @property
+    def unsaved_steps(self) -> float:
+        """The steps since the last kept progress."""
+        return self.steps - self._kept[0]
+
     def keep(self) -> None:
         """Makes the progress so far one to which the job can return."""
         self._kept = (self.steps, self.useful)

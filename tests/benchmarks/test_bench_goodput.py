@@ -8,8 +8,16 @@ import pytest
 from benchmarks.goodput import tables
 from benchmarks.goodput.delays import Delays
 from benchmarks.goodput.model import GoodputCase, GoodputCosts, groups, possible_steps
-from benchmarks.goodput.oracle import best_worker_steps
-from benchmarks.goodput.policies import HABITS, SUPERVISOR, WARM_SHARE, scores, with_warm_restarts
+from benchmarks.goodput.oracle import best_by_notices, best_worker_steps
+from benchmarks.goodput.policies import (
+    HABITS,
+    SUPERVISOR,
+    WARM_SHARE,
+    scores,
+    with_published_costs,
+    with_restarts,
+    with_warm_restarts,
+)
 from benchmarks.goodput.real import useful_steps
 from benchmarks.goodput.restarting import Habits, restarting
 from benchmarks.goodput.supervised import supervised
@@ -94,7 +102,7 @@ BY_RESTARTS = replace(COSTS, change=35.0, in_process=False)
 def test_a_change_that_is_a_restart_costs_a_checkpoint_and_a_restart() -> None:
     """It comes at once, as no checkpoint has been timed yet, and the host that goes stops with the others."""
     score = supervised(case(*reclaim(NODES[0], 500.0)), BY_RESTARTS, 1, AT_ONCE)
-    assert score.unused.stopped == pytest.approx(4 * 35.0)
+    assert score.unused.leaving == pytest.approx(4 * 35.0)
     assert (score.steps_lost, score.restarts) == (0, 1)
 
 
@@ -112,7 +120,7 @@ def test_a_host_joins_by_a_restart_once_it_has_waited_for_what_that_costs() -> N
     """It comes at 600 s, a restart stops the other three for 35 s, and they train on to the end of a step."""
     score = supervised(case(*reclaim(NODES[0], 500.0), AddNode(600.0, NODES[5])), BY_RESTARTS, 1, AT_ONCE)
     assert 3 * 35.0 <= score.unused.joining <= 3 * 35.0 + 5
-    assert score.unused.stopped == pytest.approx(2 * 4 * 35.0)
+    assert score.unused.leaving == score.unused.growing == pytest.approx(4 * 35.0)
     assert (score.steps_lost, score.restarts) == (0, 2)
 
 
@@ -180,6 +188,42 @@ def test_the_oracle_leaves_at_the_last_moment_and_takes_in_only_who_stays_long_e
     assert best_worker_steps(found, COSTS) == pytest.approx(3 * 100 + 4 * 103 + 3 * (1000 - 207))
 
 
+def test_an_oracle_that_learns_by_notices_leaves_out_no_host_without_one() -> None:
+    """One host goes 10 s before the notice of another. It saves, and starts the other two only then, for 30 s."""
+    found = case(*reclaim(NODES[0], 500.0, lead=40.0), *reclaim(NODES[1], 550.0, lead=40.0))
+    assert best_worker_steps(found, BY_RESTARTS) == pytest.approx(4 * 500 + 2 * (1000 - 535))
+    assert best_by_notices(found, BY_RESTARTS) == pytest.approx(4 * 500 + 2 * (1000 - 510 - 30))
+    told_before = case(*reclaim(NODES[0], 500.0, lead=40.0), *reclaim(NODES[1], 550.0, lead=60.0))
+    assert best_by_notices(told_before, BY_RESTARTS) == best_worker_steps(told_before, BY_RESTARTS)
+
+
+@pytest.mark.parametrize("node_hours", [0.5, 8.0])
+@pytest.mark.parametrize("lead", [10.0, 120.0])
+def test_the_supervisor_does_not_beat_an_oracle_that_learns_by_notices(node_hours: float, lead: float) -> None:
+    found = synthetic(12, node_hours, 1, lead)
+    for costs in (COSTS, BY_RESTARTS):
+        by_notices = best_by_notices(found, costs)
+        assert supervised(found, costs, 1).useful <= by_notices + 1e-6
+        assert by_notices <= best_worker_steps(found, costs) + 1e-6
+
+
+def test_a_job_that_saves_without_a_notice_loses_what_came_after_its_last_save() -> None:
+    """A save of 100 s does not fit into a notice of 50 s; the last one was complete at 400 s."""
+    costs = with_restarts(replace(COSTS, checkpoint=100.0, save_every=300.0))
+    score = supervised(case(*reclaim(NODES[0], 500.0, lead=50.0)), costs, 1, AT_ONCE)
+    assert score.unused.saving == pytest.approx(4 * 100 + 3 * 100)
+    assert 50 < score.steps_lost < 60
+    in_process = supervised(case(*reclaim(NODES[0], 500.0, lead=50.0)), replace(costs, change=2.0, in_process=True), 1)
+    assert (in_process.steps_lost, in_process.restarts) == (0, 0)
+
+
+def test_only_jobs_whose_notices_are_too_short_to_save_also_save_without_one() -> None:
+    """Four groups in 1,000 s are 250 s apart."""
+    gone = [step for number in range(4) for step in reclaim(NODES[number], 500.0 + number, lead=100.0)]
+    assert with_published_costs(case(*gone), 60.0, 47.0).save_every is None
+    assert with_published_costs(case(*gone), 200.0, 47.0).save_every == pytest.approx((2 * 200 * 250) ** 0.5)
+
+
 def test_the_oracle_saves_just_before_it_has_too_few_nodes() -> None:
     found = case(*reclaim(NODES[0], 500.0), AddNode(600.0, NODES[4]), present=2)
     assert best_worker_steps(found, COSTS) == pytest.approx(2 * 495 + 2 * (400 - 30))
@@ -199,9 +243,10 @@ def test_the_supervisor_loses_no_step_of_the_recorded_trace_and_beats_what_it_re
     assert ours.restarts < simulated.groups / 4
 
 
-def test_every_possible_step_is_useful_or_has_a_reason() -> None:
+@pytest.mark.parametrize("costs", [COSTS, BY_RESTARTS, replace(BY_RESTARTS, save_every=600.0)])
+def test_every_possible_step_is_useful_or_has_a_reason(costs: GoodputCosts) -> None:
     for found in cases(1, short=True):
-        score = supervised(found, COSTS, 1)
+        score = supervised(found, costs, 1)
         possible = possible_steps(found, COSTS)
         assert score.useful + sum(astuple(score.unused)) == pytest.approx(possible)
 
@@ -231,3 +276,11 @@ def test_a_repeated_step_of_real_processes_counts_once() -> None:
     assert useful_steps(events, 0.0, 10.0) == 2 + 3
     assert useful_steps(events, 0.0, 2.5) == 2 + 2
     assert useful_steps(events, 1.5, 3.0) == 2
+
+
+def test_a_stop_at_an_agreed_step_is_answered_whatever_a_step_takes() -> None:
+    """Tenths of a second do not add up to whole steps exactly; the job waited until the host went, 100 s later."""
+    found = case(*reclaim(NODES[0], 500.0), AddNode(410.0, NODES[4]), present=3, least=3)
+    for step in (0.1, 0.3, 0.7, 1.0):
+        score = supervised(found, replace(COSTS, step=step), 1, AT_ONCE)
+        assert score.unused.stopped * step < 3 * 60
