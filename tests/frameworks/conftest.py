@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.frameworks_installation import FrameworksNotInstallable, installed
+from tests.frameworks.frameworks_installation import JAX, FrameworksNotInstallable, installed
 
 
 @pytest.fixture(scope="session")
@@ -12,6 +12,15 @@ def frameworks() -> Path:
         return installed()
     except FrameworksNotInstallable as reason:
         pytest.skip(f"the training frameworks cannot be installed here: {reason}")
+
+
+@pytest.fixture(scope="session")
+def jax() -> Path:
+    """The environment that has JAX and Orbax."""
+    try:
+        return installed(JAX)
+    except FrameworksNotInstallable as reason:
+        pytest.skip(f"JAX cannot be installed here: {reason}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

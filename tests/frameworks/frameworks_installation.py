@@ -28,6 +28,7 @@ class FrameworksEnvironment:
 
     name: str
     locks: tuple[str, ...]
+    has_torch: bool = True
 
     def paths(self) -> list[Path]:
         return [_REQUIREMENTS / lock for lock in self.locks]
@@ -37,6 +38,7 @@ class FrameworksEnvironment:
 # imports has to be there before it.
 FRAMEWORKS = FrameworksEnvironment("frameworks", ("frameworks-build.txt", "frameworks.txt"))
 OLDER_TORCH = FrameworksEnvironment("torchrun", ("torchrun.txt",))
+JAX = FrameworksEnvironment("jax", ("jax.txt",), has_torch=False)
 
 
 def installed(environment: FrameworksEnvironment = FRAMEWORKS) -> Path:
@@ -84,6 +86,8 @@ def _make(environment: FrameworksEnvironment, venv: Path) -> None:
                 str(lock),
             ]
         )
+    if not environment.has_torch:
+        return
     try:
         frameworks_stand_in.make(site_packages(venv))
     except frameworks_stand_in.CannotMake as error:
@@ -109,7 +113,7 @@ def _rename(made: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    for wanted in (FRAMEWORKS, OLDER_TORCH):
+    for wanted in (FRAMEWORKS, OLDER_TORCH, JAX):
         try:
             if wanted.name in (sys.argv[1:] or [FRAMEWORKS.name]):
                 sys.stdout.write(f"{installed(wanted)}\n")

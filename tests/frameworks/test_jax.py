@@ -1,0 +1,89 @@
+"""JAX with Orbax: processes that gloo connects stop at one agreed step, save together and resume exactly."""
+
+import asyncio
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from simulator.cloud.process import TooLate
+from tests.frameworks.frameworks_jax import JaxJob
+from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of
+from tests.testkit.waiting import until
+
+pytestmark = [pytest.mark.brief, pytest.mark.timeout(600)]
+
+_STEPS = 600
+_EVERY = 50
+"""The example saves in the background after so many steps."""
+_RESUME = 75
+_HANG_SECONDS = 20.0
+"""A save of this job takes less than a second."""
+
+
+@pytest.fixture(scope="module")
+def whole(jax: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
+    """The losses of an uninterrupted run."""
+    return asyncio.run(JaxJob(jax, tmp_path_factory.mktemp("whole")).run_alone(_STEPS))
+
+
+async def _stopped(job: JaxJob) -> tuple[Curve, int]:
+    """Stop the job by an agreement, after a save in the background; returns the losses and the step."""
+    with job.supervised(_STEPS) as supervisor:
+        await job.until_step(_EVERY + 2)
+        step = await asyncio.to_thread(supervisor.agree, 2, ahead=6)
+        assert await job.codes() == [_RESUME] * 2, job.tail()
+        saved = [(report["rank"], report["step"]) for report in supervisor.reports_of("saved")]
+    for rank in (0, 1):
+        # A report may be sent again.
+        mine = dict.fromkeys(step for reporter, step in saved if reporter == rank)
+        assert list(mine) == [_EVERY, step], job.tail()
+    return job.curve(), step
+
+
+async def test_a_stop_at_one_step_changes_no_loss(jax: Path, tmp_path: Path, whole: Curve) -> None:
+    """Each process reports the save in the background by its own step, then that of the agreed step."""
+    job = JaxJob(jax, tmp_path)
+    first, step = await _stopped(job)
+    assert {len(losses) for losses in first.values()} == {step}
+    assert_goes_on_exactly(whole, [first, await job.run_alone(_STEPS)])
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+async def test_another_number_of_processes_goes_on(jax: Path, tmp_path: Path, whole: Curve, processes: int) -> None:
+    """No step is lost or repeated; sums in another order change the last bits of a loss."""
+    job = JaxJob(jax, tmp_path)
+    _, step = await _stopped(job)
+    second = await job.run_alone(_STEPS, processes)
+    assert set(second) == set(range(processes))
+    for losses in second.values():
+        expected = [float.fromhex(loss) for loss in whole[0][step:]]
+        assert [float.fromhex(loss) for loss in losses] == pytest.approx(expected, rel=1e-3)
+
+
+async def test_a_save_that_fails_is_not_reported_as_saved(jax: Path, tmp_path: Path) -> None:
+    """The directory of checkpoints becomes a file. Orbax then waits in a barrier, and nothing is reported as saved."""
+    job = JaxJob(jax, tmp_path)
+    with job.supervised(_STEPS) as supervisor:
+        await job.until_step(5)
+        shutil.rmtree(job.checkpoints)
+        job.checkpoints.touch()
+        await asyncio.to_thread(supervisor.agree, 2, ahead=6)
+        await until(lambda: "NotADirectoryError" in job.children[0].tail(), job.tail, seconds=60)
+        with suppress(TooLate):
+            assert 0 not in await job.codes(_HANG_SECONDS)
+        assert not supervisor.reports_of("saved")
+
+
+async def test_without_an_agreement_nothing_is_saved(jax: Path, tmp_path: Path) -> None:
+    """The control: rank 0 alone is told, and waits in Orbax for the other process."""
+    job = JaxJob(jax, tmp_path, agrees=False)
+    with job.supervised(_STEPS) as supervisor:
+        await job.until_step(10)
+        supervisor.direct(0, directive="STOP")
+        with suppress(TooLate):
+            assert 0 not in await job.codes(_HANG_SECONDS)
+        assert not supervisor.reports_of("saved")
+    assert steps_of(job.curve()) < _EVERY
+    assert not [path for path in job.checkpoints.glob("*") if path.name.isdigit()]
