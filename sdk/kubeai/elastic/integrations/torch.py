@@ -26,6 +26,8 @@ import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # type: ignore[import-not-found,unused-ignore]
 
+from kubeai.elastic import api
+
 from .random_state import random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class ShardedCheckpoints:
         self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
         self._others = dict(others or {})
         self._keep = keep
+        self._group: Any = None  # of saves in the background, whose collectives must not mix with those of training
+        self._pending: tuple[int, Any] | None = None  # the step and the future of a save in the background
 
     def load(self) -> int:
         """Load the newest complete checkpoint and return its number of finished steps; 0 if there is none."""
@@ -100,14 +104,48 @@ class ShardedCheckpoints:
             RuntimeError: Rank 0 could not prepare or publish it. Raised in every rank.
             torch.distributed.checkpoint.CheckpointException: A rank could not write its part. Raised in every rank.
         """
-        draft = self._directory / f"{_DRAFT}{step}"
+        self.finish()
         if on_rank_zero(lambda: self._prepare(step)):
-            # The state of this rank's generators as a tensor, because only tensors are saved in every rank.
-            buffer = io.BytesIO()
-            torch.save(random_state(), buffer)
-            encoded = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-            dcp.save({**self._state(), f"random_{dist.get_rank()}": encoded}, checkpoint_id=draft)
-            on_rank_zero(lambda: self._publish(draft, step))
+            dcp.save(self._whole_state(), checkpoint_id=self._draft(step))
+            on_rank_zero(lambda: self._publish(step))
+
+    def save_in_background(self, step: int) -> None:
+        """Start to write a checkpoint after `step` finished steps, with `async_save`, while training goes on.
+
+        It is complete, and reported, with the next call of `save`, of this method, or of `finish`.
+
+        Raises:
+            RuntimeError: Rank 0 could not prepare it. Raised in every rank.
+        """
+        self.finish()
+        if on_rank_zero(lambda: self._prepare(step)):
+            self._group = self._group or dist.new_group(backend="gloo")
+            future = dcp.async_save(self._whole_state(), checkpoint_id=self._draft(step), process_group=self._group)
+            self._pending = step, future
+
+    def finish(self) -> None:
+        """Wait for a save in the background, and report it, or its failure, with its own step."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        step, future = pending
+        try:
+            future.result()
+            on_rank_zero(lambda: self._publish(step))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is not the failure of the save that follows
+            api.checkpoint_failed(error, step)
+        else:
+            api.checkpoint_saved(step)
+
+    def _whole_state(self) -> dict[str, Any]:
+        # The state of this rank's generators as a tensor, because only tensors are saved in every rank.
+        buffer = io.BytesIO()
+        torch.save(random_state(), buffer)
+        encoded = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+        return {**self._state(), f"random_{dist.get_rank()}": encoded}
+
+    def _draft(self, step: int) -> Path:
+        return self._directory / f"{_DRAFT}{step}"
 
     def _state(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self._model, self._optimizers)
@@ -126,8 +164,8 @@ class ShardedCheckpoints:
         shutil.rmtree(self._path(step), ignore_errors=True)  # an old one whose removal was interrupted
         return True
 
-    def _publish(self, draft: Path, step: int) -> None:
-        draft.rename(self._path(step))
+    def _publish(self, step: int) -> None:
+        self._draft(step).rename(self._path(step))
         for old in _complete(self._directory)[: -self._keep]:
             shutil.rmtree(self._path(old))
 
