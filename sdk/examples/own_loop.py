@@ -49,7 +49,7 @@ def main(path: Path, steps: int) -> None:
     scaler = torch.amp.GradScaler("cpu")
     states = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     sampler = StepSampler(len(data), GLOBAL_BATCH, MICRO_BATCH)
-    loader = DataLoader(data, batch_sampler=sampler, num_workers=1)
+    loader = DataLoader(data, batch_sampler=sampler, num_workers=1, persistent_workers=True)
 
     def build(ranks: Ranks) -> Any:
         """Make what depends on the ranks, in each round."""

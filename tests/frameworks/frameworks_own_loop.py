@@ -10,6 +10,7 @@ mistake.
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -79,6 +80,9 @@ def _is_here(place: str) -> bool:
 
 def _die_at(place: str) -> None:
     if _is_here(f"dies-at-{place}"):
+        for worker in multiprocessing.active_children():  # one that does not see that this process is gone
+            os.kill(worker.pid or 0, signal.SIGSTOP)
+            (_ROOT / f"frozen-{worker.pid}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -106,7 +110,7 @@ def _states(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def _state(sampler: StepSampler) -> Any:
-    loader = DataLoader(_Corpus(), batch_sampler=sampler, num_workers=1)
+    loader = DataLoader(_Corpus(), batch_sampler=sampler, num_workers=1, persistent_workers=True)
 
     def batches(ranks: Ranks) -> Any:
         sampler.begin(ranks.step, ranks.rank, ranks.size)

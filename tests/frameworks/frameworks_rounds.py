@@ -57,10 +57,14 @@ class Rounds:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in (*self._processes.values(), self._stores):
-            if process is not None:
-                process.kill()
-                process.communicate()
+        for name in list(self._processes):
+            self.kill(name)
+        if self._stores is not None:
+            self._stores.kill()
+            self._stores.communicate()
+        for path in self.root.glob("frozen-*"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(path.name.rpartition("-")[2]), signal.SIGKILL)
 
     def start(self, *names: str, joins: bool = False) -> None:
         """Start a process for each member: in the next round, or to join a later one."""
@@ -113,8 +117,10 @@ class Rounds:
         self._processes[name].send_signal(number)
 
     def kill(self, name: str) -> None:
+        """Kill a process and those that it has started, such as workers of a loader."""
         process = self._processes.pop(name)
-        process.kill()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
     def let_die(self, name: str, place: str) -> None:
@@ -169,7 +175,11 @@ class Rounds:
         ]
         with (self.root / f"output-{name}").open("ab") as output:
             self._processes[name] = subprocess.Popen(
-                [self._python, *script], stdout=output, stderr=output, env={**self._environment(), **variables}
+                [self._python, *script],
+                stdout=output,
+                stderr=output,
+                env={**self._environment(), **variables},
+                start_new_session=True,
             )
 
     def _write_round(self, names: tuple[str, ...], *, in_process: bool) -> None:

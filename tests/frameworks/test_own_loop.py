@@ -1,6 +1,7 @@
 """kubeai.torch.loop: a script keeps its own loop, and trains as if no host had come or gone."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,10 +92,13 @@ def test_a_loop_with_everything_trains_as_one_process(frameworks: Path, tmp_path
 
 
 @pytest.mark.long
-def test_nobody_waits_for_a_rank_that_waits_for_the_next_round(frameworks: Path, tmp_path: Path) -> None:
-    """Although the variables of the script still refer to its wrapper, and so to the connections of the lost round.
+def test_nobody_waits_for_a_rank_that_waits_for_the_next_round(
+    frameworks: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """One of four dies, and a collective would wait for 60 s.
 
-    One of four dies. Not all others are connected with it in the collective, which would wait for 60 s.
+    The variables of the script still refer to its wrapper, and so to the connections of the lost round. So does a
+    worker of the dead process's loader, which lives on.
     """
     with _elastic(frameworks, tmp_path, "whole", 400) as rounds:
         rounds.start("a", "b", "c", "d")
@@ -104,10 +108,13 @@ def test_nobody_waits_for_a_rank_that_waits_for_the_next_round(frameworks: Path,
         died = time.time()
         rounds.form("a", "c", "d")
         rounds.until_step(rounds.step_of("a") + 3)
-    lost = [line for name in "acd" for line in rounds.recorded(name) if line["event"] == "lost"]
-    assert len(lost) == len("acd")
-    assert all(line["kept"] == "DistributedDataParallel" for line in lost)
-    assert max(line["at"] for line in lost) - died < _FREED_SECONDS
+        recorded = {name: rounds.recorded(name) for name in "acd"}
+    lost = {name: [line for line in lines if line["event"] == "lost"] for name, lines in recorded.items()}
+    assert [len(lines) for lines in lost.values()] == [1, 1, 1]
+    assert all(lines[0]["kept"] == "DistributedDataParallel" for lines in lost.values())
+    freed = max(lines[0]["at"] - died for lines in lost.values())
+    record_property("freed after seconds", round(freed, 2))
+    assert freed < _FREED_SECONDS
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ def assert_not_restarted(job: TorchrunJob, *hosts: str) -> None:
 
 @pytest.mark.parametrize(
     ("torch", "wrapping"),
-    [pytest.param(NEWER, "ddp", marks=pytest.mark.brief), (NEWER, "fsdp"), (OLDER, "ddp")],
+    [pytest.param(NEWER, "ddp", marks=pytest.mark.brief), (NEWER, "fsdp"), (NEWER, "own"), (OLDER, "own")],
     indirect=["torch"],
 )
 async def test_announced_changes_restart_nobody(torch: Torch, directory: Path, scenes: Scenes, wrapping: str) -> None:

@@ -1,30 +1,37 @@
-"""The training script of these tests that goes on in process: DDP or FSDP2 with kubeai.torch. It records each step.
+"""The training script of these tests that goes on in process: with kubeai.torch, and records each step.
 
 torchrun … torchrun_in_process.py WRAPPING DIRECTORY
 
-Steps take a while until there is a file `end`.
+WRAPPING is `ddp`, `fsdp` (FSDP2) or `own`: DDP in a loop of its own, with workers that read the data, accumulation,
+clipping and dropout. Steps take a while until there is a file `end`.
 """
 
+import contextlib
 import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import kubeai.elastic as kubeai
 import torch
 import torch.distributed as dist
-from kubeai.torch.ranks import Ranks
-from kubeai.torch.training import Batch, Limits, Replicated, Sharded, train
+from kubeai.torch.loop import ElasticLoop, Limits, RankLost, Ranks, Replicated, Sharded
+from kubeai.torch.sampler import StepSampler
+from kubeai.torch.training import Batch, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
 
 from tests.testkit import torch_exit
 
 STEPS = 1500
 _SAMPLES, _GLOBAL_BATCH = 480, 24
 _WRAPPING, _DIRECTORY = sys.argv[1], Path(sys.argv[2])
+_DROPOUT = 0.2 if _WRAPPING == "own" else 0.0
 _STEP_SECONDS = float(os.environ.get("TORCHRUN_STEP_SECONDS", "0"))
 
 
@@ -40,9 +47,13 @@ class Recorder:
     def backward(self, module: Any, batch: Batch) -> None:
         features = torch.stack([_features(index) for index in batch.indices])
         (module(features).square().mean() * batch.weight).backward()
+        self.end_step(batch.step)
+
+    def end_step(self, step: int) -> None:
+        """Note that this step is nearly finished, after the time that it takes."""
         if not (_DIRECTORY / "end").exists():
             time.sleep(_STEP_SECONDS)
-        now = {"step": batch.step, "rank": dist.get_rank(), "world": dist.get_world_size(), "at": time.time()}
+        now = {"step": step, "rank": dist.get_rank(), "world": dist.get_world_size(), "at": time.time()}
         self._lines.write(json.dumps({**self._known, **now}) + "\n")
 
 
@@ -50,9 +61,18 @@ def _features(index: int) -> torch.Tensor:
     return torch.randn(16, generator=torch.Generator().manual_seed(index), dtype=torch.float64)
 
 
+class _Corpus(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch is not installed where types are checked
+    def __len__(self) -> int:
+        return _SAMPLES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return _features(index)
+
+
 def _build(mesh: Any = None) -> dict[str, Any]:
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
+    layers = torch.nn.Linear(16, 8), torch.nn.Tanh(), torch.nn.Dropout(_DROPOUT), torch.nn.Linear(8, 1)
+    model = torch.nn.Sequential(*layers).double()
     if _WRAPPING == "fsdp":
         fully_shard(model, mesh=mesh)
     return {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
@@ -63,17 +83,13 @@ def _build_sharded(ranks: Ranks) -> tuple[dict[str, Any], torch.nn.Module]:
     return states, states["model"]
 
 
-def _state() -> Any:
-    if _WRAPPING == "fsdp":
-        return Sharded(_DIRECTORY / "checkpoints", _build_sharded)
+def _replicated(states: dict[str, Any], build: Callable[[Ranks], Any] | None = None) -> Replicated[Any]:
     path = _DIRECTORY / "checkpoint"
-    states = _build()
 
     def save(step: int) -> None:
         if dist.get_rank() == 0:
-            state = {**{name: each.state_dict() for name, each in states.items()}, "step": step}
             draft = path.with_suffix(".draft")
-            torch.save(state, draft)
+            torch.save({**{name: each.state_dict() for name, each in states.items()}, "step": step}, draft)
             draft.replace(path)
 
     def load() -> int:
@@ -84,14 +100,43 @@ def _state() -> Any:
             each.load_state_dict(saved[name])
         return int(saved["step"])
 
-    return Replicated(states, save, load)
+    return Replicated(states, save, load, build=build)
+
+
+def _train_in_own_loop(recorder: Recorder, limits: Limits) -> Any:
+    states, sampler = _build(), StepSampler(_SAMPLES, _GLOBAL_BATCH, micro_batch=1)
+    loader = DataLoader(_Corpus(), batch_sampler=sampler, num_workers=1, persistent_workers=True)
+
+    def build(ranks: Ranks) -> Any:
+        sampler.begin(ranks.step, ranks.rank, ranks.size)
+        return DistributedDataParallel(states["model"]), iter(loader)
+
+    loop = ElasticLoop(_replicated(states, build), backend="gloo", limits=limits)
+    for step, (wrapped, batches) in loop.steps(STEPS, every=50):
+        with contextlib.suppress(RankLost), loop.attempt():
+            states["optimizer"].zero_grad()
+            for number in range(sampler.share.steps):
+                torch.manual_seed(1000 * step + sampler.share.first + number)
+                is_last = number == sampler.share.steps - 1
+                with contextlib.nullcontext() if is_last else wrapped.no_sync():
+                    (wrapped(next(batches)).square().mean() * sampler.share.loss_scale).backward()
+            torch.nn.utils.clip_grad_norm_(wrapped.parameters(), 0.5)
+            recorder.end_step(step)
+            states["optimizer"].step()
+    return wrapped
+
+
+def _train(recorder: Recorder, limits: Limits) -> Any:
+    if _WRAPPING == "own":
+        return _train_in_own_loop(recorder, limits)
+    state: Any = _replicated(_build()) if _WRAPPING == "ddp" else Sharded(_DIRECTORY / "checkpoints", _build_sharded)
+    numbers = {"samples": _SAMPLES, "global_batch": _GLOBAL_BATCH, "steps": STEPS, "every": 50}
+    return train(state, recorder.backward, **numbers, backend="gloo", limits=limits)
 
 
 def _main() -> None:
     kubeai.init(collective=_WRAPPING == "fsdp")
-    state, recorder = _state(), Recorder()
-    numbers = {"samples": _SAMPLES, "global_batch": _GLOBAL_BATCH, "steps": STEPS, "every": 50}
-    built = train(state, recorder.backward, **numbers, backend="gloo", limits=Limits(collective=10.0))
+    built = _train(Recorder(), Limits(collective=10.0))
     module = built if _WRAPPING == "fsdp" else built.module
     whole = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if dist.get_rank() == 0:

@@ -23,9 +23,19 @@ if TYPE_CHECKING:
     from .decisions import WorkerRound
 
 _DESCRIPTORS = Path("/proc/self/fd")
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
+_FIRST_PAUSE, _PAUSE_FOR_EACH_RANK = 0.001, 0.0005
+"""Seconds. The longest pause grows with the number of ranks, so their store has the same number of requests."""
 _PORTS = 32
 """How many process groups of a rank are known to the others, the default one and those of meshes."""
+
+
+class _Socket(NamedTuple):
+    descriptor: int
+    inode: str
+
+
+_inherited: list[_Socket] = []
+"""The connections of this process's groups, which a process that it forks has, too."""
 
 _hooks: tuple[object, object] | None = None
 """`sys.excepthook` before torch has wrapped it with the prefix of a rank, and since."""
@@ -72,7 +82,7 @@ def form_group(  # noqa: PLR0913 - each is one fact about the group
             if time.monotonic() > end:
                 raise NotFormed(f"not all ranks have come within {seconds:g} s")
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _PAUSE_FOR_EACH_RANK * size)
         # Torch wraps `sys.excepthook` each time; `leave_group` takes that back.
         before, limit = sys.excepthook, timedelta(seconds=timeout)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
@@ -103,17 +113,13 @@ def leave_group(connections: Connections | None = None) -> None:
         dist.destroy_process_group()
 
 
-class _Socket(NamedTuple):
-    descriptor: int
-    inode: str
-
-
 class Connections:
     """The TCP connections of the process groups that this process forms from now on, with gloo.
 
     A destroyed group keeps its connections open while anything refers to it, such as a wrapper or a loss in a variable
     of the script, and the ranks at the other ends wait for this one. gloo has no function that closes them. So they are
-    shut down from here, whoever refers to them.
+    shut down from here, whoever refers to them. A process that is forked, such as a worker of a loader, has them too,
+    and would keep them open when this one is killed: it drops them.
     """
 
     def __init__(self) -> None:
@@ -121,11 +127,12 @@ class Connections:
         self._own: list[_Socket] = []
 
     def note(self) -> None:
-        """Find those that were opened meanwhile. Called in every rank once all groups are formed.
+        """Find those that were opened meanwhile. Called in every rank, again after further groups were formed.
 
         A connection of gloo leads to a port at which it listens, in this process or in that of another rank. Anything
         else that the process has opened meanwhile is left alone.
         """
+        global _inherited  # noqa: PLW0603 - what a fork inherits is one for the process, too
         new = [each for each in _sockets() if each not in self._before]
         ends = {each: _ends(each.descriptor) for each in new}
         listening = [port for port, other in ends.values() if other is None and port]
@@ -135,6 +142,7 @@ class Connections:
         dist.all_gather(told, own)
         ports = {int(port) for each in told for port in each.tolist()} - {0}
         self._own = [each for each, (port, other) in ends.items() if other and {port, other} & ports]
+        _inherited = self._own
 
     def shut_down(self) -> None:
         """Shut them down, so that both ends fail."""
@@ -144,6 +152,18 @@ class Connections:
                 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each.descriptor)) as connection:
                     connection.shutdown(socket.SHUT_RDWR)
         self._own = []
+
+
+def _drop_inherited() -> None:
+    """Put the null device in the place of each connection, in a process that was just forked."""
+    with contextlib.suppress(OSError):
+        null = os.open(os.devnull, os.O_RDWR)
+        for each in _inherited:
+            os.dup2(null, each.descriptor)
+        os.close(null)
+
+
+os.register_at_fork(after_in_child=_drop_inherited)
 
 
 def _sockets() -> list[_Socket]:

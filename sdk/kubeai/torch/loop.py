@@ -114,7 +114,13 @@ class ElasticLoop(Generic[T]):
             RankLost: Ranks were lost and there was no next round.
             RuntimeError: The body has attempted no step. Errors of `build`, `save` and `load` pass through.
         """
-        self._begin()
+        import torch._dynamo  # noqa: F401, PLC0415 - the first step would import it, also while other ranks wait
+
+        with _few_objects():
+            self._begin()
+            yield from self._iterations(steps, every)
+
+    def _iterations(self, steps: int, every: int | None) -> Iterator[tuple[int, T]]:
         while True:
             if self._rounds is not None and is_newer(self._rounds.newest(), self._round):
                 self._change_round(NotFormed("a newer round has come"))
@@ -162,8 +168,6 @@ class ElasticLoop(Generic[T]):
             form_alone(self._backend, self._limits.collective)
             self._step, self._built = self._state.enter([NO_STATE] * dist.get_world_size(), 0)
         elif self._rounds.joins:
-            import torch._dynamo  # noqa: F401, PLC0415  # The first step would import it while all others wait.
-
             self._round = self._rounds.started_in
             self._rounds.say(0, started=True)
             self._enter_next(self._rounds, None)
@@ -226,7 +230,7 @@ class ElasticLoop(Generic[T]):
         leave_group(self._connections)
         self._built = self._connections = None
         self._state.leave()
-        gc.collect()  # wrappers are part of reference cycles
+        gc.collect()  # wrappers, and with them buckets of gradients, are part of reference cycles
 
     def _enter_next(self, rounds: RoundFile, failure: RuntimeError | None) -> None:
         """Enter the next round that can be formed. Raises `failure` if no round comes in time."""
@@ -273,7 +277,22 @@ class ElasticLoop(Generic[T]):
             seconds=self._limits.forming,
             is_over=lambda: is_newer(rounds.newest(), entered.number),
         )
+        self._connections.note()  # before `build` forks workers of a loader
         if self._step < max(steps):
             self._step = NO_STATE  # half a state, if its source is lost meanwhile
         self._step, self._built = self._state.enter(steps, entered.number)
         self._connections.note()
+
+
+@contextlib.contextmanager
+def _few_objects() -> Iterator[None]:
+    """Let a garbage collection look only at objects that are made from now on: 5 ms at a change instead of 300."""
+    is_ours = not gc.get_freeze_count()
+    if is_ours:
+        gc.collect()
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if is_ours:
+            gc.unfreeze()

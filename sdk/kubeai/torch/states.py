@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, Sequence, TypeVar, Union
 
 import torch  # type: ignore[import-not-found,unused-ignore]
@@ -172,7 +171,6 @@ class Sharded(Generic[T]):
     def leave(self) -> None:
         """Drop all of it."""
         self.optimizers, self._checkpoints = [], None
-        gc.collect()
 
     def hold(self, step: int) -> None:
         """Save the checkpoint with which the next round begins."""
