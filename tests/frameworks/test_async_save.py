@@ -15,10 +15,14 @@ _EVERY = 50
 """The example saves in the background after so many steps."""
 
 
-def _script(home: Path, root: Path) -> FrameworksScript:
+_EXAMPLE = example("fsdp_async.py")
+_FULL_DISK = Path(__file__).with_name("frameworks_full_disk.py")
+
+
+def _script(home: Path, root: Path, path: Path = _EXAMPLE) -> FrameworksScript:
     variables = {"KUBEAI_EXIT_HOLD": "0"}  # The fake supervisor releases nobody.
     arguments = (str(root / "checkpoints"), str(_STEPS))
-    return FrameworksScript(home, example("fsdp_async.py"), arguments, variables=variables)
+    return FrameworksScript(home, path, arguments, variables=variables)
 
 
 async def test_each_save_is_reported_with_its_own_step(frameworks: Path, tmp_path: Path) -> None:
@@ -36,3 +40,19 @@ async def test_each_save_is_reported_with_its_own_step(frameworks: Path, tmp_pat
         # A report may be sent again.
         assert list(dict.fromkeys(step for reporter, step in saved if reporter == rank)) == [_EVERY, step]
     assert_goes_on_exactly(whole, [first, await run_alone(tmp_path / "second", script)])
+
+
+async def test_one_that_fails_ends_neither_training_nor_the_save_at_a_stop(frameworks: Path, tmp_path: Path) -> None:
+    """Every rank reports that the one in the background has failed, and why; the next run has the state of the stop."""
+    whole = await run_alone(tmp_path / "whole", _script(frameworks, tmp_path / "whole"))
+    with faked(tmp_path, _script(frameworks, tmp_path, _FULL_DISK)) as job:
+        await job.until_step(_EVERY + 2)
+        step = await asyncio.to_thread(job.agree_on, lambda _: True)
+        assert await job.child.wait(120) != 0
+        saved = {(report["rank"], report["step"]) for report in job.supervisor.reports_of("saved")}
+        failed = {(report["rank"], report["step"]) for report in job.supervisor.reports_of("failed")}
+        assert all("No space left" in report["error"] for report in job.supervisor.reports_of("failed"))
+        (first,) = job.curves()
+    assert saved == {(rank, step) for rank in range(PROCESSES)}
+    assert failed == {(rank, _EVERY) for rank in range(PROCESSES)}
+    assert_goes_on_exactly(whole, [first, await run_alone(tmp_path / "second", _script(frameworks, tmp_path))])

@@ -10,7 +10,6 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic.integrations.random_state import random_state, set_random_state
 from kubeai.elastic.integrations.torch import ShardedCheckpoints, broadcast, newest_step
-from torch.distributed.checkpoint import CheckpointException  # type: ignore[import-not-found,unused-ignore]
 from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found,unused-ignore]
 
 from .decisions import NO_STATE, source_of
@@ -187,10 +186,7 @@ class Sharded(Generic[T]):
         """Save a checkpoint. Called in every rank. Raises RuntimeError if a rank cannot."""
         if self._checkpoints is None:
             raise RuntimeError("there is no process group to save with")
-        try:
-            self._checkpoints.save(step)
-        except CheckpointException as error:  # no Exception
-            raise RuntimeError(f"the checkpoint of step {step}: {error}") from error
+        self._checkpoints.save(step)
 
 
 TrainedState = Union[Replicated[T], Sharded[T]]

@@ -15,15 +15,17 @@ random number generators, so that training continues exactly if the batches are 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, TypeVar
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
+from torch.distributed.checkpoint import CheckpointException  # type: ignore[import-not-found,unused-ignore]
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # type: ignore[import-not-found,unused-ignore]
 
 from kubeai.elastic import api
@@ -101,12 +103,12 @@ class ShardedCheckpoints:
         Does nothing if there is one of this step already.
 
         Raises:
-            RuntimeError: Rank 0 could not prepare or publish it. Raised in every rank.
-            torch.distributed.checkpoint.CheckpointException: A rank could not write its part. Raised in every rank.
+            RuntimeError: Rank 0 could not prepare or publish it, or a rank could not write its part. In every rank.
         """
         self.finish()
         if on_rank_zero(lambda: self._prepare(step)):
-            dcp.save(self._whole_state(), checkpoint_id=self._draft(step))
+            with _plain_errors():
+                dcp.save(self._whole_state(), checkpoint_id=self._draft(step))
             on_rank_zero(lambda: self._publish(step))
 
     def save_in_background(self, step: int) -> None:
@@ -130,7 +132,8 @@ class ShardedCheckpoints:
             return
         step, future = pending
         try:
-            future.result()
+            with _plain_errors():
+                future.result()
             on_rank_zero(lambda: self._publish(step))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not the failure of the save that follows
             api.checkpoint_failed(error, step)
@@ -168,6 +171,20 @@ class ShardedCheckpoints:
         self._draft(step).rename(self._path(step))
         for old in _complete(self._directory)[: -self._keep]:
             shutil.rmtree(self._path(old))
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Turn a CheckpointException into a RuntimeError that says which ranks have failed, and why.
+
+    It is no Exception, and its text begins with the stack of each rank.
+    """
+    try:
+        yield
+    except CheckpointException as error:
+        failures = sorted(error.failures.items())
+        texts = (f"rank {rank}: {type(failure).__name__}: {failure}" for rank, (failure, _) in failures)
+        raise RuntimeError("; ".join(texts)) from error
 
 
 def newest_step(directory: str | os.PathLike[str]) -> int | None:
