@@ -8,7 +8,7 @@ import pytest
 from tests.frameworks.frameworks_losses import assert_goes_on_exactly
 from tests.frameworks.frameworks_world import PROCESSES, FrameworksScript, example, faked, run_alone
 
-pytestmark = [pytest.mark.brief, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 _STEPS = 120
 _EVERY = 50
@@ -25,6 +25,7 @@ def _script(home: Path, root: Path, path: Path = _EXAMPLE) -> FrameworksScript:
     return FrameworksScript(home, path, arguments, variables=variables)
 
 
+@pytest.mark.long
 async def test_each_save_is_reported_with_its_own_step(frameworks: Path, tmp_path: Path) -> None:
     """The one in the background comes first, then that of the agreed step, from which the next run goes on exactly."""
     whole = await run_alone(tmp_path / "whole", _script(frameworks, tmp_path / "whole"))
@@ -42,6 +43,7 @@ async def test_each_save_is_reported_with_its_own_step(frameworks: Path, tmp_pat
     assert_goes_on_exactly(whole, [first, await run_alone(tmp_path / "second", script)])
 
 
+@pytest.mark.brief
 async def test_one_that_fails_ends_neither_training_nor_the_save_at_a_stop(frameworks: Path, tmp_path: Path) -> None:
     """Every rank reports that the one in the background has failed, and why; the next run has the state of the stop."""
     whole = await run_alone(tmp_path / "whole", _script(frameworks, tmp_path / "whole"))

@@ -12,7 +12,7 @@ from tests.frameworks.frameworks_jax import JaxJob
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of
 from tests.testkit.waiting import until
 
-pytestmark = [pytest.mark.brief, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 _STEPS = 600
 _EVERY = 50
@@ -42,6 +42,7 @@ async def _stopped(job: JaxJob) -> tuple[Curve, int]:
     return job.curve(), step
 
 
+@pytest.mark.brief
 async def test_a_stop_at_one_step_changes_no_loss(jax: Path, tmp_path: Path, whole: Curve) -> None:
     """Each process reports the save in the background by its own step, then that of the agreed step."""
     job = JaxJob(jax, tmp_path)
@@ -50,6 +51,7 @@ async def test_a_stop_at_one_step_changes_no_loss(jax: Path, tmp_path: Path, who
     assert_goes_on_exactly(whole, [first, await job.run_alone(_STEPS)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [1, 4])
 async def test_another_number_of_processes_goes_on(jax: Path, tmp_path: Path, whole: Curve, processes: int) -> None:
     """No step is lost or repeated; sums in another order change the last bits of a loss."""
@@ -62,6 +64,7 @@ async def test_another_number_of_processes_goes_on(jax: Path, tmp_path: Path, wh
         assert [float.fromhex(loss) for loss in losses] == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.long
 async def test_a_save_that_fails_is_not_reported_as_saved(jax: Path, tmp_path: Path) -> None:
     """The directory of checkpoints becomes a file. Orbax then waits in a barrier, and nothing is reported as saved."""
     job = JaxJob(jax, tmp_path)
@@ -76,6 +79,7 @@ async def test_a_save_that_fails_is_not_reported_as_saved(jax: Path, tmp_path: P
         assert not supervisor.reports_of("saved")
 
 
+@pytest.mark.long
 async def test_without_an_agreement_nothing_is_saved(jax: Path, tmp_path: Path) -> None:
     """The control: rank 0 alone is told, and waits in Orbax for the other process."""
     job = JaxJob(jax, tmp_path, agrees=False)
