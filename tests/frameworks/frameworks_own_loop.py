@@ -150,6 +150,8 @@ def _train(loop: ElasticLoop[Any], sampler: StepSampler, record: _Recorder) -> t
             continue
         seen = states["seen"].samples
         record(event="end", step=step, world=dist.get_world_size(), indices=used, losses=losses, seen=seen)
+        if step == _STEPS - 1:
+            _die_at("end")
     return wrapped
 
 

@@ -99,6 +99,10 @@ class Rounds:
     def until_ready(self) -> None:
         self._until(lambda: all(self._said(name).get("round") == self.number for name in self.members), "ready")
 
+    def until_lost(self, *names: str) -> None:
+        """Wait until these processes have said that they have lost another rank."""
+        self._until(lambda: all(self._said(name).get("lost") for name in names), "without a rank")
+
     def regroup(self, *names: str) -> None:
         """Let all ranks pause at one step; then form the next round, and end those that are no part of it."""
         step = max(self.step_of(name) for name in self.members) + _AHEAD
@@ -124,7 +128,7 @@ class Rounds:
         process.communicate()
 
     def let_die(self, name: str, place: str) -> None:
-        """Let a process kill itself at a place of its script, and wait until it has."""
+        """Let a process kill itself when it comes to a place of its script, and wait until it has."""
         (self.root / f"dies-at-{place}-{name}").touch()
         assert self._processes.pop(name).wait(SECONDS) == -signal.SIGKILL
 

@@ -118,6 +118,19 @@ def test_nobody_waits_for_a_rank_that_waits_for_the_next_round(
 
 
 @pytest.mark.long
+def test_a_rank_that_is_lost_after_the_last_step_is_told_and_waited_for(frameworks: Path, tmp_path: Path) -> None:
+    """The others say so at once, and end together in the next round."""
+    with _elastic(frameworks, tmp_path, "whole", 20) as rounds:
+        rounds.start("a", "b", "c")
+        rounds.let_die("b", "end")
+        rounds.until_lost("a", "c")
+        rounds.form("a", "c")
+        rounds.finish("a", "c")
+    ended = [line["step"] for line in rounds.recorded("a") if line["event"] == "end"]
+    assert ended == list(range(20))
+
+
+@pytest.mark.long
 def test_parts_on_a_mesh_of_two_dimensions_train_as_one_process(frameworks: Path, tmp_path: Path) -> None:
     """FSDP2 with replicas (HSDP): the mesh has another shape in each round."""
     with _elastic(frameworks, tmp_path, "parts") as rounds:

@@ -95,7 +95,7 @@ class ElasticLoop(Generic[T]):
 
     @property
     def built(self) -> T:
-        """What `build` has returned in the present round; None before the first one."""
+        """Return what `build` has made in the present round, None before the first one."""
         built: T = self._built
         return built
 
@@ -125,18 +125,20 @@ class ElasticLoop(Generic[T]):
             if self._rounds is not None and is_newer(self._rounds.newest(), self._round):
                 self._change_round(NotFormed("a newer round has come"))
             if self._step >= steps:
-                if self._carry_out(dist.barrier):
+                failure = self._failure_of(dist.barrier)
+                if failure is None:
                     return
-                continue
-            self._state.begin_step()
-            self._is_finished = False
-            yield self._step, self.built
-            if self._is_finished:
-                self._carry_out(lambda: self._finish_step(every))
-            if self._failure is not None:
-                self._change_round(self._failure)
-            elif not self._is_finished:
-                raise RuntimeError("the body of the loop has attempted no step: it belongs into `with loop.attempt():`")
+            else:
+                self._state.begin_step()
+                self._is_finished = False
+                yield self._step, self.built
+                failure, self._failure = self._failure, None
+                if self._is_finished:
+                    failure = self._failure_of(lambda: self._finish_step(every)) or failure
+                elif failure is None:
+                    raise RuntimeError("no step was attempted: the body of the loop belongs into `loop.attempt()`")
+            if failure is not None:
+                self._change_round(failure)
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
@@ -155,9 +157,9 @@ class ElasticLoop(Generic[T]):
         except RuntimeError as error:
             if not self._is_lost_rank(error):
                 raise
+            self._failure = RankLost(f"a rank was lost in step {self._step + 1}: {error}")
             if not self._is_finished and not self._state.undo_step():
                 self._step = NO_STATE
-            self._failure = RankLost(f"a rank was lost in step {self._step + 1}: {error}")
             raise self._failure from error
         if not self._is_finished:
             self._is_finished = True
@@ -187,16 +189,15 @@ class ElasticLoop(Generic[T]):
             if self._wait(self._rounds, self._limits.holding, is_whole=True) is Move.GIVE_UP:
                 raise NotFormed(f"this process is not part of the round after {self._round}")
 
-    def _carry_out(self, action: Callable[[], object]) -> bool:
-        """Carry out an action of all ranks. Return False, and note the failure, if a rank was lost in it."""
+    def _failure_of(self, action: Callable[[], object]) -> RuntimeError | None:
+        """Carry out an action of all ranks. Return the error if a rank was lost in it."""
         try:
             action()
         except RuntimeError as error:
             if not self._is_lost_rank(error):
                 raise
-            self._failure = error
-            return False
-        return True
+            return error
+        return None
 
     def _is_lost_rank(self, error: RuntimeError) -> bool:
         """Return whether an error comes from a failed collective.
@@ -219,14 +220,15 @@ class ElasticLoop(Generic[T]):
 
     def _change_round(self, failure: RuntimeError) -> None:
         """Leave the process group at once, so that no rank waits for this one, and enter the next round."""
-        self._failure = None
         if not isinstance(failure, NotFormed):
             sys.stderr.write(f"kubeai: waiting for the next round: {failure}\n")
-        self._leave()
+        self._leave(failure)
         if self._rounds is not None:
             self._enter_next(self._rounds, failure)
 
-    def _leave(self) -> None:
+    def _leave(self, failure: RuntimeError) -> None:
+        # Its frames, and those of its cause, would keep what the failed step has computed in memory.
+        failure.with_traceback(None).__context__ = failure.__cause__ = None
         leave_group(self._connections)
         self._built = self._connections = None
         self._state.leave()
@@ -258,12 +260,12 @@ class ElasticLoop(Generic[T]):
     def _enter(self, entered: WorkerRound, rounds: RoundFile) -> RuntimeError | None:
         """Enter a round. Return the error if its group was not formed, or if ranks were lost before they were equal."""
         self._round = entered.number
-        if self._carry_out(lambda: self._form(entered, rounds)):
+        failure = self._failure_of(lambda: self._form(entered, rounds))
+        if failure is None:
             rounds.say(entered.number, started=True)
-            return None
-        failure, self._failure = self._failure, None
-        sys.stderr.write(f"kubeai: {failure}\n")
-        self._leave()
+        else:
+            sys.stderr.write(f"kubeai: {failure}\n")
+            self._leave(failure)
         return failure
 
     def _form(self, entered: WorkerRound, rounds: RoundFile) -> None:
