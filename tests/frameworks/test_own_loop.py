@@ -1,5 +1,7 @@
 """kubeai.torch.loop: a script keeps its own loop, and trains as if no host had come or gone."""
 
+import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from tests.frameworks.frameworks_rounds import Rounds
 
 pytestmark = pytest.mark.timeout(600)
+_CHECKOUT = Path(__file__).parents[2]
 _STEPS = 150
 _FREED_SECONDS = 30.0
 """Half the time for which a collective waits in this script."""
@@ -128,6 +131,17 @@ def test_a_rank_that_is_lost_after_the_last_step_is_told_and_waited_for(framewor
         rounds.finish("a", "c")
     ended = [line["step"] for line in rounds.recorded("a") if line["event"] == "end"]
     assert ended == list(range(20))
+
+
+@pytest.mark.brief
+def test_a_forked_process_drops_the_connections_of_the_group_and_nothing_else(frameworks: Path) -> None:
+    """Also after one is closed, and another file has got its number."""
+    script = Path(__file__).with_name("frameworks_forks.py")
+    variables = {**os.environ, "PYTHONPATH": str(_CHECKOUT / "sdk")}
+    done = subprocess.run(
+        [frameworks / "bin" / "python", script], env=variables, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long

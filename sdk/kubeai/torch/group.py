@@ -34,8 +34,8 @@ class _Socket(NamedTuple):
     inode: str
 
 
-_inherited: list[_Socket] = []
-"""The connections of this process's groups, which a process that it forks has, too."""
+_present: Connections | None = None
+"""Those of the present round, which a process that this one forks has, too."""
 
 _hooks: tuple[object, object] | None = None
 """`sys.excepthook` before torch has wrapped it with the prefix of a rank, and since."""
@@ -101,7 +101,7 @@ def form_alone(backend: str, timeout: float) -> None:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
 
 
-def leave_group(connections: Connections | None = None) -> None:
+def leave_group(connections: Connections | None) -> None:
     """Destroy the default process group, if there is one. Ranks that wait for this one then fail, too."""
     global _hooks  # noqa: PLW0603 - sys.excepthook is one for the process, too
     if _hooks is not None and sys.excepthook is _hooks[1]:
@@ -132,7 +132,7 @@ class Connections:
         A connection of gloo leads to a port at which it listens, in this process or in that of another rank. Anything
         else that the process has opened meanwhile is left alone.
         """
-        global _inherited  # noqa: PLW0603 - what a fork inherits is one for the process, too
+        global _present  # noqa: PLW0603 - what a fork inherits is one for the process, too
         new = [each for each in _sockets() if each not in self._before]
         ends = {each: _ends(each.descriptor) for each in new}
         listening = [port for port, other in ends.values() if other is None and port]
@@ -142,25 +142,31 @@ class Connections:
         dist.all_gather(told, own)
         ports = {int(port) for each in told for port in each.tolist()} - {0}
         self._own = [each for each, (port, other) in ends.items() if other and {port, other} & ports]
-        _inherited = self._own
+        _present = self
 
     def shut_down(self) -> None:
         """Shut them down, so that both ends fail."""
+        for descriptor in self._open():
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def drop(self) -> None:
+        """Put the null device in their place, in a process that does not use them. Nobody else notices."""
+        with contextlib.suppress(OSError):
+            null = os.open(os.devnull, os.O_RDWR)
+            for descriptor in self._open():
+                os.dup2(null, descriptor)
+            os.close(null)
+
+    def _open(self) -> list[int]:
+        """Return the descriptors of those that are still open: another file may have got the number of one."""
         now = set(_sockets())
-        for each in self._own:
-            if each in now:
-                with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each.descriptor)) as connection:
-                    connection.shutdown(socket.SHUT_RDWR)
-        self._own = []
+        return [each.descriptor for each in self._own if each in now]
 
 
 def _drop_inherited() -> None:
-    """Put the null device in the place of each connection, in a process that was just forked."""
-    with contextlib.suppress(OSError):
-        null = os.open(os.devnull, os.O_RDWR)
-        for each in _inherited:
-            os.dup2(null, each.descriptor)
-        os.close(null)
+    if _present is not None:
+        _present.drop()
 
 
 os.register_at_fork(after_in_child=_drop_inherited)
