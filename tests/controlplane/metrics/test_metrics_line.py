@@ -1,6 +1,7 @@
 """Metrics of a real reclaim under a TrainingJob, on the leader and on standbys."""
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.controlplane.line.line_world import LineJobPlan, world
 from tests.supervisor.observability.metrics.test_observability_metrics import Scraped, scrape
 from tests.testkit.controlplane.installed import InstalledPlace
 from tests.testkit.controlplane.running import ControlPlane
-from tests.testkit.waiting import until
+from tests.testkit.waiting import NotYet, until
 
 pytestmark = pytest.mark.long
 
@@ -23,15 +24,26 @@ def free_address() -> str:
         return f"127.0.0.1:{port.getsockname()[1]}"
 
 
+async def scraped_when(address: str, condition: Callable[[Scraped], bool], what: str) -> Scraped:
+    """The first scrape that fulfils it."""
+
+    async def look() -> Scraped:
+        found = await scrape(address)
+        if not condition(found):
+            raise NotYet
+        return found
+
+    return await until(look, f"{what} at {address}")
+
+
 async def scraped(address: str, name: str, **labels: str) -> Scraped:
-    found: list[Scraped] = []
+    return await scraped_when(address, lambda found: bool(found.value(name, **labels)), name)
 
-    async def some() -> bool:
-        found[:] = [await scrape(address)]
-        return bool(found[0].value(name, **labels))
 
-    await until(some, f"{name} at {address}")
-    return found[0]
+def all_covered(found: Scraped) -> bool:
+    """Both workers are known, and for each a notice would be heard and passed on."""
+    uncovered = [found.value("uncovered_workers", missing=missing) for missing in ("agent", "stream")]
+    return found.value("workers") == 2 and uncovered == [0, 0]
 
 
 @pytest.mark.brief
@@ -46,9 +58,8 @@ async def test_a_clusters_reclaim_is_measured(own_controlplane: ControlPlane, tm
         await one.connected()
         job = await one.job("j", LineJobPlan(workers=2, min_workers=2, steps=3000, step_seconds=0.1))
         await one.training(job, workers=2)
-        before = await scraped(address, "workers")
-        assert before.value("workers") == 2
-        assert [before.value("uncovered_workers", missing=missing) for missing in ("agent", "stream")] == [0, 0]
+        # A worker trains without waiting for its stream to the supervisor, so it may be covered later.
+        await scraped_when(address, all_covered, "two covered workers")
         one.notice([await one.node_of("j-worker-1")], lead=120)
         await one.decided(job, "Suspended")
         after = await scraped(address, "released_gpu_seconds_total")
