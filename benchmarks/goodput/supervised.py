@@ -17,7 +17,7 @@ from supervisor.domain.job import Framework
 from supervisor.domain.order import Order, OrderKind
 
 _REASONS = {ProcessesState.TRAINING: "joining", ProcessesState.CHANGING: "changing", ProcessesState.BROKEN: "changing"}
-_CHECKPOINTS = {ProcessesState.CHECKPOINTING: "saving"}
+_WITH_CHECKPOINTS = {**_REASONS, ProcessesState.CHECKPOINTING: "saving"}
 
 
 def supervised(case: GoodputCase, costs: GoodputCosts, seed: int, delays: Delays | None = None) -> Score:
@@ -106,7 +106,7 @@ class _SupervisedJob:
         unused = (idle - announced) * steps
         if ring.state is ProcessesState.TRAINING:
             self._count_stop()
-        if reason := (_REASONS | _CHECKPOINTS).get(ring.state):
+        if reason := _WITH_CHECKPOINTS.get(ring.state):
             self._unused[reason] += unused
         else:
             self._stopped += unused

@@ -30,7 +30,7 @@ _BY_RESTARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What came out of one case: each policy's score, and the most that oracles could make useful.
+    """The result of one case. It has each policy's score, and the most that oracles could make useful.
 
     `by_notices` are the oracles that learn of a reclaim by its notice, by restarts and in process.
     """
@@ -90,7 +90,7 @@ def behind(found: Simulated) -> Row:
 
 
 def spent(found: Simulated) -> Row:
-    """Where the goodput of the supervisor by restarts is lost."""
+    """Return where the goodput of the supervisor by restarts is lost."""
     together = {
         "together": found.share(found.possible - found.scores[RESTARTED].useful),
         "oracle by restarts, together": found.share(found.possible - found.restarting_oracle),

@@ -1,6 +1,8 @@
 """FSDP2: all ranks write each checkpoint together, so they stop at one agreed step.
 
-torchrun --nproc-per-node 4 fsdp.py DIRECTORY [STEPS]
+torchrun --nproc-per-node 4 fsdp.py DIRECTORY [STEPS [background]]
+
+With `background`, those that nobody asks for are written while training goes on.
 """
 
 import sys
@@ -22,7 +24,7 @@ def batches_from(first: int, steps: int) -> Iterator[torch.Tensor]:
         yield torch.randn(8, 16, generator=generator)
 
 
-def main(directory: str, steps: int) -> None:
+def main(directory: str, steps: int, *, background: bool) -> None:
     """Train."""
     dist.init_process_group("gloo")
     kubeai.init(collective=True)  # a save needs all ranks
@@ -32,16 +34,19 @@ def main(directory: str, steps: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     checkpoints = ShardedCheckpoints(directory, model, optimizer)
     first = checkpoints.load()
-    for step, batch in kubeai.steps(batches_from(first, steps), checkpoints.save, first=first, every=50):
+    every = None if background else 50
+    for step, batch in kubeai.steps(batches_from(first, steps), checkpoints.save, first=first, every=every):
         loss = model(batch).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         sys.stdout.write(f"rank {dist.get_rank()} step {step} loss {loss.item().hex()}\n")
         sys.stdout.flush()
+        if background and (step + 1) % 50 == 0:
+            checkpoints.save_in_background(step + 1)
     checkpoints.save(steps)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if sys.argv[2:] else 1_000_000)
+    main(sys.argv[1], int(sys.argv[2]) if sys.argv[2:] else 1_000_000, background="background" in sys.argv[3:])

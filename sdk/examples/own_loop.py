@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import kubeai.elastic as kubeai
-from kubeai.torch.loop import ElasticLoop, RankLost, Ranks, Replicated
+from kubeai.torch.loop import ElasticLoop, RankLost, Replicated, RoundRanks
 from kubeai.torch.sampler import StepSampler
 
 GLOBAL_BATCH, MICRO_BATCH = 32, 4
@@ -51,7 +51,7 @@ def main(path: Path, steps: int) -> None:
     sampler = StepSampler(len(data), GLOBAL_BATCH, MICRO_BATCH)
     loader = DataLoader(data, batch_sampler=sampler, num_workers=1, persistent_workers=True)
 
-    def build(ranks: Ranks) -> Any:
+    def build(ranks: RoundRanks) -> Any:
         """Make what depends on the ranks, in each round."""
         sampler.begin(ranks.step, ranks.rank, ranks.size)
         return DistributedDataParallel(model), iter(loader)

@@ -189,7 +189,7 @@ def test_the_oracle_leaves_at_the_last_moment_and_takes_in_only_who_stays_long_e
 
 
 def test_an_oracle_that_learns_by_notices_leaves_out_no_host_without_one() -> None:
-    """One host goes 10 s before the notice of another. It saves, and starts the other two only then, for 30 s."""
+    """One host goes 10 s before the notice of another. The oracle saves, and starts the other two at that notice."""
     found = case(*reclaim(NODES[0], 500.0, lead=40.0), *reclaim(NODES[1], 550.0, lead=40.0))
     assert best_worker_steps(found, BY_RESTARTS) == pytest.approx(4 * 500 + 2 * (1000 - 535))
     assert best_by_notices(found, BY_RESTARTS) == pytest.approx(4 * 500 + 2 * (1000 - 510 - 30))

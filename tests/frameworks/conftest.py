@@ -2,25 +2,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.frameworks_installation import JAX, FrameworksNotInstallable, installed
+from tests.frameworks.frameworks_installation import (
+    FRAMEWORKS,
+    JAX,
+    FrameworksEnvironment,
+    FrameworksNotInstallable,
+    installed,
+)
 
 
 @pytest.fixture(scope="session")
 def frameworks() -> Path:
-    """The environment that has torch and the training frameworks."""
-    try:
-        return installed()
-    except FrameworksNotInstallable as reason:
-        pytest.skip(f"the training frameworks cannot be installed here: {reason}")
+    """The environment that has PyTorch and its frameworks."""
+    return _installed(FRAMEWORKS)
 
 
 @pytest.fixture(scope="session")
 def jax() -> Path:
     """The environment that has JAX and Orbax."""
+    return _installed(JAX)
+
+
+def _installed(environment: FrameworksEnvironment) -> Path:
     try:
-        return installed(JAX)
+        return installed(environment)
     except FrameworksNotInstallable as reason:
-        pytest.skip(f"JAX cannot be installed here: {reason}")
+        pytest.skip(f"{environment.name} cannot be installed here: {reason}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,6 +1,6 @@
 """The example with saves in the background, on whose rank 1 the disk is full at the first save.
 
-… frameworks_full_disk.py DIRECTORY STEPS
+… frameworks_full_disk.py DIRECTORY STEPS background
 """
 
 import errno
@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.distributed.checkpoint import FileSystemWriter
 
-_EXAMPLE = Path(__file__).parents[2] / "sdk" / "examples" / "fsdp_async.py"
+_EXAMPLE = Path(__file__).parents[2] / "sdk" / "examples" / "fsdp.py"
 _write_data = FileSystemWriter.write_data
 _saves = 0
 

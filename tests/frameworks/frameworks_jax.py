@@ -101,7 +101,7 @@ class JaxJob:
         try:
             for rank in range(processes):
                 variables = {
-                    "PYTHONPATH": str(_CHECKOUT / "sdk"),
+                    "PYTHONPATH": os.pathsep.join([str(_CHECKOUT / "sdk"), str(_CHECKOUT)]),
                     "KUBEAI_DIR": str(identity),
                     "KUBEAI_EXIT_HOLD": "0",  # The fake supervisor releases nobody.
                     "COORDINATOR": coordinator,

@@ -9,8 +9,9 @@ import sys
 import time
 from typing import Any
 
-import kubeai.elastic as kubeai
-from kubeai.elastic import api, loop
+from kubeai.elastic import loop
+
+from tests.frameworks.frameworks_disagreement import disagree
 
 
 def _slowed(step_seconds: float) -> None:
@@ -23,18 +24,9 @@ def _slowed(step_seconds: float) -> None:
     loop.finish_step = slow
 
 
-def _disagree() -> None:
-    """Let each process save and exit as soon as it is told, as without the agreement."""
-    told: dict[str, Any] = {"should_stop": lambda _: not api.check_alive(), "should_checkpoint": lambda _: False}
-    init = api.init
-    told["init"] = lambda *_, **__: init()
-    vars(api).update(told)
-    vars(kubeai).update(told)
-
-
 if __name__ == "__main__":
     _slowed(float(os.environ["FRAMEWORKS_STEP_SECONDS"]))
     if "FRAMEWORKS_DISAGREE" in os.environ:
-        _disagree()
+        disagree()
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -9,39 +9,30 @@ mistake.
 """
 
 import contextlib
-import json
 import multiprocessing
 import os
 import signal
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from kubeai.torch.loop import ElasticLoop, Limits, RankLost, Ranks, Replicated, Sharded
+from kubeai.torch.loop import ElasticLoop, Limits, RankLost, Replicated, RoundRanks, Sharded
 from kubeai.torch.sampler import StepSampler
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from tests.frameworks.frameworks_gate import FileGate
+from tests.frameworks.frameworks_member import RoundsMember
 from tests.testkit import torch_exit
 
 _SAMPLES, _GLOBAL_BATCH, _MICRO_BATCH = 44, 16, 2
 _EVALUATE_EVERY = 7
 _CLIP = 2.0
 """Of the norms of these steps, some are above it and some below."""
-_KIND, _ROOT, _STEPS, _STEP_SECONDS, _NAME = (
-    sys.argv[1],
-    Path(sys.argv[2]),
-    int(sys.argv[3]),
-    float(sys.argv[4]),
-    sys.argv[5],
-)
-_NUMBER = torch.float32 if _KIND == "mixed" else torch.float64
+_ME = RoundsMember.from_arguments()
+_NUMBER = torch.float32 if _ME.kind == "mixed" else torch.float64
 
 
 class _Corpus(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch is not installed where types are checked
@@ -50,14 +41,6 @@ class _Corpus(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch is not inst
 
     def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
         return index, torch.sin((index + 1) * torch.arange(1, 9, dtype=_NUMBER)), torch.tensor(index % 5, dtype=_NUMBER)
-
-
-class _Recorder:
-    def __init__(self) -> None:
-        self._lines = (_ROOT / f"steps-{_NAME}.jsonl").open("a", encoding="ascii", buffering=1)
-
-    def __call__(self, **fields: Any) -> None:
-        self._lines.write(json.dumps({"at": time.time(), **fields}) + "\n")
 
 
 class _Seen:
@@ -73,16 +56,11 @@ class _Seen:
         self.samples = state["samples"]
 
 
-def _is_here(place: str) -> bool:
-    """Return whether the test wants something at this place of this process."""
-    return (_ROOT / f"{place}-{_NAME}").exists()
-
-
 def _die_at(place: str) -> None:
-    if _is_here(f"dies-at-{place}"):
+    if _ME.is_told(f"dies-at-{place}"):
         for worker in multiprocessing.active_children():  # one that does not see that this process is gone
             os.kill(worker.pid or 0, signal.SIGSTOP)
-            (_ROOT / f"frozen-{worker.pid}").touch()
+            (_ME.root / f"frozen-{worker.pid}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -97,7 +75,7 @@ def _states(model: torch.nn.Module) -> dict[str, Any]:
     first, last = model[0], model[3]
     optimizer = torch.optim.AdamW(first.parameters(), lr=0.01)
     other = torch.optim.SGD(last.parameters(), lr=0.01, momentum=0.9)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=_STEPS)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=_ME.steps)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=20)
     return {
         "model": model,
@@ -112,20 +90,20 @@ def _states(model: torch.nn.Module) -> dict[str, Any]:
 def _state(sampler: StepSampler) -> Any:
     loader = DataLoader(_Corpus(), batch_sampler=sampler, num_workers=1, persistent_workers=True)
 
-    def batches(ranks: Ranks) -> Any:
+    def batches(ranks: RoundRanks) -> Any:
         sampler.begin(ranks.step, ranks.rank, ranks.size)
         return iter(loader)
 
-    if _KIND == "parts":
+    if _ME.kind == "parts":
 
-        def build_parts(ranks: Ranks) -> Any:
+        def build_parts(ranks: RoundRanks) -> Any:
             model = _model()
             fully_shard(model, mesh=ranks.mesh(replicate=-1, shard=1 if ranks.size % 2 else 2))
             states = _states(model)
             del states["scaler"]  # it has no collective for parts on CPU
             return states, (model, states, batches(ranks))
 
-        return Sharded(_ROOT / "checkpoints", build_parts)
+        return Sharded(_ME.root / "checkpoints", build_parts)
     model = _model()
     states = _states(model)
     return Replicated(
@@ -134,23 +112,23 @@ def _state(sampler: StepSampler) -> Any:
 
 
 def _save(step: int) -> None:
-    (_ROOT / f"saved-{step}").touch()
+    (_ME.root / f"saved-{step}").touch()
 
 
-def _train(loop: ElasticLoop[Any], sampler: StepSampler, record: _Recorder) -> torch.nn.Module:
-    for step, (wrapped, states, batches) in loop.steps(_STEPS, every=25):
-        time.sleep(_STEP_SECONDS)
+def _train(loop: ElasticLoop[Any], sampler: StepSampler) -> torch.nn.Module:
+    for step, (wrapped, states, batches) in loop.steps(_ME.steps, every=25):
+        time.sleep(_ME.step_seconds)
         try:
             with loop.attempt():
                 if step % _EVALUATE_EVERY == 0:
-                    record(event="evaluated", step=step, loss=_evaluate(wrapped))
+                    _ME.record(event="evaluated", step=step, loss=_evaluate(wrapped))
                 losses, used = _step(step, wrapped, states, batches, sampler)
         except RankLost as error:
-            record(event="lost", step=step, error=str(error.__cause__), kept=type(wrapped).__name__)
+            _ME.record(event="lost", step=step, error=str(error.__cause__), kept=type(wrapped).__name__)
             continue
         seen = states["seen"].samples
-        record(event="end", step=step, world=dist.get_world_size(), indices=used, losses=losses, seen=seen)
-        if step == _STEPS - 1:
+        _ME.record(event="end", step=step, world=dist.get_world_size(), indices=used, losses=losses, seen=seen)
+        if step == _ME.steps - 1:
             _die_at("end")
     return wrapped
 
@@ -175,19 +153,22 @@ def _step(
         indices, features, targets = next(batches)
         torch.manual_seed(1000 * step + sampler.share.first + number)  # dropout of a micro-batch, whoever computes it
         is_last = number == sampler.share.steps - 1
-        with _synchronised(wrapped, is_last=is_last), torch.autocast("cpu", torch.bfloat16, enabled=_KIND == "mixed"):
+        with (
+            _synchronised(wrapped, is_last=is_last),
+            torch.autocast("cpu", torch.bfloat16, enabled=_ME.kind == "mixed"),
+        ):
             loss = (wrapped(features).squeeze(1) - targets).square().mean()
             scaled = loss * sampler.share.loss_scale
             (scaler.scale(scaled) if scaler else scaled).backward()
         losses.append(loss.item())
         used += indices.tolist()
-    if _is_here("backward-fails"):
+    if _ME.is_told("backward-fails"):
         torch.zeros(2, 3) @ torch.zeros(2, 3)  # a mistake of the script
     for each in optimizers if scaler else ():
         scaler.unscale_(each)
     norm = torch.nn.utils.clip_grad_norm_(wrapped.parameters(), _CLIP)
     _die_at("norm")
-    if _KIND != "parts":
+    if _ME.kind != "parts":
         dist.all_reduce(norm)  # as for a log
     for each in optimizers:
         scaler.step(each) if scaler else each.step()
@@ -199,21 +180,20 @@ def _step(
 
 
 def _synchronised(wrapped: Any, *, is_last: bool) -> Any:
-    if _KIND == "parts":
+    if _ME.kind == "parts":
         wrapped.set_requires_gradient_sync(is_last)
         return contextlib.nullcontext()
     return contextlib.nullcontext() if is_last else wrapped.no_sync()
 
 
 def main() -> None:
-    FileGate(_ROOT, _NAME).install()
-    sampler, record = StepSampler(_SAMPLES, _GLOBAL_BATCH, _MICRO_BATCH), _Recorder()
+    _ME.pause_by_files()
+    sampler = StepSampler(_SAMPLES, _GLOBAL_BATCH, _MICRO_BATCH)
     limits = Limits(collective=60.0, holding=30.0, lost=30.0)
-    wrapped = _train(ElasticLoop(_state(sampler), backend="gloo", limits=limits), sampler, record)
-    module = wrapped if _KIND == "parts" else wrapped.module
+    wrapped = _train(ElasticLoop(_state(sampler), backend="gloo", limits=limits), sampler)
+    module = wrapped if _ME.kind == "parts" else wrapped.module
     whole = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    exact = {name: [each.hex() for each in value.flatten().tolist()] for name, value in whole.items()}
-    record(event="finished", parameters=exact)
+    _ME.finish(whole)
     dist.destroy_process_group()
 
 

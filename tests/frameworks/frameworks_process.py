@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import kubeai.elastic as kubeai
 import torch
-from kubeai.elastic import api
 
+from tests.frameworks.frameworks_disagreement import disagree
 from tests.testkit import torch_exit
 
 _RANK = int(os.environ.get("RANK", "0"))
@@ -56,19 +55,7 @@ def _disturb() -> None:
     if os.environ.get("FRAMEWORKS_CUT_OFF") == str(_RANK):
         os.environ["KUBEAI_DIR"] = os.devnull
     if "FRAMEWORKS_DISAGREE" in os.environ:
-        _disagree()
-
-
-def _disagree() -> None:
-    """Replace what ranks agree by: each saves and exits as soon as it is told, as without the agreement."""
-    init = api.init
-    told: dict[str, Any] = {
-        "init": lambda rank=None, *, sigterm=False, **_: init(rank, sigterm=sigterm),
-        "should_stop": lambda _: not api.check_alive(),
-        "should_checkpoint": lambda _: False,
-    }
-    vars(api).update(told)
-    vars(kubeai).update(told)
+        disagree()
 
 
 def _main() -> None:

@@ -15,13 +15,13 @@ _EVERY = 50
 """The example saves in the background after so many steps."""
 
 
-_EXAMPLE = example("fsdp_async.py")
+_EXAMPLE = example("fsdp.py")
 _FULL_DISK = Path(__file__).with_name("frameworks_full_disk.py")
 
 
 def _script(home: Path, root: Path, path: Path = _EXAMPLE) -> FrameworksScript:
     variables = {"KUBEAI_EXIT_HOLD": "0"}  # The fake supervisor releases nobody.
-    arguments = (str(root / "checkpoints"), str(_STEPS))
+    arguments = (str(root / "checkpoints"), str(_STEPS), "background")
     return FrameworksScript(home, path, arguments, variables=variables)
 
 

@@ -67,6 +67,17 @@ def _seen(rounds: Rounds, name: str) -> int:
     return seen
 
 
+def _grow_and_shrink(rounds: Rounds) -> None:
+    """Grow from two to four, and go on with three of them in another order."""
+    rounds.start("a", "b")
+    rounds.until_ready()
+    rounds.start("c", "d", joins=True)
+    rounds.regroup("a", "b", "c", "d")
+    rounds.until_step(rounds.step_of("a") + 3)
+    rounds.regroup("d", "b", "c")
+    rounds.until_step(rounds.step_of("b") + 3)
+
+
 @pytest.mark.brief
 @pytest.mark.parametrize("kind", ["whole", pytest.param("mixed", marks=pytest.mark.long)])
 def test_a_loop_with_everything_trains_as_one_process(frameworks: Path, tmp_path: Path, kind: str) -> None:
@@ -76,13 +87,7 @@ def test_a_loop_with_everything_trains_as_one_process(frameworks: Path, tmp_path
     without a launcher.
     """
     with _elastic(frameworks, tmp_path, kind) as rounds:
-        rounds.start("a", "b")
-        rounds.until_ready()
-        rounds.start("c", "d", joins=True)
-        rounds.regroup("a", "b", "c", "d")
-        rounds.until_step(rounds.step_of("a") + 3)
-        rounds.regroup("d", "b", "c")
-        rounds.until_step(rounds.step_of("b") + 3)
+        _grow_and_shrink(rounds)
         rounds.let_die("c", "norm")
         rounds.form("d", "b")
         rounds.until_step(rounds.step_of("b") + 3)
@@ -98,7 +103,7 @@ def test_a_loop_with_everything_trains_as_one_process(frameworks: Path, tmp_path
 def test_nobody_waits_for_a_rank_that_waits_for_the_next_round(
     frameworks: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """One of four dies, and a collective would wait for 60 s.
+    """One of four dies. A collective of the others could wait for 60 s.
 
     The variables of the script still refer to its wrapper, and so to the connections of the lost round. So does a
     worker of the dead process's loader, which lives on.
@@ -148,13 +153,7 @@ def test_a_forked_process_drops_the_connections_of_the_group_and_nothing_else(fr
 def test_parts_on_a_mesh_of_two_dimensions_train_as_one_process(frameworks: Path, tmp_path: Path) -> None:
     """FSDP2 with replicas (HSDP): the mesh has another shape in each round."""
     with _elastic(frameworks, tmp_path, "parts") as rounds:
-        rounds.start("a", "b")
-        rounds.until_ready()
-        rounds.start("c", "d", joins=True)
-        rounds.regroup("a", "b", "c", "d")
-        rounds.until_step(rounds.step_of("a") + 3)
-        rounds.regroup("d", "b", "c")
-        rounds.until_step(rounds.step_of("b") + 3)
+        _grow_and_shrink(rounds)
         rounds.regroup("b", "d")
         rounds.finish("b", "d")
     _assert_as_reference(rounds, _reference(frameworks, tmp_path, "parts"), "b", "parts")

@@ -18,7 +18,7 @@ from typing import Any
 import kubeai.elastic as kubeai
 import torch
 import torch.distributed as dist
-from kubeai.torch.loop import ElasticLoop, Limits, RankLost, Ranks, Replicated, Sharded
+from kubeai.torch.loop import ElasticLoop, Limits, RankLost, Replicated, RoundRanks, Sharded
 from kubeai.torch.sampler import StepSampler
 from kubeai.torch.training import Batch, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -78,12 +78,12 @@ def _build(mesh: Any = None) -> dict[str, Any]:
     return {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
 
 
-def _build_sharded(ranks: Ranks) -> tuple[dict[str, Any], torch.nn.Module]:
+def _build_sharded(ranks: RoundRanks) -> tuple[dict[str, Any], torch.nn.Module]:
     states = _build(ranks.mesh())
     return states, states["model"]
 
 
-def _replicated(states: dict[str, Any], build: Callable[[Ranks], Any] | None = None) -> Replicated[Any]:
+def _replicated(states: dict[str, Any], build: Callable[[RoundRanks], Any] | None = None) -> Replicated[Any]:
     path = _DIRECTORY / "checkpoint"
 
     def save(step: int) -> None:
@@ -107,7 +107,7 @@ def _train_in_own_loop(recorder: Recorder, limits: Limits) -> Any:
     states, sampler = _build(), StepSampler(_SAMPLES, _GLOBAL_BATCH, micro_batch=1)
     loader = DataLoader(_Corpus(), batch_sampler=sampler, num_workers=1, persistent_workers=True)
 
-    def build(ranks: Ranks) -> Any:
+    def build(ranks: RoundRanks) -> Any:
         sampler.begin(ranks.step, ranks.rank, ranks.size)
         return DistributedDataParallel(states["model"]), iter(loader)
 

@@ -35,14 +35,14 @@ from kubeai.elastic.loop import finish_step
 
 from .decisions import NO_STATE, Move, NotFormed, RoundFile, is_lost_rank, is_newer, next_move
 from .group import Connections, form_alone, form_group, leave_group
-from .ranks import Ranks
+from .ranks import RoundRanks
 from .states import Replicated, Sharded
 
 if TYPE_CHECKING:
     from .decisions import WorkerRound
     from .states import TrainedState
 
-__all__ = ["ElasticLoop", "Limits", "RankLost", "Ranks", "Replicated", "Sharded"]
+__all__ = ["ElasticLoop", "Limits", "RankLost", "Replicated", "RoundRanks", "Sharded"]
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RoundRanks:
     """This rank among those of a round.
 
     Attributes:
@@ -31,7 +31,7 @@ class Ranks:
     round: int
 
     @classmethod
-    def present(cls, step: int, number: int) -> Ranks:
+    def present(cls, step: int, number: int) -> RoundRanks:
         """Return those of the default process group."""
         return cls(dist.get_rank(), dist.get_world_size(), step, number)
 

@@ -13,7 +13,7 @@ from kubeai.elastic.integrations.torch import ShardedCheckpoints, broadcast, new
 from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found,unused-ignore]
 
 from .decisions import NO_STATE, source_of
-from .ranks import Ranks
+from .ranks import RoundRanks
 
 if TYPE_CHECKING:
     import os
@@ -48,7 +48,7 @@ class Replicated(Generic[T]):
         save: Callable[[int], object],
         load: Callable[[], int],
         *,
-        build: Callable[[Ranks], T] | None = None,
+        build: Callable[[RoundRanks], T] | None = None,
     ) -> None:
         self.optimizers = _optimizers(states)
         self._modules = _modules(states)
@@ -78,7 +78,7 @@ class Replicated(Generic[T]):
             step = self._load()
         elif source is not None:
             self._broadcast(source)
-        return step, self._build(Ranks.present(step, number))
+        return step, self._build(RoundRanks.present(step, number))
 
     def leave(self) -> None:
         """Do nothing: all of it goes to the next round."""
@@ -88,7 +88,7 @@ class Replicated(Generic[T]):
 
     def begin_step(self) -> None:
         """Copy what a step changes before its optimizer does: buffers, such as running means, and random numbers."""
-        buffers = [buffer.clone() for module in self._modules for buffer in module.buffers()]
+        buffers = [buffer.clone() for buffer in self._buffers()]
         others = {name: copy.deepcopy(each.state_dict()) for name, each in self._others.items()}
         self._before = buffers, others, random_state()
         self._is_applied = False
@@ -97,7 +97,7 @@ class Replicated(Generic[T]):
         """Return to the beginning of the step. False: an optimizer has changed parameters, which have no copy."""
         buffers, others, random = self._before
         with torch.no_grad():
-            for buffer, before in zip((one for module in self._modules for one in module.buffers()), buffers):
+            for buffer, before in zip(self._buffers(), buffers):
                 buffer.copy_(before)
         for module in self._modules:
             module.zero_grad(set_to_none=True)
@@ -116,9 +116,13 @@ class Replicated(Generic[T]):
     def _note_applied(self, *_: object) -> None:
         self._is_applied = True
 
+    def _buffers(self) -> list[torch.Tensor]:
+        return [buffer for module in self._modules for buffer in module.buffers()]
+
     def _broadcast(self, source: int) -> None:
         with torch.no_grad():
-            for tensor in (one for module in self._modules for one in (*module.parameters(), *module.buffers())):
+            parameters = [parameter for module in self._modules for parameter in module.parameters()]
+            for tensor in (*parameters, *self._buffers()):
                 dist.broadcast(tensor, source)
         holders = {name: each for name, each in self._states.items() if not isinstance(each, torch.nn.Module)}
         is_source = dist.get_rank() == source
@@ -146,7 +150,7 @@ class Sharded(Generic[T]):
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        build: Callable[[Ranks], tuple[States, T]],
+        build: Callable[[RoundRanks], tuple[States, T]],
         *,
         keep: int = 2,
     ) -> None:
@@ -158,14 +162,17 @@ class Sharded(Generic[T]):
 
     def enter(self, steps: Sequence[int], number: int) -> tuple[int, T]:  # noqa: ARG002 - the checkpoint says them
         """Build everything, and load the newest checkpoint; returns its step and what was built."""
-        states, built = self._build(Ranks.present(newest_step(self._directory) or 0, number))
+        newest = newest_step(self._directory)
+        states, built = self._build(RoundRanks.present(newest or 0, number))
         self.optimizers, modules = _optimizers(states), _modules(states)
         if len(modules) != 1:
             raise ValueError(f"`build` returned {len(modules)} modules instead of one")
         self._checkpoints = ShardedCheckpoints(
             self._directory, modules[0], self.optimizers, others=_others(states), keep=self._keep
         )
-        return self._checkpoints.load(), built
+        if newest is not None:
+            self._checkpoints.load(newest)
+        return newest or 0, built
 
     def leave(self) -> None:
         """Drop all of it."""

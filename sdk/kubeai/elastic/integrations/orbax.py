@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import jax
 import orbax.checkpoint as ocp
 
-from kubeai.elastic import api
+from .background import BackgroundSave
 
 State = TypeVar("State")
 
@@ -38,7 +38,7 @@ class OrbaxCheckpoints:
 
     def __init__(self, manager: ocp.CheckpointManager) -> None:
         self._manager = manager
-        self._pending: int | None = None  # the step of a save in the background that is not reported yet
+        self._background = BackgroundSave()
 
     def load(self, state: State) -> tuple[int, State]:
         """Load the newest complete checkpoint.
@@ -66,7 +66,7 @@ class OrbaxCheckpoints:
             Exception: Whatever Orbax raises if this save fails. The failure of an earlier one is reported, not raised.
                 Where one process fails, Orbax may wait for the others in a barrier instead of raising.
         """
-        self._finish_pending()
+        self._background.finish()
         if step not in self._manager.all_steps():
             self._start(step, state)
             self._wait()
@@ -80,14 +80,14 @@ class OrbaxCheckpoints:
         Raises:
             Exception: Whatever Orbax raises if this save cannot be started.
         """
-        self._finish_pending()
+        self._background.finish()
         if step not in self._manager.all_steps():
             self._start(step, state)
-            self._pending = step
+            self._background.begin(step, self._wait)
 
     def close(self) -> None:
         """Finish and report a save in the background, and close the manager."""
-        self._finish_pending()
+        self._background.finish()
         self._manager.close()
 
     def _start(self, step: int, state: Any) -> None:
@@ -98,14 +98,3 @@ class OrbaxCheckpoints:
     def _wait(self) -> None:
         self._manager.wait_until_finished()
         self._manager.check_for_errors()
-
-    def _finish_pending(self) -> None:
-        step, self._pending = self._pending, None
-        if step is None:
-            return
-        try:
-            self._wait()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not the failure of the save that follows
-            api.checkpoint_failed(error, step)
-        else:
-            api.checkpoint_saved(step)

@@ -28,8 +28,7 @@ import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unus
 from torch.distributed.checkpoint import CheckpointException  # type: ignore[import-not-found,unused-ignore]
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # type: ignore[import-not-found,unused-ignore]
 
-from kubeai.elastic import api
-
+from .background import BackgroundSave
 from .random_state import random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -74,11 +73,15 @@ class ShardedCheckpoints:
         self._others = dict(others or {})
         self._keep = keep
         self._group: Any = None  # of saves in the background, whose collectives must not mix with those of training
-        self._pending: tuple[int, Any] | None = None  # the step and the future of a save in the background
+        self._background = BackgroundSave()
 
-    def load(self) -> int:
-        """Load the newest complete checkpoint and return its number of finished steps; 0 if there is none."""
-        step = newest_step(self._directory)
+    def load(self, step: int | None = None) -> int:
+        """Load a complete checkpoint and return its number of finished steps; 0 if there is none.
+
+        Args:
+            step: That of the checkpoint. None: the newest one.
+        """
+        step = newest_step(self._directory) if step is None else step
         if step is None:
             return 0
         path = self._path(step)
@@ -123,22 +126,17 @@ class ShardedCheckpoints:
         if on_rank_zero(lambda: self._prepare(step)):
             self._group = self._group or dist.new_group(backend="gloo")
             future = dcp.async_save(self._whole_state(), checkpoint_id=self._draft(step), process_group=self._group)
-            self._pending = step, future
+
+            def complete() -> None:
+                with _plain_errors():
+                    future.result()
+                on_rank_zero(lambda: self._publish(step))
+
+            self._background.begin(step, complete)
 
     def finish(self) -> None:
         """Wait for a save in the background, and report it, or its failure, with its own step."""
-        pending, self._pending = self._pending, None
-        if pending is None:
-            return
-        step, future = pending
-        try:
-            with _plain_errors():
-                future.result()
-            on_rank_zero(lambda: self._publish(step))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not the failure of the save that follows
-            api.checkpoint_failed(error, step)
-        else:
-            api.checkpoint_saved(step)
+        self._background.finish()
 
     def _whole_state(self) -> dict[str, Any]:
         # The state of this rank's generators as a tensor, because only tensors are saved in every rank.

@@ -1,0 +1,71 @@
+"""One process of `frameworks_rounds.Rounds`, from the inside: what the test has told it, and what it records."""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kubeai.elastic import regroup
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsMember:
+    """What a test tells its process by arguments, and later by files.
+
+    Attributes:
+        kind: What it trains.
+        root: Where the files of all processes are.
+        steps: How many steps.
+        step_seconds: The shortest time for one.
+        name: Of this process.
+    """
+
+    kind: str
+    root: Path
+    steps: int
+    step_seconds: float
+    name: str
+
+    @classmethod
+    def from_arguments(cls) -> "RoundsMember":
+        kind, root, steps, step_seconds, name = sys.argv[1:]
+        return cls(kind, Path(root), int(steps), float(step_seconds), name)
+
+    def is_told(self, what: str) -> bool:
+        """Return whether there is a file `what` for this process."""
+        return (self.root / f"{what}-{self.name}").exists()
+
+    def record(self, **fields: Any) -> None:
+        """Append a line to the record of this process."""
+        with (self.root / f"steps-{self.name}.jsonl").open("a", encoding="ascii") as lines:
+            lines.write(json.dumps({"at": time.time(), **fields}) + "\n")
+
+    def finish(self, parameters: dict[str, Any]) -> None:
+        """Record all parameters, each exactly."""
+        exact = {name: [each.hex() for each in value.flatten().tolist()] for name, value in parameters.items()}
+        self.record(event="finished", parameters=exact)
+
+    def pause_by_files(self) -> None:
+        """Play the supervisor's part at an agreed step: all ranks pause at the step that the file `agreed` names."""
+        gate = _FileGate(self)
+        vars(regroup).update(should_regroup=gate.should_regroup, report_holding=gate.report_holding)
+
+
+class _FileGate:
+    """Says in a file at which step this process pauses."""
+
+    def __init__(self, member: RoundsMember) -> None:
+        self._member = member
+        self._step = 0
+
+    def should_regroup(self, step: int) -> bool:
+        self._step = step
+        try:
+            return int((self._member.root / "agreed").read_text(encoding="ascii")) == step
+        except (OSError, ValueError):
+            return False
+
+    def report_holding(self) -> None:
+        (self._member.root / f"holding-{self._step}-{self._member.name}").touch()
