@@ -12,7 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from kubeai.elastic.integrations.accelerate import resumable
 
-_STEPS_PER_EPOCH = 8
+_SAMPLES = 128
+_EPOCH_STEPS = 8
+"""With four processes."""
 
 
 def main(directory: str, steps: int) -> None:
@@ -22,12 +24,12 @@ def main(directory: str, steps: int) -> None:
     one_order = DistributedDataParallelKwargs(find_unused_parameters=True)
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), dataloader_config=data, kwargs_handlers=[one_order])
     set_seed(0)
-    samples = TensorDataset(torch.randn(_STEPS_PER_EPOCH * 4 * accelerator.num_processes, 16))
+    samples = TensorDataset(torch.randn(_SAMPLES, 16))
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(), torch.nn.Linear(32, 1))
     model, optimizer, loader = accelerator.prepare(
         model, torch.optim.AdamW(model.parameters()), DataLoader(samples, batch_size=4, shuffle=True)
     )
-    for (batch,) in resumable(accelerator, loader, directory, epochs=steps // _STEPS_PER_EPOCH):
+    for (batch,) in resumable(accelerator, loader, directory, epochs=steps // _EPOCH_STEPS):
         accelerator.backward(model(batch).square().mean())
         optimizer.step()
         optimizer.zero_grad()

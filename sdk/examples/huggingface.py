@@ -49,6 +49,7 @@ def main(directory: str, steps: int, how: str = "train") -> None:
         directory,
         max_steps=steps,
         per_device_train_batch_size=4,
+        learning_rate=0.01,
         eval_strategy="steps",
         eval_steps=5,
         save_steps=10,

@@ -1,11 +1,11 @@
-"""Lets a fake supervisor stop all ranks of a job at a step that a test chooses, or rank 0 alone."""
+"""Stops all ranks of a job at a step that a test chooses, or rank 0 alone, or while their supervisor is killed."""
 
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from simulator.cloud.process import TooLate
-from tests.frameworks.frameworks_world import PROCESSES, RUN_SECONDS, FrameworksScript, faked
+from tests.frameworks.frameworks_world import RUN_SECONDS, FrameworksScript, FrameworksTraining, faked
 
 _HANG_SECONDS = 20.0
 """A save of these jobs takes less than a second."""
@@ -15,14 +15,31 @@ async def stop_at(root: Path, script: FrameworksScript, step: int) -> None:
     """Start the job, stop it at this step, and wait until all of its ranks have saved and exited.
 
     The step has to be some way beyond the first one: until a rank has asked once, a stop is not one at an agreed step.
+    Steps are what the integration counts, with batches of evaluations.
     """
     with faked(root, _without_hold(script)) as job:
         await job.until_step(2)
         job.supervisor.commit(1, step)
         assert await job.child.wait(RUN_SECONDS) != 0
-        saved = job.supervisor.reports_of("saved")
-        assert {report["rank"] for report in saved} == set(range(PROCESSES)), job.child.tail()
-        assert {report["step"] for report in saved} == {step}
+        last_saved = {report["rank"]: report["step"] for report in job.supervisor.reports_of("saved")}
+        assert last_saved == dict.fromkeys(range(script.processes), step), job.child.tail()
+
+
+async def suspend_past_a_killed_supervisor(job: FrameworksTraining, step: int) -> None:
+    """Announce a reclaim at a step, and kill the supervisor and start it again while the ranks agree on a later one.
+
+    A rank stands still, so that the agreement is not carried out before the supervisor is killed. The job is suspended
+    and gets its host back.
+    """
+    await job.until_step(step)
+    job.stall(3)
+    await job.notice(lead=90)
+    await job.until_agreeing()
+    await job.world.supervisor.kill()
+    job.go_on()
+    await job.world.supervisor.start()
+    await job.until_suspended()
+    await job.give_back()
 
 
 async def tell_one_rank(root: Path, script: FrameworksScript, step: int) -> list[int]:

@@ -55,6 +55,7 @@ class FrameworksScript:
         home: The environment that has the frameworks.
         path: The script.
         arguments: Its arguments.
+        processes: How many torchrun starts.
         step_seconds: Minimum duration of a step in the first run, in which a test disturbs the job.
         cut_off: A rank that cannot reach the supervisor.
         agrees: Whether ranks stop at one agreed step, or each as soon as it is told.
@@ -64,6 +65,7 @@ class FrameworksScript:
     home: Path
     path: Path
     arguments: tuple[str, ...] = ()
+    processes: int = PROCESSES
     step_seconds: float = 0.1
     cut_off: int | None = None
     agrees: bool = True
@@ -72,7 +74,7 @@ class FrameworksScript:
     def command(self) -> list[str]:
         torchrun = [str(self.home / "bin" / "python"), "-m", "torch.distributed.run", "--nnodes", "1"]
         process = str(Path(__file__).with_name("frameworks_process.py"))
-        return [*torchrun, "--nproc-per-node", str(PROCESSES), process, str(self.path), *self.arguments]
+        return [*torchrun, "--nproc-per-node", str(self.processes), process, str(self.path), *self.arguments]
 
     def environment(self, losses: Path) -> dict[str, str]:
         return {
@@ -110,15 +112,19 @@ class FakedTraining:
         supervisor: Sends what the test tells it to.
         child: torchrun.
         losses: Directory of the recorded losses.
+        processes: How many torchrun has started.
+        run: The number of this run.
     """
 
     supervisor: FakeSupervisor
     child: CloudChild
     losses: Path
+    processes: int
+    run: int
 
     async def until_step(self, step: int) -> None:
         """Wait until all ranks have begun so many steps."""
-        await _until_step(self.child, self.losses, 1, step)
+        await _until_step(self.child, self.losses, self.processes, self.run, step)
 
     def agree_on(self, is_wanted: Callable[[int], bool]) -> int:
         """Agree with all ranks to stop at a step that is wanted, some way ahead; returns it. Blocks."""
@@ -134,7 +140,7 @@ class FakedTraining:
 
     def until_left(self) -> None:
         """Wait until all ranks are about to exit. Blocks."""
-        self.supervisor.wait_for(lambda: len(self.supervisor.reports_of("left")) >= PROCESSES)
+        self.supervisor.wait_for(lambda: len(self.supervisor.reports_of("left")) >= self.processes)
 
     async def end(self) -> int:
         """Release all ranks; returns torchrun's exit code."""
@@ -147,7 +153,7 @@ class FakedTraining:
 
     def _answered(self, epoch: int) -> list[dict[str, Any]]:
         answers = list(self.supervisor.answers_of(epoch).values())
-        return answers if len(answers) == PROCESSES else []
+        return answers if len(answers) == self.processes else []
 
 
 @contextmanager
@@ -160,7 +166,7 @@ def faked(root: Path, script: FrameworksScript, run: int = 1) -> Iterator[FakedT
         supervisor.write_identity(directory, run=run)
         identity = {"KUBEAI_DIR": str(directory), "KUBEAI_RUN": str(run)}
         with _spawned(root, script, losses, identity) as child:
-            yield FakedTraining(supervisor, child, losses)
+            yield FakedTraining(supervisor, child, losses, script.processes, run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +200,7 @@ class FrameworksTraining:
 
     async def until_step(self, step: int, run: int = 1) -> None:
         """Wait until all ranks of the run have begun so many steps of it."""
-        await _until_step(self.job.child, self.losses, run, step)
+        await _until_step(self.job.child, self.losses, PROCESSES, run, step)
 
     async def notice(self, lead: float = LEAD) -> None:
         """Announce that a host, and half of the ranks with it, is gone after `lead` seconds."""
@@ -278,11 +284,11 @@ def _losses(root: Path) -> Path:
     return directory
 
 
-async def _until_step(child: CloudChild, losses: Path, run: int, step: int) -> None:
+async def _until_step(child: CloudChild, losses: Path, processes: int, run: int, step: int) -> None:
     def begun() -> bool:
         child.check()
         found = curves(losses)
-        return len(found) >= run and len(found[run - 1]) == PROCESSES and steps_of(found[run - 1]) >= step
+        return len(found) >= run and len(found[run - 1]) == processes and steps_of(found[run - 1]) >= step
 
     await until(begun, child.tail, seconds=RUN_SECONDS, every=0.05)
 

@@ -9,6 +9,7 @@ import pytest
 
 from simulator.cloud.process import TooLate
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of
+from tests.frameworks.frameworks_scenes import suspend_past_a_killed_supervisor
 from tests.frameworks.frameworks_world import FrameworksScript, example, faked, run_alone, training
 
 _STEPS = 400
@@ -40,6 +41,27 @@ async def test_all_ranks_stop_between_two_updates_and_resume_exactly(
         first, second = await job.finish()
     assert steps_of(first) % _ACCUMULATED == 0
     assert_goes_on_exactly(whole, [first, second])
+
+
+@pytest.mark.long
+async def test_a_supervisor_killed_in_mid_agreement_loses_no_step(
+    frameworks: Path, tmp_path: Path, whole: Curve
+) -> None:
+    async with training(tmp_path, deepspeed(frameworks, tmp_path)) as job:
+        await suspend_past_a_killed_supervisor(job, step=20)
+        assert_goes_on_exactly(whole, await job.finish())
+
+
+@pytest.mark.long
+async def test_with_a_rank_that_cannot_agree_nothing_hangs(frameworks: Path, tmp_path: Path, whole: Curve) -> None:
+    """A save needs all ranks, so nobody saves: the job is suspended in time, and its next run starts anew."""
+    async with training(tmp_path, replace(deepspeed(frameworks, tmp_path), cut_off=2)) as job:
+        await job.until_step(20)
+        await job.notice(lead=20)
+        await job.until_suspended()
+        await job.give_back()
+        _, second = await job.finish()
+    assert_goes_on_exactly(whole, [second])
 
 
 @pytest.mark.long

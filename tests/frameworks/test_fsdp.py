@@ -9,6 +9,7 @@ import pytest
 
 from simulator.cloud.process import TooLate
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of
+from tests.frameworks.frameworks_scenes import suspend_past_a_killed_supervisor
 from tests.frameworks.frameworks_world import FrameworksScript, example, faked, run_alone, training
 
 _STEPS = 600
@@ -58,17 +59,8 @@ async def test_all_ranks_stop_at_one_step_and_resume_exactly(frameworks: Path, t
 async def test_a_supervisor_killed_in_mid_agreement_loses_no_step(
     frameworks: Path, tmp_path: Path, whole: Curve
 ) -> None:
-    """A rank stands still, so that the agreement is not carried out before the supervisor is killed and started."""
     async with training(tmp_path, fsdp(frameworks, tmp_path)) as job:
-        await job.until_step(20)
-        job.stall(3)
-        await job.notice()
-        await job.until_agreeing()
-        await job.world.supervisor.kill()
-        job.go_on()
-        await job.world.supervisor.start()
-        await job.until_suspended()
-        await job.give_back()
+        await suspend_past_a_killed_supervisor(job, step=20)
         assert_goes_on_exactly(whole, await job.finish())
 
 

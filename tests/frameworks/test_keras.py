@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, curves
-from tests.frameworks.frameworks_scenes import stop_at, tell_one_rank
+from tests.frameworks.frameworks_scenes import stop_at, suspend_past_a_killed_supervisor, tell_one_rank
 from tests.frameworks.frameworks_world import FrameworksScript, example, run_alone, training
 
 # A run imports for half a minute on a busy machine, and a test has three of them.
@@ -52,17 +52,8 @@ async def test_a_stop_in_a_validation_changes_no_loss(frameworks: Path, tmp_path
 async def test_a_supervisor_that_is_killed_in_mid_agreement_loses_no_step(
     frameworks: Path, tmp_path: Path, whole: Curve
 ) -> None:
-    """A rank stands still, so that nobody reaches the agreed step before the supervisor is killed."""
     async with training(tmp_path, _script(frameworks, tmp_path)) as job:
-        await job.until_step(10)
-        job.stall(3)
-        await job.notice(lead=90)
-        await job.until_agreeing()
-        await job.world.supervisor.kill()
-        await job.world.supervisor.start()
-        job.go_on()
-        await job.until_suspended()
-        await job.give_back()
+        await suspend_past_a_killed_supervisor(job, step=10)
         assert_goes_on_exactly(whole, await job.finish())
 
 

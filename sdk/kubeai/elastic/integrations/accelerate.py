@@ -15,9 +15,10 @@ only once it is complete.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterator
 
@@ -28,12 +29,15 @@ from accelerate.utils import broadcast_object_list
 from kubeai.elastic import api
 from kubeai.elastic.loop import finish_step
 
+from .epochs import rescaled
+
 if TYPE_CHECKING:
     import os
 
 _NAME = "step-{:012d}"
 _COMPLETE = re.compile(r"step-(\d{12,})")
 _DRAFT = "incomplete"
+_POSITION = "kubeai-position.json"
 
 
 def resumable(
@@ -42,8 +46,9 @@ def resumable(
     """Yield the batches of all epochs, and save and exit, or save and go on, when the supervisor asks for it.
 
     It begins with the newest complete checkpoint, and continues with the batch after it. The steps that it counts are
-    batches. Between batches whose gradients are being accumulated it neither saves nor exits, because no checkpoint
-    holds those gradients.
+    the batches of each rank. If their number in an epoch has changed, as with another number of ranks, it continues at
+    the same part of the epoch. Between batches whose gradients are being accumulated it neither saves nor exits,
+    because no checkpoint holds those gradients.
 
     Accelerate's `DataLoaderConfiguration(use_seedable_sampler=True)` makes the order of a shuffled epoch the same in
     each run. Without it, a run that resumes in an epoch would train on some batches twice and on others never.
@@ -64,23 +69,53 @@ def resumable(
     count = accelerator.num_processes
     api.init(lambda: int(accelerator.process_index), collective=count > 1, world_size=lambda: int(count))
     checkpoints = _AccelerateCheckpoints(accelerator, Path(directory), keep)
-    step = checkpoints.load()
-    api.resumed(step)
-    while step < epochs * len(loader):
-        for batch in _rest_of_epoch(loader, step):
+    position = checkpoints.load(len(loader))
+
+    def save(_: int) -> None:
+        checkpoints.save(position)
+
+    api.resumed(position.step)
+    while position.epoch < epochs and position.batches_of_epoch:
+        for batch in _rest_of_epoch(loader, position):
             yield batch
-            step += 1
+            position = position.after_batch()
             if accelerator.sync_gradients:
-                finish_step(step, checkpoints.save)
+                finish_step(position.step, save)
 
 
-def _rest_of_epoch(loader: Any, step: int) -> Iterator[Any]:
-    """Yield the remaining batches of the epoch of `step`, beginning with the one that follows this step."""
-    loader.iteration, trained = divmod(step, len(loader))
-    if not trained:
+@dataclass(frozen=True)
+class _Position:
+    """How far a job has come: the batches that each rank has trained on, and those of them in the present epoch.
+
+    Attributes:
+        step: All of them, in all runs.
+        epoch: The number of finished epochs.
+        batches: Those of the present epoch.
+        batches_of_epoch: How many a whole epoch has for each rank.
+    """
+
+    step: int
+    epoch: int
+    batches: int
+    batches_of_epoch: int
+
+    def after_batch(self) -> _Position:
+        finished, batches = divmod(self.batches + 1, self.batches_of_epoch)
+        return replace(self, step=self.step + 1, epoch=self.epoch + finished, batches=batches)
+
+    def with_epochs_of(self, batches_of_epoch: int) -> _Position:
+        """Return the same position where each rank has another number of batches."""
+        batches = rescaled(self.batches, self.batches_of_epoch, batches_of_epoch)
+        return replace(self, batches=batches, batches_of_epoch=batches_of_epoch)
+
+
+def _rest_of_epoch(loader: Any, position: _Position) -> Iterator[Any]:
+    """Yield the remaining batches of the present epoch."""
+    loader.iteration = position.epoch
+    if not position.batches:
         yield from loader
         return
-    batches = iter(skip_first_batches(loader, trained))
+    batches = iter(skip_first_batches(loader, position.batches))
     # An iterator draws from the random number generator when it starts. In the run that has saved, this was before.
     with torch.random.fork_rng(devices=[]):
         first = next(batches)
@@ -96,17 +131,19 @@ class _AccelerateCheckpoints:
     directory: Path
     keep: int
 
-    def load(self) -> int:
-        """Load the newest complete checkpoint; returns its number of finished steps, 0 if there is none."""
+    def load(self, batches_of_epoch: int) -> _Position:
+        """Load the newest complete checkpoint, if there is one, and return its position."""
         # On a shared file system, a rank may see later than others what a run before has written.
-        (step,) = broadcast_object_list([max(self._complete(), default=0)])
-        if step:
-            self.accelerator.load_state(str(self.directory / _NAME.format(step)))
-        return int(step)
+        (position,) = broadcast_object_list([self._newest() if self.accelerator.is_main_process else None])
+        if position is None:
+            return _Position(0, 0, 0, batches_of_epoch)
+        self.accelerator.load_state(str(self.directory / _NAME.format(position.step)))
+        reached: _Position = position.with_epochs_of(batches_of_epoch)
+        return reached
 
-    def save(self, step: int) -> None:
+    def save(self, position: _Position) -> None:
         """Write a checkpoint; returns when it is complete, in every rank."""
-        draft, path = self.directory / _DRAFT, self.directory / _NAME.format(step)
+        draft, path = self.directory / _DRAFT, self.directory / _NAME.format(position.step)
         if self.accelerator.is_main_process:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)
@@ -114,12 +151,20 @@ class _AccelerateCheckpoints:
         self.accelerator.save_state(str(draft))
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
+            (draft / _POSITION).write_text(json.dumps(asdict(position)), encoding="ascii")
             shutil.rmtree(path, ignore_errors=True)
             draft.rename(path)
             for old in self._complete()[: -self.keep]:
                 shutil.rmtree(self.directory / _NAME.format(old))
         # No rank reports a checkpoint that could still turn out to be incomplete.
         self.accelerator.wait_for_everyone()
+
+    def _newest(self) -> _Position | None:
+        complete = self._complete()
+        if not complete:
+            return None
+        saved = (self.directory / _NAME.format(complete[-1]) / _POSITION).read_text(encoding="ascii")
+        return _Position(**json.loads(saved))
 
     def _complete(self) -> list[int]:
         found = (_COMPLETE.fullmatch(path.name) for path in self.directory.glob("step-*"))

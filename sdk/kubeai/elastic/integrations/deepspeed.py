@@ -14,11 +14,15 @@ It wraps `engine.step()`. Pipeline engines, whose `train_batch()` does not call 
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
 
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
 from kubeai.elastic import api, identity
 from kubeai.elastic.loop import finish_step
@@ -35,6 +39,9 @@ def supervise(engine: Any, directory: str | os.PathLike[str], others: Mapping[st
 
     A step is an update of the parameters, whose gradients may have been accumulated over several calls of
     `engine.step()`. Calls in between neither save nor exit, because no checkpoint holds accumulated gradients.
+
+    If the checkpoint is that of another number of ranks, rank 0 converts it first, beside it in the directory, to
+    DeepSpeed's universal form, which is removed once it is loaded.
 
     Args:
         engine: Of `deepspeed.initialize`, the same in every rank.
@@ -74,9 +81,10 @@ class _DeepSpeedCheckpoints:
     others: Mapping[str, Any]
 
     def load(self) -> None:
-        if not (self.directory / "latest").exists():
+        latest = self.directory / "latest"
+        if not latest.exists():
             return
-        _, saved = self.engine.load_checkpoint(str(self.directory))
+        saved = self._client_state(latest.read_text(encoding="ascii").strip())
         for name, other in self.others.items():
             if name not in saved.get("others", {}):
                 raise ValueError(f"the last checkpoint in {self.directory} has no state of {name!r}")
@@ -84,6 +92,28 @@ class _DeepSpeedCheckpoints:
         random = saved.get("random", [])  # missing in a checkpoint that the script has saved by itself
         if len(random) == dist.get_world_size():
             set_random_state(random[dist.get_rank()])
+
+    def _client_state(self, tag: str) -> dict[str, Any]:
+        """Load the engine's state, and return the rest of the checkpoint."""
+        try:
+            return self.engine.load_checkpoint(str(self.directory), tag=tag)[1]  # type: ignore[no-any-return]
+        except ZeRORuntimeException:
+            if self.engine.loaded_checkpoint_dp_world_size == self.engine.seq_dp_world_size:
+                raise
+        # Each rank had another share of the optimizer's state than it has now.
+        universal = f"{tag}_universal"
+        on_rank_zero(lambda: _convert(self.directory / tag, self.directory / universal))
+        self.engine._config.load_universal_checkpoint = True  # noqa: SLF001 - the script's configuration is for all runs
+        try:
+            _, saved = self.engine.load_checkpoint(str(self.directory), tag=universal)
+        finally:
+            self.engine._config.load_universal_checkpoint = False  # noqa: SLF001
+        on_rank_zero(lambda: self._remove(universal))
+        return saved  # type: ignore[no-any-return]
+
+    def _remove(self, universal: str) -> None:
+        shutil.rmtree(self.directory / universal)
+        (self.directory / "latest_universal").unlink()
 
     def save(self, step: int) -> None:
         """Return when the checkpoint is complete and `latest` names it, in every rank."""
@@ -95,3 +125,13 @@ class _DeepSpeedCheckpoints:
         # DeepSpeed's rank 0 writes `latest` before the others have written their parts, and returns after a barrier.
         self.engine.save_checkpoint(str(self.directory), tag=tag, client_state=client, save_latest=False)
         on_rank_zero(lambda: identity.write_atomically(self.directory / "latest", tag, mode=0o644))
+
+
+def _convert(source: Path, target: Path) -> None:
+    """Write a checkpoint in DeepSpeed's form that any number of ranks can load."""
+    shutil.rmtree(target, ignore_errors=True)
+    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    command += ["--input_folder", str(source), "--output_folder", str(target)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")  # noqa: S603 - a fixed program
+    if done.returncode:
+        raise RuntimeError(f"{source} could not be converted for another number of ranks: {done.stderr[-500:]}")

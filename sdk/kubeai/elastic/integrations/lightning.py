@@ -23,6 +23,7 @@ import torch.distributed as dist
 from kubeai.elastic import api
 from kubeai.elastic.loop import finish_step
 
+from .epochs import rescaled
 from .random_state import random_state, set_random_state
 
 try:
@@ -145,6 +146,7 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
         checkpoint[_KEY] = {
             "step": self._step,
             "batches": 0 if progress.is_last_batch and not is_in_validation else progress.current.processed,
+            "batches_of_epoch": trainer.num_training_batches,
             "is_in_validation": is_in_validation,
             "ranks": ranks,
         }
@@ -191,7 +193,10 @@ class AgreedStop(Callback):  # type: ignore[misc]  # Lightning is not installed 
         ranks = loaded["ranks"]
         own = ranks[trainer.global_rank] if len(ranks) == trainer.world_size else None
         fetcher = trainer.fit_loop._data_fetcher  # noqa: SLF001 - no public way
-        batches = loaded["batches"]
+        batches = rescaled(loaded["batches"], loaded["batches_of_epoch"], trainer.num_training_batches)
+        if batches != loaded["batches"]:
+            present = trainer.fit_loop.epoch_loop.batch_progress.current
+            present.ready = present.started = present.processed = present.completed = batches
         if own is not None:
             self._epoch_random = own["epoch"] if batches else own["present"]
             self._validation_random = own["present"] if loaded["is_in_validation"] else None
