@@ -18,7 +18,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-fleet test-versions test-chart chart clients operators hub test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-fleet test-versions test-chart chart clients operators hub test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page frameworks-costs check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -206,6 +206,9 @@ bench: $(INSTALLED) ## Measure everything and write docs/maintainers/benchmarks.
 
 goodput: $(INSTALLED) ## Replay reclaims in simulated time, and compare what training each policy makes of the capacity (a quick check: ARGS=--short)
 	@$(BIN)/python -m benchmarks run --only goodput $(ARGS)
+
+frameworks-costs: $(INSTALLED) ## Measure what a stop and a start of each training framework take
+	$(BIN)/python -m tests.frameworks.frameworks_costs
 
 bench-page: $(INSTALLED) ## Write docs/maintainers/benchmarks.md from the last results
 	$(BIN)/python -m benchmarks page
