@@ -1,8 +1,9 @@
 """Hugging Face Trainer: all ranks stop at one step, write one checkpoint, and the next run continues exactly there.
 
-torchrun --nproc-per-node 4 huggingface.py DIRECTORY [STEPS] [callback]
+torchrun --nproc-per-node 4 huggingface.py DIRECTORY [STEPS [train | callback | deepspeed]]
 
-With `callback`, it does as a tool does that calls `trainer.train()` itself.
+With `callback`, it does as a tool does that calls `trainer.train()` itself. With `deepspeed`, the Trainer has a
+configuration of DeepSpeed, and all ranks write the optimizer's state.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ class Model(torch.nn.Module):
         return {"loss": self.layers(values).square().mean()}
 
 
+_ZERO = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}},
+    "zero_optimization": {"stage": 2},
+}
+
+
 def main(directory: str, steps: int, how: str = "train") -> None:
     """Train."""
     torch.manual_seed(0)
@@ -56,6 +64,7 @@ def main(directory: str, steps: int, how: str = "train") -> None:
         use_cpu=not torch.cuda.is_available(),
         report_to="none",
         disable_tqdm=True,
+        deepspeed=_ZERO if how == "deepspeed" else None,
     )
     trainer = Trainer(Model(), args, train_dataset=Samples(), eval_dataset=Samples())
     if how == "callback":

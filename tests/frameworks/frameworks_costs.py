@@ -20,15 +20,21 @@ from tests.frameworks.frameworks_world import RUN_SECONDS, FrameworksScript, exa
 
 @dataclass(frozen=True, slots=True)
 class MeasuredExample:
-    """An example, its last argument, and a step at which it is stopped in mid-epoch."""
+    """An example, how many steps or epochs it has, a step at which it is stopped, and its further arguments."""
 
     name: str
     steps: int
     stop: int
+    how: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return " ".join((self.name, *self.how))
 
 
 EXAMPLES = (
     MeasuredExample("huggingface.py", 60, 20),
+    MeasuredExample("huggingface.py", 60, 20, ("deepspeed",)),
     MeasuredExample("accelerate_loop.py", 80, 20),
     MeasuredExample("lightning_ddp.py", 4, 20),
     MeasuredExample("ddp.py", 60, 20),
@@ -43,7 +49,7 @@ async def cost(home: Path, root: Path, measured: MeasuredExample) -> dict[str, f
     script = FrameworksScript(
         home,
         example(measured.name),
-        (str(root / "checkpoints"), str(measured.steps)),
+        (str(root / "checkpoints"), str(measured.steps), *measured.how),
         step_seconds=0.05,
         variables={"TORCH_EXTENSIONS_DIR": str(home / "torch_extensions")},
     )
@@ -65,8 +71,8 @@ def _main() -> None:
     home = installed()
     for measured in EXAMPLES:
         with tempfile.TemporaryDirectory(prefix="frameworks-") as root:
-            costs[measured.name] = asyncio.run(cost(home, Path(root), measured))
-        sys.stdout.write(f"{measured.name} {costs[measured.name]}\n")
+            costs[measured.title] = asyncio.run(cost(home, Path(root), measured))
+        sys.stdout.write(f"{measured.title}: {costs[measured.title]}\n")
     COSTS.write_text(json.dumps(costs, indent=2) + "\n", encoding="ascii")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 COSTS = _ROOT / "benchmarks" / "results" / "frameworks.json"
-"""By an example's name, the seconds that a stop and a start of it took; `make frameworks-costs` writes it."""
+"""By example, the seconds that a stop and a start of it took; `make frameworks-costs` writes it."""
 
 _EXACT = "stop and resume, losses equal bit by bit"
 _EVALUATION = "stop in an evaluation"
@@ -52,7 +52,7 @@ class FrameworkSupport:
         section: The anchor of its section in the guide.
         packages: Those whose versions count, in the lock file.
         lock: The file of its pinned packages, in `requirements`.
-        example: The name of its example.
+        example: The name of its example, and what it is called with besides the directory and the steps.
         proofs: By column. A column that is left out was not tried.
         has_evaluations: Whether the framework has evaluations of its own.
     """
@@ -90,6 +90,18 @@ ALL = (
             ),
             _RANKS: Proof("step, model, optimizer; not the part of the epoch", _OTHER_RANKS),
             _CONTROL: Proof("steps lost", "test_frameworks_huggingface.py::test_without_an_agreement_steps_are_lost"),
+        },
+    ),
+    FrameworkSupport(
+        title="Trainer with DeepSpeed (ZeRO 2)",
+        section="hugging-face-trainer",
+        packages=("transformers", "deepspeed"),
+        example="huggingface.py deepspeed",
+        has_evaluations=True,
+        proofs={
+            _EXACT: Proof(
+                "yes", "test_frameworks_huggingface.py::test_with_deepspeed_a_stop_loses_no_step_and_changes_no_bit"
+            ),
         },
     ),
     FrameworkSupport(

@@ -41,6 +41,21 @@ async def test_a_stop_loses_no_step_and_changes_no_bit(frameworks: Path, whole: 
     assert_goes_on_exactly(whole, runs)
 
 
+@pytest.mark.long
+async def test_with_deepspeed_a_stop_loses_no_step_and_changes_no_bit(frameworks: Path, tmp_path: Path) -> None:
+    """The Trainer has a configuration of DeepSpeed, and all ranks write its checkpoint."""
+    script = _script(frameworks, tmp_path / "checkpoints", "deepspeed")
+    script = replace(script, variables={"TORCH_EXTENSIONS_DIR": str(frameworks / "torch_extensions")})
+    alone = replace(script, arguments=(str(tmp_path / "alone"), *script.arguments[1:]))
+    whole = await run_alone(tmp_path / "whole", alone)
+    async with training(tmp_path, script) as job:
+        await job.suspend_and_resume(step=12)
+        runs = await job.finish()
+    assert len(runs) == 2
+    assert list((tmp_path / "checkpoints").glob("checkpoint-*/global_step*/*_optim_states.pt"))
+    assert_goes_on_exactly(whole, runs)
+
+
 async def test_a_callback_does_for_tools_that_call_the_trainer_themselves(
     frameworks: Path, whole: Curve, tmp_path: Path
 ) -> None:
