@@ -5,6 +5,7 @@ import pytest
 from tests.frameworks.frameworks_installation import (
     FRAMEWORKS,
     JAX,
+    TENSORFLOW,
     FrameworksEnvironment,
     FrameworksNotInstallable,
     installed,
@@ -21,6 +22,12 @@ def frameworks() -> Path:
 def jax() -> Path:
     """The environment that has JAX and Orbax."""
     return _installed(JAX)
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> Path:
+    """The environment that has TensorFlow and Keras."""
+    return _installed(TENSORFLOW)
 
 
 def _installed(environment: FrameworksEnvironment) -> Path:

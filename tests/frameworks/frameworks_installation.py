@@ -39,6 +39,7 @@ class FrameworksEnvironment:
 FRAMEWORKS = FrameworksEnvironment("frameworks", ("frameworks-build.txt", "frameworks.txt"))
 OLDER_TORCH = FrameworksEnvironment("torchrun", ("torchrun.txt",))
 JAX = FrameworksEnvironment("jax", ("jax.txt",), has_torch=False)
+TENSORFLOW = FrameworksEnvironment("tensorflow", ("tensorflow.txt",), has_torch=False)
 
 
 def installed(environment: FrameworksEnvironment = FRAMEWORKS) -> Path:
@@ -113,7 +114,7 @@ def _rename(made: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    for wanted in (FRAMEWORKS, OLDER_TORCH, JAX):
+    for wanted in (FRAMEWORKS, OLDER_TORCH, JAX, TENSORFLOW):
         try:
             if wanted.name in (sys.argv[1:] or [FRAMEWORKS.name]):
                 sys.stdout.write(f"{installed(wanted)}\n")

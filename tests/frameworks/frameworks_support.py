@@ -237,6 +237,24 @@ ALL = (
             _CONTROL: Proof("nothing saved", "test_jax.py::test_without_an_agreement_nothing_is_saved"),
         },
     ),
+    FrameworkSupport(
+        title="TensorFlow with Keras, two workers",
+        section="tensorflow-with-keras",
+        packages=("tensorflow", "keras"),
+        lock="tensorflow.txt",
+        example="tensorflow_workers.py",
+        proofs={
+            _EXACT: Proof("yes", "test_tensorflow.py::test_a_stop_at_one_step_changes_no_loss"),
+            _APART: Proof(
+                "nothing hangs, resumes from the last checkpoint",
+                "test_tensorflow.py::test_with_a_worker_that_cannot_agree_nothing_hangs",
+            ),
+            _RANKS: Proof(
+                "one and four workers, within 0.1 %", "test_tensorflow.py::test_another_number_of_workers_goes_on"
+            ),
+            _CONTROL: Proof("nothing saved", "test_tensorflow.py::test_without_an_agreement_nothing_is_saved"),
+        },
+    ),
 )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from simulator.cloud.process import TooLate
-from tests.frameworks.frameworks_jax import JaxJob
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of
+from tests.frameworks.frameworks_processes import JaxJob
 from tests.testkit.waiting import until
 
 pytestmark = pytest.mark.timeout(600)

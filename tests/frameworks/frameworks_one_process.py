@@ -1,6 +1,6 @@
-"""Runs a JAX script as one process of a job, with slower steps, and without the agreement if a test asks.
+"""Runs a script as one process of a job, with slower steps, and without the agreement if a test asks.
 
-frameworks_jax_process.py SCRIPT ARGUMENT …
+frameworks_one_process.py SCRIPT ARGUMENT …
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Jobs of JAX: several processes on CPUs that gloo connects, and a fake supervisor.
+"""Jobs of JAX and of TensorFlow: several processes on CPUs, started one by one, and a fake supervisor.
 
 job = JaxJob(jax, tmp_path)
 whole = await job.run_alone(600)
@@ -7,11 +7,13 @@ with job.supervised(600) as supervisor:
     supervisor.agree(2)
 """
 
+import json
 import os
 import re
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,14 +29,15 @@ _CHECKOUT = Path(__file__).parents[2]
 
 
 @dataclass(slots=True)
-class JaxJob:
-    """A job of the example, run after run, whose processes all write to one directory of checkpoints.
+class ProcessesJob(ABC):
+    """A job of an example, run after run, whose processes all write to one directory of checkpoints.
 
     Attributes:
-        home: The environment that has JAX.
+        home: The environment that has the framework.
         root: Of everything that the job writes.
         step_seconds: Minimum duration of a step of a supervised run.
         agrees: Whether processes stop at one agreed step, or each as soon as it is told.
+        cut_off: The rank that has no supervisor, if there is one.
         children: The processes of the present run, by rank.
     """
 
@@ -42,6 +45,7 @@ class JaxJob:
     root: Path
     step_seconds: float = 0.05
     agrees: bool = True
+    cut_off: int | None = None
     children: list[CloudChild] = field(default_factory=list)
     _run: int = 0
 
@@ -88,25 +92,35 @@ class JaxJob:
                 found.setdefault(int(rank), []).append(loss)
         return found
 
+    def files(self, pattern: str) -> set[str]:
+        """The names of the files that the job has written anywhere and that fit a pattern."""
+        return {path.name for path in self.root.rglob(pattern)}
+
     def tail(self) -> str:
         return "\n".join(child.tail() for child in self.children)
+
+    @abstractmethod
+    def _example(self) -> str:
+        """The name of the example that each process runs."""
+
+    @abstractmethod
+    def _places(self, processes: int) -> list[dict[str, str]]:
+        """The variables from which each process of the next run knows its place in it."""
 
     @contextmanager
     def _running(self, steps: int, processes: int, identity: Path, step_seconds: float) -> Iterator[None]:
         self._run += 1
-        coordinator = f"127.0.0.1:{_free_port()}"
-        process = str(Path(__file__).with_name("frameworks_jax_process.py"))
-        script = [str(example("jax_orbax.py")), str(self.checkpoints), str(steps)]
+        places = self._places(processes)
+        process = str(Path(__file__).with_name("frameworks_one_process.py"))
+        script = [str(example(self._example())), str(self.checkpoints), str(steps)]
         self.children = []
         try:
             for rank in range(processes):
                 variables = {
                     "PYTHONPATH": os.pathsep.join([str(_CHECKOUT / "sdk"), str(_CHECKOUT)]),
-                    "KUBEAI_DIR": str(identity),
+                    "KUBEAI_DIR": os.devnull if rank == self.cut_off else str(identity),
                     "KUBEAI_EXIT_HOLD": "0",  # The fake supervisor releases nobody.
-                    "COORDINATOR": coordinator,
-                    "PROCESSES": str(processes),
-                    "PROCESS": str(rank),
+                    **places[rank],
                     "FRAMEWORKS_STEP_SECONDS": str(step_seconds),
                     **({} if self.agrees else {"FRAMEWORKS_DISAGREE": "1"}),
                 }
@@ -120,7 +134,35 @@ class JaxJob:
             wait_until(lambda: not any(child.running for child in self.children), "no process to be left")
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+class JaxJob(ProcessesJob):
+    """A job of JAX, whose processes gloo connects."""
+
+    __slots__ = ()
+
+    def _example(self) -> str:
+        return "jax_orbax.py"
+
+    def _places(self, processes: int) -> list[dict[str, str]]:
+        (coordinator,) = _free_addresses(1)
+        place = {"COORDINATOR": coordinator, "PROCESSES": str(processes)}
+        return [{**place, "PROCESS": str(rank)} for rank in range(processes)]
+
+
+class TensorFlowJob(ProcessesJob):
+    """A job of TensorFlow, whose workers know each other from TF_CONFIG as in a TFJob."""
+
+    __slots__ = ()
+
+    def _example(self) -> str:
+        return "tensorflow_workers.py"
+
+    def _places(self, processes: int) -> list[dict[str, str]]:
+        cluster = {"worker": _free_addresses(processes)}
+        tasks = [{"type": "worker", "index": index} for index in range(processes)]
+        return [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})} for task in tasks]
+
+
+def _free_addresses(count: int) -> list[str]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]

@@ -1,0 +1,128 @@
+"""Checkpoints of Keras 3 under TensorFlow's MultiWorkerMirroredStrategy: all workers save at one agreed step.
+
+    from kubeai.elastic.integrations.tensorflow import WorkerCheckpoints
+
+    kubeai.init(collective=True)  # TF_CONFIG gives the rank
+    checkpoints = WorkerCheckpoints(strategy, "/checkpoints/resnet", model, optimizer)
+    first = checkpoints.load()
+    for step, batch in kubeai.steps(batches_from(first), checkpoints.save, first=first):
+        update(batch)
+
+The chief writes the checkpoint. TensorFlow has the other workers write, too, because it adds some variables up over all
+workers for a save; each does so in a directory of its own, which it removes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    import os
+
+    import keras
+
+_NAME = "step"
+
+
+class WorkerCheckpoints:
+    """Saves and loads a model, its optimizer, and the counters from which its dropout draws.
+
+    TensorFlow's own checkpoint of a Keras model has no such counters. Every worker calls each method, at the same step,
+    outside `strategy.scope()` and `strategy.run`.
+
+    Args:
+        strategy: MultiWorkerMirroredStrategy.
+        directory: Of the checkpoints, on a file system that all workers share.
+        model: Made, with its variables, in the scope of the strategy.
+        optimizer: Built, in the scope of the strategy.
+        keep: How many checkpoints remain. Each save removes older ones.
+        others: What else to save, by name: whatever tf.train.Checkpoint takes, such as a tf.random.Generator.
+
+    Raises:
+        ValueError: `keep` is below 1.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        directory: str | os.PathLike[str],
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        *,
+        keep: int = 2,
+        **others: Any,
+    ) -> None:
+        if keep < 1:
+            raise ValueError(f"keep is {keep}, but one checkpoint is needed to resume from")
+        self._strategy = strategy
+        self._directory = Path(directory)
+        self._keep = keep
+        self._newest: int | None = None  # finished steps in the checkpoint that was loaded or saved last
+        self._saved = tf.train.Checkpoint(model=model, optimizer=optimizer, seeds=_seed_variables(model), **others)
+        self._add = tf.function(self._added)  # much cheaper than without a graph, as TensorFlow warns
+
+    def load(self) -> int:
+        """Load the newest complete checkpoint, which may be of another number of workers.
+
+        Returns:
+            The number of finished steps, 0 if there is no checkpoint.
+
+        Raises:
+            AssertionError: The checkpoint lacks something that is to be loaded, as that of another model does.
+        """
+        newest = tf.train.latest_checkpoint(str(self._directory))
+        if newest is None:
+            return 0
+        self._saved.read(newest).assert_existing_objects_matched()
+        self._newest = int(newest.rpartition("-")[2])
+        return self._newest
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint after `step` finished steps. Returns when it is complete, in every worker.
+
+        Does nothing if that one was loaded or saved last. TensorFlow names the newest checkpoint only once its
+        files are complete, so a kill leaves the one before. The caller reports it: `kubeai.steps` does.
+
+        Raises:
+            Exception: Whatever TensorFlow raises if this worker cannot write.
+            RuntimeError: Another worker cannot write.
+        """
+        if step == self._newest:
+            return
+        failure = self._write(step)
+        failed = int(self._add(tf.constant(0 if failure is None else 1)))
+        if failure is not None:
+            raise failure
+        if failed:
+            raise RuntimeError(f"{failed} other workers could not save step {step}")
+        self._newest = step
+
+    def _write(self, step: int) -> Exception | None:
+        """Write this worker's files. Return why that is not possible, instead of leaving the other workers to wait."""
+        try:
+            if self._strategy.extended.should_checkpoint:
+                self._write_to(self._directory, step)
+            else:
+                with tempfile.TemporaryDirectory(prefix="kubeai-") as dropped:
+                    self._write_to(Path(dropped), step)
+        except Exception as error:  # noqa: BLE001 - raised once the other workers know
+            return error
+        return None
+
+    def _write_to(self, directory: Path, step: int) -> None:
+        manager = tf.train.CheckpointManager(self._saved, str(directory), self._keep, checkpoint_name=_NAME)
+        manager.save(step)
+
+    def _added(self, number: tf.Tensor) -> tf.Tensor:
+        """Return the sum of the numbers of all workers, after all have called this."""
+        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._strategy.run(tf.identity, (number,)), axis=None)
+
+
+def _seed_variables(model: keras.Model) -> list[tf.Variable]:
+    """Return the counters of the layers' seed generators, which are variables but not weights."""
+    weights = {id(weight) for weight in model.weights}
+    return [variable.value for variable in model.variables if id(variable) not in weights]
