@@ -218,10 +218,10 @@ class FrameworksTraining:
         """Withdraw the notice, so that the job gets its host back."""
         await self.world.play([Withdraw(0, _DOOMED)])
 
-    async def suspend_and_resume(self, step: int) -> None:
+    async def suspend_and_resume(self, step: int, lead: float = LEAD) -> None:
         """Announce a reclaim at a step, wait until the job is suspended, and give it its host back."""
         await self.until_step(step)
-        await self.notice()
+        await self.notice(lead)
         await self.until_suspended()
         await self.give_back()
 

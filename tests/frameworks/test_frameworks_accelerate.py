@@ -61,10 +61,7 @@ async def test_a_supervisor_killed_in_mid_agreement_loses_no_step(
 async def test_with_a_rank_that_cannot_agree_nothing_hangs(frameworks: Path, tmp_path: Path, whole: Curve) -> None:
     """A save needs all ranks, so nobody saves: the job is suspended in time, and its next run starts anew."""
     async with training(tmp_path, replace(accelerate(frameworks, tmp_path), cut_off=2)) as job:
-        await job.until_step(12)
-        await job.notice(lead=20)
-        await job.until_suspended()
-        await job.give_back()
+        await job.suspend_and_resume(step=12, lead=20)
         _, second = await job.finish()
     assert_goes_on_exactly(whole, [second])
 

@@ -136,10 +136,7 @@ async def test_with_a_rank_that_cannot_agree_nothing_hangs(frameworks: Path, who
     """Nobody saves, because a save needs all ranks; the job resumes from the last checkpoint of the Trainer."""
     script = replace(_script(frameworks, tmp_path / "checkpoints"), cut_off=3)
     async with training(tmp_path, script) as job:
-        await job.until_step(_SAVED_EVERY + 2)
-        await job.notice(lead=10)
-        await job.until_suspended()
-        await job.give_back()
+        await job.suspend_and_resume(step=_SAVED_EVERY + 2, lead=10)
         first, second = await job.finish()
     assert 0 < _trained_again(whole, first, second) < steps_of(first)
 
@@ -149,10 +146,7 @@ async def test_without_an_agreement_steps_are_lost(frameworks: Path, whole: Curv
     """The control: rank 0 alone is told, waits in its save for the others, and leaves no complete checkpoint."""
     script = replace(_script(frameworks, tmp_path / "checkpoints"), agrees=False)
     async with training(tmp_path, script) as job:
-        await job.until_step(_SAVED_EVERY + 2)
-        await job.notice(lead=15)
-        await job.until_suspended()
-        await job.give_back()
+        await job.suspend_and_resume(step=_SAVED_EVERY + 2, lead=15)
         first, second = await job.finish()
     assert _trained_again(whole, first, second) > 0
 

@@ -60,11 +60,10 @@ async def test_a_supervisor_that_is_killed_in_mid_agreement_loses_no_step(
 @pytest.mark.long
 async def test_with_a_rank_that_cannot_agree_nothing_hangs(frameworks: Path, tmp_path: Path, whole: Curve) -> None:
     """A save needs all ranks, so nobody saves: the job is suspended in time, and its next run starts anew."""
-    async with training(tmp_path, replace(_script(frameworks, tmp_path), cut_off=2)) as job:
-        await job.until_step(10)
-        await job.notice(lead=20)
-        await job.until_suspended()
-        await job.give_back()
+    # Slow, so that the job is not done before it would have to be stopped.
+    slow = replace(_script(frameworks, tmp_path), step_seconds=0.3, cut_off=2)
+    async with training(tmp_path, slow) as job:
+        await job.suspend_and_resume(step=10, lead=20)
         _, second = await job.finish()
     assert_goes_on_exactly(whole, [second])
 
