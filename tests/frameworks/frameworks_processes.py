@@ -80,6 +80,23 @@ class ProcessesJob(ABC):
 
         await until(finished, self.tail, seconds=RUN_SECONDS, every=0.05)
 
+    async def end_without_agreement(self, steps: int, after: int) -> None:
+        """Cut process 1 off, tell the other one to stop after so many steps, and end both when they go on.
+
+        Nobody may save alone, as all have to, so both train on, until twenty steps later they are killed.
+        """
+        self.cut_off = 1
+        with self.supervised(steps) as supervisor:
+            await self.until_step(after)
+            supervisor.propose(1)
+            supervisor.direct(0, directive="STOP")
+            saved = supervisor.reports_of("saved")
+            await self.until_step(after + 20)
+            for child in self.children:
+                end(child.pid, self.root)
+            assert supervisor.reports_of("saved") == saved, self.tail()
+        self.cut_off = None
+
     async def codes(self, seconds: float = RUN_SECONDS) -> list[int]:
         """Wait for the end of all processes; returns their exit codes."""
         return [await child.wait(seconds) for child in self.children]

@@ -231,6 +231,10 @@ ALL = (
         example="jax_orbax.py",
         proofs={
             _EXACT: Proof("yes", "test_jax.py::test_a_stop_at_one_step_changes_no_loss"),
+            _APART: Proof(
+                "nothing hangs, resumes from the last checkpoint",
+                "test_jax.py::test_with_a_process_that_cannot_agree_nothing_hangs",
+            ),
             _RANKS: Proof(
                 "one and four processes, within 0.1 %", "test_jax.py::test_another_number_of_processes_goes_on"
             ),

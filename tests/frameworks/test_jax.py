@@ -80,6 +80,15 @@ async def test_a_save_that_fails_is_not_reported_as_saved(jax: Path, tmp_path: P
 
 
 @pytest.mark.long
+async def test_with_a_process_that_cannot_agree_nothing_hangs(jax: Path, tmp_path: Path, whole: Curve) -> None:
+    """Nobody saves alone: the processes go on until they are killed, and resume from their last checkpoint."""
+    job = JaxJob(jax, tmp_path)
+    await job.end_without_agreement(_STEPS, after=_EVERY + 2)
+    second = await job.run_alone(_STEPS)
+    assert second == {rank: losses[_EVERY:] for rank, losses in whole.items()}
+
+
+@pytest.mark.long
 async def test_without_an_agreement_nothing_is_saved(jax: Path, tmp_path: Path) -> None:
     """The control: rank 0 alone is told, and waits in Orbax for the other process."""
     job = JaxJob(jax, tmp_path, agrees=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cloud.process import TooLate, end
+from simulator.cloud.process import TooLate
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of
 from tests.frameworks.frameworks_processes import TensorFlowJob
 
@@ -83,15 +83,8 @@ async def test_a_save_that_fails_in_the_chief_fails_in_all(tensorflow: Path, tmp
 @pytest.mark.long
 async def test_with_a_worker_that_cannot_agree_nothing_hangs(tensorflow: Path, tmp_path: Path, whole: Curve) -> None:
     """Nobody saves alone: the workers go on until they are killed, and resume from their last checkpoint."""
-    job = TensorFlowJob(tensorflow, tmp_path, cut_off=1)
-    with job.supervised(_STEPS) as supervisor:
-        await job.until_step(_EVERY + 2)
-        supervisor.propose(1)
-        supervisor.direct(0, directive="STOP")
-        await job.until_step(_EVERY + 20)
-        for child in job.children:
-            end(child.pid, job.root)
-        assert {report["step"] for report in supervisor.reports_of("saved")} == {_EVERY}
+    job = TensorFlowJob(tensorflow, tmp_path)
+    await job.end_without_agreement(_STEPS, after=_EVERY + 2)
     second = await job.run_alone(_STEPS)
     assert second == {rank: losses[_EVERY:] for rank, losses in whole.items()}
 
