@@ -31,6 +31,13 @@ class Training:
             )
             self.optimizer = keras.optimizers.Adam(0.001)
             self.optimizer.build(self.model.trainable_variables)
+            # Each worker counts its own rows. A save adds them up, for which it needs all workers.
+            self.rows = tf.Variable(
+                0,
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
 
     @tf.function
     def update(self, rows: tf.Tensor) -> tf.Tensor:
@@ -43,6 +50,7 @@ class Training:
             loss = tf.reduce_sum(tf.square(self.model(rows, training=True) - rows[:, :1])) / GLOBAL_BATCH
         gradients = tape.gradient(loss, self.model.trainable_variables)
         self.optimizer.apply(gradients, self.model.trainable_variables)  # adds them up over the workers
+        self.rows.assign_add(tf.shape(rows)[0])
         return loss
 
 
@@ -59,7 +67,7 @@ def main(directory: str, steps: int) -> None:
     kubeai.init(collective=True)  # a save needs all workers
     worker, workers = strategy.cluster_resolver.task_id or 0, strategy.num_replicas_in_sync
     training = Training(strategy)
-    checkpoints = WorkerCheckpoints(strategy, directory, training.model, training.optimizer)
+    checkpoints = WorkerCheckpoints(strategy, directory, training.model, training.optimizer, rows=training.rows)
     first = checkpoints.load()
     batches = batches_from(worker, workers, first, steps)
     for step, batch in kubeai.steps(batches, checkpoints.save, first=first, every=50):
@@ -67,6 +75,7 @@ def main(directory: str, steps: int) -> None:
         sys.stdout.write(f"rank {worker} step {step} loss {loss.hex()}\n")
         sys.stdout.flush()
     checkpoints.save(steps)
+    sys.stdout.write(f"trained on {training.rows.numpy()} rows\n")
 
 
 if __name__ == "__main__":

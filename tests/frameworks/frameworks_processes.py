@@ -175,8 +175,10 @@ class TensorFlowJob(ProcessesJob):
 
     def _places(self, processes: int) -> list[dict[str, str]]:
         cluster = {"worker": _free_addresses(processes)}
+        # A worker that exits at once may take away the sum that another one is still fetching from it.
+        hold = {"KUBEAI_EXIT_HOLD": "2"}
         tasks = [{"type": "worker", "index": index} for index in range(processes)]
-        return [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})} for task in tasks]
+        return [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": task}), **hold} for task in tasks]
 
 
 def _free_addresses(count: int) -> list[str]:

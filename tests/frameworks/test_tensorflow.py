@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(600)
 _STEPS = 300
 _EVERY = 50
 """The example saves after so many steps."""
+_BATCH = 16
 _RESUME = 75
 _HANG_SECONDS = 20.0
 """A save of this job takes less than a second."""
@@ -43,12 +44,13 @@ async def _stopped(job: TensorFlowJob) -> tuple[Curve, int]:
 
 @pytest.mark.brief
 async def test_a_stop_at_one_step_changes_no_loss(tensorflow: Path, tmp_path: Path, whole: Curve) -> None:
-    """The chief alone leaves files, and each worker reports the checkpoint of the agreed step."""
+    """The chief alone leaves files, each worker reports them, and what the workers count adds up over both runs."""
     job = TensorFlowJob(tensorflow, tmp_path)
     first, step = await _stopped(job)
     assert {len(losses) for losses in first.values()} == {step}
     assert job.files("*.index") == {f"step-{_EVERY}.index", f"step-{step}.index"}
     assert_goes_on_exactly(whole, [first, await job.run_alone(_STEPS)])
+    assert all(f"trained on {_STEPS * _BATCH} rows" in child.tail() for child in job.children)
 
 
 @pytest.mark.long
@@ -76,7 +78,9 @@ async def test_a_save_that_fails_in_the_chief_fails_in_all(tensorflow: Path, tmp
         job.checkpoints.touch()
         await asyncio.to_thread(supervisor.agree, 2, ahead=6)
         assert not {0, _RESUME} & set(await job.codes(_HANG_SECONDS)), job.tail()
-        assert {report["rank"] for report in supervisor.reports_of("failed")} == {0, 1}
+        errors = {report["rank"]: report["error"] for report in supervisor.reports_of("failed")}
+        assert set(errors) == {0, 1}
+        assert "not a directory" in errors[0].lower()
         assert not supervisor.reports_of("saved")
 
 

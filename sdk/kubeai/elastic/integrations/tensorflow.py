@@ -14,9 +14,10 @@ workers for a save; each does so in a directory of its own, which it removes.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import tensorflow as tf
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import os
 
     import keras
+
+Done = TypeVar("Done")
 
 _NAME = "step"
 
@@ -93,29 +96,34 @@ class WorkerCheckpoints:
         """
         if step == self._newest:
             return
-        failure = self._write(step)
-        failed = int(self._add(tf.constant(0 if failure is None else 1)))
-        if failure is not None:
-            raise failure
-        if failed:
-            raise RuntimeError(f"{failed} other workers could not save step {step}")
+        with contextlib.ExitStack() as cleanup:
+            # First, because a worker that has begun to save waits for the others to add variables up.
+            manager = self._by_all(step, lambda: self._manager(cleanup))
+            self._by_all(step, lambda: manager.save(step))
         self._newest = step
 
-    def _write(self, step: int) -> Exception | None:
-        """Write this worker's files. Return why that is not possible, instead of leaving the other workers to wait."""
-        try:
-            if self._strategy.extended.should_checkpoint:
-                self._write_to(self._directory, step)
-            else:
-                with tempfile.TemporaryDirectory(prefix="kubeai-") as dropped:
-                    self._write_to(Path(dropped), step)
-        except Exception as error:  # noqa: BLE001 - raised once the other workers know
-            return error
-        return None
+    def _manager(self, cleanup: contextlib.ExitStack) -> tf.train.CheckpointManager:
+        directory = str(self._directory)
+        if not self._strategy.extended.should_checkpoint:
+            directory = cleanup.enter_context(tempfile.TemporaryDirectory(prefix="kubeai-"))
+        return tf.train.CheckpointManager(self._saved, directory, self._keep, checkpoint_name=_NAME)
 
-    def _write_to(self, directory: Path, step: int) -> None:
-        manager = tf.train.CheckpointManager(self._saved, str(directory), self._keep, checkpoint_name=_NAME)
-        manager.save(step)
+    def _by_all(self, step: int, act: Callable[[], Done]) -> Done:
+        """Act in every worker. Return the result of this one; raise in all if one of them fails."""
+        done: list[Done] = []
+        failure: Exception | None = None
+        try:
+            done.append(act())
+        except Exception as error:  # noqa: BLE001 - raised once the other workers know
+            failure = error
+        try:
+            failed = int(self._add(tf.constant(0 if failure is None else 1)))
+        finally:
+            if failure is not None:  # the cause, even if another worker knows of it and has gone
+                raise failure
+        if failed:
+            raise RuntimeError(f"{failed} other workers could not save step {step}")
+        return done[0]
 
     def _added(self, number: tf.Tensor) -> tf.Tensor:
         """Return the sum of the numbers of all workers, after all have called this."""
