@@ -85,6 +85,20 @@ async def test_a_save_that_fails_in_the_chief_fails_in_all(tensorflow: Path, tmp
 
 
 @pytest.mark.long
+async def test_a_write_that_fails_in_the_chief_is_saved_by_none(tensorflow: Path, tmp_path: Path) -> None:
+    """Directories have the names of its files, so it fails after the other worker has taken part and written."""
+    job = TensorFlowJob(tensorflow, tmp_path)
+    for step in range(_STEPS):
+        (job.checkpoints / f"step-{step}.index").mkdir(parents=True)
+    with job.supervised(_STEPS) as supervisor:
+        await job.until_step(5)
+        await asyncio.to_thread(supervisor.agree, 2, ahead=6)
+        assert not {0, _RESUME} & set(await job.codes(_HANG_SECONDS)), job.tail()
+        assert {report["rank"] for report in supervisor.reports_of("failed")} == {0, 1}
+        assert not supervisor.reports_of("saved")
+
+
+@pytest.mark.long
 async def test_with_a_worker_that_cannot_agree_nothing_hangs(tensorflow: Path, tmp_path: Path, whole: Curve) -> None:
     """Nobody saves alone: the workers go on until they are killed, and resume from their last checkpoint."""
     job = TensorFlowJob(tensorflow, tmp_path)
