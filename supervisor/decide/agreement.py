@@ -99,7 +99,8 @@ def just_in_time(s: Situation) -> float | None:
     deadline, needed = s.breaks_at, seconds_to_save(s.facts.ranks)
     if not s.policy.just_in_time or s.job.held_back or deadline is None or needed is None:
         return None
-    return deadline - s.policy.margin_seconds - needed
+    # An attempt at this very instant must not begin before it, and its beginning has the store's precision.
+    return round(deadline - s.policy.margin_seconds - needed, 6)
 
 
 def seconds_to_save(ranks: Ranks) -> float | None:

@@ -242,6 +242,17 @@ def test_with_time_the_ranks_train_on() -> None:
     assert present(decide(asked, later, 270.8).job).step == 2000 + 2 + 1
 
 
+@pytest.mark.parametrize("checkpoint", [20.0000004, 20.0000006, 20 + 1 / 3, 20 + 2 / 3])
+def test_at_that_very_instant_they_are_asked_anew_once(checkpoint: float) -> None:
+    """Whatever part of a microsecond it falls on, which the stored time of the attempt does not have."""
+    states = tuple(replace(state, checkpoint_seconds=checkpoint) for state in STATES)
+    job = decide(_running(), stopping_for(states)).job
+    facts = stopping_for(answering(states, present(job), DECLINED, at=0.1))
+    waiting, planned = decide(job, facts, 0.1)
+    assert planned.wake_at is not None
+    assert present(decide(waiting, facts, planned.wake_at - T0).job).epoch == 2
+
+
 @pytest.mark.parametrize(
     ("policy", "checkpoint"), [(Policy(just_in_time=False), 20.0), (POLICY, None)], ids=["switched-off", "unknown"]
 )
