@@ -1,4 +1,6 @@
-"""Measures what a stop and a start of each framework's example take, and writes it where the guide's table has it from.
+"""Measures what a stop and a start of each framework's example take, and simulates what goodput remains at these costs.
+
+Both are written where the guide's table has them from.
 
 python -m tests.frameworks.frameworks_costs
 """
@@ -11,6 +13,10 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.goodput.model import GoodputCosts, possible_steps
+from benchmarks.goodput.policies import with_restarts
+from benchmarks.goodput.supervised import supervised
+from benchmarks.goodput.traces import cases
 from tests.frameworks.frameworks_installation import installed
 from tests.frameworks.frameworks_losses import seconds_of, steps_of
 from tests.frameworks.frameworks_scenes import stop_at
@@ -31,6 +37,8 @@ class MeasuredExample:
     def title(self) -> str:
         return " ".join((self.name, *self.how))
 
+
+_SEED = 1
 
 EXAMPLES = (
     MeasuredExample("huggingface.py", 60, 20),
@@ -63,7 +71,15 @@ async def cost(home: Path, root: Path, measured: MeasuredExample) -> dict[str, f
     last = max(seconds_of(root / "losses", 1, rank)[-1] for rank in runs[0])
     first = min(seconds_of(root / "losses", 2, rank)[0] for rank in runs[1])
     again = sum(steps_of(run) for run in runs) - steps_of(whole)
-    return {"stop": round(stopped - last, 2), "start": round(first - stopped, 2), "again": again}
+    stop, start = stopped - last, first - stopped
+    return {"stop": round(stop, 2), "start": round(start, 2), "again": again, "goodput": round(goodput(stop, start), 4)}
+
+
+def goodput(stop: float, start: float) -> float:
+    """Return the share of the recorded capacity that trains, by restarts with the shortest lead."""
+    case = next(cases(_SEED, short=True))
+    costs = with_restarts(GoodputCosts(checkpoint=stop, restart=start))
+    return supervised(case, costs, _SEED).useful / possible_steps(case, costs)
 
 
 def _main() -> None:

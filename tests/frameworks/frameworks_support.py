@@ -13,7 +13,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 COSTS = _ROOT / "benchmarks" / "results" / "frameworks.json"
-"""By example, the seconds that a stop and a start of it took; `make frameworks-costs` writes it."""
+"""By example, the seconds that a stop and a start of it took, and the simulated goodput; of `make frameworks-costs`."""
 
 _EXACT = "stop and resume, losses equal bit by bit"
 _EVALUATION = "stop in an evaluation"
@@ -282,12 +282,13 @@ def short_rows(yes: str, no: str) -> Iterator[str]:
 def costs_table() -> Iterator[str]:
     """The lines of the guide's table of what a stop and a start cost."""
     costs = json.loads(COSTS.read_text(encoding="ascii"))
-    yield _row("framework", "steps trained again", "last step to exit, s", "start to first step, s")
-    yield "|---|--:|--:|--:|"
+    yield _row("framework", "steps trained again", "last step to exit, s", "start to first step, s", "goodput, %")
+    yield "|---|--:|--:|--:|--:|"
     for each in ALL:
         if each.example in costs:
             cost = costs[each.example]
-            yield _row(each.title, str(cost["again"]), f"{cost['stop']:.1f}", f"{cost['start']:.1f}")
+            seconds = (f"{cost['stop']:.1f}", f"{cost['start']:.1f}")
+            yield _row(each.title, str(cost["again"]), *seconds, f"{100 * cost['goodput']:.1f}")
 
 
 def _cell(support: FrameworkSupport, column: str, tests: str) -> str:
