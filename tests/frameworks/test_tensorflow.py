@@ -42,7 +42,6 @@ async def _stopped(job: TensorFlowJob) -> tuple[Curve, int]:
     return job.curve(), step
 
 
-@pytest.mark.brief
 async def test_a_stop_at_one_step_changes_no_loss(tensorflow: Path, tmp_path: Path, whole: Curve) -> None:
     """The chief alone leaves files, each worker reports them, and what the workers count adds up over both runs."""
     job = TensorFlowJob(tensorflow, tmp_path)
