@@ -17,14 +17,14 @@ GLOBAL_BATCH = 16
 HIDDEN = 32
 
 
-class Training:
+class MirroredTraining:
     """The model and its optimizer, the same in every worker."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
         keras.utils.set_random_seed(0)
         with strategy.scope():
-            # One mask for all rows: it does not depend on how the workers divide the batch.
+            # All rows have one mask, which does not depend on how the workers divide the batch.
             dropout = keras.layers.Dropout(0.2, noise_shape=(1, HIDDEN), seed=0)
             self.model = keras.Sequential(
                 [keras.Input((16,)), keras.layers.Dense(HIDDEN, "tanh"), dropout, keras.layers.Dense(1)]
@@ -66,7 +66,7 @@ def main(directory: str, steps: int) -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     kubeai.init(collective=True)  # a save needs all workers
     worker, workers = strategy.cluster_resolver.task_id or 0, strategy.num_replicas_in_sync
-    training = Training(strategy)
+    training = MirroredTraining(strategy)
     checkpoints = WorkerCheckpoints(strategy, directory, training.model, training.optimizer, rows=training.rows)
     first = checkpoints.load()
     batches = batches_from(worker, workers, first, steps)

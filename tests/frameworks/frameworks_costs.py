@@ -17,6 +17,7 @@ from benchmarks.goodput.model import GoodputCosts, possible_steps
 from benchmarks.goodput.policies import with_restarts
 from benchmarks.goodput.supervised import supervised
 from benchmarks.goodput.traces import cases
+from benchmarks.scenarios.goodput import SEED
 from tests.frameworks.frameworks_installation import installed
 from tests.frameworks.frameworks_losses import seconds_of, steps_of
 from tests.frameworks.frameworks_scenes import stop_at
@@ -38,8 +39,6 @@ class MeasuredExample:
         return " ".join((self.name, *self.how))
 
 
-_SEED = 1
-
 EXAMPLES = (
     MeasuredExample("huggingface.py", 60, 20),
     MeasuredExample("huggingface.py", 60, 20, ("deepspeed",)),
@@ -59,7 +58,6 @@ async def cost(home: Path, root: Path, measured: MeasuredExample) -> dict[str, f
         example(measured.name),
         (str(root / "checkpoints"), str(measured.steps), *measured.how),
         step_seconds=0.05,
-        variables={"TORCH_EXTENSIONS_DIR": str(home / "torch_extensions")},
     )
     alone = replace(script, arguments=(str(root / "alone"), *script.arguments[1:]))
     whole = await run_alone(root / "undisturbed", alone)
@@ -77,9 +75,9 @@ async def cost(home: Path, root: Path, measured: MeasuredExample) -> dict[str, f
 
 def goodput(stop: float, start: float) -> float:
     """Return the share of the recorded capacity that trains, by restarts with the shortest lead."""
-    case = next(cases(_SEED, short=True))
+    case = next(cases(SEED, short=True))
     costs = with_restarts(GoodputCosts(checkpoint=stop, restart=start))
-    return supervised(case, costs, _SEED).useful / possible_steps(case, costs)
+    return supervised(case, costs, SEED).useful / possible_steps(case, costs)
 
 
 def _main() -> None:

@@ -39,7 +39,7 @@ class CountingAgent(torch.nn.Module):  # type: ignore[misc]  # torch is not inst
 
 
 def _backward(module: Any, batch: Batch) -> None:
-    time.sleep(_ME.step_seconds)
+    time.sleep(_ME.step_seconds)  # A step has the duration that the test wants.
     _ME.record(event="begin", step=batch.step, indices=batch.indices, world=dist.get_world_size())
     indices = torch.tensor(batch.indices)
     output = module(indices if _ME.kind == "exact" else _features(indices))

@@ -26,6 +26,11 @@ def seconds_of(directory: Path, run: int, rank: int) -> list[float]:
     return [at for _, at in _lines(directory / f"run-{run}-rank-{rank}.jsonl")]
 
 
+def numbers(losses: Sequence[str]) -> list[float]:
+    """The losses that were recorded as `float.hex` gives them."""
+    return [float.fromhex(loss) for loss in losses]
+
+
 def steps_of(curve: Curve) -> int:
     """How many steps all ranks have begun."""
     return min(len(losses) for losses in curve.values())

@@ -1,4 +1,4 @@
-"""One process of `frameworks_rounds.Rounds`, from the inside: what the test has told it, and what it records."""
+"""Tells a process of `frameworks_rounds.Rounds` what its test wants, and records what the process does."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from kubeai.elastic import regroup
 
 @dataclass(frozen=True, slots=True)
 class RoundsMember:
-    """What a test tells its process by arguments, and later by files.
+    """Holds what a test tells this process by arguments, and reads what it tells later by files.
 
     Attributes:
         kind: What it trains.

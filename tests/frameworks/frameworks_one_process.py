@@ -18,7 +18,7 @@ def _slowed(step_seconds: float) -> None:
     finish_step = loop.finish_step
 
     def slow(*args: Any, **kwargs: Any) -> None:
-        time.sleep(step_seconds)
+        time.sleep(step_seconds)  # A step has the duration that the test wants.
         finish_step(*args, **kwargs)
 
     loop.finish_step = slow

@@ -117,7 +117,7 @@ def _save(step: int) -> None:
 
 def _train(loop: ElasticLoop[Any], sampler: StepSampler) -> torch.nn.Module:
     for step, (wrapped, states, batches) in loop.steps(_ME.steps, every=25):
-        time.sleep(_ME.step_seconds)
+        time.sleep(_ME.step_seconds)  # A step has the duration that the test wants.
         try:
             with loop.attempt():
                 if step % _EVALUATE_EVERY == 0:

@@ -7,6 +7,7 @@ with job.supervised(600) as supervisor:
     supervisor.agree(2)
 """
 
+import asyncio
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from tests.testkit.waiting import until, wait_until
 
 _LINE = re.compile(r"^rank (\d+) step \d+ loss (\S+)$", re.MULTILINE)
 _CHECKOUT = Path(__file__).parents[2]
+RESUME = 75
 
 
 @dataclass(slots=True)
@@ -79,6 +81,19 @@ class ProcessesJob(ABC):
             return len(curve) == len(self.children) and steps_of(curve) >= step
 
         await until(finished, self.tail, seconds=RUN_SECONDS, every=0.05)
+
+    async def stop_after_a_save(self, steps: int, every: int) -> tuple[Curve, int]:
+        """Stop two processes by an agreement, after the example has saved once; returns the losses and the step."""
+        with self.supervised(steps) as supervisor:
+            await self.until_step(every + 2)
+            step = await asyncio.to_thread(supervisor.agree, 2, ahead=6)
+            assert await self.codes() == [RESUME] * 2, self.tail()
+            saved = [(report["rank"], report["step"]) for report in supervisor.reports_of("saved")]
+        for rank in (0, 1):
+            # A report may be sent again.
+            mine = dict.fromkeys(saved_step for reporter, saved_step in saved if reporter == rank)
+            assert list(mine) == [every, step], self.tail()
+        return self.curve(), step
 
     async def end_without_agreement(self, steps: int, after: int) -> None:
         """Cut process 1 off, tell the other one to stop after so many steps, and end both when they go on.

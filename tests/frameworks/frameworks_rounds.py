@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tests.frameworks.frameworks_losses import numbers
+
 _CHECKOUT = Path(__file__).parents[2]
 _STORES = Path(__file__).with_name("frameworks_store.py")
 _AHEAD = 4
@@ -157,7 +159,7 @@ class Rounds:
 
     def parameters(self, name: str) -> dict[str, list[float]]:
         found: dict[str, list[str]] = self.recorded(name)[-1]["parameters"]
-        return {key: [float.fromhex(each) for each in values] for key, values in found.items()}
+        return {key: numbers(values) for key, values in found.items()}
 
     @property
     def _python(self) -> str:

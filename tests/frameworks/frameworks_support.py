@@ -1,4 +1,4 @@
-"""What is proved of each framework, and by which test.
+"""Says what is proved of each framework, and by which test.
 
 The guide has the long table, and both READMEs the short one. `python -m tests.frameworks.frameworks_support` prints
 them.
@@ -28,7 +28,7 @@ _OTHER_RANKS = "test_other_numbers_of_ranks.py::test_the_next_run_has_another_nu
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a test shows.
+    """Names a test and says what it shows.
 
     Attributes:
         says: In a few words.

@@ -85,6 +85,8 @@ class FrameworksScript:
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             "KERAS_BACKEND": "torch",
             "DS_ACCELERATOR": "cpu",
+            # DeepSpeed compiles an operator at its first use on CPUs.
+            "TORCH_EXTENSIONS_DIR": str(self.home / "torch_extensions"),
             "HF_HUB_OFFLINE": "1",
             "FRAMEWORKS_LOSSES": str(losses),
             "FRAMEWORKS_STEP_SECONDS": str(self.step_seconds),

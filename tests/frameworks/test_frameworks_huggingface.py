@@ -45,7 +45,6 @@ async def test_a_stop_loses_no_step_and_changes_no_bit(frameworks: Path, whole: 
 async def test_with_deepspeed_a_stop_loses_no_step_and_changes_no_bit(frameworks: Path, tmp_path: Path) -> None:
     """The Trainer has a configuration of DeepSpeed, and all ranks write its checkpoint."""
     script = _script(frameworks, tmp_path / "checkpoints", "deepspeed")
-    script = replace(script, variables={"TORCH_EXTENSIONS_DIR": str(frameworks / "torch_extensions")})
     alone = replace(script, arguments=(str(tmp_path / "alone"), *script.arguments[1:]))
     whole = await run_alone(tmp_path / "whole", alone)
     async with training(tmp_path, script) as job:

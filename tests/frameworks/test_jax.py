@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulator.cloud.process import TooLate
-from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of
+from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, numbers, steps_of
 from tests.frameworks.frameworks_processes import JaxJob
 from tests.testkit.waiting import until
 
@@ -17,7 +17,6 @@ pytestmark = pytest.mark.timeout(600)
 _STEPS = 600
 _EVERY = 50
 """The example saves in the background after so many steps."""
-_RESUME = 75
 _HANG_SECONDS = 20.0
 """A save of this job takes less than a second."""
 
@@ -28,25 +27,11 @@ def whole(jax: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
     return asyncio.run(JaxJob(jax, tmp_path_factory.mktemp("whole")).run_alone(_STEPS))
 
 
-async def _stopped(job: JaxJob) -> tuple[Curve, int]:
-    """Stop the job by an agreement, after a save in the background; returns the losses and the step."""
-    with job.supervised(_STEPS) as supervisor:
-        await job.until_step(_EVERY + 2)
-        step = await asyncio.to_thread(supervisor.agree, 2, ahead=6)
-        assert await job.codes() == [_RESUME] * 2, job.tail()
-        saved = [(report["rank"], report["step"]) for report in supervisor.reports_of("saved")]
-    for rank in (0, 1):
-        # A report may be sent again.
-        mine = dict.fromkeys(step for reporter, step in saved if reporter == rank)
-        assert list(mine) == [_EVERY, step], job.tail()
-    return job.curve(), step
-
-
 @pytest.mark.brief
 async def test_a_stop_at_one_step_changes_no_loss(jax: Path, tmp_path: Path, whole: Curve) -> None:
     """Each process reports the save in the background by its own step, then that of the agreed step."""
     job = JaxJob(jax, tmp_path)
-    first, step = await _stopped(job)
+    first, step = await job.stop_after_a_save(_STEPS, _EVERY)
     assert {len(losses) for losses in first.values()} == {step}
     assert_goes_on_exactly(whole, [first, await job.run_alone(_STEPS)])
 
@@ -56,12 +41,11 @@ async def test_a_stop_at_one_step_changes_no_loss(jax: Path, tmp_path: Path, who
 async def test_another_number_of_processes_goes_on(jax: Path, tmp_path: Path, whole: Curve, processes: int) -> None:
     """No step is lost or repeated; sums in another order change the last bits of a loss."""
     job = JaxJob(jax, tmp_path)
-    _, step = await _stopped(job)
+    _, step = await job.stop_after_a_save(_STEPS, _EVERY)
     second = await job.run_alone(_STEPS, processes)
     assert set(second) == set(range(processes))
     for losses in second.values():
-        expected = [float.fromhex(loss) for loss in whole[0][step:]]
-        assert [float.fromhex(loss) for loss in losses] == pytest.approx(expected, rel=1e-3)
+        assert numbers(losses) == pytest.approx(numbers(whole[0][step:]), rel=1e-3)
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from tests.frameworks.frameworks_losses import Curve, steps_of
+from tests.frameworks.frameworks_losses import Curve, numbers, steps_of
 from tests.frameworks.frameworks_scenes import stop_at
 from tests.frameworks.frameworks_world import RUN_SECONDS, FrameworksScript, example, faked
 
@@ -61,7 +61,6 @@ async def test_the_next_run_has_another_number_of_ranks(
         (str(tmp_path / "checkpoints"), str(job.steps)),
         processes=before,
         step_seconds=0.02,
-        variables={"TORCH_EXTENSIONS_DIR": str(frameworks / "torch_extensions")},
     )
     await stop_at(tmp_path, script, job.stop)
     with faked(tmp_path, replace(script, processes=after), run=2) as second:
@@ -74,4 +73,4 @@ async def test_the_next_run_has_another_number_of_ranks(
 
 
 def _at_first(curve: Curve) -> float:
-    return fmean(float.fromhex(loss) for losses in curve.values() for loss in losses[:_COMPARED])
+    return fmean(loss for losses in curve.values() for loss in numbers(losses[:_COMPARED]))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from simulator.cloud.process import TooLate
-from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of
-from tests.frameworks.frameworks_processes import TensorFlowJob
+from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, numbers, steps_of
+from tests.frameworks.frameworks_processes import RESUME, TensorFlowJob
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -17,7 +17,6 @@ _STEPS = 300
 _EVERY = 50
 """The example saves after so many steps."""
 _BATCH = 16
-_RESUME = 75
 _HANG_SECONDS = 20.0
 """A save of this job takes less than a second."""
 
@@ -28,24 +27,10 @@ def whole(tensorflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
     return asyncio.run(TensorFlowJob(tensorflow, tmp_path_factory.mktemp("whole")).run_alone(_STEPS))
 
 
-async def _stopped(job: TensorFlowJob) -> tuple[Curve, int]:
-    """Stop the job by an agreement, after a save; returns the losses and the step."""
-    with job.supervised(_STEPS) as supervisor:
-        await job.until_step(_EVERY + 2)
-        step = await asyncio.to_thread(supervisor.agree, 2, ahead=6)
-        assert await job.codes() == [_RESUME] * 2, job.tail()
-        saved = [(report["rank"], report["step"]) for report in supervisor.reports_of("saved")]
-    for rank in (0, 1):
-        # A report may be sent again.
-        mine = dict.fromkeys(step for reporter, step in saved if reporter == rank)
-        assert list(mine) == [_EVERY, step], job.tail()
-    return job.curve(), step
-
-
 async def test_a_stop_at_one_step_changes_no_loss(tensorflow: Path, tmp_path: Path, whole: Curve) -> None:
     """The chief alone leaves files, each worker reports them, and what the workers count adds up over both runs."""
     job = TensorFlowJob(tensorflow, tmp_path)
-    first, step = await _stopped(job)
+    first, step = await job.stop_after_a_save(_STEPS, _EVERY)
     assert {len(losses) for losses in first.values()} == {step}
     assert job.files("*.index") == {f"step-{_EVERY}.index", f"step-{step}.index"}
     assert_goes_on_exactly(whole, [first, await job.run_alone(_STEPS)])
@@ -59,12 +44,11 @@ async def test_another_number_of_workers_goes_on(
 ) -> None:
     """No step is lost or repeated; sums in another order change the last bits of a loss."""
     job = TensorFlowJob(tensorflow, tmp_path)
-    _, step = await _stopped(job)
+    _, step = await job.stop_after_a_save(_STEPS, _EVERY)
     second = await job.run_alone(_STEPS, processes)
     assert set(second) == set(range(processes))
     for losses in second.values():
-        expected = [float.fromhex(loss) for loss in whole[0][step:]]
-        assert [float.fromhex(loss) for loss in losses] == pytest.approx(expected, rel=1e-3)
+        assert numbers(losses) == pytest.approx(numbers(whole[0][step:]), rel=1e-3)
 
 
 @pytest.mark.long
@@ -76,7 +60,7 @@ async def test_a_save_that_fails_in_the_chief_fails_in_all(tensorflow: Path, tmp
         shutil.rmtree(job.checkpoints, ignore_errors=True)
         job.checkpoints.touch()
         await asyncio.to_thread(supervisor.agree, 2, ahead=6)
-        assert not {0, _RESUME} & set(await job.codes(_HANG_SECONDS)), job.tail()
+        assert not {0, RESUME} & set(await job.codes(_HANG_SECONDS)), job.tail()
         errors = {report["rank"]: report["error"] for report in supervisor.reports_of("failed")}
         assert set(errors) == {0, 1}
         assert "not a directory" in errors[0].lower()
@@ -92,7 +76,7 @@ async def test_a_write_that_fails_in_the_chief_is_saved_by_none(tensorflow: Path
     with job.supervised(_STEPS) as supervisor:
         await job.until_step(5)
         await asyncio.to_thread(supervisor.agree, 2, ahead=6)
-        assert not {0, _RESUME} & set(await job.codes(_HANG_SECONDS)), job.tail()
+        assert not {0, RESUME} & set(await job.codes(_HANG_SECONDS)), job.tail()
         assert {report["rank"] for report in supervisor.reports_of("failed")} == {0, 1}
         assert not supervisor.reports_of("saved")
 

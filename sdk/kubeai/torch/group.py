@@ -35,7 +35,7 @@ class _Socket(NamedTuple):
 
 
 _present: Connections | None = None
-"""Those of the present round, which a process that this one forks has, too."""
+"""The connections of the present round. A process that this one forks has them, too."""
 
 _hooks: tuple[object, object] | None = None
 """`sys.excepthook` before torch has wrapped it with the prefix of a rank, and since."""

@@ -1,4 +1,4 @@
-"""One save in the background, and its report once it is complete."""
+"""Waits for a save in the background, and reports it once it is complete."""
 
 from __future__ import annotations
 
