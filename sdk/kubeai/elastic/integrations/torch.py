@@ -65,13 +65,10 @@ class ShardedCheckpoints:
         others: Mapping[str, Any] | None = None,
         keep: int = 2,
     ) -> None:
-        if keep < 1:
-            raise ValueError(f"keep is {keep}, but one checkpoint is needed to resume from")
-        self._directory = Path(directory)
+        self._directories = StepDirectories(directory, keep)
         self._model = model
         self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
         self._others = dict(others or {})
-        self._keep = keep
         self._group: Any = None  # of saves in the background, whose collectives must not mix with those of training
         self._background = BackgroundSave()
 
@@ -81,10 +78,10 @@ class ShardedCheckpoints:
         Args:
             step: That of the checkpoint. None: the newest one.
         """
-        step = newest_step(self._directory) if step is None else step
+        step = self._directories.newest() if step is None else step
         if step is None:
             return 0
-        path = self._path(step)
+        path = self._directories.path(step)
         state = self._state()
         key = f"random_{dist.get_rank()}"
         random = dcp.FileSystemReader(path).read_metadata().state_dict_metadata.get(key)
@@ -109,10 +106,11 @@ class ShardedCheckpoints:
             RuntimeError: Rank 0 could not prepare or publish it, or a rank could not write its part. In every rank.
         """
         self.finish()
-        if on_rank_zero(lambda: self._prepare(step)):
-            with _plain_errors():
-                dcp.save(self._whole_state(), checkpoint_id=self._draft(step))
-            on_rank_zero(lambda: self._publish(step))
+        draft = self._directories.prepare(step)
+        if draft is not None:
+            with plain_errors():
+                dcp.save(self._whole_state(), checkpoint_id=draft)
+            self._directories.publish(step)
 
     def save_in_background(self, step: int) -> None:
         """Start to write a checkpoint after `step` finished steps, with `async_save`, while training goes on.
@@ -123,14 +121,15 @@ class ShardedCheckpoints:
             RuntimeError: Rank 0 could not prepare it. Raised in every rank.
         """
         self.finish()
-        if on_rank_zero(lambda: self._prepare(step)):
+        draft = self._directories.prepare(step)
+        if draft is not None:
             self._group = self._group or dist.new_group(backend="gloo")
-            future = dcp.async_save(self._whole_state(), checkpoint_id=self._draft(step), process_group=self._group)
+            future = dcp.async_save(self._whole_state(), checkpoint_id=draft, process_group=self._group)
 
             def complete() -> None:
-                with _plain_errors():
+                with plain_errors():
                     future.result()
-                on_rank_zero(lambda: self._publish(step))
+                self._directories.publish(step)
 
             self._background.begin(step, complete)
 
@@ -145,34 +144,81 @@ class ShardedCheckpoints:
         encoded = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
         return {**self._state(), f"random_{dist.get_rank()}": encoded}
 
-    def _draft(self, step: int) -> Path:
-        return self._directory / f"{_DRAFT}{step}"
-
     def _state(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self._model, self._optimizers)
         return {"model": model, "optimizer": optimizer, **self._others}
 
-    def _path(self, step: int) -> Path:
+
+class StepDirectories:
+    """The complete checkpoints of a job: directories in one directory, named by the number of finished steps.
+
+    Every rank calls each method, with the default process group initialised.
+
+    Args:
+        directory: Created if it is missing. All ranks share it.
+        keep: How many complete checkpoints remain. Each one that becomes complete removes older ones.
+
+    Raises:
+        ValueError: `keep` is below 1.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int) -> None:
+        if keep < 1:
+            raise ValueError(f"keep is {keep}, but one checkpoint is needed to resume from")
+        self._directory = Path(directory)
+        self._keep = keep
+
+    def newest(self) -> int | None:
+        """Return the number of finished steps in the newest complete checkpoint; None if there is none.
+
+        Raises:
+            RuntimeError: Rank 0 cannot read the directory. In every rank.
+        """
+        return newest_step(self._directory)
+
+    def path(self, step: int) -> Path:
+        """Return where the complete checkpoint of `step` is."""
         return self._directory / _NAME.format(step)
 
-    def _prepare(self, step: int) -> bool:
-        """Remove the files of interrupted saves. Return whether the checkpoint of `step` must still be written."""
+    def prepare(self, step: int) -> Path | None:
+        """Remove the files of interrupted saves. Return the empty directory to write to; None if `step` is complete.
+
+        What is written has a file `.metadata` once all of it is there.
+
+        Raises:
+            RuntimeError: Rank 0 cannot. In every rank.
+        """
+        return self._draft(step) if on_rank_zero(lambda: self._prepared(step)) else None
+
+    def publish(self, step: int) -> None:
+        """Give the checkpoint of `step`, which all ranks have written, its name, and remove old ones.
+
+        Raises:
+            RuntimeError: Rank 0 cannot. In every rank.
+        """
+        on_rank_zero(lambda: self._publish(step))
+
+    def _draft(self, step: int) -> Path:
+        return self._directory / f"{_DRAFT}{step}"
+
+    def _prepared(self, step: int) -> bool:
         self._directory.mkdir(parents=True, exist_ok=True)
         for draft in self._directory.glob(f"{_DRAFT}*"):
             shutil.rmtree(draft)
         if step in _complete(self._directory):
             return False
-        shutil.rmtree(self._path(step), ignore_errors=True)  # an old one whose removal was interrupted
+        shutil.rmtree(self.path(step), ignore_errors=True)  # an old one whose removal was interrupted
+        self._draft(step).mkdir()
         return True
 
     def _publish(self, step: int) -> None:
-        self._draft(step).rename(self._path(step))
+        self._draft(step).rename(self.path(step))
         for old in _complete(self._directory)[: -self._keep]:
-            shutil.rmtree(self._path(old))
+            shutil.rmtree(self.path(old))
 
 
 @contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
+def plain_errors() -> Iterator[None]:
     """Turn a CheckpointException into a RuntimeError that says which ranks have failed, and why.
 
     It is no Exception, and its text begins with the stack of each rank.
