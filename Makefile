@@ -62,7 +62,7 @@ test-horovod: $(INSTALLED) ## Run jobs under the real elastic driver of Horovod 
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/horovod $(ARGS)
 
 test-frameworks: $(INSTALLED) ## Run jobs of the real training frameworks with several processes each (installed once, in their own cache)
-	-@$(BIN)/python -m tests.frameworks.frameworks_installation frameworks jax tensorflow
+	-@$(BIN)/python -m tests.frameworks.frameworks_installation frameworks jax tensorflow torchtitan
 	$(BIN)/python -m pytest tests/frameworks $(ARGS)
 
 test-torchrun: $(INSTALLED) ## Lose and regain hosts of jobs under the real torchrun, of two versions, beside its own backend (short form: ARGS="-m brief")
@@ -251,6 +251,7 @@ lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions a
 	$(LOCK) --no-deps requirements/torchrun.in -o requirements/torchrun.txt
 	$(LOCK) $(ARGS) requirements/jax.in -o requirements/jax.txt
 	$(LOCK) $(ARGS) requirements/tensorflow.in -o requirements/tensorflow.txt
+	$(LOCK) --no-deps requirements/torchtitan.in -o requirements/torchtitan.txt
 	printf 'setuptools\nwheel\n' | $(LOCK) --no-deps -c requirements/frameworks.txt - -o requirements/frameworks-build.txt
 
 first-hour: ## Follow README.md on one machine: in a fresh clone of the last commit, with an empty environment

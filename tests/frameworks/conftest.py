@@ -6,6 +6,7 @@ from tests.frameworks.frameworks_installation import (
     FRAMEWORKS,
     JAX,
     TENSORFLOW,
+    TORCHTITAN,
     FrameworksEnvironment,
     FrameworksNotInstallable,
     installed,
@@ -28,6 +29,12 @@ def jax() -> Path:
 def tensorflow() -> Path:
     """The environment that has TensorFlow and Keras."""
     return _installed(TENSORFLOW)
+
+
+@pytest.fixture(scope="session")
+def torchtitan() -> Path:
+    """The environment that has TorchTitan with PyTorch."""
+    return _installed(TORCHTITAN)
 
 
 def _installed(environment: FrameworksEnvironment) -> Path:

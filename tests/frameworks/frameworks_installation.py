@@ -24,14 +24,24 @@ class FrameworksNotInstallable(Exception):  # noqa: N818  # It names what is so.
 
 @dataclass(frozen=True, slots=True)
 class FrameworksEnvironment:
-    """What is installed together: files of locked requirements, one after the other."""
+    """What is installed together.
+
+    Attributes:
+        name: Its own.
+        locks: Files of locked requirements, installed one after the other.
+        has_torch: Whether torch is among them.
+        base: The environment whose packages it has besides its own.
+    """
 
     name: str
     locks: tuple[str, ...]
     has_torch: bool = True
+    base: "FrameworksEnvironment | None" = None
 
     def paths(self) -> list[Path]:
-        return [_REQUIREMENTS / lock for lock in self.locks]
+        """The files that decide what it has."""
+        below = self.base.paths() if self.base is not None else []
+        return [*below, *(_REQUIREMENTS / lock for lock in self.locks)]
 
 
 # DeepSpeed is built from source. Its build cannot be isolated, as that would not be locked, so what its setup.py
@@ -40,6 +50,7 @@ FRAMEWORKS = FrameworksEnvironment("frameworks", ("frameworks-build.txt", "frame
 OLDER_TORCH = FrameworksEnvironment("torchrun", ("torchrun.txt",))
 JAX = FrameworksEnvironment("jax", ("jax.txt",), has_torch=False)
 TENSORFLOW = FrameworksEnvironment("tensorflow", ("tensorflow.txt",), has_torch=False)
+TORCHTITAN = FrameworksEnvironment("torchtitan", ("torchtitan.txt",), has_torch=False, base=FRAMEWORKS)
 
 
 def installed(environment: FrameworksEnvironment = FRAMEWORKS) -> Path:
@@ -71,7 +82,10 @@ def _home(environment: FrameworksEnvironment) -> Path:
 
 def _make(environment: FrameworksEnvironment, venv: Path) -> None:
     _run([sys.executable, "-m", "venv", str(venv)])
-    for lock in environment.paths():
+    if environment.base is not None:
+        below = site_packages(installed(environment.base))
+        (site_packages(venv) / f"{environment.base.name}.pth").write_text(f"{below}\n", encoding="utf-8")
+    for lock in environment.locks:
         # Through the module: scripts of the environment name the directory it was made in, not the one it ends up in.
         pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         # A copy in pip's cache would be half a gigabyte that nobody needs again. Python compiles what is imported.
@@ -84,7 +98,7 @@ def _make(environment: FrameworksEnvironment, venv: Path) -> None:
                 "--no-cache-dir",
                 "--no-compile",
                 "-r",
-                str(lock),
+                str(_REQUIREMENTS / lock),
             ]
         )
     if not environment.has_torch:
@@ -114,7 +128,7 @@ def _rename(made: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    for wanted in (FRAMEWORKS, OLDER_TORCH, JAX, TENSORFLOW):
+    for wanted in (FRAMEWORKS, OLDER_TORCH, JAX, TENSORFLOW, TORCHTITAN):
         try:
             if wanted.name in (sys.argv[1:] or [FRAMEWORKS.name]):
                 sys.stdout.write(f"{installed(wanted)}\n")
