@@ -275,8 +275,10 @@ def _kept_pod(read: _PodObject, labels: frozenset[str]) -> Pod:
     known, conditions = metadata.labels or {}, status.conditions or ()
     ended = [each.state.terminated for each in status.container_statuses or ()]
     # Known once no container is started again: the first that is not 0, as one container that fails makes a pod fail.
+    # A container with a policy of its own may have rules that start it, or all containers of the pod, again in place.
     exit_code = None
-    if spec.restart_policy == "Never" or status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED):
+    starts_none_again = spec.restart_policy == "Never" and not any(each.restart_policy for each in spec.containers)
+    if starts_none_again or status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED):
         codes = [each.exit_code for each in ended if each is not None]
         if codes and len(codes) == len(ended):
             exit_code = next((code for code in codes if code), 0)

@@ -131,6 +131,28 @@ def test_a_pod_has_an_exit_code_once_all_of_it_has_ended(codes: list[int | None]
     assert _pod(status={"phase": "Failed", "containerStatuses": states}).exit_code == expected
 
 
+@pytest.mark.parametrize(
+    ("phase", "container", "expected"),
+    [
+        ("Running", {}, 3),
+        ("Running", {"restartPolicy": "Never"}, None),
+        ("Failed", {"restartPolicy": "Never"}, 3),
+    ],
+    ids=["none starts again", "all start again", "over"],
+)
+def test_a_pod_whose_containers_start_again_in_place_has_not_ended(
+    phase: str, container: dict[str, Any], expected: int | None
+) -> None:
+    """Between the end of its containers and their start only its phase tells whether there will be one."""
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
+    containers = [{"name": "main", "restartPolicyRules": [rule], **container}] if container else [{"name": "main"}]
+    ended = [{"state": {"terminated": {"exitCode": 3}}}]
+    pod = _pod(
+        spec={"restartPolicy": "Never", "containers": containers}, status={"phase": phase, "containerStatuses": ended}
+    )
+    assert pod.exit_code == expected
+
+
 def test_what_is_not_there_or_null_is_empty() -> None:
     """A pod that was just made has no status, and lists may be null."""
     pod = _pod(spec={"volumes": None, "tolerations": None, "initContainers": None}, status={"conditions": None})
