@@ -141,8 +141,13 @@ class Node:
         return is_ready and not self.cordoned and _REMOVAL.isdisjoint(taint.key for taint in self.taints)
 
 
-_USUAL = frozenset({"Ready", "Initialized", "ContainersReady", "PodReadyToStartContainers", "PodScheduled"})
-"""Conditions that every pod has; the supervisor reads them as `Pod.ready` only."""
+_RESTARTS_IN_PLACE = "AllContainersRestarting"
+"""The condition of pods with a rule that restarts all of their containers. It is true until these have been removed."""
+
+_USUAL = frozenset(
+    {"Ready", "Initialized", "ContainersReady", "PodReadyToStartContainers", "PodScheduled", _RESTARTS_IN_PLACE}
+)
+"""Conditions that every pod has, or has all the time; the supervisor reads them as `Pod.ready` and `Pod.phase` only."""
 
 _OWNERS = 4096
 """Owners that are shared by their pods: those of thousands of jobs."""
@@ -189,6 +194,7 @@ class _PodContainerState(Body, frozen=True):
 
 class _StatusOfContainer(Body, frozen=True):
     state: _PodContainerState = _PodContainerState()
+    restart_count: int = 0
 
 
 class _StatusOfPod(Body, frozen=True):
@@ -198,6 +204,16 @@ class _StatusOfPod(Body, frozen=True):
     pod_ip: str = msgspec.field(default="", name="podIP")
     conditions: tuple[ObjectCondition, ...] | None = ()
     container_statuses: tuple[_StatusOfContainer, ...] | None = ()
+
+    def known_phase(self) -> PodPhase:
+        """The phase; that of a pod which a kubelet restarts in place stays Running.
+
+        Until its init containers are done, it is Pending once more, on its node and with its GPUs.
+        """
+        phase = PodPhase(self.phase) if self.phase in list(PodPhase) else PodPhase.UNKNOWN
+        can_restart = any(each.type == _RESTARTS_IN_PLACE for each in self.conditions or ())
+        has_run = can_restart and any(each.restart_count for each in self.container_statuses or ())
+        return PodPhase.RUNNING if phase is PodPhase.PENDING and has_run else phase
 
 
 class _PodObject(Body, frozen=True):
@@ -290,7 +306,7 @@ def _kept_pod(read: _PodObject, labels: frozenset[str]) -> Pod:
         annotations=_own(metadata),
         account=_shared_name(spec.service_account_name),
         node=_shared_name(spec.node_name),
-        phase=PodPhase(status.phase) if status.phase in list(PodPhase) else PodPhase.UNKNOWN,
+        phase=status.known_phase(),
         reason=status.reason,
         message=status.message,
         ip=status.pod_ip,

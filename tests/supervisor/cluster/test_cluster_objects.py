@@ -153,6 +153,27 @@ def test_a_pod_whose_containers_start_again_in_place_has_not_ended(
     assert pod.exit_code == expected
 
 
+@pytest.mark.parametrize(
+    ("restarts", "condition", "phase"),
+    [
+        (1, "AllContainersRestarting", PodPhase.RUNNING),
+        (0, "AllContainersRestarting", PodPhase.PENDING),
+        (1, "Ready", PodPhase.PENDING),
+    ],
+    ids=["again", "the first time", "one container alone"],
+)
+def test_a_pod_that_is_restarted_in_place_still_runs(restarts: int, condition: str, phase: PodPhase) -> None:
+    """Its kubelet calls it Pending until its init containers are done, and the condition is no longer true then."""
+    status = {
+        "phase": "Pending",
+        "conditions": [{"type": condition, "status": "False"}],
+        "containerStatuses": [{"state": {"waiting": {}}, "restartCount": restarts}],
+    }
+    pod = _pod(status=status)
+    assert pod.phase is phase
+    assert pod.conditions == ()
+
+
 def test_what_is_not_there_or_null_is_empty() -> None:
     """A pod that was just made has no status, and lists may be null."""
     pod = _pod(spec={"volumes": None, "tolerations": None, "initContainers": None}, status={"conditions": None})
