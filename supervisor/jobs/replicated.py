@@ -133,12 +133,15 @@ class ReplicatedJob(JobObject):
     Attributes:
         conditions: Those that are true.
         started_at: When its controller first saw it, or last resumed it.
-        restarts: How often its controller has made all of its pods anew; None where that is another start.
+        restarts: How often its controller has made all of its pods anew, or restarted them in place; None where that is
+            another start.
+        is_between_runs: Its controller has ended the run and keeps its pods, in which the next one begins soon.
     """
 
     conditions: frozenset[str] = frozenset()
     started_at: datetime | None = None
     restarts: int | None = None
+    is_between_runs: bool = False
     spec: ReplicatedSpec | None = None
 
     @property
@@ -147,7 +150,8 @@ class ReplicatedJob(JobObject):
 
         Pods may run before it notes a resume. Until then it also says that the job is suspended.
         """
-        if self.suspended or JobCondition.SUSPENDED in self.conditions or self.started_at is None:
+        is_suspended = self.suspended or JobCondition.SUSPENDED in self.conditions
+        if is_suspended or self.is_between_runs or self.started_at is None:
             return ""
         start = self.started_at.isoformat()
         return start if self.restarts is None else f"{start}.{self.restarts}"

@@ -1,5 +1,6 @@
 """Supports JobSets of Kubernetes: a run is a set of Jobs. Kinds whose controllers make JobSets use this module."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from supervisor.domain.capacity import ResourceRequest
 from supervisor.domain.ids import cluster_job
 from supervisor.domain.job import SupervisedJob
 from supervisor.jobs import replicated
-from supervisor.jobs.kind import HubView, JobKind, JobReference, JobState, KindContext
+from supervisor.jobs.kind import HubView, JobKind, JobReference, JobState, KindContext, Right
 from supervisor.jobs.manifest import ConditionsStatus, JobBody, PodTemplate, decoded, gangs_of
 from supervisor.jobs.observation import refusal
 
@@ -34,11 +35,15 @@ _CONDITIONS = {"Completed": replicated.JobCondition.SUCCEEDED}
 class JobSet(replicated.ReplicatedJob):
     """One JobSet. Its roles are its replicated jobs, and the parts of a role are its Jobs.
 
-    Its run also ends when its controller makes all of its Jobs anew. `owner` is the job that it is a part of, which
-    suspends it; None if it is nobody's part.
+    Its run also ends when its controller makes all of its Jobs anew, or restarts the containers of its pods in place.
+
+    Attributes:
+        owner: The job that it is a part of, which suspends it; None if it is nobody's part.
+        counts_in_place: Its status has a number of restarts in place, to which its pods add one when they start.
     """
 
     owner: Owner | None = None
+    counts_in_place: bool = False
 
 
 S = TypeVar("S", bound=JobSet)
@@ -74,7 +79,26 @@ class _JobSetSpec(Body, frozen=True):
 
 
 class _JobSetStatus(ConditionsStatus, frozen=True):
+    """The status of a JobSet.
+
+    With `restartStrategy: InPlaceRestart`, an agent in each pod writes the number of the attempt that the pod is in.
+    Pods whose number is at most the previous attempt restart their containers; those in the current one may train.
+    """
+
     restarts: int = 0
+    previous_in_place_restart_attempt: int | None = None
+    current_in_place_restart_attempt: int | None = None
+
+    @property
+    def attempt(self) -> int:
+        """The attempt in which the pods train; 0 is the first one."""
+        return counted(self.current_in_place_restart_attempt or 0)
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether the present attempt has ended and not all pods are in the next one."""
+        previous = self.previous_in_place_restart_attempt
+        return previous is not None and previous >= self.attempt
 
 
 def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
@@ -104,7 +128,9 @@ def read_jobset(data: bytes | msgspec.Raw) -> JobSet:
         started_at=resumed_at or metadata.creation_timestamp,
         resource_request=resources,
         spec=spec,
-        restarts=counted(status.restarts),
+        restarts=counted(status.restarts) + status.attempt,
+        is_between_runs=status.is_restarting,
+        counts_in_place=status.current_in_place_restart_attempt is not None,
         owner=next((each for each in metadata.owner_references or () if each.controller), None),
     )
 
@@ -173,21 +199,42 @@ def labelled(pod: Pod, *, kind: str, uid_label: str = "") -> JobReference | None
     return JobReference(cluster_job(pod.metadata.namespace, kind, job), pod.labels.get(uid_label, ""))
 
 
-def jobset_actions(context: KindContext[S]) -> replicated.ReplicatedJobActions[S]:
+def jobset_actions(
+    context: KindContext[S], before_start: Callable[[S], Awaitable[None]] | None = None
+) -> replicated.ReplicatedJobActions[S]:
     """Builds actions that suspend and resume JobSets, or jobs whose controllers make JobSets, by their spec."""
     # The controller's webhook accepts no other size, also of a suspended JobSet.
-    return replicated.ReplicatedJobActions(context, replicated.spec_writer(context), replicated.only_logs_left)
+    write = replicated.spec_writer(context, before_start=before_start)
+    return replicated.ReplicatedJobActions(context, write, replicated.only_logs_left)
+
+
+def _actions(context: KindContext[JobSet]) -> replicated.ReplicatedJobActions[JobSet]:
+    async def clear_attempts(job: JobSet) -> None:
+        # New pods take the number after the current one, so that each resume would use one of `maxRestarts`.
+        if job.counts_in_place:
+            attempts = {"currentInPlaceRestartAttempt": None, "previousInPlaceRestartAttempt": None}
+            context.wrote(await context.client.merge(job, {"status": attempts}, "status"))
+
+    return jobset_actions(context, clear_attempts)
 
 
 JOBSET = JobKind(
     name="jobset",
     resource=_JOBSETS,
-    rights=(replicated.full_right(_JOBSETS),),
+    rights=(
+        replicated.full_right(_JOBSETS),
+        Right(
+            group=_JOBSETS.group,
+            resources=("jobsets/status",),
+            verbs=("patch",),
+            reason="to have restarts in place counted anew when a job resumes, as its new pods would count as one",
+        ),
+    ),
     pod_labels=frozenset({_NAME, _UID}),
     decode=read_jobset,
     role=partial(replicated.labelled_worker, label=_NAME),
     reference=partial(labelled, kind="jobset", uid_label=_UID),
     observe=observe_jobset,
-    actions=jobset_actions,
+    actions=_actions,
     hub=HubView(written=(replicated.suspension(),)),
 )

@@ -39,6 +39,7 @@ class TrainJob(JobSet):
             started_at=jobset.started_at,
             resource_request=jobset.resource_request,
             restarts=jobset.restarts,
+            is_between_runs=jobset.is_between_runs,
             spec=jobset.spec,
         )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,22 +15,37 @@ from tests.testkit.controlplane.api import client
 from tests.testkit.controlplane.running import RunningCluster
 
 NAME = "jobset"
+IN_PLACE = "jobset-0.12"
+"""The pins of a version that can restart pods in place, which one of its feature gates turns on."""
+
 _COMPONENTS = Path("config", "components")
 # Others than those of the operators that may run beside it.
 _PORT, _HEALTH_PORT = 9444, 8082
 
 
 @contextmanager
-def jobset_controller(cluster: RunningCluster) -> Iterator[None]:
+def in_place_controller(cluster: RunningCluster) -> Iterator[None]:
+    """The controller that can restart pods in place."""
+    with jobset_controller(cluster, IN_PLACE, "InPlaceRestart"):
+        yield
+
+
+def in_place_agent() -> Path:
+    """The program that runs in each pod of a JobSet whose pods are restarted in place."""
+    return built(IN_PLACE, "in-place-restart-agent").program
+
+
+@contextmanager
+def jobset_controller(cluster: RunningCluster, pins: str = NAME, *gates: str) -> Iterator[None]:
     """The controller, for the whole cluster; it takes JobSets once the block begins."""
-    operator, host = built(NAME), str(urlsplit(cluster.url).hostname)
+    operator, host = built(pins, NAME), str(urlsplit(cluster.url).hostname)
     directory = cluster.directory / NAME
     directory.mkdir()
     authority = trustme.CA()
     issued = authority.issue_cert(host)
     issued.cert_chain_pems[0].write_to_path(directory / "tls.crt")
     issued.private_key_pem.write_to_path(directory / "tls.key")
-    command = [str(operator.program), f"--config={_configuration(directory, host)}"]
+    command = [str(operator.program), f"--config={_configuration(directory, host, gates)}"]
     webhooks = OperatorWebhooks(NAME, host, _PORT, authority.cert_pem)
     asyncio.run(_prepare(cluster, operator.module / _COMPONENTS, webhooks))
     with started(NAME, command, cluster, {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}):
@@ -38,7 +53,7 @@ def jobset_controller(cluster: RunningCluster) -> Iterator[None]:
         yield
 
 
-def _configuration(directory: Path, host: str) -> Path:
+def _configuration(directory: Path, host: str, gates: Collection[str]) -> Path:
     configuration = {
         "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
         "kind": "Configuration",
@@ -47,6 +62,7 @@ def _configuration(directory: Path, host: str) -> Path:
         "webhook": {"host": host, "port": _PORT, "certDir": str(directory)},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
+        **({"featureGates": dict.fromkeys(gates, True)} if gates else {}),
     }
     path = directory / "configuration.yaml"
     path.write_text(yaml.safe_dump(configuration), encoding="utf-8")

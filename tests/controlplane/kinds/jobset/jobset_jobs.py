@@ -53,6 +53,44 @@ class JobSets(KindJobs):
         }
         await self._api.create(self._path, manifest)
 
+    async def submit_in_place(self, name: str, workers: int, restarts: int) -> None:
+        """Makes a JobSet of one Job whose pods are restarted in place, at most so often."""
+        worker = self._replicated("worker", 1, workers)
+        # Its webhook requires both: no pod that is lost ends the Job, and none is replaced before it has ended.
+        worker["template"]["spec"] |= {"backoffLimit": 2**31 - 1, "podReplacementPolicy": "Failed"}
+        manifest = {
+            "apiVersion": self.resource[0],
+            "kind": "JobSet",
+            "metadata": {"name": name, "annotations": MANAGED},
+            "spec": {
+                "failurePolicy": {"maxRestarts": restarts, "restartStrategy": "InPlaceRestart"},
+                "replicatedJobs": [worker],
+            },
+        }
+        await self._api.create(self._path, manifest)
+
+    async def attempt(self, name: str) -> int | None:
+        """The attempt in which its pods may train; None before the first one."""
+        found: int | None = (await self.get(name))["status"].get("currentInPlaceRestartAttempt")
+        return found
+
+    async def start_containers(self, name: str, *pods: str) -> None:
+        """Says of running pods that their containers have started, anew or in place, as JobSet's agent in them does."""
+        current = await self.attempt(name)
+        annotations = {f"{_LABEL}in-place-restart-attempt": "0" if current is None else str(current + 1)}
+        found = await self.pods(name)
+        for pod in pods:
+            path = f"{self.namespace.path}/pods/{found[pod]['metadata']['name']}"
+            await self._api.patch(path, {"metadata": {"annotations": annotations}})
+
+    async def attempts(self, name: str, number: int) -> None:
+        """Returns once the pods may train in that attempt."""
+
+        async def reached() -> bool:
+            return await self.attempt(name) == number
+
+        await until(reached, f"{name} is in attempt {number}")
+
     def _replicated(self, name: str, replicas: int, pods: int) -> dict[str, Any]:
         opted_in = {"metadata": {"annotations": MANAGED}}
         template = {**opted_in, "spec": self.pod_spec("train", restartPolicy="Never")}

@@ -129,6 +129,33 @@ def test_each_resume_and_each_restart_is_another_run() -> None:
     assert _read({**_job(suspend=True), "status": stages[2]}).run_id == ""
 
 
+def test_each_restart_in_place_is_another_run_of_the_same_pods() -> None:
+    """Between the restart of the first pod and that of the last one there is no run."""
+    stages: list[dict[str, int]] = [
+        {},
+        {"currentInPlaceRestartAttempt": 0},
+        {"currentInPlaceRestartAttempt": 0, "previousInPlaceRestartAttempt": 0},
+        {"currentInPlaceRestartAttempt": 1, "previousInPlaceRestartAttempt": 0},
+        {"currentInPlaceRestartAttempt": 1, "previousInPlaceRestartAttempt": 1},
+        {"currentInPlaceRestartAttempt": 2, "previousInPlaceRestartAttempt": 1},
+    ]
+    known, seen = None, []
+    for status in stages:
+        known = _observed({**_job(), "status": status}, *_PODS, known=known)
+        assert known is not None
+        seen.append((known.observed.run, known.observed.running))
+    assert seen == [(1, True), (1, True), (1, False), (2, True), (2, False), (3, True)]
+
+
+@pytest.mark.parametrize("attempt", ["many", -1, 1.5, {}])
+def test_a_status_that_is_not_understood_has_no_restart_in_place(attempt: object) -> None:
+    """Whoever may write the status may write anything."""
+    status = {"currentInPlaceRestartAttempt": attempt, "previousInPlaceRestartAttempt": attempt}
+    read = _read({**_job(), "status": status})
+    assert read.restarts == 0
+    assert read.run_id.endswith(".0")
+
+
 @pytest.mark.parametrize(
     ("owner", "is_supervised"),
     [
