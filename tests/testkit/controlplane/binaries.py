@@ -105,9 +105,14 @@ class _Module(Generic[_Name]):
         return _cache() / f"{self.pins.name}-{hashlib.sha256(pins + platform.machine().encode()).hexdigest()[:12]}"
 
 
+def _of_version(name: str) -> str:
+    """The folder of the pins of programs of Kubernetes, of the version that is asked for."""
+    return "-".join(filter(None, (name, os.environ.get(KUBERNETES))))
+
+
 # Two, because their dependencies contradict each other.
 _KUBERNETES = _Module(
-    "-".join(filter(None, ("kubernetes", os.environ.get(KUBERNETES)))),
+    _of_version("kubernetes"),
     {
         BinaryProgram.ETCD: "go.etcd.io/etcd/server/v3",
         BinaryProgram.API_SERVER: "k8s.io/kubernetes/cmd/kube-apiserver",
@@ -122,7 +127,7 @@ _HELM = _Module("helm", {Tool.HELM: "helm.sh/helm/v3/cmd/helm"})
 # Of the same version as the usual control plane, and apart: that is wanted without them.
 _KUBECTL = _Module("kubectl", {Tool.KUBECTL: "k8s.io/kubernetes/cmd/kubectl"})
 _NODE = _Module(
-    "node",
+    _of_version("node"),
     {Tool.KUBELET: "k8s.io/kubernetes/cmd/kubelet", Tool.KUBE_PROXY: "k8s.io/kubernetes/cmd/kube-proxy"},
 )
 _HUB = _Module("karmada", {program: f"github.com/karmada-io/karmada/cmd/{program}" for program in HubProgram})
@@ -248,6 +253,7 @@ def build_node() -> Mapping[Tool, Path]:
         BinaryNotBuilt: One cannot be built.
         NoGo: One is missing and cannot be built here.
     """
+    _refuse_unknown_version(_NODE)
     _ensure_built([_NODE])
     return {program: _NODE.home / program for program in _NODE.packages}
 
@@ -273,9 +279,7 @@ def _source(module: _Module[Any], package: str) -> Path:
 
 
 def _paths() -> dict[BinaryProgram, Path]:
-    if not _KUBERNETES.pins.exists():
-        known = sorted(pins.name.removeprefix("kubernetes-") for pins in PINS.glob("kubernetes-*"))
-        raise BinaryNotBuilt(f"{KUBERNETES}={os.environ[KUBERNETES]} is none of {', '.join(known)}")
+    _refuse_unknown_version(_KUBERNETES)
     built = {program: module.home / program for module in (_KUBERNETES, _KWOK) for program in module.packages}
     assets = _assets()
     if not assets:
@@ -285,6 +289,13 @@ def _paths() -> dict[BinaryProgram, Path]:
     if not given[BinaryProgram.KWOK].exists():
         given[BinaryProgram.KWOK] = Path(shutil.which(BinaryProgram.KWOK) or built[BinaryProgram.KWOK])
     return given
+
+
+def _refuse_unknown_version(module: _Module[Any]) -> None:
+    if not module.pins.exists():
+        name = module.name.partition("-")[0]
+        known = sorted(pins.name.removeprefix(f"{name}-") for pins in PINS.glob(f"{name}-*"))
+        raise BinaryNotBuilt(f"{KUBERNETES}={os.environ[KUBERNETES]} is none of {', '.join(known)}")
 
 
 def _assets() -> Path | None:
