@@ -62,7 +62,7 @@ test-horovod: $(INSTALLED) ## Run jobs under the real elastic driver of Horovod 
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/horovod $(ARGS)
 
 test-frameworks: $(INSTALLED) ## Run jobs of the real training frameworks with several processes each (installed once, in their own cache)
-	-@$(BIN)/python -m tests.frameworks.frameworks_installation frameworks jax tensorflow torchtitan
+	-@$(BIN)/python -m tests.frameworks.frameworks_installation frameworks jax
 	$(BIN)/python -m pytest tests/frameworks $(ARGS)
 
 test-torchrun: $(INSTALLED) ## Lose and regain hosts of jobs under the real torchrun, of two versions, beside its own backend (short form: ARGS="-m brief")
