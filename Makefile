@@ -251,6 +251,7 @@ lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions a
 	$(LOCK) --no-deps requirements/torchrun.in -o requirements/torchrun.txt
 	$(LOCK) $(ARGS) requirements/jax.in -o requirements/jax.txt
 	$(LOCK) $(ARGS) requirements/tensorflow.in -o requirements/tensorflow.txt
+	$(LOCK) --no-deps requirements/megatron.in -o requirements/megatron.txt
 	$(LOCK) --no-deps requirements/torchtitan.in -o requirements/torchtitan.txt
 	printf 'setuptools\nwheel\n' | $(LOCK) --no-deps -c requirements/frameworks.txt - -o requirements/frameworks-build.txt
 

@@ -5,6 +5,7 @@ import pytest
 from tests.frameworks.frameworks_installation import (
     FRAMEWORKS,
     JAX,
+    MEGATRON,
     TENSORFLOW,
     TORCHTITAN,
     FrameworksEnvironment,
@@ -29,6 +30,12 @@ def jax() -> Path:
 def tensorflow() -> Path:
     """The environment that has TensorFlow and Keras."""
     return _installed(TENSORFLOW)
+
+
+@pytest.fixture(scope="session")
+def megatron() -> Path:
+    """The environment that has Megatron-core with PyTorch."""
+    return _installed(MEGATRON)
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,7 @@ FRAMEWORKS = FrameworksEnvironment("frameworks", ("frameworks-build.txt", "frame
 OLDER_TORCH = FrameworksEnvironment("torchrun", ("torchrun.txt",))
 JAX = FrameworksEnvironment("jax", ("jax.txt",), has_torch=False)
 TENSORFLOW = FrameworksEnvironment("tensorflow", ("tensorflow.txt",), has_torch=False)
+MEGATRON = FrameworksEnvironment("megatron", ("megatron.txt",), has_torch=False, base=FRAMEWORKS)
 TORCHTITAN = FrameworksEnvironment("torchtitan", ("torchtitan.txt",), has_torch=False, base=FRAMEWORKS)
 
 
@@ -128,7 +129,7 @@ def _rename(made: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    for wanted in (FRAMEWORKS, OLDER_TORCH, JAX, TENSORFLOW, TORCHTITAN):
+    for wanted in (FRAMEWORKS, OLDER_TORCH, JAX, TENSORFLOW, MEGATRON, TORCHTITAN):
         try:
             if wanted.name in (sys.argv[1:] or [FRAMEWORKS.name]):
                 sys.stdout.write(f"{installed(wanted)}\n")

@@ -202,6 +202,29 @@ ALL = (
         },
     ),
     FrameworkSupport(
+        title="Megatron-core, tensor parallel",
+        section="megatron-core",
+        packages=("megatron-core",),
+        lock="megatron.txt",
+        example="megatron_gpt.py",
+        proofs={
+            _EXACT: Proof("yes", "test_megatron.py::test_all_ranks_stop_at_one_step_and_resume_exactly"),
+            _APART: Proof(
+                "nothing hangs, resumes from the last checkpoint",
+                "test_megatron.py::test_with_a_rank_that_cannot_agree_nothing_hangs",
+            ),
+            _KILLED: Proof(_BIT_BY_BIT, "test_megatron.py::test_a_supervisor_killed_in_mid_agreement_loses_no_step"),
+            _RANKS: Proof(
+                "yes; batches are the script's",
+                "test_megatron.py::test_another_number_of_ranks_goes_on",
+            ),
+            _CONTROL: Proof(
+                "the save hangs or aborts",
+                "test_megatron.py::test_without_an_agreement_the_save_of_rank_zero_hangs_or_aborts",
+            ),
+        },
+    ),
+    FrameworkSupport(
         title="TorchTitan",
         section="torchtitan",
         packages=("torchtitan",),

@@ -9,6 +9,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
+from multiprocessing import util
 
 
 def run(main: Callable[[], object]) -> None:
@@ -17,6 +18,8 @@ def run(main: Callable[[], object]) -> None:
 
     def end() -> None:
         if is_done:
+            # Its own exit handler, which ends the processes that it has started, is older than this one.
+            util._exit_function()  # type: ignore[attr-defined]  # no public way
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
