@@ -81,7 +81,7 @@ controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, o
 clients: $(INSTALLED) ## Build the helm and kubectl that tests use, once, in their own cache (needs Go 1.24)
 	@$(BIN)/python tests/testkit/controlplane/binaries.py clients
 
-operators: $(INSTALLED) ## Build the operators of training jobs that tests use, once, in their own cache (needs Go 1.25)
+operators: $(INSTALLED) ## Build the operators of training jobs that tests use, once, in their own cache (needs Go 1.26)
 	@$(BIN)/python tests/testkit/controlplane/binaries.py operators
 
 hub: $(INSTALLED) ## Build the programs of a hub of many clusters that tests use, once, in their own cache (needs Go 1.24)
