@@ -6,6 +6,7 @@ from tests.frameworks.frameworks_installation import (
     FRAMEWORKS,
     JAX,
     MEGATRON,
+    RAY,
     TENSORFLOW,
     TORCHTITAN,
     FrameworksEnvironment,
@@ -42,6 +43,12 @@ def megatron() -> Path:
 def torchtitan() -> Path:
     """The environment that has TorchTitan with PyTorch."""
     return _installed(TORCHTITAN)
+
+
+@pytest.fixture(scope="session")
+def ray() -> Path:
+    """The environment that has Ray Train and PyTorch."""
+    return _installed(RAY)
 
 
 def _installed(environment: FrameworksEnvironment) -> Path:

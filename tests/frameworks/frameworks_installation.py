@@ -52,6 +52,7 @@ JAX = FrameworksEnvironment("jax", ("jax.txt",), has_torch=False)
 TENSORFLOW = FrameworksEnvironment("tensorflow", ("tensorflow.txt",), has_torch=False)
 MEGATRON = FrameworksEnvironment("megatron", ("megatron.txt",), has_torch=False, base=FRAMEWORKS)
 TORCHTITAN = FrameworksEnvironment("torchtitan", ("torchtitan.txt",), has_torch=False, base=FRAMEWORKS)
+RAY = FrameworksEnvironment("ray", ("ray.txt",))
 
 
 def installed(environment: FrameworksEnvironment = FRAMEWORKS) -> Path:
@@ -129,7 +130,7 @@ def _rename(made: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    for wanted in (FRAMEWORKS, OLDER_TORCH, JAX, TENSORFLOW, MEGATRON, TORCHTITAN):
+    for wanted in (FRAMEWORKS, OLDER_TORCH, JAX, TENSORFLOW, MEGATRON, TORCHTITAN, RAY):
         try:
             if wanted.name in (sys.argv[1:] or [FRAMEWORKS.name]):
                 sys.stdout.write(f"{installed(wanted)}\n")

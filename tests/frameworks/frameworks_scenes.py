@@ -32,7 +32,7 @@ async def suspend_past_a_killed_supervisor(job: FrameworksTraining, step: int) -
     and gets its host back.
     """
     await job.until_step(step)
-    job.stall(3)
+    job.stall(job.processes - 1)
     await job.notice(lead=90)
     await job.until_agreeing()
     await job.world.supervisor.kill()
@@ -57,4 +57,4 @@ async def tell_one_rank(root: Path, script: FrameworksScript, step: int) -> list
 
 def _without_hold(script: FrameworksScript) -> FrameworksScript:
     """The fake supervisor releases nobody."""
-    return replace(script, variables={"KUBEAI_EXIT_HOLD": "0"})
+    return replace(script, variables={**script.variables, "KUBEAI_EXIT_HOLD": "0"})

@@ -306,6 +306,23 @@ ALL = (
             _CONTROL: Proof("nothing saved", "test_tensorflow.py::test_without_an_agreement_nothing_is_saved"),
         },
     ),
+    FrameworkSupport(
+        title="Ray Train, two workers",
+        section="ray-train",
+        packages=("ray", "torch"),
+        lock="ray.txt",
+        example="ray_train.py",
+        proofs={
+            _EXACT: Proof("yes", "test_ray.py::test_all_workers_stop_at_one_step_and_resume_exactly"),
+            _APART: Proof(
+                "nothing hangs, resumes from the last checkpoint",
+                "test_ray.py::test_with_a_worker_that_cannot_agree_nothing_hangs",
+            ),
+            _KILLED: Proof(_BIT_BY_BIT, "test_ray.py::test_a_supervisor_killed_in_mid_agreement_loses_no_step"),
+            _RANKS: Proof("one and three workers", "test_ray.py::test_another_number_of_workers_goes_on"),
+            _CONTROL: Proof("nothing saved", "test_ray.py::test_without_an_agreement_nothing_is_saved"),
+        },
+    ),
 )
 
 

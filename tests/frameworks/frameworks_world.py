@@ -190,11 +190,13 @@ class FrameworksTraining:
         world: Its supervisor, hosts and agents.
         job: The job under kubeai-run.
         losses: Directory of the recorded losses.
+        processes: How many the job has.
     """
 
     world: ReplayWorld
     job: JobProcess
     losses: Path
+    processes: int
 
     def curves(self) -> list[Curve]:
         """The losses of each run so far."""
@@ -202,7 +204,7 @@ class FrameworksTraining:
 
     async def until_step(self, step: int, run: int = 1) -> None:
         """Wait until all ranks of the run have begun so many steps of it."""
-        await _until_step(self.job.child, self.losses, PROCESSES, run, step)
+        await _until_step(self.job.child, self.losses, self.processes, run, step)
 
     async def notice(self, lead: float = LEAD) -> None:
         """Announce that a host, and half of the ranks with it, is gone after `lead` seconds."""
@@ -272,7 +274,7 @@ async def training(
     settings = {"JOB_SUPERVISOR_JUST_IN_TIME": "false", **(settings or {})}
     async with world(root / "world", ["node1", _DOOMED], settings=ServiceSettings(settings)) as one:
         job = one.start_job(_FrameworksPlan(min_workers=2, max_workers=2, script=script), script.environment(losses))
-        yield FrameworksTraining(one, job, losses)
+        yield FrameworksTraining(one, job, losses, script.processes)
 
 
 def undisturbed(script: FrameworksScript) -> FrameworksScript:
