@@ -59,7 +59,7 @@ class AgreedCheckpoints(CheckpointManager):  # type: ignore[misc]  # TorchTitan 
             if self.load_only:
                 raise ValueError("load_only forbids the checkpoints from which a stopped run would resume")
 
-    save_future: Future[Any] | None  # of TorchTitan's
+    save_future: Any  # of TorchTitan's: None, or a Future once a save is begun
 
     def __init__(self, config: Config, **components: Any) -> None:
         self._background = BackgroundSave()
@@ -90,10 +90,9 @@ class AgreedCheckpoints(CheckpointManager):  # type: ignore[misc]  # TorchTitan 
         self.save_future = None
         self._background.finish()
 
-    def _wait(self, saved: Future[Any] | None, step: int) -> None:
-        if saved is not None:
-            with plain_errors():
-                saved.result()
+    def _wait(self, saved: Future[Any], step: int) -> None:
+        with plain_errors():
+            saved.result()
         self._complete = step
 
     def _write(self, step: int) -> None:
