@@ -53,7 +53,7 @@ class NumberTokenizer(BaseTokenizer):
         return VOCABULARY
 
 
-class Tokens(BaseDataLoader):
+class RandomTokens(BaseDataLoader):
     """Batches of random tokens. Its position counts those of all ranks, so that another number of ranks continues."""
 
     @dataclass(kw_only=True, slots=True)  # novm: TorchTitan asks for both, and for Python 3.11
@@ -100,7 +100,7 @@ def llama3(directory: str = "outputs", steps: int = 1_000_000, *, is_in_backgrou
         loss=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY),
         dump_folder=directory,
         tokenizer=NumberTokenizer.Config(),
-        dataloader=Tokens.Config(),
+        dataloader=RandomTokens.Config(),
         optimizer=default_adamw(lr=8e-4),
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=2),
         training=TrainingConfig(

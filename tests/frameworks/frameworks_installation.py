@@ -24,7 +24,7 @@ class FrameworksNotInstallable(Exception):  # noqa: N818  # It names what is so.
 
 @dataclass(frozen=True, slots=True)
 class FrameworksEnvironment:
-    """What is installed together.
+    """Says which packages are installed together.
 
     Attributes:
         name: Its own.

@@ -49,7 +49,6 @@ class RayScript(FrameworksScript):
             "RAY_AUTH_TOKEN": "a token of a test, with 32 or more characters",
             # On every system, this has all of its servers listen on loopback alone.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-            **self.variables,
         }
 
     def running(self) -> list[Leftover]:

@@ -33,7 +33,7 @@ class _OnCpu(TorchFunctionMode):  # type: ignore[misc]  # torch is not installed
 def _stand_in() -> None:
     cuda: Any = torch.cuda
     cuda.current_device = lambda: "cpu"
-    # One function each: torch's tables know functions by their identity.
+    # Each name gets a function of its own, because torch's tables know functions by their identity.
     for name in ("set_device", "synchronize", "manual_seed"):
         setattr(cuda, name, lambda *_: None)
     torch.Tensor.cuda = lambda tensor, *_, **__: tensor

@@ -35,7 +35,7 @@ class InPlaceStep:
 
 @dataclass(frozen=True, slots=True)
 class InPlaceJob:
-    """One JobSet, and the directory of the node where its processes write what they do."""
+    """Handles one JobSet of a test, and reads what its processes have written to a directory of the node."""
 
     api: Api
     name: str

@@ -14,7 +14,7 @@ def main(directory: Path, index: int) -> None:
     fail, step = directory / f"fail-{index}", 0
     with (directory / f"steps-{index}").open("a", encoding="ascii") as steps:
         while not fail.exists():
-            time.sleep(0.02)  # One step.
+            time.sleep(0.02)  # It stands for the work of a step.
             step += 1
             steps.write(f"{step} {time.time()}\n")
             steps.flush()

@@ -149,7 +149,7 @@ def test_each_restart_in_place_is_another_run_of_the_same_pods() -> None:
 
 @pytest.mark.parametrize("attempt", ["many", -1, 1.5, {}])
 def test_a_status_that_is_not_understood_has_no_restart_in_place(attempt: object) -> None:
-    """Whoever may write the status may write anything."""
+    """A status may hold anything, because other writers than its controller may have the right to write it."""
     status = {"currentInPlaceRestartAttempt": attempt, "previousInPlaceRestartAttempt": attempt}
     read = _read({**_job(), "status": status})
     assert read.restarts == 0
