@@ -30,7 +30,7 @@ from megatron.core.dist_checkpointing import ShardedObject
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
 from .random_state import random_state, set_random_state
-from .torch import StepDirectories, plain_errors
+from .torch import StepDirectories
 
 if TYPE_CHECKING:
     import os
@@ -95,14 +95,12 @@ class MegatronCheckpoints:
         Raises:
             RuntimeError: Rank 0 could not prepare or publish it, or a rank could not write its part. In every rank.
         """
-        draft = self._directories.prepare(step)
-        if draft is None:
-            return
+        self._directories.write(step, lambda draft: dist_checkpointing.save(self._whole_state(), str(draft)))
+
+    def _whole_state(self) -> dict[str, Any]:
         random = {"generators": random_state(), "tracker": get_cuda_rng_tracker().get_states()}
         own = {_RANDOM: _of_this_rank(random), _RANKS: dist.get_world_size()}
-        with plain_errors():
-            dist_checkpointing.save({**self._state(is_loading=False), **own}, str(draft))
-        self._directories.publish(step)
+        return {**self._state(is_loading=False), **own}
 
 
 def _of_this_rank(value: object) -> ShardedObject:

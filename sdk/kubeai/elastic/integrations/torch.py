@@ -106,11 +106,7 @@ class ShardedCheckpoints:
             RuntimeError: Rank 0 could not prepare or publish it, or a rank could not write its part. In every rank.
         """
         self.finish()
-        draft = self._directories.prepare(step)
-        if draft is not None:
-            with plain_errors():
-                dcp.save(self._whole_state(), checkpoint_id=draft)
-            self._directories.publish(step)
+        self._directories.write(step, lambda draft: dcp.save(self._whole_state(), checkpoint_id=draft))
 
     def save_in_background(self, step: int) -> None:
         """Start to write a checkpoint after `step` finished steps, with `async_save`, while training goes on.
@@ -179,6 +175,18 @@ class StepDirectories:
     def path(self, step: int) -> Path:
         """Return where the complete checkpoint of `step` is."""
         return self._directory / _NAME.format(step)
+
+    def write(self, step: int, save: Callable[[Path], object]) -> None:
+        """Have `save` write the checkpoint of `step` to an empty directory, and publish it, unless it is complete.
+
+        Raises:
+            RuntimeError: Rank 0 could not prepare or publish it, or a rank could not write its part. In every rank.
+        """
+        draft = self.prepare(step)
+        if draft is not None:
+            with plain_errors():
+                save(draft)
+            self.publish(step)
 
     def prepare(self, step: int) -> Path | None:
         """Remove the files of interrupted saves. Return the empty directory to write to; None if `step` is complete.
