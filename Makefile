@@ -76,41 +76,41 @@ test-torchrun-gpu: $(INSTALLED) ## The same with NCCL, on a machine with eight G
 	TORCHRUN_BACKEND=nccl TORCHRUN_PYTHON=$(PYTHON) $(BIN)/python -m pytest tests/torchrun -k "not $(OLDER_TORCH)" $(ARGS)
 
 controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, once, in its own cache (needs Go 1.24)
-	@$(BIN)/python tests/testkit/controlplane/binaries.py
+	@$(BIN)/python -m tests.testkit.controlplane.binaries
 
 clients: $(INSTALLED) ## Build the helm and kubectl that tests use, once, in their own cache (needs Go 1.24)
-	@$(BIN)/python tests/testkit/controlplane/binaries.py clients
+	@$(BIN)/python -m tests.testkit.controlplane.binaries clients
 
 operators: $(INSTALLED) ## Build the operators of training jobs that tests use, once, in their own cache (needs Go 1.26)
-	@$(BIN)/python tests/testkit/controlplane/binaries.py operators
+	@$(BIN)/python -m tests.testkit.controlplane.binaries operators
 
 hub: $(INSTALLED) ## Build the programs of a hub of many clusters that tests use, once, in their own cache (needs Go 1.24)
-	@$(BIN)/python tests/testkit/controlplane/binaries.py hub
+	@$(BIN)/python -m tests.testkit.controlplane.binaries hub
 
 chart: $(INSTALLED) ## Generate the chart's schema, README tables, roles and dashboards
 	$(BIN)/python -m charts
 
 test-chart: $(INSTALLED) ## Render the chart in many ways and check the results, without a cluster; skipped without Go
-	-@$(BIN)/python tests/testkit/controlplane/binaries.py clients >/dev/null
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries clients >/dev/null
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/chart $(ARGS)
 
 test-cluster: $(INSTALLED) ## Run the tests that need a real control plane, built first; skipped without Go (short form: ARGS='-m "brief or not long"')
-	-@$(BIN)/python tests/testkit/controlplane/binaries.py >/dev/null
-	-@$(BIN)/python tests/testkit/controlplane/binaries.py clients >/dev/null
-	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries >/dev/null
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries clients >/dev/null
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries operators >/dev/null
 	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal tests/controlplane $(ARGS)
 
 KINDS := kinds operator trainingjob
 
 test-kinds: $(INSTALLED) ## Reclaim jobs of every kind and queue under their controllers, built first; skipped without Go (short form: ARGS="-m brief")
-	-@$(BIN)/python tests/testkit/controlplane/binaries.py >/dev/null
-	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries >/dev/null
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries operators >/dev/null
 	$(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal $(KINDS:%=tests/controlplane/%) $(ARGS)
 
 test-fleet: $(INSTALLED) ## Run jobs in two members of a real hub (Karmada), all built first; skipped without Go (short form: ARGS="-m brief")
-	-@$(BIN)/python tests/testkit/controlplane/binaries.py >/dev/null
-	-@$(BIN)/python tests/testkit/controlplane/binaries.py operators >/dev/null
-	-@$(BIN)/python tests/testkit/controlplane/binaries.py hub >/dev/null
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries >/dev/null
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries operators >/dev/null
+	-@$(BIN)/python -m tests.testkit.controlplane.binaries hub >/dev/null
 	$(BIN)/python -m pytest tests/fleet $(ARGS)
 
 # The oldest and the newest of Kubernetes that the chart claims; any suite on a cluster takes one of them as KUBERNETES=1.30.

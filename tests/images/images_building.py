@@ -3,7 +3,6 @@
 Run as a module: builds them, and prints their names and sizes.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -14,13 +13,13 @@ import tempfile
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from tests.testkit.locking import alone
 from tests.testkit.packages import PackageUnavailable, require
 
 CHECKOUT = Path(__file__).parents[2]
@@ -85,7 +84,7 @@ def build(epoch: int | None = None, wanted: Iterable[Image] = Image) -> Images:
         ImageNotBuilt: One cannot be built.
     """
     require(_PACKAGES)
-    with _alone(cache()):
+    with alone(cache()):
         storage = cache() / "storage"
         stand_in = not registry_answers()
         if stand_in:
@@ -186,14 +185,6 @@ def _bootstrap(rootfs: Path) -> None:
         raise ImageNotBuilt(f"mmdebstrap: {' '.join(error.stderr.split())[-600:]}") from error
     except subprocess.TimeoutExpired as error:
         raise ImageNotBuilt(f"mmdebstrap had not ended after {_SECONDS:g} s") from error
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
 
 
 def _main() -> None:

@@ -3,7 +3,6 @@
 All of it lies in a cache outside the checkout. Run as a module: has it all, and prints where it is.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -11,12 +10,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from tests.testkit.locking import alone
 
 _PACKAGES = ("prometheus", "prometheus-alertmanager")
 _PINS = Path(__file__).parent / "pins"
@@ -128,7 +128,7 @@ def _kept(name: str, make: Callable[[Path], None]) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-job-supervisor" / "monitoring"
     cache.mkdir(parents=True, exist_ok=True)
     home = cache / name
-    with _alone(cache):
+    with alone(cache):
         if not home.exists():
             with tempfile.TemporaryDirectory(dir=cache, prefix="making-") as place:
                 made = Path(place) / "made"
@@ -136,13 +136,6 @@ def _kept(name: str, make: Callable[[Path], None]) -> Path:
                 make(made)
                 made.rename(home)
     return home
-
-
-@contextmanager
-def _alone(cache: Path) -> Iterator[None]:
-    with (cache / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _run(command: Sequence[str], at: Path) -> None:

@@ -3,9 +3,17 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
+
+from tests.testkit.locking import alone
 
 _SECONDS = 300.0
+_LOCK_SECONDS = 120
+"""Another user of apt-get, as a machine that has just started, may hold its lock for that long."""
+_LOCK = Path(tempfile.gettempdir()) / "job-supervisor-packages"
+"""Suites that run side by side find the same package missing; apt-get refuses all but the first."""
 
 
 class PackageUnavailable(Exception):  # noqa: N818  # It names what is so.
@@ -20,7 +28,18 @@ def require(packages: Mapping[str, str]) -> None:
     """
     if os.geteuid() != 0:
         raise PackageUnavailable("containers are made by root here, and this is somebody else")
-    missing = {program: package for program, package in packages.items() if not _found(program)}
+    if not _missing(packages):
+        return
+    with alone(_LOCK):
+        _install_missing(packages)
+
+
+def _missing(packages: Mapping[str, str]) -> dict[str, str]:
+    return {program: package for program, package in packages.items() if not _found(program)}
+
+
+def _install_missing(packages: Mapping[str, str]) -> None:
+    missing = _missing(packages)
     if not missing:
         return
     wanted = " ".join(sorted(missing))
@@ -40,7 +59,7 @@ def _install(packages: list[str]) -> str:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
         said = subprocess.run(
-            ["apt-get", "--quiet", *arguments],  # noqa: S607  # Debian's.
+            ["apt-get", "--quiet", "--option", f"DPkg::Lock::Timeout={_LOCK_SECONDS}", *arguments],  # noqa: S607  # Debian's.
             check=False,
             capture_output=True,
             text=True,

@@ -50,8 +50,11 @@ class KindContract:
                 await _running(one, 3, run=1)
             else:
                 await one.stop("j", [noticed])
-                await one.withdraw([noticed])
-                await _running(one, 3, run=2)
+                if self.support.resumes_smaller:
+                    await _running(one, 2, run=2)
+                else:
+                    await one.withdraw([noticed])
+                    await _running(one, 3, run=2)
             assert await jobs.retries("j") == 0
 
     @pytest.mark.brief
@@ -68,7 +71,10 @@ class KindContract:
                 await _running(one, 2, run=2)
             await one.withdraw(noticed[1:])
             if self.support.resumes_smaller and not self.support.grows_running:
-                await _stopped_and_resumed(one, 3, run=3)
+                # A stop by a notice would leave the two hosts that the next run needs at least, and not wait for more.
+                await one.suspend("j")
+                await one.resume("j")
+                await _running(one, 3, run=3)
             else:
                 await _running(one, 3, run=2)
             assert await jobs.retries("j") == 0
@@ -92,13 +98,8 @@ class KindContract:
         async with world(plane, jobs, tmp_path / "supervisor") as one:
             await jobs.submit_workers("j", 2)
             await _running(one, 2, run=1)
-            rank_zero = await one.train("j", "worker-0")
-            await jobs.annotate("j", suspend="ann: power cut at noon")
-            directive = await rank_zero.lines.matching(type="directive", directive="STOP")
-            await rank_zero.reports("left", directive)
-            await one.decided("j", "Suspended")
-            await jobs.has_pods("j")
-            await jobs.annotate("j", suspend=None)
+            await one.suspend("j")
+            await one.resume("j")
             await _running(one, 2, run=2)
             assert await jobs.retries("j") == 0
 

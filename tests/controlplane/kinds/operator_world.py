@@ -1,7 +1,7 @@
 """A supervisor beside a real operator, agents that announce reclaims, and a training process that answers."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Container, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,9 @@ class OperatedJobs(Protocol):
 
     async def has_pods(self, name: str, *pods: str) -> dict[str, Any]:
         """The job's pods, once they are just these."""
+
+    async def annotate(self, name: str, **annotations: str | None) -> None:
+        """Sets annotations of ours, or removes them."""
 
 
 J = TypeVar("J", bound=OperatedJobs)
@@ -116,13 +119,31 @@ class OperatorWorld(Generic[J]):
         return await self.supervisor.peers.process(token, pod["name"], 0)
 
     async def stop(self, name: str, nodes: Iterable[str]) -> None:
-        """Those nodes are needed and will be reclaimed: rank 0 saves when it is told to, and the job is suspended."""
+        """Those nodes are needed and will be reclaimed: rank 0 saves when it is told to, and the job is suspended.
+
+        It resumes as soon as there is capacity for its minimum, which may be before the test withdraws a notice.
+        """
         reclaimed = set(nodes)
+        async with self._left(name, but=reclaimed):
+            await self.notice(reclaimed)
+
+    async def suspend(self, name: str) -> None:
+        """A person suspends the job, until `resume`: rank 0 saves when it is told to."""
+        async with self._left(name):
+            await self.jobs.annotate(name, suspend="ann: power cut at noon")
+
+    async def resume(self, name: str) -> None:
+        """The person's request is withdrawn."""
+        await self.jobs.annotate(name, suspend=None)
+
+    @asynccontextmanager
+    async def _left(self, name: str, *, but: Container[str] = ()) -> AsyncIterator[None]:
+        """What the block does stops the job: rank 0, which is not on a node of `but`, leaves, and all pods go."""
         pods = (await self.jobs.pods(name)).items()
         rank_zero = await self.train(
-            name, min(pod for pod, body in pods if pod != "launcher" and body["spec"]["nodeName"] not in reclaimed)
+            name, min(pod for pod, body in pods if pod != "launcher" and body["spec"]["nodeName"] not in but)
         )
-        await self.notice(reclaimed)
+        yield
         directive = await rank_zero.lines.matching(type="directive", directive="STOP")
         await rank_zero.reports("left", directive)
         await self.decided(name, "Suspended")

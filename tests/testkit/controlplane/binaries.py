@@ -4,7 +4,6 @@ Run as a script: prints where they are, built where they are missing; with `clie
 `operators`, the operators that have pins, and with `hub`, the programs of a hub of many clusters.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -15,11 +14,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from tests.testkit.locking import alone
 
 # A directory that has the programs already; the name is the one that Kubernetes' own test tools look at.
 ASSETS = "KUBEBUILDER_ASSETS"
@@ -323,7 +323,7 @@ def _ensure_built(modules: Collection[_Module[Any]]) -> None:
     if all(module.home.exists() for module in modules):
         return
     _require_go()
-    with _alone(_cache()):
+    with alone(_cache()):
         for module in modules:
             _build_once(module)
 
@@ -429,18 +429,6 @@ def _pinned(pins: Path, pattern: str) -> str:
     if not found:
         raise LookupError(f"{pins / 'go.mod'} has no line {pattern}")
     return found[1]
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.stderr.write("somebody else is building it: waiting\n")
-            fcntl.flock(held, fcntl.LOCK_EX)
-        yield
 
 
 _BUILDERS: Mapping[str, Callable[[], Iterable[Path]]] = {

@@ -30,9 +30,8 @@ async def test_a_notice_stops_the_job_which_resumes_smaller_and_grows_with_its_n
         smaller = await one.decided("j", "Running", run=2, workers=3)
         assert smaller["spec"]["requestedWorkers"] == 4
         await one.withdraw([noticed])
-        other = await one.node_of("j", "ps-0")
-        await one.stop("j", [other])
-        await one.withdraw([other])
+        await one.suspend("j")
+        await one.resume("j")
         await jobs.tasks_run("j", {"ps": 1, "worker": 3})
         await one.decided("j", "Running", run=3, workers=4)
         job = await jobs.get("j")
