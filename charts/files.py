@@ -13,9 +13,9 @@ from charts.settings_schema import agent_settings, operator_settings, supervisor
 from charts.values_table import settings_table, values_table
 from node_agent.settings import AgentSettings
 from supervisor.jobs.gangs import RIGHTS as GANG_RIGHTS
-from supervisor.jobs.kind import Right
+from supervisor.jobs.kind import AnyKind, Right
 from supervisor.jobs.queues.kueue.workloads import RIGHTS as KUEUE_RIGHTS
-from supervisor.jobs.registry import KINDS
+from supervisor.jobs.registry import KINDS, made_by
 from supervisor.settings import Settings as SupervisorSettings
 from trainingjob_operator.settings import TrainingJobOperatorSettings
 
@@ -37,7 +37,7 @@ def written() -> Mapping[Path, str]:
         readme: _readme(readme.read_text("utf-8")),
         _SETTINGS: _settings_page(_SETTINGS.read_text("utf-8")),
         **boards,
-        **{CHART / "files" / "kinds" / f"{kind.name}.yaml": role_rules(kind.rights) for kind in KINDS},
+        **{CHART / "files" / "kinds" / f"{kind.name}.yaml": _role_rules(kind) for kind in KINDS},
         **{page: _with_rights(page, kind.rights) for kind in KINDS if (page := _PAGES / f"{kind.name}.md")},
         **_hub_files(),
         CHART / "files" / "queues" / "kueue.yaml": role_rules(KUEUE_RIGHTS),
@@ -45,6 +45,11 @@ def written() -> Mapping[Path, str]:
         _KUEUE: _with_rights(_KUEUE, KUEUE_RIGHTS),
         _GANGS: _with_rights(_GANGS, GANG_RIGHTS),
     }
+
+
+def _role_rules(kind: AnyKind) -> str:
+    """The rules of a kind, and of those of which its controller makes jobs: a release may have this kind alone."""
+    return role_rules([*kind.rights, *(right for made in made_by(kind) for right in made.rights)])
 
 
 def _hub_files() -> Mapping[Path, str]:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from node_agent.settings import AgentSettings
+from supervisor.jobs.registry import RESOURCES
 from supervisor.settings import Settings as SupervisorSettings
 from trainingjob_operator.settings import TrainingJobOperatorSettings
 
@@ -54,8 +55,10 @@ def operator_settings() -> Schema:
 
 
 def supervisor_settings() -> Schema:
-    """Return the schema of `supervisor.settings`."""
-    return _schema(SupervisorSettings, SUPERVISOR_OWNED)
+    """Return the schema of `supervisor.settings`. The settings themselves do not know the kinds of jobs."""
+    schema = _schema(SupervisorSettings, SUPERVISOR_OWNED)
+    schema["properties"]["kinds"]["items"] = {"enum": list(RESOURCES)}
+    return schema
 
 
 def agent_settings() -> Schema:

@@ -91,6 +91,13 @@ class Settings(Policy):
             description="An API server that does not answer a request within this time counts as unavailable.",
         ),
     ] = 5.0
+    kinds: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="With the Kubernetes store: the kinds of jobs that are supervised, by the names of their pages "
+            "in docs/kinds/. Other jobs are left alone, and no right on them is needed. Empty: all kinds."
+        ),
+    ] = ()
     reclaim_events: Annotated[
         tuple[str, ...],
         Meta(

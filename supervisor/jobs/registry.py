@@ -1,6 +1,6 @@
 """Lists the kinds of jobs that are supervised on a cluster: one line each."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 
 from servicekit.kubernetes.client import Resource
@@ -42,6 +42,25 @@ FAILPOINTS: tuple[StrEnum, ...] = (*At, *(point for kind in KINDS for point in k
 """Every failpoint of the supervisor."""
 
 OwnerOf = Callable[[JobReference], JobReference]
+
+
+def chosen(names: Collection[str]) -> tuple[AnyKind, ...]:
+    """Returns the kinds with these names, in the order of `KINDS`, and those of which their controllers make jobs.
+
+    Without names, these are all kinds.
+
+    Raises:
+        ValueError: A name is no kind's.
+    """
+    if unknown := sorted(set(names) - RESOURCES.keys()):
+        raise ValueError(f"{unknown[0]!r} is none of {', '.join(RESOURCES)}")
+    wanted = {*names, *(made.name for kind in KINDS if kind.name in names for made in made_by(kind))}
+    return tuple(kind for kind in KINDS if not names or kind.name in wanted)
+
+
+def made_by(kind: AnyKind) -> tuple[AnyKind, ...]:
+    """The kinds of which a kind's controller makes a job for each of its own."""
+    return tuple(made for made in KINDS if kind.dependent is not None and kind.dependent.kind == made.name)
 
 
 def job_of(pod: Pod, owner_of: OwnerOf = lambda job: job) -> JobReference | None:

@@ -21,6 +21,7 @@ from servicekit.kubernetes.errors import ApiError, ConfigurationError
 from servicekit.kubernetes.server import ApiServer, Call, always
 from servicekit.lifecycle import run_tasks
 from servicekit.reconcile import Notifier
+from servicekit.settings import SettingsError
 from servicekit.tls import ServerCertificate
 from supervisor.cluster import allocation, events, objects, view
 from supervisor.cluster.gangs import PodGroup, PodGroups
@@ -36,16 +37,16 @@ from supervisor.ingest.cluster import reconciler, signals
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.jobs.actuator import Actuator, ActuatorDependencies
 from supervisor.jobs.cache import ClusterJobs, JobCache, connect
-from supervisor.jobs.kind import Admission, ClusterContext, JobState
+from supervisor.jobs.kind import Admission, AnyKind, ClusterContext, JobState
 from supervisor.jobs.queues.kubequeue import admission
 from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies, BoostPolicy
 from supervisor.jobs.queues.kueue.workloads import WORKLOADS, Workloads
-from supervisor.jobs.registry import KINDS, POD_LABELS, RESOURCES, process_of
+from supervisor.jobs.registry import POD_LABELS, RESOURCES, chosen, process_of
 from supervisor.leadership.elected import ElectedLeadership, ElectionOptions
 from supervisor.observability.events import api, recorder
 from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
 from supervisor.refusals import Refusals
-from supervisor.settings import Settings
+from supervisor.settings import PREFIX, Settings
 from supervisor.store.interface import Store, StoreError
 from supervisor.store.kubernetes import KubernetesStore, KubernetesStoreOptions
 from supervisor.webhook.injection import NoticedNodes
@@ -88,7 +89,9 @@ class ClusterDependencies:
 class WatchedCluster:
     """The caches of the cluster that every replica keeps; implements `ClusterFacts`. Create it with `open`."""
 
-    def __init__(self, server: ApiServer, time: ClusterClock, on: ClusterDependencies) -> None:
+    def __init__(
+        self, server: ApiServer, time: ClusterClock, on: ClusterDependencies, kinds: Collection[AnyKind]
+    ) -> None:
         self.server, self.time, self._on = server, time, on
         settings, clock, bulkhead = on.settings, on.clock, on.bulkhead
         self.view = view.ClusterView(server, POD_LABELS, clock, on.on_change, bulkhead)
@@ -128,7 +131,7 @@ class WatchedCluster:
             return self.groups.of(state.job, state.gangs)
 
         caches = [
-            JobCache(kind, server, self.view, clock, bulkhead, admissions=admissions, groups=groups) for kind in KINDS
+            JobCache(kind, server, self.view, clock, bulkhead, admissions=admissions, groups=groups) for kind in kinds
         ]
         self.jobs = ClusterJobs([connect(cache.kind, cache, context, workloads) for cache in caches])
         self.jobs.subscribe(lambda _names: on.on_change())
@@ -151,14 +154,20 @@ class WatchedCluster:
         """Connects and lists everything; waits for an unavailable API server.
 
         Raises:
+            SettingsError: A kind of jobs is unknown.
             StoreError: There is no cluster to connect to, or it may not be read.
         """
+        try:
+            kinds = chosen(on.settings.kinds)
+        except ValueError as error:
+            raise SettingsError(f"{PREFIX}KINDS", str(error)) from error
+        _log.info("kinds.supervised", kinds=[kind.name for kind in kinds])
         time, seconds = ClusterClock(on.clock), on.settings.store_timeout_seconds
         try:
             server = await ApiServer.connect(on.kubeconfig, seconds, on_date=time.observe, may_write=on.may_write)
         except ConfigurationError as error:
             raise StoreError(str(error)) from error
-        cluster = cls(server, time, on)
+        cluster = cls(server, time, on, kinds)
         try:
             for reflector in cluster.view.reflectors:
                 await reflector.first()

@@ -13,6 +13,8 @@ from tests.testkit.yaml_text import documents
 CHART = Path(__file__).parents[2] / "charts" / "elastic-job-supervisor"
 NAMESPACE = "arena-system"
 RELEASE = "elastic-job-supervisor"
+WITH_REGISTRY = {"images": {"registry": "registry.example.com/arena"}}
+"""The only value that an installation cannot do without."""
 NEWEST = "1.37.0"
 _SECONDS = 60.0
 
@@ -29,12 +31,12 @@ class Helm:
     program: Path
 
     def render(self, values: Values | None = None, version: str = NEWEST) -> list[Manifest]:
-        """Every object of the chart with those values, for a version of Kubernetes.
+        """Every object of the chart with those values and a registry, for a version of Kubernetes.
 
         Raises:
             RenderingRefused: The values are no good.
         """
-        return documents(_rendered(self, json.dumps(values or {}), version))
+        return documents(_rendered(self, json.dumps({**WITH_REGISTRY, **(values or {})}), version))
 
     def run(self, *command: str, given: str = "") -> str:
         """Run helm and return its output.

@@ -7,7 +7,7 @@ import pytest
 from supervisor.check.job import CheckedKind
 from supervisor.check.manifests import SHAPES
 from supervisor.webhook.server import CHECK_PATH, PATH
-from tests.chart.chart_rendering import Helm, Manifest, Values, environment, one, pod_of
+from tests.chart.chart_rendering import WITH_REGISTRY, Helm, Manifest, Values, environment, one, pod_of
 from tests.controlplane.webhook.webhook_world import documented
 from tests.testkit.schemas import validate
 
@@ -277,7 +277,11 @@ def test_definitions_are_objects_of_the_release_that_outlive_it(helm: Helm) -> N
 
 
 def test_images_are_named_by_digest_before_tag_before_version(helm: Helm) -> None:
-    assert _images(helm.render()) == {"elastic-job-supervisor:0.1.0", "elastic-job-supervisor-agent:0.1.0"}
+    registry = WITH_REGISTRY["images"]["registry"]
+    assert _images(helm.render()) == {
+        f"{registry}/elastic-job-supervisor:0.1.0",
+        f"{registry}/elastic-job-supervisor-agent:0.1.0",
+    }
     assert _images(helm.render(_MANY)) == {
         "registry.example.com/arena/elastic-job-supervisor:1.2.3",
         f"registry.example.com/arena/elastic-job-supervisor-agent@sha256:{'0' * 64}",

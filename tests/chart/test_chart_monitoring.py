@@ -138,7 +138,7 @@ def test_one_switch_makes_what_the_cluster_can_take(helm: Helm) -> None:
         "--namespace",
         NAMESPACE,
         "--set",
-        "metrics.enabled=true",
+        "metrics.enabled=true,images.registry=localhost",
     ]
     for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
         text = helm.run(*command, "--api-versions", f"monitoring.coreos.com/v1/{kind}")

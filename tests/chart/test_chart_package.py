@@ -28,5 +28,5 @@ def test_it_has_the_files_of_helms_own_package(helm: Helm, packaged: Path, tmp_p
 
 
 def test_helm_renders_it_as_the_folder(helm: Helm, packaged: Path) -> None:
-    options = ("--namespace", NAMESPACE, "--kube-version", "1.37.0")
+    options = ("--namespace", NAMESPACE, "--kube-version", "1.37.0", "--set", "images.registry=localhost")
     assert helm.run("template", RELEASE, str(packaged), *options) == helm.run("template", RELEASE, str(CHART), *options)

@@ -6,6 +6,14 @@ from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Helm, Renderi
 
 _PEM = "-----BEGIN CERTIFICATE-----"
 _REFUSED: list[tuple[Values, str]] = [
+    (
+        {"images": {"registry": ""}},
+        "images.registry must name the registry that has the image elastic-job-supervisor, such as",
+    ),
+    (
+        {"images": {"registry": ""}, "supervisor": {"image": {"repository": "registry.example.com/supervisor"}}},
+        "images.registry must name the registry that has the image elastic-job-supervisor-agent",
+    ),
     ({"supervisr": {}}, "'supervisr' not allowed"),
     ({"supervisor": {"replica": 2}}, "at '/supervisor': additional properties 'replica' not allowed"),
     ({"supervisor": {"replicas": 0}}, "at '/supervisor/replicas': minimum: got 0, want 1"),
@@ -26,6 +34,11 @@ _REFUSED: list[tuple[Values, str]] = [
         {"supervisor": {"settings": {"leaseSeconds": 1.5}}},
         "at '/supervisor/settings/leaseSeconds': got number, want integer",
     ),
+    (
+        {"supervisor": {"settings": {"kinds": ["pytorch"]}}},
+        "at '/supervisor/settings/kinds/0': value must be one of 'trainingjob', 'mpijob', 'pytorchjob', ",
+    ),
+    ({"supervisor": {"settings": {"kinds": "pytorchjob"}}}, "at '/supervisor/settings/kinds': got string, want array"),
     ({"supervisor": {"settings": {"store": "sqlite"}}}, "additional properties 'store' not allowed"),
     (
         {"supervisor": {"resources": {"limit": {}}}},
@@ -96,6 +109,6 @@ def test_a_chart_that_has_this_one_as_a_part_may_have_globals(helm: Helm) -> Non
 
 def test_the_same_values_make_the_same_objects(helm: Helm) -> None:
     """Nothing is drawn by chance and no cluster is asked, so that tools that render by themselves see no change."""
-    command = ["template", RELEASE, str(CHART), "--namespace", NAMESPACE]
+    command = ["template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--set", "images.registry=localhost"]
     assert helm.run(*command) == helm.run(*command)
     assert {each["metadata"].get("namespace", NAMESPACE) for each in helm.render()} == {NAMESPACE}

@@ -3,7 +3,9 @@ from typing import Any
 
 import pytest
 
-from tests.chart.chart_rendering import Helm, one
+from supervisor.jobs.kind import AnyKind
+from supervisor.jobs.registry import KINDS, made_by
+from tests.chart.chart_rendering import Helm, environment, one
 from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
 from tests.testkit.controlplane.installed import OWN_RULES, RULES
 
@@ -49,11 +51,27 @@ def test_who_wants_no_events_gives_no_right_to_make_them(helm: Helm, *, wanted: 
     assert given == {("", "list"), ("", "watch")} | {("events.k8s.io", verb) for verb in ("create", "patch") if wanted}
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_who_supervises_one_kind_gives_no_right_of_another(helm: Helm, kind: AnyKind) -> None:
+    """But for those on the jobs that the controller of the kind makes; what every kind needs stays."""
+    objects = helm.render({"supervisor": {"settings": {"kinds": [kind.name]}}})
+    given, every = (set(rights(one(each, "ClusterRole")["rules"])) for each in (objects, helm.render()))
+    ours = {right for each in (kind, *made_by(kind)) for right in _declared(each)}
+    others = {right for each in KINDS for right in _declared(each)} - ours
+    assert given == every - others
+    assert environment(one(objects, "Deployment"))["JOB_SUPERVISOR_KINDS"] == kind.name
+
+
 def test_agents_may_change_nothing(helm: Helm) -> None:
     objects = helm.render()
     assert {right[-1] for right in rights(one(objects, "ClusterRole", _AGENT)["rules"])} == {"list", "watch"}
     bound = [each for each in objects for subject in each.get("subjects", []) if subject["name"] == _AGENT]
     assert [each["roleRef"]["name"] for each in bound] == [_AGENT]
+
+
+def _declared(kind: AnyKind) -> Iterator[Right]:
+    for right in kind.rights:
+        yield from ((right.group, resource, "", verb) for resource in right.resources for verb in right.verbs)
 
 
 def rights(rules: Sequence[Mapping[str, Any]]) -> Iterator[Right]:

@@ -92,11 +92,12 @@ def _sample(name: str, schema: Schema) -> Any:
         return _SPOKEN[name]
     if "enum" in schema:
         return schema["enum"][0]
+    items = schema.get("items", {})
     made_up = {
         "boolean": False,
         "integer": schema.get("maximum", 7),
         "number": schema.get("maximum", 123456.5),
-        "array": ["a=b", "c=d"] if "pattern" in schema.get("items", {}) else ["SpotToBeReleased:7", "Other"],
+        "array": items.get("enum") or (["a=b", "c=d"] if "pattern" in items else ["SpotToBeReleased:7", "Other"]),
         "string": "some-text",
     }
     return made_up[schema["type"]]

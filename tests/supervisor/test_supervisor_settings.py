@@ -32,6 +32,7 @@ def test_the_promised_defaults() -> None:
         "lease_seconds": 3,
         "pod_name": "",
         "store_timeout_seconds": 5.0,
+        "kinds": (),
         "reclaim_events": (
             "BestEffortToBeReleased:300",
             "SpotToBeReleased:180",

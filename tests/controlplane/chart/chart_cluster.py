@@ -11,7 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, RenderingRefused, Values
+from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, WITH_REGISTRY, RenderingRefused, Values
 from tests.testkit.controlplane.api import Api, client
 from tests.testkit.controlplane.api import ObjectRefused as ApiRefused
 from tests.testkit.controlplane.binaries import Tool, client_path
@@ -82,7 +82,7 @@ class Installation:
         done = subprocess.run(
             [str(client_path(Tool.HELM)), *told],
             env={**environment, **homes, "KUBECONFIG": str(self.plane.cluster.kubeconfig)},
-            input=json.dumps(values),
+            input=json.dumps({**WITH_REGISTRY, **(values or {})}),
             capture_output=True,
             text=True,
             timeout=_SECONDS + 30,

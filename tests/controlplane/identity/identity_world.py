@@ -184,7 +184,10 @@ def _spawned(directory: Path, kubeconfig: Path, settings: Mapping[str, Any]) -> 
     directory.mkdir(exist_ok=True)
     given = {**FAST, "data_dir": directory, "store": "kubernetes", "leader_election": False, **settings}
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    environment |= {PREFIX + name.upper(): str(value) for name, value in given.items()}
+    environment |= {
+        PREFIX + name.upper(): ",".join(value) if isinstance(value, tuple) else str(value)
+        for name, value in given.items()
+    }
     command = [sys.executable, "-m", "supervisor", "serve"]
     with (directory / "log").open("wb") as said:
         return subprocess.Popen(command, env={**environment, "KUBECONFIG": str(kubeconfig)}, stderr=said)

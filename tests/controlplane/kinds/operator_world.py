@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from supervisor.jobs.registry import chosen
 from supervisor.serving.servers import ENDPOINTS_FILE
 from tests.controlplane.identity.identity_world import AUDIENCE, RunningIdentity, supervising
 from tests.testkit.controlplane.api import Api
@@ -162,7 +163,9 @@ class OperatorWorld(Generic[J]):
 
 @asynccontextmanager
 async def world(plane: ControlPlane, jobs: J, directory: Path, **settings: Any) -> AsyncIterator[OperatorWorld[J]]:
-    async with place(plane) as here, supervising(here, directory, **{**_QUICK, **settings}) as supervisor:
+    """A supervisor that has the rights of the kinds alone that it supervises by its settings."""
+    kinds = chosen(settings.get("kinds", ()))
+    async with place(plane, kinds) as here, supervising(here, directory, **{**_QUICK, **settings}) as supervisor:
         yield OperatorWorld(here, jobs, supervisor)
 
 

@@ -13,13 +13,15 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.identity.tokens import ProcessPrincipal
 from supervisor.jobs import registry
 from supervisor.jobs.kind import AnyKind
-from supervisor.jobs.registry import KINDS, process_of
+from supervisor.jobs.registry import KINDS, chosen, process_of
 
 _ROOT = Path(registry.__file__).parents[2]
 _CODE = ("job_supervisor", "supervisor", "node_agent", "servicekit", "sdk/kubeai", "charts")
 _REGISTRY = "supervisor/jobs/registry.py"
 _CHECK = ("supervisor/check/", "charts/elastic-job-supervisor/templates/supervisor/webhook.yaml")
 """What checks manifests knows more kinds than the supervisor has."""
+_WRITTEN = "charts/elastic-job-supervisor/values.schema.json"
+"""Written from the registry."""
 _OPERATOR = (
     "charts/elastic-job-supervisor/files/trainingjob-operator/",
     "charts/elastic-job-supervisor/templates/trainingjob-operator/",
@@ -43,7 +45,8 @@ def _own(path: Path, *kinds: AnyKind) -> bool:
         return True
     return path.as_posix().startswith((*folders, *_CHECK)) or path.as_posix() in {
         *charts,
-        "supervisor/jobs/registry.py",
+        _REGISTRY,
+        _WRITTEN,
     }
 
 
@@ -69,7 +72,7 @@ def test_no_other_file_names_a_kind(kind: AnyKind) -> None:
         return  # Jobs of Kubernetes itself are also parts of jobs of other kinds.
     group = re.compile(rf"(?<![\w.]){re.escape(kind.resource.group)}")
     siblings = [each for each in KINDS if each.resource.group == kind.resource.group]
-    others = [path for path in paths if not _own(path, *siblings)]
+    others = [path for path in paths if not _own(path, *siblings, *_made_of(kind))]
     assert [path for path in others if group.search((_ROOT / path).read_text("utf-8"))] == []
 
 
@@ -99,3 +102,14 @@ def test_a_pod_trains_for_the_job_that_owns_it() -> None:
 
 def pod(owner: Owner | None, host: str = "bert-worker-0") -> Pod:
     return Pod(metadata=Metadata("bert-worker-0", "uid", "1", "team"), owner=owner, host=Host(host))
+
+
+def test_named_kinds_come_with_those_of_which_their_controllers_make_jobs() -> None:
+    """In the registry's order, in which a TrainJob claims its pods before the JobSet that is made of it does."""
+    assert [kind.name for kind in chosen(["batchjob", "trainjob"])] == ["trainjob", "jobset", "batchjob"]
+    assert chosen([]) == KINDS
+
+
+def test_an_unknown_kind_is_refused_with_the_names_of_all() -> None:
+    with pytest.raises(ValueError, match=r"'pytorch' is none of trainingjob, mpijob, pytorchjob, tfjob, vcjob, "):
+        chosen(["pytorchjob", "pytorch"])

@@ -1,7 +1,7 @@
 """An API server with our CRDs, and stores on it."""
 
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import aiohttp
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.jobs.gangs import RIGHTS as GANG_RIGHTS
+from supervisor.jobs.kind import AnyKind
 from supervisor.jobs.queues.kueue.workloads import RIGHTS as KUEUE_RIGHTS
 from supervisor.jobs.registry import KINDS
 from supervisor.store.kubernetes import KubernetesStore, KubernetesStoreOptions
@@ -57,14 +58,17 @@ COMMON_RULES: tuple[Mapping[str, Any], ...] = (
 )
 """What the supervisor may do in the whole cluster for every kind of job: what the page on permissions lists."""
 
-RULES = (
-    *COMMON_RULES,
-    *(
-        {"apiGroups": [right.group], "resources": list(right.resources), "verbs": list(right.verbs)}
-        for right in (*(right for kind in KINDS for right in kind.rights), *KUEUE_RIGHTS, *GANG_RIGHTS)
-    ),
-)
-"""With what the kinds of jobs need beside that."""
+
+def rules(kinds: Sequence[AnyKind]) -> tuple[Mapping[str, Any], ...]:
+    """With what these kinds of jobs, and the queues of any, need beside that."""
+    rights = (*(right for kind in kinds for right in kind.rights), *KUEUE_RIGHTS, *GANG_RIGHTS)
+    needed = (
+        {"apiGroups": [right.group], "resources": list(right.resources), "verbs": list(right.verbs)} for right in rights
+    )
+    return (*COMMON_RULES, *needed)
+
+
+RULES = rules(KINDS)
 
 OWN_RULES = (
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
@@ -158,11 +162,12 @@ class InstalledPlace:
 
     plane: ControlPlane
     api: Api
+    kinds: Sequence[AnyKind] = KINDS
 
     @property
     def kubeconfig(self) -> Path:
-        """Of an account with the store's role; its namespace is "default"."""
-        return self.plane.cluster.directory / "store.kubeconfig"
+        """Of an account with the store's role for these kinds; its namespace is "default"."""
+        return self.plane.cluster.directory / f"{'-'.join(kind.name for kind in self.kinds)}.kubeconfig"
 
     async def store(self, **options: Any) -> KubernetesStore:
         settings = {"kubeconfig": str(self.kubeconfig), "timeout_seconds": 10.0, **options}
@@ -198,13 +203,13 @@ class InstalledPlace:
 
 
 @asynccontextmanager
-async def place(plane: ControlPlane) -> AsyncIterator[InstalledPlace]:
+async def place(plane: ControlPlane, kinds: Sequence[AnyKind] = KINDS) -> AsyncIterator[InstalledPlace]:
     async with client(plane.cluster) as api:
         await define(api)
         await clear(api)
         await _warm(api)
         await clear(api)
-        own = InstalledPlace(plane, api)
+        own = InstalledPlace(plane, api, kinds)
         if not own.kubeconfig.exists():
             await _account(own)
         yield own
@@ -213,6 +218,6 @@ async def place(plane: ControlPlane) -> AsyncIterator[InstalledPlace]:
 async def _account(own: InstalledPlace) -> None:
     namespace = Namespace(own.plane.cluster, own.api)
     await own.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})
-    await namespace.account("supervisor", cluster_rules=(*RULES, *OWN_RULES))
+    await namespace.account("supervisor", cluster_rules=(*rules(own.kinds), *OWN_RULES))
     cluster = own.plane.cluster
     write_kubeconfig(own.kubeconfig, cluster.url, cluster.ca, await namespace.token("supervisor"), "default")
