@@ -218,7 +218,7 @@ check: lint types imports proto-check ## Run all static checks
 lint: $(INSTALLED) ## Lint and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/hadolint Dockerfile.server Dockerfile.agent
+	$(BIN)/hadolint Dockerfile.server Dockerfile.agent examples/Dockerfile
 
 types: $(INSTALLED) ## mypy --strict, including tests; the SDK must not need a Python above 3.8
 	$(BIN)/mypy
@@ -269,7 +269,7 @@ $(SITE_BIN)/mkdocs: requirements/docs.txt
 
 site: $(SITE_BIN)/mkdocs ## Build the documentation site into dist/site/; a broken link or a page without a place is an error
 	@rm -rf dist/site-pages && mkdir -p dist/site-pages
-	@git ls-files -z --cached --others --exclude-standard '*.md' ':!tests/*.md' docs/images 'examples/*.yaml' LICENSE proto/reclaim \
+	@git ls-files -z --cached --others --exclude-standard '*.md' ':!tests/*.md' docs/images examples LICENSE proto/reclaim \
 		simulator/traces/LICENSE 'sdk/examples/*.py' 'tests/frameworks/test_*.py' 'tests/frameworks/*_on_cpu.py' tests/agreement tests/sdk/test_sdk_loop.py \
 		| xargs -0 cp --parents -t dist/site-pages
 	@cp docs/site-nav.yml dist/site-pages/.nav.yml

@@ -1,4 +1,4 @@
-"""Reads commands and files from the install page, so that tests can follow the page."""
+"""Reads commands and files from a page, by default the install page, so that tests can follow the page."""
 
 import os
 import re
@@ -12,30 +12,34 @@ from tests.testkit.controlplane.running import RunningCluster
 
 CHECKOUT = CHART.parents[1]
 ARENA, INSTALL, PROTECT = "Where Arena is installed", "Install", "Protect a job"
-_PAGE = (CHECKOUT / "docs" / "guide" / "install.md").read_text("utf-8")
+INSTALL_PAGE = CHECKOUT / "docs" / "guide" / "install.md"
+NOT_RUN = "<!-- not run: "
+"""Begins the line above a block that no test follows, with the reason."""
 # A rollout pulls and starts containers.
 _COMMAND_SECONDS = 240.0
 
 
-def sections() -> Sequence[str]:
-    return re.findall(r"^## (.*)$", _PAGE, re.MULTILINE)
+def sections(page: Path = INSTALL_PAGE) -> Sequence[str]:
+    return re.findall(r"^## (.*)$", page.read_text("utf-8"), re.MULTILINE)
 
 
-def commands(section: str) -> Sequence[str]:
-    return [line for block in _blocks(section, "sh") for line in block.splitlines() if line]
+def commands(section: str, page: Path = INSTALL_PAGE) -> Sequence[str]:
+    """The command lines of a section, without those that the page says no test runs."""
+    return [line for block in _blocks(page, section, "sh") for line in block.splitlines() if line]
 
 
 def write_files(section: str, directory: Path) -> None:
     """Save what a section shows as a file: a block whose first line is a comment with the file's name."""
-    for block in _blocks(section, "yaml"):
+    for block in _blocks(INSTALL_PAGE, section, "yaml"):
         first, _, rest = block.partition("\n")
         if named := re.fullmatch(r"# (\S+\.yaml)", first):
             (directory / named[1]).write_text(rest, "utf-8")
 
 
 def desk(directory: Path) -> Path:
-    """The working directory of a person who follows the page, with the chart in it."""
-    (directory / "charts").symlink_to(CHART.parent)
+    """The working directory of a person who follows a page, with the charts and the examples in it."""
+    for name in ("charts", "examples"):
+        (directory / name).symlink_to(CHECKOUT / name)
     return directory
 
 
@@ -64,7 +68,7 @@ def follow(line: str, cluster: RunningCluster, directory: Path) -> str:
     return done.stdout
 
 
-def _blocks(section: str, language: str) -> Sequence[str]:
-    text = _PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    found = re.finditer(rf"^( *)```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
-    return [re.sub(f"^{each[1]}", "", each[2], flags=re.MULTILINE) for each in found]
+def _blocks(page: Path, section: str, language: str) -> Sequence[str]:
+    text = page.read_text("utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    found = re.finditer(rf"^({NOT_RUN}.*\n)?( *)```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(f"^{each[2]}", "", each[3], flags=re.MULTILINE) for each in found if not each[1]]

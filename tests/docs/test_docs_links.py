@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import unquote
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -58,7 +59,7 @@ def anchors(page: Path) -> set[str]:
 def broken(page: Path) -> Iterator[str]:
     """Links of a page whose file or heading is missing."""
     for link in links(page):
-        path, _, anchor = link.partition("#")
+        path, _, anchor = unquote(link).partition("#")
         target = page.parent / path if path else page
         if not target.exists() or (anchor and anchor not in anchors(target)):
             yield link

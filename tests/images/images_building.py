@@ -13,7 +13,7 @@ import tempfile
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -123,15 +123,32 @@ def _build(storage: Path, image: Image, epoch: int | None, *, pull: bool) -> Non
     # buildah reuses a cached LABEL although its arguments have changed.
     labels = [f"--label=org.opencontainers.image.{name.lower()}={given[name]}" for name in ("REVISION", "CREATED")]
     dated = [] if epoch is None else ["--no-cache", f"--timestamp={epoch}"]
+    options = [f"--tag={image.reference}", f"--pull={str(pull).lower()}", *dated, *labels]
+    _build_from(storage, Path(f"Dockerfile.{image}"), given, options)
+
+
+def build_example(storage: Path, example: str) -> str:
+    """Build the image of a tutorial's job upon the base that `build` has left there; returns its name.
+
+    Raises:
+        ImageNotBuilt: It cannot be built.
+    """
+    reference = f"localhost/{example}:1"
+    sys.stderr.write(f"building {reference}\n")
+    options = [f"--tag={reference}", "--pull=false", "--timestamp=0"]
+    _build_from(storage, Path("examples/Dockerfile"), {"BASE": BASE, "EXAMPLE": example}, options)
+    return reference
+
+
+def _build_from(storage: Path, recipe: Path, given: Mapping[str, str], options: Sequence[str]) -> None:
     trusted = []
     if _CERTIFICATES.exists():
         # A registry behind a company's authority: the machine knows it, a base image does not.
-        given["PIP_CERT"] = str(_CERTIFICATES)
+        given = {**given, "PIP_CERT": str(_CERTIFICATES)}
         trusted = ["--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro"]
     buildah(
         storage,
-        *("build", "--isolation", "chroot", "--layers", f"--pull={str(pull).lower()}", "--file"),
-        *(f"Dockerfile.{image}", "--tag", image.reference, *trusted, *dated, *labels),
+        *("build", "--isolation", "chroot", "--layers", "--file", str(recipe), *trusted, *options),
         *(f"--build-arg={name}={value}" for name, value in given.items()),
         ".",
     )

@@ -25,7 +25,7 @@ TRAINING, PAUSE = "localhost/training:1", "localhost/pause:1"
 _SSH = "localhost/with-ssh:1"
 # The stand-in for et-operator asks for this one, as the real operator does: a shell that copies two files.
 FIRST = "docker.io/library/alpine:3.10"
-# Where the install page has both images.
+# Where the install page has both images. The tutorial has them under the names with which they are built.
 REGISTRY = "registry.example.com/arena"
 ARCHIVES = "images"
 _PACKAGES = {
@@ -100,9 +100,11 @@ def _pack(archives: Path) -> None:
     _make(storage, TRAINING, _SSH, (sdk, "/training/kubeai"), (script, "/training/train.py"))
     _make(storage, PAUSE, BASE)
     images.buildah(storage, "tag", PAUSE, FIRST)
-    ours = {each.reference: each.reference.replace("localhost", REGISTRY) for each in Image}
+    examples = [images.build_example(storage, each) for each in ("first-job", "torchrun")]
+    names = [(each.reference, each.reference.replace("localhost", REGISTRY)) for each in Image]
+    names += [(each, each) for each in (*(one.reference for one in Image), *examples, TRAINING, PAUSE, FIRST)]
     # One layout, in which they share what they share: archives would be a gigabyte. Compressed for nobody.
-    for image, name in {**ours, **{each: each for each in (TRAINING, PAUSE, FIRST)}}.items():
+    for image, name in names:
         images.buildah(storage, "push", "--quiet", "--disable-compression", image, f"oci:{archives}:{name}")
     _name(archives / "index.json")
 

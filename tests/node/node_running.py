@@ -75,8 +75,8 @@ def _network() -> None:
 
 
 def _private_directories(ground: Path) -> None:
-    """Paths that the node's programs cannot be talked out of; these mounts are nobody else's."""
-    for name in ("var/lib/kubelet", "run/containerd", "var/lib/cni", "var/log/containers", "var/log/pods"):
+    """Paths that programs and the tutorials' jobs cannot be talked out of; these mounts are nobody else's."""
+    for name in ("var/lib/kubelet", "run/containerd", "var/lib/cni", "var/log/containers", "var/log/pods", "var/tmp"):
         fixed, own = Path("/") / name, ground / "fixed" / name
         own.mkdir(parents=True)
         fixed.mkdir(parents=True, exist_ok=True)
