@@ -18,7 +18,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-fleet test-versions test-chart chart clients operators hub test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page frameworks-costs check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-fleet test-pythons test-versions test-chart chart clients operators hub test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page frameworks-costs check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -122,6 +122,12 @@ test-versions: $(INSTALLED) ## Reclaim jobs and install the chart on the oldest 
 	@set -e; for version in $(VERSIONS); do \
 		KUBERNETES=$$version $(BIN)/python -m pytest --numprocesses $(CLUSTER_WORKERS) --dist worksteal \
 			tests/controlplane/kinds/batchjob tests/controlplane/chart $(ARGS); done
+
+# The Pythons that the services claim besides that of the images. One that is not here is skipped.
+PYTHONS := 3.12 3.13 3.14
+
+test-pythons: $(INSTALLED) ## Run the suites of services and SDK under other Pythons (one of them: PYTHONS=3.13, options: ARGS="-k settings")
+	$(BIN)/python -m tests.testkit.pythons $(PYTHONS) -- $(ARGS)
 
 # Suites that need more of a machine than Python. What of it cannot be had is skipped.
 SUITES := chart clocks browser horovod monitoring chaos controlplane

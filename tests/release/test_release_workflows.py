@@ -11,6 +11,7 @@ from tests.testkit.yaml_text import document
 
 ROOT = Path(__file__).parents[2]
 _TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+_GO = re.compile(r"^go (\d+)\.(\d+)", re.MULTILINE)
 _WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -65,6 +66,14 @@ def test_ci_runs_what_the_script_runs() -> None:
     script = set(re.findall(r"^(?:make|\t\$\(MAKE\)) ([a-z][a-z-]*)", text, re.MULTILINE))
     named = {target for job in _jobs(ROOT / ".github" / "workflows" / "ci.yml") for target in _targets(job)}
     assert named == script - {"bench"}
+
+
+def test_ci_has_the_go_that_the_pins_of_the_tests_need() -> None:
+    """With an older one the suites would skip what they cannot build."""
+    pins = (ROOT / "tests" / "testkit" / "controlplane" / "pins").rglob("go.mod")
+    needed = max(_GO.findall(pin.read_text("utf-8"))[0] for pin in pins)
+    [given] = re.findall(r'go-version: "(\d\.\d+)"', (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
+    assert tuple(map(int, given.split("."))) >= tuple(map(int, needed))
 
 
 def test_the_hook_before_a_commit_is_the_static_checks() -> None:

@@ -1,39 +1,15 @@
 """The library runs under every Python from 3.8 on that can be found."""
 
 import os
-import shutil
 import subprocess
-from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.sdk.sdk_scripts import SDK
+from tests.testkit.pythons import VERSIONS, found
 
 SELF_CHECK = Path(__file__).with_name("sdk_selfcheck.py")
-VERSIONS = tuple(f"3.{minor}" for minor in range(8, 16))
-
-
-@cache
-def found() -> Mapping[str, str]:
-    """Interpreters by version: those named in KUBEAI_TEST_PYTHONS (as in PATH), else those in the usual places."""
-    named = os.environ.get("KUBEAI_TEST_PYTHONS")
-    if named:
-        candidates = named.split(os.pathsep)
-    else:
-        versions = sorted(Path.home().glob(".pyenv/versions/*/bin/python"))
-        candidates = [*(f"/usr/bin/python{version}" for version in VERSIONS), *map(str, versions)]
-    known: dict[str, str] = {}
-    for python in filter(shutil.which, candidates):
-        known.setdefault(version_of(python), python)
-    return known
-
-
-def version_of(python: str) -> str:
-    """Which Python that is, "" for one that is not whole."""
-    shown = [python, "-c", "import ssl, sys; print('%d.%d' % sys.version_info[:2])"]
-    return subprocess.run(shown, capture_output=True, text=True, check=False).stdout.strip()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
