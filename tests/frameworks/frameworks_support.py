@@ -1,7 +1,6 @@
 """Says what is proved of each framework, and by which test.
 
-The guide has the long table, and both READMEs the short one. `python -m tests.frameworks.frameworks_support` prints
-them.
+The guide has the tables. `python -m tests.frameworks.frameworks_support` prints them.
 """
 
 import json
@@ -335,14 +334,6 @@ def table() -> Iterator[str]:
         yield _row(f"[{each.title}](#{each.section})", each.versions(), *cells)
 
 
-def short_rows(yes: str, no: str) -> Iterator[str]:
-    """The rows of a README's table, whose head is the README's, in its language."""
-    for each in ALL:
-        proofs = (each.proofs.get(column) for column in (_EXACT, _APART, _KILLED, _RANKS))
-        cells = (f"[{yes}](tests/frameworks/{proof.file})" if proof else no for proof in proofs)
-        yield _row(each.title, each.versions(), *cells)
-
-
 def costs_table() -> Iterator[str]:
     """The lines of the guide's table of what a stop and a start cost."""
     costs = json.loads(COSTS.read_text(encoding="ascii"))
@@ -373,5 +364,5 @@ def _version(pinned: str, package: str) -> str:
 
 
 if __name__ == "__main__":
-    for lines in (table(), costs_table(), short_rows("yes", "not tried")):
+    for lines in (table(), costs_table()):
         sys.stdout.write("\n".join(lines) + "\n\n")
