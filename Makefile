@@ -280,6 +280,7 @@ site: $(SITE_BIN)/mkdocs ## Build the documentation site into dist/site/; a brok
 		| xargs -0 cp --parents -t dist/site-pages
 	@cp docs/site-nav.yml dist/site-pages/.nav.yml
 	NO_MKDOCS_2_WARNING=1 $(SITE_BIN)/mkdocs build --strict
+	@test -s dist/site/llms.txt
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

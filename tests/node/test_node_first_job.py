@@ -14,6 +14,14 @@ _PAGE = page.CHECKOUT / "docs" / "tutorials" / "cluster.md"
 _STEPS = re.compile(r"rank (\d): starts at step (\d+)$", re.MULTILINE)
 _MADE_BEFORE = "kubectl create namespace "
 _RANKS = 3
+_LOOKED_AT = (
+    "kubectl -n training get pods -o wide",
+    "kubectl -n training get job first-job -o jsonpath='{.status}'",
+    "kubectl -n training logs -l job-name=first-job --prefix --tail=5",
+    "kubectl get supervisedjobs,reclaimnotices --all-namespaces",
+    "kubectl -n arena-system logs -l app.kubernetes.io/component=supervisor --tail=30",
+)
+"""What says most when a command of the tutorial fails."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -44,7 +52,12 @@ async def test_the_commands_of_the_tutorial_lead_to_a_job_that_survives(person: 
 async def _follow(person: NodeWorld, section: str) -> Mapping[str, str]:
     """What each command of a section has written; its namespaces are there already."""
     lines = [line for line in page.commands(section, _PAGE) if not line.startswith(_MADE_BEFORE)]
-    return {line: await person.follow(line) for line in lines}
+    try:
+        return {line: await person.follow(line) for line in lines}
+    except AssertionError as error:
+        for line in _LOOKED_AT:
+            error.add_note(f"$ {line}\n{await person.follow(line)}")
+        raise
 
 
 def _starts(said: Mapping[str, str]) -> Sequence[int]:
