@@ -75,5 +75,5 @@ def _environment(version: str, python: str) -> str:
 
 
 if __name__ == "__main__":
-    wanted, _, given = " ".join(sys.argv[1:]).partition(" -- ")
-    sys.exit(main(wanted.split(), given.split()))
+    mark = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    sys.exit(main(sys.argv[1:mark], sys.argv[mark + 1 :]))

@@ -44,16 +44,6 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Plans:
     return counts
 
 
-@pytest_asyncio.fixture
-async def served(tmp_path: Path, plans: Plans) -> AsyncIterator[Served]:
-    """A supervisor whose plans are counted, with many jobs that wait for hosts that nobody has."""
-    assert not plans
-    async with serving(tmp_path, window_seconds=WINDOW_SECONDS) as supervisor:
-        for number in range(CROWD):
-            await supervisor.peers.launcher(f"crowd-{number}", [f"nowhere-{number}-{host}" for host in range(50)])
-        yield supervisor
-
-
 async def settled(launcher: LauncherPeer, plans: Plans) -> None:
     """All that was to be planned was: between two heartbeats nothing is, nor will it be as time passes."""
     while True:
@@ -63,6 +53,18 @@ async def settled(launcher: LauncherPeer, plans: Plans) -> None:
         await launcher.lines.before_heartbeat()
         if not plans and not plans.due:
             return
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path: Path, plans: Plans) -> AsyncIterator[Served]:
+    """A supervisor whose plans are counted, with many jobs that have been planned to wait for hosts that nobody has."""
+    assert not plans
+    async with serving(tmp_path, window_seconds=WINDOW_SECONDS) as supervisor:
+        for number in range(CROWD):
+            hosts = [f"nowhere-{number}-{host}" for host in range(50)]
+            last = await supervisor.peers.launcher(f"crowd-{number}", hosts)
+        await settled(last, plans)
+        yield supervisor
 
 
 async def test_a_notice_has_the_job_planned_that_it_concerns(served: Served, plans: Plans) -> None:
@@ -90,7 +92,6 @@ async def test_a_free_host_has_the_jobs_planned_that_are_given_it(served: Served
 
 
 async def test_time_alone_has_the_job_planned_whose_time_has_come(served: Served, plans: Plans) -> None:
-    plans.clear()
     launcher = await served.peers.launcher("short", ["elsewhere"], max_wait_seconds=1.0)
     await launcher.lines.matching(order="end")
     assert plans.keys() == {"short"}
