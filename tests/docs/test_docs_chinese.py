@@ -10,11 +10,13 @@ _CHINESE = ".zh-CN.md"
 _NAMES = [*ROOT.glob(f"*{_CHINESE}"), *(ROOT / "docs").rglob(f"*{_CHINESE}")]
 PAGES = sorted(path.relative_to(ROOT).as_posix().removesuffix(_CHINESE) for path in _NAMES)
 
-_BLOCKS = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_BLOCKS = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`]+)`")
 _LINKS = re.compile(r"\]\(([^)]+)\)")
 _HEADINGS = re.compile(r"^#+ ", re.MULTILINE)
 _ROWS = re.compile(r"^\|.*\|$", re.MULTILINE)
+_NOT_OURS = ("演习", "处理手册", "监管器", "检出目录")
+"""Words that mean something else to the readers: 演练, 运行手册, supervisor and 代码目录 are used instead."""
 
 pytestmark = pytest.mark.parametrize("page", PAGES)
 
@@ -62,3 +64,17 @@ def test_every_page_that_is_linked_is_there(page: str) -> None:
     linked = [link for text in _pair(page) for link in _LINKS.findall(text) if "://" not in link]
     assert linked
     assert not [link for link in linked if not (folder / link.partition("#")[0]).exists()]
+
+
+def test_a_page_in_chinese_leads_to_pages_in_chinese_where_there_are_any(page: str) -> None:
+    """But for the link to its own English page, at the top."""
+    text, folder = _pair(page)[1], (ROOT / page).parent
+    linked = [link.partition("#")[0] for link in _LINKS.findall(text) if "://" not in link]
+    english = {link for link in linked if link.endswith(".md") and not link.endswith(_CHINESE)} - {
+        f"{Path(page).name}.md"
+    }
+    assert sorted(link for link in english if (folder / f"{link.removesuffix('.md')}{_CHINESE}").exists()) == []
+
+
+def test_the_words_are_those_of_the_field(page: str) -> None:
+    assert sorted(word for word in _NOT_OURS if word in _pair(page)[1]) == []
