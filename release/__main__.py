@@ -11,6 +11,7 @@ from release import chart, distributions, images, version
 from release.checkout import Checkout
 from release.errors import NoReleaseError
 from release.notes import notes
+from release.signing import sign
 
 _ROOT = Path(__file__).parents[1]
 
@@ -20,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         paths = build(given.version, given.out.resolve() / given.version, given.images)
+        if given.sign is not None:
+            paths.append(sign(paths[-1], given.sign))
     except NoReleaseError as error:
         sys.stderr.write(f"no release: {error}\n")
         return 1
@@ -29,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build(number: str, directory: Path, wanted: str) -> list[Path]:
-    """Writes every file of the release and returns their paths.
+    """Writes every file of the release and returns their paths, the last of which is that of the checksums.
 
     Raises:
         NoReleaseError: The checkout is not clean, or not of this version, or a part cannot be built.
@@ -76,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=("auto", "required", "none", "stand-in"),
         default="auto",
         help="whether to build images (default: where that is possible); stand-in: a rehearsal without a registry",
+    )
+    parser.add_argument(
+        "--sign", type=Path, metavar="KEY", help="a private key of OpenSSH, with which SHA256SUMS is signed"
     )
     return parser
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from release.signing import NAMESPACE
 from release.version import declared
 
 ROOT = Path(__file__).parents[2]
@@ -135,3 +136,29 @@ def test_a_version_without_a_section_in_the_changelog_is_refused(checkout: Path,
     refused = _release(silent, VERSION, "--out", str(tmp_path / "out"))
     assert refused.stderr == f"no release: CHANGELOG.md has no section [{VERSION}]\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_a_signature_of_the_checksums_verifies(checkout: Path, tmp_path: Path) -> None:
+    """With a key of the test's own; not for other checksums, nor for another purpose."""
+    key = tmp_path / "key"
+    _keygen("-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key))
+    done = _release(checkout, VERSION, "--out", str(tmp_path), "--sign", str(key))
+    assert done.returncode == 0, done.stderr
+    sums = (tmp_path / VERSION / "SHA256SUMS").read_text("utf-8")
+    allowed = tmp_path / "allowed"
+    allowed.write_text(f"release {key.with_suffix('.pub').read_text('utf-8')}", "utf-8")
+    given = ("-Y", "verify", "-f", str(allowed), "-I", "release", "-s", str(tmp_path / VERSION / "SHA256SUMS.sig"))
+    assert _keygen(*given, "-n", NAMESPACE, given=sums).returncode == 0
+    assert _keygen(*given, "-n", NAMESPACE, given=sums.replace("0", "1")).returncode != 0
+    assert _keygen(*given, "-n", "file", given=sums).returncode != 0
+
+
+def test_a_key_that_cannot_sign_is_named(checkout: Path, tmp_path: Path) -> None:
+    refused = _release(checkout, VERSION, "--out", str(tmp_path), "--sign", str(tmp_path / "none"))
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"no release: cannot sign with {tmp_path / 'none'}: ")
+
+
+def _keygen(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    command = [shutil.which("ssh-keygen") or pytest.skip("there is no ssh-keygen"), *arguments]
+    return subprocess.run(command, input=given, check=False, capture_output=True, text=True)
