@@ -1,10 +1,10 @@
-"""The names that the glossary gives for the words of the code exist."""
+"""The names that contributors are given for the words of the code exist."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_PAGE = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+_PAGE = (ROOT / "docs" / "maintainers" / "words-of-the-code.md").read_text("utf-8")
 _ROW = re.compile(r"^\|[^|]+\|[^|]+\|([^|]+)\|$", re.MULTILINE)
 _DEFINITION = re.compile(r"^(?:class|def|async def) (\w+)|^(\w+)(?:: [^=]+)? = ", re.MULTILINE)
 _PACKAGES = ("job_supervisor", "supervisor", "node_agent", "servicekit")
