@@ -96,6 +96,23 @@ def test_a_stop_saves_the_finished_step_and_exits(api: SaveRecorder) -> None:
     assert api.calls == [("resumed", 0), ("save", 2), ("saved", 2), ("exit", 75)]
 
 
+def test_a_stop_that_comes_between_two_questions_is_saved_for_once(
+    api: SaveRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by SIGTERM: a stop of rank 0 asks for a checkpoint as well, and there may be no time for two."""
+    asked = list[int]()
+
+    def asks(step: int) -> bool:
+        asked.append(step)
+        return len(asked) > 1
+
+    for name in ("should_stop", "should_checkpoint"):
+        monkeypatch.setattr(library, name, asks)
+    with pytest.raises(SystemExit):
+        list(loop.steps("abc", api.save))
+    assert api.calls == [("resumed", 0), ("save", 1), ("saved", 1), ("exit", 75)]
+
+
 def test_a_stop_after_the_last_batch_is_not_missed(api: SaveRecorder) -> None:
     api.stop_at = 3
     with pytest.raises(SystemExit):

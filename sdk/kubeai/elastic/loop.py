@@ -72,8 +72,10 @@ def finish_step(step: int, save: Save, *, is_due: bool = False, is_alone: bool =
         is_due: Save also if the supervisor does not ask for it.
         is_alone: On a stop, repeat a save that fails, unless `init(collective=True)` says that it needs all ranks.
     """
+    # In this order: a stop that arrives between the two would otherwise be saved for here, and again at the next step.
+    checkpoint = api.should_checkpoint(step)
     stop = api.should_stop(step)
-    if api.should_checkpoint(step) or stop or is_due:
+    if checkpoint or stop or is_due:
         pause = _FIRST_PAUSE if stop and is_alone else None
         while not _is_saved(step, save, pause) and pause is not None:
             time.sleep(pause)

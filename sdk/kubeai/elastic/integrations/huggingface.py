@@ -140,8 +140,10 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # It is not insta
     def _finish_step(self) -> bool:
         """Count a step and return whether all ranks save now."""
         self.step += 1
+        # In this order, as in `loop.finish_step`.
+        checkpoint = api.should_checkpoint(self.step)
         self._stops = api.should_stop(self.step)
-        return api.should_checkpoint(self.step) or self._stops
+        return checkpoint or self._stops
 
     def _begin_save(self, args: Any, state: Any) -> None:
         """Mark the checkpoint that is about to be written as incomplete."""
