@@ -1,7 +1,8 @@
-"""The tutorial "torchrun in a PyTorchJob", followed under the real Training Operator."""
+"""The tutorials with PyTorchJobs, followed under the real Training Operator."""
 
 import json
 import re
+import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.yaml_text import document
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600), pytest.mark.long]
-_PAGE = page.CHECKOUT / "docs" / "tutorials" / "torchrun.md"
-_EXAMPLE = Path("examples") / "torchrun"
-_STARTS = re.compile(r"^starts at step (\d+)$", re.MULTILINE)
-_TRAINS = re.compile(r"^(\d) ranks, step (\d+),", re.MULTILINE)
+_PAGES = page.CHECKOUT / "docs" / "tutorials"
+_EXAMPLES = Path("examples")
+_STARTS = re.compile(r"starts at step (\d+)$", re.MULTILINE)
+_TRAINS = re.compile(r"^(\d) ranks, step (\d+)", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -40,21 +41,24 @@ def packages() -> Path:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def person(here: NodeWorld, packages: Path, _operator: None) -> AsyncIterator[NodeWorld]:
-    """Who follows the tutorial, on a desk whose manifests mount torch."""
-    examples = here.desk / "examples"
-    examples.unlink()
-    (here.desk / _EXAMPLE).mkdir(parents=True)
-    for manifest in (page.CHECKOUT / _EXAMPLE).glob("*.yaml"):
-        with_torch = _with_packages(document(manifest.read_text("utf-8")), packages)
-        (here.desk / _EXAMPLE / manifest.name).write_text(json.dumps(with_torch), "utf-8")
+    """Who follows a tutorial, on a desk whose manifests mount torch."""
+    (here.desk / _EXAMPLES).unlink()
+    for example in ("torchrun", "huggingface"):
+        folder = here.desk / _EXAMPLES / example
+        folder.mkdir(parents=True)
+        for manifest in (page.CHECKOUT / _EXAMPLES / example).glob("*.yaml"):
+            with_torch = _with_packages(document(manifest.read_text("utf-8")), packages)
+            (folder / manifest.name).write_text(json.dumps(with_torch), "utf-8")
     yield here
-    await here.follow("kubectl -n training delete pytorchjob torchrun --ignore-not-found")
+    await here.follow("kubectl -n training delete pytorchjobs --all")
+    shutil.rmtree(here.desk / _EXAMPLES)
+    (here.desk / _EXAMPLES).symlink_to(page.CHECKOUT / _EXAMPLES)
 
 
-async def test_the_commands_of_the_tutorial_lose_a_worker_and_no_process(person: NodeWorld) -> None:
+async def test_a_job_of_torchrun_loses_a_worker_and_no_process(person: NodeWorld) -> None:
     """In process, rank 0 starts once and each step comes once; by restarts, a run goes on where the last has saved."""
-    await _follow(person, "Train in process")
-    lost = await _follow(person, "Lose a worker")
+    await _follow(person, "torchrun.md", "Train in process")
+    lost = await _follow(person, "torchrun.md", "Lose a worker")
     log = list(lost.values())[-1]
     assert _STARTS.findall(log) == ["0"]
     trained = [(int(ranks), int(step)) for ranks, step in _TRAINS.findall(log)]
@@ -62,14 +66,25 @@ async def test_the_commands_of_the_tutorial_lose_a_worker_and_no_process(person:
     sizes = [ranks for ranks, _ in trained]
     assert list(dict.fromkeys(sizes)) == [3, 2]
     assert sizes[-1] == 3
-    again = await _follow(person, "The same by restarts")
+    again = await _follow(person, "torchrun.md", "The same by restarts")
     [starts] = _STARTS.findall(list(again.values())[-1])
     assert int(starts) > 0
-    await _follow(person, "Clean up")
+    await _follow(person, "torchrun.md", "Clean up")
 
 
-async def _follow(person: NodeWorld, section: str) -> Mapping[str, str]:
-    return {line: await person.follow(line) for line in page.commands(section, _PAGE)}
+async def test_a_trainer_goes_on_where_it_has_saved(person: NodeWorld) -> None:
+    """The next run starts at the step at which all ranks have stopped, which is no step of a regular save."""
+    await _follow(person, "huggingface.md", "Train")
+    reclaimed = await _follow(person, "huggingface.md", "Reclaim a worker")
+    [log] = [output for line, output in reclaimed.items() if line.startswith("kubectl -n training logs")]
+    [starts] = _STARTS.findall(log)
+    assert int(starts) > 0
+    assert int(_TRAINS.findall(log)[0][1]) > int(starts)
+    await _follow(person, "huggingface.md", "Clean up")
+
+
+async def _follow(person: NodeWorld, name: str, section: str) -> Mapping[str, str]:
+    return {line: await person.follow(line) for line in page.commands(section, _PAGES / name)}
 
 
 def _with_packages(job: Any, packages: Path) -> Any:
