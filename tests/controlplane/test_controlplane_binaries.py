@@ -53,7 +53,7 @@ def test_all_programs_are_built_once(workshop: Path) -> None:
     wait_until(lambda: waits_for_a_lock(second.pid), "the second waits for the first")
     (workshop / "busy").unlink()
     told = first.communicate()[0]
-    assert second.communicate() == (told, "somebody else is building it: waiting\n")
+    assert second.communicate() == (told, "another process builds or installs it: waiting\n")
     assert _run(workshop).stdout == told
     assert sorted(Path(line).name for line in told.splitlines()) == sorted(BinaryProgram)
     assert all(Path(line).read_text(encoding="utf-8") == "built\n" for line in told.splitlines())

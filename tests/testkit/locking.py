@@ -15,6 +15,6 @@ def alone(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            sys.stderr.write(f"another process builds or installs in {directory}: waiting\n")
+            sys.stderr.write("another process builds or installs it: waiting\n")
             fcntl.flock(held, fcntl.LOCK_EX)
         yield
