@@ -143,7 +143,10 @@ async def _signal(w: ReplayWorld, training: _Signals) -> float:
 
 
 async def _host_list(root: Path) -> float:
-    """Return the seconds from the first stored notice of a group to the single change of the list."""
+    """Return the seconds from the first stored notice of a group to the last change of the list, mostly the only one.
+
+    A machine that is busy enough makes agents report the notices of one group further apart than the window is long.
+    """
     async with world(root, _HOSTS) as w:
         job = w.start_job(ServedJobPlan(min_workers=4, max_workers=8, steps=100_000))
         await w.until_training(job, workers=len(_HOSTS))
@@ -151,7 +154,7 @@ async def _host_list(root: Path) -> float:
             w.provider.notice(node, time.time() + _LEAD_SECONDS, "group")
         await w.until_event(job, lambda events: bool(_changes(events)), "the list to change")
         await asyncio.sleep(Policy().window_seconds)
-        [changed] = _changes(job.events())
+        *_, changed = _changes(job.events())
         stored = _first_stored(root / "logs" / "supervisor.log")
     return changed.t - stored
 
