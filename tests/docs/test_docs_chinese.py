@@ -15,6 +15,8 @@ _CODE = re.compile(r"`([^`]+)`")
 _LINKS = re.compile(r"\]\(([^)]+)\)")
 _HEADINGS = re.compile(r"^#+ ", re.MULTILINE)
 _ROWS = re.compile(r"^\|.*\|$", re.MULTILINE)
+_APART = re.compile(r"[\u4e00-\u9fff] [\u4e00-\u9fff]")
+"""A space within a sentence, as two joined lines leave it."""
 _NOT_OURS = ("演习", "处理手册", "监管器", "检出目录")
 """Words that mean something else to the readers: 演练, 运行手册, supervisor and 代码目录 are used instead."""
 
@@ -77,4 +79,6 @@ def test_a_page_in_chinese_leads_to_pages_in_chinese_where_there_are_any(page: s
 
 
 def test_the_words_are_those_of_the_field(page: str) -> None:
-    assert sorted(word for word in _NOT_OURS if word in _pair(page)[1]) == []
+    text = _pair(page)[1]
+    assert sorted(word for word in _NOT_OURS if word in text) == []
+    assert _APART.findall(text) == []
