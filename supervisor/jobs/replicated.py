@@ -356,8 +356,6 @@ class ReplicatedObservation(JobObservation[R, ReplicatedSpec]):
 
     def observed(self, spec: Spec, before: Observed) -> Observed:
         run_id, has_failed = self.state.run_id, JobCondition.FAILED in self.job.conditions
-        if before.running and self.job.suspended and self.awaits_deletion():
-            return before
         some_run = any(pod.phase is PodPhase.RUNNING for pod in self.state.workers)
         has_begun = (before.running and before.instance == run_id) or self.has_pods(
             min(spec.min_workers, self.asked.replicas)
@@ -375,14 +373,6 @@ class ReplicatedObservation(JobObservation[R, ReplicatedSpec]):
         # A controller notes starts in whole seconds, so one that follows at once has the id of the run that has ended.
         ended = not before.running
         return observed_run(run_id, self.known, replace(observed, instance="") if ended else observed)
-
-    def awaits_deletion(self) -> bool:
-        """Whether the controller has still to delete a pod of the run that a suspension ends.
-
-        The run lasts until then: its processes exit once they hear that it has ended, and a pod that ends before it is
-        deleted counts as failed.
-        """
-        return any(pod.phase is PodPhase.RUNNING and pod.deleted_at is None for pod in self.state.workers)
 
     def has_pods(self, enough: int) -> bool:
         """Whether the run has its pods. It does not wait for pods without room on any node if the others are enough."""

@@ -1,25 +1,19 @@
 """The tutorial "a cluster in ten minutes", followed to the job's third run."""
 
-import os
 import re
-import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 import pytest_asyncio
 
 from tests.chart import chart_page as page
-from tests.node.node_world import JOBS, NodeWorld
-from tests.testkit.controlplane.binaries import BinaryProgram
-from tests.testkit.controlplane.running import ControlPlane
+from tests.node.node_world import NodeWorld
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600), pytest.mark.long]
 _PAGE = page.CHECKOUT / "docs" / "tutorials" / "cluster.md"
 _STEPS = re.compile(r"rank (\d): starts at step (\d+)$", re.MULTILINE)
 _MADE_BEFORE = "kubectl create namespace "
 _RANKS = 3
-_KUBECTL = "kubectl -n training"
-_INDEX_2 = "batch.kubernetes.io/job-completion-index=2"
 _LOOKED_AT = (
     "kubectl -n training get pods -o wide",
     "kubectl -n training get job first-job -o jsonpath='{.status}'",
@@ -53,28 +47,6 @@ async def test_the_commands_of_the_tutorial_lead_to_a_job_that_survives(person: 
     assert third > second
     assert others == [third] * (_RANKS - 1)
     assert not list(reclaimed.values())[-1]
-
-
-async def test_processes_exit_once_a_controller_that_is_late_deletes_their_pods(
-    person: NodeWorld, plane: ControlPlane
-) -> None:
-    """A pod whose process exits before that counts as failed, uses a retry of the Job, and stays."""
-    await _follow(person, "Install")
-    await _follow(person, "Train")
-    controller = plane.pid(BinaryProgram.CONTROLLER_MANAGER)
-    os.kill(controller, signal.SIGSTOP)
-    try:
-        await person.drill((await person.pods(JOBS, _INDEX_2))[0]["metadata"]["name"], 30)
-        await person.follow(f"{_KUBECTL} wait job/first-job --for=jsonpath='{{.spec.suspend}}'=true --timeout=30s")
-        await person.follow(
-            f"! {_KUBECTL} wait pods -l job-name=first-job --for=jsonpath='{{.status.phase}}'=Failed --timeout=3s"
-        )
-    finally:
-        os.kill(controller, signal.SIGCONT)
-    job = "supervisedjob/batchjob.first-job"
-    await person.follow(f"{_KUBECTL} wait {job} --for=jsonpath='{{.status.decision.run}}'=2 --timeout=60s")
-    await person.follow(f"{_KUBECTL} wait {job} --for=condition=Running --timeout=120s")
-    assert not await person.follow(f"{_KUBECTL} get job first-job -o jsonpath='{{.status.failed}}'")
 
 
 async def _follow(person: NodeWorld, section: str) -> Mapping[str, str]:

@@ -147,16 +147,3 @@ def test_a_job_ends_as_its_controller_says(condition: str, result: Result) -> No
     assert value is not None
     assert value.observed.result is result
     assert _observed(ended) is None
-
-
-def test_a_run_that_is_suspended_lasts_until_its_pods_are_deleted() -> None:
-    """Its processes are released when it ends, and a pod that exits before it is deleted counts as failed."""
-    pods = [_pod(index) for index in range(3)]
-    known = _observed(_job(), *pods)
-    suspended = _read(_job(annotations=_OURS, suspend=True))
-    for deleted, is_running in ((0, True), (2, True), (3, False)):
-        ending = [_pod(each, deletionTimestamp="2023-11-14T22:30:00Z") for each in range(deleted)]
-        state = JobState.of(KIND, NAME, suspended, (*ending, *pods[deleted:]))
-        seen = KIND.observe(state, known, 1_700_001_001.0)
-        assert seen is not None
-        assert seen.observed.running is is_running, deleted
