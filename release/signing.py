@@ -6,7 +6,7 @@ from pathlib import Path
 from release.errors import NoReleaseError
 
 NAMESPACE = "elastic-job-supervisor"
-"""What a signature is for: one that was made for something else does not verify."""
+"""The purpose that a signature names. A signature that names another one does not verify."""
 _SECONDS = 60.0
 
 

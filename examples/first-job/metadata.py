@@ -22,7 +22,7 @@ def items(announcement: Path) -> dict[str, str]:
     return said
 
 
-class Metadata(BaseHTTPRequestHandler):
+class SpotMetadata(BaseHTTPRequestHandler):
     """Answers GET requests without a token, as an instance in normal mode does."""
 
     def do_GET(self) -> None:
@@ -38,4 +38,4 @@ class Metadata(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Metadata).serve_forever()
+    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), SpotMetadata).serve_forever()

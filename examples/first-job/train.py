@@ -52,7 +52,7 @@ def main(checkpoint: Path, steps: int) -> None:
 
     for step, _ in kubeai.steps(range(first, steps), save, first=first):
         loss = train(model, step)
-        time.sleep(_STEP_SECONDS)
+        time.sleep(_STEP_SECONDS)  # Such a step takes no time: this one leaves people some to look.
         if step % 100 == 0:
             print(f"rank {rank}: step {step}, loss {loss:.4f}")
     save(steps)

@@ -17,7 +17,7 @@ from kubeai.torch.training import Batch, Replicated, train
 _STEP_SECONDS = 0.05
 
 
-class Training:
+class Regression:
     """The model, its optimizer and their checkpoint, which rank 0 writes."""
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class Training:
         """Compute the gradients of this rank's part of a step."""
         loss = module(self._data[list(batch.indices)]).square().mean()
         (loss * batch.weight).backward()
-        time.sleep(_STEP_SECONDS)  # So that there is time to look.
+        time.sleep(_STEP_SECONDS)  # Such a step takes no time: this one leaves people some to look.
         if dist.get_rank() == 0 and batch.step % 20 == 0:
             print(f"{dist.get_world_size()} ranks, step {batch.step}, loss {loss.item():.4f}", flush=True)
 
@@ -60,7 +60,7 @@ class Training:
 def main(path: Path, steps: int) -> None:
     """Train."""
     kubeai.init()
-    training = Training(path)
+    training = Regression(path)
     state = Replicated({"model": training.model, "optimizer": training.optimizer}, training.save, training.load)
     train(state, training.backward, samples=1000, global_batch=32, steps=steps, every=1000, backend="gloo")
     training.save(steps)

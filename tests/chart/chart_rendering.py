@@ -64,6 +64,14 @@ def one(objects: Sequence[Manifest], kind: str, name: str = RELEASE) -> Manifest
     return found
 
 
+def workloads(objects: Sequence[Manifest]) -> list[Manifest]:
+    return [each for each in objects if each["kind"] in {"Deployment", "DaemonSet"}]
+
+
+def images(objects: Sequence[Manifest]) -> set[str]:
+    return {container["image"] for each in workloads(objects) for container in pod_of(each)["containers"]}
+
+
 def pod_of(workload: Manifest) -> Manifest:
     spec: Manifest = workload["spec"]["template"]["spec"]
     return spec

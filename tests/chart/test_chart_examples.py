@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chart.chart_rendering import CHART, Helm, Manifest
+from tests.chart.chart_rendering import CHART, Helm, images
 from tests.testkit.yaml_text import document
 
 _EXAMPLES = CHART.parents[1] / "examples" / "values"
@@ -18,7 +18,7 @@ def test_a_release_can_have_these_values(helm: Helm, file: Path) -> None:
     values = document(file.read_text("utf-8"))
     objects = helm.render(values)
     assert objects != helm.render()
-    registries = {image.rpartition("/")[0] for image in _images(objects)}
+    registries = {image.rpartition("/")[0] for image in images(objects)}
     assert (registries == {values.get("images", {}).get("registry")}) is (file.stem not in _WITHOUT_REGISTRY)
 
 
@@ -26,8 +26,3 @@ def test_each_has_a_line_in_the_index() -> None:
     index = (_EXAMPLES.parent / "README.md").read_text("utf-8")
     assert [file.name for file in _FILES if f"](values/{file.name})" not in index] == []
     assert len(_FILES) > 4
-
-
-def _images(objects: list[Manifest]) -> set[str]:
-    pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] in {"Deployment", "DaemonSet"}]
-    return {container["image"] for pod in pods for container in pod["containers"]}

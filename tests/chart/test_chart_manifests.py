@@ -7,7 +7,17 @@ import pytest
 from supervisor.check.job import CheckedKind
 from supervisor.check.manifests import SHAPES
 from supervisor.webhook.server import CHECK_PATH, PATH
-from tests.chart.chart_rendering import WITH_REGISTRY, Helm, Manifest, Values, environment, one, pod_of
+from tests.chart.chart_rendering import (
+    WITH_REGISTRY,
+    Helm,
+    Manifest,
+    Values,
+    environment,
+    images,
+    one,
+    pod_of,
+    workloads,
+)
 from tests.controlplane.webhook.webhook_world import documented
 from tests.testkit.schemas import validate
 
@@ -98,7 +108,7 @@ def test_every_object_is_valid_in_every_version(helm: Helm, values: Values, vers
 def test_all_names_and_selectors_fit_each_other(helm: Helm, values: Values) -> None:
     """Services, budget and policy select the pods of the Deployment and no agent; roles bind accounts that exist."""
     objects = helm.render(values)
-    labels = {each["kind"]: each["spec"]["template"]["metadata"]["labels"] for each in _workloads(objects)}
+    labels = {each["kind"]: each["spec"]["template"]["metadata"]["labels"] for each in workloads(objects)}
     labels |= {each["kind"]: each["metadata"]["labels"] for each in objects if each["kind"] == "Pod"}
     for each in objects:
         selector = _selector(each)
@@ -111,14 +121,14 @@ def test_all_names_and_selectors_fit_each_other(helm: Helm, values: Values) -> N
             assert not selector.items() <= labels["Pod"].items()
     accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
     assert {subject["name"] for each in objects for subject in each.get("subjects", [])} == accounts
-    assert {pod_of(each)["serviceAccountName"] for each in _workloads(objects)} == accounts
+    assert {pod_of(each)["serviceAccountName"] for each in workloads(objects)} == accounts
 
 
 @pytest.mark.parametrize("values", _MATRIX.values(), ids=_MATRIX)
 def test_every_container_is_restricted(helm: Helm, values: Values) -> None:
     """As Pod Security's highest level wants it, with a read-only root; the host's network is the one exception."""
     objects = helm.render(values)
-    for pod in (*map(pod_of, _workloads(objects)), one(objects, "Pod", f"{_name(objects)}-test")["spec"]):
+    for pod in (*map(pod_of, workloads(objects)), one(objects, "Pod", f"{_name(objects)}-test")["spec"]):
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] == 65532
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -278,11 +288,11 @@ def test_definitions_are_objects_of_the_release_that_outlive_it(helm: Helm) -> N
 
 def test_images_are_named_by_digest_before_tag_before_version(helm: Helm) -> None:
     registry = WITH_REGISTRY["images"]["registry"]
-    assert _images(helm.render()) == {
+    assert images(helm.render()) == {
         f"{registry}/elastic-job-supervisor:0.1.0",
         f"{registry}/elastic-job-supervisor-agent:0.1.0",
     }
-    assert _images(helm.render(_MANY)) == {
+    assert images(helm.render(_MANY)) == {
         "registry.example.com/arena/elastic-job-supervisor:1.2.3",
         f"registry.example.com/arena/elastic-job-supervisor-agent@sha256:{'0' * 64}",
     }
@@ -301,18 +311,10 @@ def _name(objects: list[Manifest]) -> str:
     return str(name)
 
 
-def _workloads(objects: list[Manifest]) -> list[Manifest]:
-    return [each for each in objects if each["kind"] in {"Deployment", "DaemonSet"}]
-
-
 def _trusted(objects: list[Manifest]) -> str:
     [volume, *_] = pod_of(one(objects, "DaemonSet", "elastic-job-supervisor-agent"))["volumes"]
     name: str = volume["projected"]["sources"][1]["configMap"]["name"]
     return name
-
-
-def _images(objects: list[Manifest]) -> set[str]:
-    return {container["image"] for each in _workloads(objects) for container in pod_of(each)["containers"]}
 
 
 def _selector(each: Manifest) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def _signature(definition: _Definition) -> str:
 
 
 def _arguments(function: ast.FunctionDef, *, skipped: int) -> str:
-    """What is between the brackets, without the first argument of a method."""
+    """Returns the arguments in brackets; of a method, `skipped` leaves the first one out."""
     given = function.args
     kept = ast.arguments(
         posonlyargs=given.posonlyargs,

@@ -31,15 +31,12 @@ def test_systemd_reads_a_unit(unit: Path, tmp_path: Path) -> None:
 
 def test_their_variables_are_settings() -> None:
     """A misspelt one would be refused, or ignored by systemd."""
-    supervisor, agent = ({unit.stem: _variables(unit) for unit in _UNITS}[name] for name in _NAMES)
-    assert load(Settings, "JOB_SUPERVISOR_", supervisor).data_dir == Path("/var/lib/job-supervisor")
-    assert str(load(AgentSettings, "NODE_AGENT_", agent).supervisor) == "supervisor.example:8470"
-
-
-_NAMES = ("job-supervisor", "node-agent")
+    set_by = {unit.stem: _variables(unit) for unit in _UNITS}
+    assert load(Settings, "JOB_SUPERVISOR_", set_by["job-supervisor"]).data_dir == Path("/var/lib/job-supervisor")
+    assert str(load(AgentSettings, "NODE_AGENT_", set_by["node-agent"]).supervisor) == "supervisor.example:8470"
 
 
 def _variables(unit: Path) -> Mapping[str, str]:
-    """Those that it sets, with what systemd writes for the host's name and for the directory of credentials."""
+    """Returns the variables that a unit sets, in which systemd fills in the host and the directory of credentials."""
     text = unit.read_text("utf-8").replace("%H", "gpu-1").replace("%d", "/run/credentials/node-agent.service")
     return dict(re.findall(r"^Environment=(\w+)=(.*)$", text, re.MULTILINE))

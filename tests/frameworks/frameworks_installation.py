@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.frameworks import frameworks_stand_in
+from tests.testkit.caches import cache
 
 _REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 # 30 s on an idle machine with a near registry, for 0.6 GB.
@@ -76,10 +77,9 @@ def site_packages(home: Path) -> Path:
 
 
 def _home(environment: FrameworksEnvironment) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     files = (*environment.paths(), Path(frameworks_stand_in.__file__))
     wanted = b"".join(file.read_bytes() for file in files) + sys.version.encode()
-    return cache / "elastic-job-supervisor" / f"{environment.name}-{hashlib.sha256(wanted).hexdigest()[:12]}"
+    return cache(f"{environment.name}-{hashlib.sha256(wanted).hexdigest()[:12]}")
 
 
 def _make(environment: FrameworksEnvironment, venv: Path) -> None:

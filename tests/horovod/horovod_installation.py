@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.frameworks import frameworks_installation
+from tests.testkit.caches import cache
 
 _REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 # What horovod's setup.py imports has to be there before it: its build cannot be isolated, as that would not be locked.
@@ -71,9 +72,8 @@ def site_packages(home: Path) -> Path:
 
 
 def _home(kind: str, *wanted: bytes) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = hashlib.sha256(b"".join(wanted) + sys.version.encode()).hexdigest()[:12]
-    return cache / "elastic-job-supervisor" / f"horovod-{_VERSION}-{kind}{key}"
+    return cache(f"horovod-{_VERSION}-{kind}{key}")
 
 
 def _cached(home: Path, make: Callable[[Path], None]) -> Path:

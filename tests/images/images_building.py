@@ -5,7 +5,6 @@ Run as a module: builds them, and prints their names and sizes.
 
 import hashlib
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tests.testkit.locking import alone
+from tests.testkit.caches import alone, cache
 from tests.testkit.packages import PackageUnavailable, require
 
 CHECKOUT = Path(__file__).parents[2]
@@ -84,8 +83,8 @@ def build(epoch: int | None = None, wanted: Iterable[Image] = Image) -> Images:
         ImageNotBuilt: One cannot be built.
     """
     require(_PACKAGES)
-    with alone(cache()):
-        storage = cache() / "storage"
+    with alone(cache("images")):
+        storage = cache("images") / "storage"
         stand_in = not registry_answers()
         if stand_in:
             _stand_in(storage)
@@ -109,11 +108,6 @@ def buildah(storage: Path, *arguments: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise ImageNotBuilt(f"buildah {arguments[0]} had not ended after {_SECONDS:g} s") from error
     return done.stdout.strip()
-
-
-def cache() -> Path:
-    """The cache directory; it may be deleted."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-job-supervisor" / "images"
 
 
 def _build(storage: Path, image: Image, epoch: int | None, *, pull: bool) -> None:

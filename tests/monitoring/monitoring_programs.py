@@ -5,7 +5,6 @@ All of it lies in a cache outside the checkout. Run as a module: has it all, and
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tests.testkit.locking import alone
+from tests.testkit.caches import alone, cache
 
 _PACKAGES = ("prometheus", "prometheus-alertmanager")
 _PINS = Path(__file__).parent / "pins"
@@ -125,13 +124,12 @@ def _generate(home: Path, shapes: Sequence[ProgramShape]) -> None:
 
 def _kept(name: str, make: Callable[[Path], None]) -> Path:
     """A folder of the cache, made by one process at a time, and whole or not there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-job-supervisor" / "monitoring"
-    cache.mkdir(parents=True, exist_ok=True)
-    home = cache / name
-    with alone(cache):
+    place = cache("monitoring")
+    home = place / name
+    with alone(place):
         if not home.exists():
-            with tempfile.TemporaryDirectory(dir=cache, prefix="making-") as place:
-                made = Path(place) / "made"
+            with tempfile.TemporaryDirectory(dir=place, prefix="making-") as making:
+                made = Path(making) / "made"
                 made.mkdir()
                 make(made)
                 made.rename(home)

@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.horovod.horovod_installation import HorovodNotInstallable, installed
 from tests.images import images_building as images
 from tests.images.images_building import BASE, Image
+from tests.testkit.caches import cache
 from tests.testkit.controlplane.binaries import BinaryNotBuilt, NoGo, build, build_clients, build_node
 from tests.testkit.packages import PackageUnavailable, require
 
@@ -25,7 +26,7 @@ TRAINING, PAUSE = "localhost/training:1", "localhost/pause:1"
 _SSH = "localhost/with-ssh:1"
 # The stand-in for et-operator asks for this one, as the real operator does: a shell that copies two files.
 FIRST = "docker.io/library/alpine:3.10"
-# Where the install page has both images. The tutorial has them under the names with which they are built.
+# The install page has both images in this registry. The tutorial uses the names with which they are built.
 REGISTRY = "registry.example.com/arena"
 ARCHIVES = "images"
 _PACKAGES = {
@@ -88,8 +89,9 @@ def _check() -> None:
 
 def _home() -> Path:
     # Not in /tmp: containers need a file system that layers can be put upon.
-    images.cache().mkdir(parents=True, exist_ok=True)
-    return images.cache()
+    home = cache("images")
+    home.mkdir(parents=True, exist_ok=True)
+    return home
 
 
 def _pack(archives: Path) -> None:

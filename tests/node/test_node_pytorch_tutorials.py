@@ -41,7 +41,7 @@ def packages() -> Path:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def person(here: NodeWorld, packages: Path, _operator: None) -> AsyncIterator[NodeWorld]:
-    """Who follows a tutorial, on a desk whose manifests mount torch."""
+    """Gives a tutorial to somebody to follow, on a desk whose manifests mount torch."""
     (here.desk / _EXAMPLES).unlink()
     for example in ("torchrun", "huggingface"):
         folder = here.desk / _EXAMPLES / example

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.testkit.locking import alone
+from tests.testkit.caches import alone
 
 _SECONDS = 300.0
 _LOCK_SECONDS = 120

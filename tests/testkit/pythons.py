@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from tests.testkit.locking import alone
+from tests.testkit import caches
 
 _CHECKOUT = Path(__file__).parents[2]
 _LOCK = _CHECKOUT / "requirements" / "dev.txt"
@@ -58,11 +58,10 @@ def main(versions: Sequence[str], arguments: Sequence[str]) -> int:
 
 def _environment(version: str, python: str) -> str:
     """The interpreter of an environment with the locked packages and the checkout."""
-    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     lock = hashlib.sha256(_LOCK.read_bytes()).hexdigest()[:12]
-    home = cache_home / "elastic-job-supervisor" / "pythons" / f"{version}-{lock}"
+    home = caches.cache("pythons", f"{version}-{lock}")
     inside = str(home / "bin" / "python")
-    with alone(home.parent):
+    with caches.alone(home.parent):
         pip = [inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         complete = home / "complete"
         if not complete.exists():

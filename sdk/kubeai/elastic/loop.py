@@ -13,7 +13,7 @@ from . import api
 if TYPE_CHECKING:
     Save = Callable[[int], object]
 
-__all__ = ["Accumulation", "accumulation", "finish_step", "steps"]
+__all__ = ["Accumulation", "accumulation", "asked", "finish_step", "steps"]
 
 Batch = TypeVar("Batch")
 
@@ -72,9 +72,7 @@ def finish_step(step: int, save: Save, *, is_due: bool = False, is_alone: bool =
         is_due: Save also if the supervisor does not ask for it.
         is_alone: On a stop, repeat a save that fails, unless `init(collective=True)` says that it needs all ranks.
     """
-    # In this order: a stop that arrives between the two would otherwise be saved for here, and again at the next step.
-    checkpoint = api.should_checkpoint(step)
-    stop = api.should_stop(step)
+    checkpoint, stop = asked(step)
     if checkpoint or stop or is_due:
         pause = _FIRST_PAUSE if stop and is_alone else None
         while not _is_saved(step, save, pause) and pause is not None:
@@ -82,6 +80,16 @@ def finish_step(step: int, save: Save, *, is_due: bool = False, is_alone: bool =
             pause *= 2
     if stop:
         api.exit_for_resume()
+
+
+def asked(step: int) -> tuple[bool, bool]:
+    """Return whether to save, and whether to stop, after `step` finished steps.
+
+    It asks in this order: a stop that arrives between the two questions would otherwise be saved for now, and again
+    after the next step.
+    """
+    checkpoint = api.should_checkpoint(step)
+    return checkpoint, api.should_stop(step)
 
 
 def _is_saved(step: int, save: Save, pause: float | None) -> bool:

@@ -120,7 +120,7 @@ class OperatorWorld(Generic[J]):
         return await self.supervisor.peers.process(token, pod["name"], 0)
 
     async def stop(self, name: str, nodes: Iterable[str]) -> None:
-        """Those nodes are needed and will be reclaimed: rank 0 saves when it is told to, and the job is suspended.
+        """Announces that those nodes, which the job needs, will be reclaimed; rank 0 saves, and the job is suspended.
 
         It resumes as soon as there is capacity for its minimum, which may be before the test withdraws a notice.
         """
@@ -129,17 +129,17 @@ class OperatorWorld(Generic[J]):
             await self.notice(reclaimed)
 
     async def suspend(self, name: str) -> None:
-        """A person suspends the job, until `resume`: rank 0 saves when it is told to."""
+        """Has a person suspend the job until `resume`; rank 0 saves when it is told to."""
         async with self._left(name):
             await self.jobs.annotate(name, suspend="ann: power cut at noon")
 
     async def resume(self, name: str) -> None:
-        """The person's request is withdrawn."""
+        """Withdraws the person's request."""
         await self.jobs.annotate(name, suspend=None)
 
     @asynccontextmanager
     async def _left(self, name: str, *, but: Container[str] = ()) -> AsyncIterator[None]:
-        """What the block does stops the job: rank 0, which is not on a node of `but`, leaves, and all pods go."""
+        """Has rank 0, on no node of `but`, leave once the block has stopped the job; waits until all pods are gone."""
         pods = (await self.jobs.pods(name)).items()
         rank_zero = await self.train(
             name, min(pod for pod, body in pods if pod != "launcher" and body["spec"]["nodeName"] not in but)
@@ -163,7 +163,7 @@ class OperatorWorld(Generic[J]):
 
 @asynccontextmanager
 async def world(plane: ControlPlane, jobs: J, directory: Path, **settings: Any) -> AsyncIterator[OperatorWorld[J]]:
-    """A supervisor that has the rights of the kinds alone that it supervises by its settings."""
+    """Runs a supervisor, which has the rights of those kinds alone that its settings name."""
     kinds = chosen(settings.get("kinds", ()))
     async with place(plane, kinds) as here, supervising(here, directory, **{**_QUICK, **settings}) as supervisor:
         yield OperatorWorld(here, jobs, supervisor)

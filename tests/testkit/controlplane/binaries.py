@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tests.testkit.locking import alone
+from tests.testkit.caches import alone, cache
 
 # A directory that has the programs already; the name is the one that Kubernetes' own test tools look at.
 ASSETS = "KUBEBUILDER_ASSETS"
@@ -32,6 +32,7 @@ _OPERATORS = "operators"
 _EDITS = "edits.json"
 # The API server alone takes four minutes on two busy cores, and half a gigabyte of modules comes first.
 _SECONDS = 1800.0
+_CACHE = "controlplane"
 _VERSION = "k8s.io/component-base/version"
 
 
@@ -102,7 +103,7 @@ class _Module(Generic[_Name]):
     @property
     def home(self) -> Path:
         pins = b"".join(path.read_bytes() for path in sorted(self.pins.iterdir()))
-        return _cache() / f"{self.pins.name}-{hashlib.sha256(pins + platform.machine().encode()).hexdigest()[:12]}"
+        return cache(_CACHE) / f"{self.pins.name}-{hashlib.sha256(pins + platform.machine().encode()).hexdigest()[:12]}"
 
 
 def _of_version(name: str) -> str:
@@ -309,10 +310,6 @@ def _refuse_incomplete_assets(paths: Mapping[BinaryProgram, Path]) -> None:
         raise BinaryNotBuilt(f"{ASSETS}={_assets()} has no {missing[0]}; without {ASSETS} all are built")
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastic-job-supervisor" / "controlplane"
-
-
 def _ensure_built(modules: Collection[_Module[Any]]) -> None:
     """Builds the modules that are missing, while no other process builds any.
 
@@ -323,7 +320,7 @@ def _ensure_built(modules: Collection[_Module[Any]]) -> None:
     if all(module.home.exists() for module in modules):
         return
     _require_go()
-    with alone(_cache()):
+    with alone(cache(_CACHE)):
         for module in modules:
             _build_once(module)
 

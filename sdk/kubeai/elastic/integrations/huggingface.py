@@ -27,7 +27,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
 
-from kubeai.elastic import api
+from kubeai.elastic import api, loop
 
 if TYPE_CHECKING:
     import os
@@ -140,9 +140,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # It is not insta
     def _finish_step(self) -> bool:
         """Count a step and return whether all ranks save now."""
         self.step += 1
-        # In this order, as in `loop.finish_step`.
-        checkpoint = api.should_checkpoint(self.step)
-        self._stops = api.should_stop(self.step)
+        checkpoint, self._stops = loop.asked(self.step)
         return checkpoint or self._stops
 
     def _begin_save(self, args: Any, state: Any) -> None:

@@ -1,10 +1,16 @@
-"""Lets one process at a time build or install something that all processes of this machine share."""
+"""What tests build or install once for a machine, outside the checkout."""
 
 import fcntl
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def cache(*names: str) -> Path:
+    """The path of this name in the tests' cache, all of which may be deleted."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").joinpath("elastic-job-supervisor", *names)
 
 
 @contextmanager
