@@ -8,6 +8,7 @@ import msgspec
 
 from node_agent.settings import AgentSettings
 from supervisor.jobs.registry import RESOURCES
+from supervisor.settings import NAMESPACE
 from supervisor.settings import Settings as SupervisorSettings
 from trainingjob_operator.settings import TrainingJobOperatorSettings
 
@@ -58,6 +59,7 @@ def supervisor_settings() -> Schema:
     """Return the schema of `supervisor.settings`. The settings themselves do not know the kinds of jobs."""
     schema = _schema(SupervisorSettings, SUPERVISOR_OWNED)
     schema["properties"]["kinds"]["items"] = {"enum": list(RESOURCES)}
+    schema["properties"]["namespaces"]["items"] = {"type": "string", "pattern": f"^{NAMESPACE.pattern}$"}
     return schema
 
 

@@ -29,6 +29,9 @@ _LONGEST_LEAD = 3600.0
 _OBJECT = r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?\Z"
 """The name of a Kubernetes object, or empty."""
 
+NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""The names that a namespace can have."""
+
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 
 
@@ -96,6 +99,13 @@ class Settings(Policy):
         Meta(
             description="With the Kubernetes store: the kinds of jobs that are supervised, by the names of their pages "
             "in docs/kinds/. Other jobs are left alone, and no right on them is needed. Empty: all kinds."
+        ),
+    ] = ()
+    namespaces: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="With the Kubernetes store: the namespaces whose jobs are supervised. Jobs of others are left "
+            "alone, and no right to change anything there is needed. Empty: all namespaces."
         ),
     ] = ()
     reclaim_events: Annotated[
@@ -394,6 +404,9 @@ class Settings(Policy):
             raise ValueError("TLS_NAMES and TLS_CERT_FILE exclude each other: set one of them")
         if self.webhook_name and not self.tls_names:
             raise ValueError("WEBHOOK_NAME needs TLS_NAMES: the supervisor publishes only its own CA")
+        for name in self.namespaces:
+            if NAMESPACE.fullmatch(name) is None:
+                raise ValueError(f"NAMESPACES: {name!r} cannot be the name of a namespace")
         for name in self.tls_names:
             if not _is_name(name):
                 raise ValueError(f"TLS_NAMES: {name!r} is neither a DNS name in lower case nor an IP address")

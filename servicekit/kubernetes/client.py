@@ -122,6 +122,10 @@ class ResourceClient(Generic[R]):
         self._decode = decode
         self._selection = selection
 
+    def selecting(self, selection: Selection) -> "ResourceClient[R]":
+        """Returns a client of the same resource that lists and watches what a selection selects."""
+        return ResourceClient(self._server, self.resource, self._decode, selection)
+
     async def list(self, not_older_than: str = "") -> Listing[R]:
         """Returns all objects as of one version; by default the present one.
 

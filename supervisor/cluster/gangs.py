@@ -14,10 +14,9 @@ import msgspec
 from servicekit.bounds import MAX_COUNT, counted, whole
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient
+from servicekit.kubernetes.follower import Follower
 from servicekit.kubernetes.objects import Metadata, Object, ObjectKey, OwnedMetadata
-from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 
 _VOLCANO = "scheduling.volcano.sh"
@@ -165,34 +164,46 @@ def read_pod_group(data: bytes | msgspec.Raw, form: PodGroupForm) -> PodGroup:
 
 
 class PodGroups:
-    """Caches the PodGroups of a cluster. The caller runs the `reflectors`, each of an API that may be missing.
+    """Caches the PodGroups of a cluster. The caller runs the `followers`, each of an API that may be missing.
 
     Args:
         server: The API server.
-        clock: For the reflectors.
+        clock: For the followers.
         on_change: Called with a PodGroup that has appeared, gone, or changed what it demands.
         bulkhead: Keeps what nobody foresaw with its PodGroup.
+        namespaces: The namespaces whose PodGroups are cached; empty for all.
 
     Attributes:
-        reflectors: Those of the APIs by the name of each resource.
+        followers: Those of the APIs by the name of each resource.
     """
 
     def __init__(
-        self, server: ApiServer, clock: Clock, on_change: Callable[[PodGroup], None], bulkhead: Bulkhead
+        self,
+        server: ApiServer,
+        clock: Clock,
+        on_change: Callable[[PodGroup], None],
+        bulkhead: Bulkhead,
+        *,
+        namespaces: Collection[str] = (),
     ) -> None:
         self._on_change = on_change
         self._by_name: dict[ObjectKey, dict[str, PodGroup]] = {}
         self._by_owner: dict[tuple[str, str], dict[str, PodGroup]] = {}
-        self.reflectors: dict[str, Reflector[PodGroup]] = {}
-        for form in FORMS:
-            client = ResourceClient(server, form.resource, partial(read_pod_group, form=form))
-            cache: Cache[PodGroup] = Cache(form.resource.plural, self._moved, bulkhead)
-            self.reflectors[form.resource.api_version] = Reflector(client, cache, clock, optional=True)
+        self.followers = {
+            form.resource.api_version: Follower(
+                ResourceClient(server, form.resource, partial(read_pod_group, form=form)),
+                self._moved,
+                clock,
+                bulkhead,
+                namespaces=namespaces,
+            )
+            for form in FORMS
+        }
 
     @property
     def unread(self) -> int:
         """The number of PodGroups that cannot be decoded."""
-        return sum(reflector.unread for reflector in self.reflectors.values())
+        return sum(len(follower.unread) for follower in self.followers.values())
 
     def of(self, job: Object, names: Iterable[str]) -> Collection[PodGroup]:
         """Returns the PodGroups that a job owns, and those in its namespace with one of these names."""

@@ -1,6 +1,5 @@
 """Caches the jobs of a cluster and their pods, and connects each kind with its actions."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,10 +8,10 @@ from typing import Any, Generic
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.kubernetes.cache import Cache
-from servicekit.kubernetes.client import ResourceClient, Selection
+from servicekit.kubernetes.client import ResourceClient
+from servicekit.kubernetes.follower import Follower
 from servicekit.kubernetes.objects import ObjectKey
-from servicekit.kubernetes.reflector import UNDEFINED_SECONDS, Reflector
+from servicekit.kubernetes.reflector import UNDEFINED_SECONDS
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.gangs import PodGroup
 from supervisor.cluster.objects import Pod, placements_of
@@ -34,15 +33,15 @@ _OwnedPods = dict[ObjectKey, tuple[str, Pod]]
 
 
 class JobCache(Generic[J]):
-    """Caches the jobs of one kind; the caller runs the `reflector`, which lists and watches them.
+    """Caches the jobs of one kind; the caller runs the `follower`, which lists and watches them.
 
     Args:
         kind: The kind, which may be defined after the supervisor starts.
         server: The API server.
         view: The cluster's pods.
-        clock: For the reflector.
+        clock: For the follower.
         bulkhead: Keeps what nobody foresaw with its job or subscriber.
-        namespace: The only namespace whose jobs are cached; empty for all.
+        namespaces: The namespaces whose jobs are cached; empty for all.
         admissions: Returns the admission of a job; None if no queue manages it.
         groups: Returns the PodGroups of a job.
         undefined_seconds: Pause between checks while the kind is not defined.
@@ -59,25 +58,23 @@ class JobCache(Generic[J]):
         clock: Clock,
         bulkhead: Bulkhead,
         *,
-        namespace: str = "",
+        namespaces: Collection[str] = (),
         admissions: Callable[[JobState[Any]], Admission | None] = lambda _state: None,
         groups: Callable[[JobState[Any]], Collection[PodGroup]] = lambda _state: (),
         undefined_seconds: float = UNDEFINED_SECONDS,
     ) -> None:
         self.kind = kind
-        self.client = ResourceClient(server, kind.resource, kind.decode, Selection(namespace=namespace))
-        self._listed = asyncio.Event()
-        cache: Cache[J] = Cache(kind.resource.plural, self._job_moved, bulkhead)
-        # Records the API server's answer to a write, before the watch delivers it.
-        self.wrote: Callable[[J], None] = cache.record_write
-        self.reflector = Reflector(
+        self.client = ResourceClient(server, kind.resource, kind.decode)
+        self.follower = Follower(
             self.client,
-            cache,
+            self._job_moved,
             clock,
-            optional=True,
+            bulkhead,
+            namespaces=namespaces,
             undefined_seconds=undefined_seconds,
-            on_synced=self._listed.set,
         )
+        # Records the API server's answer to a write, before the watch delivers it.
+        self.wrote: Callable[[J], None] = self.follower.record_write
         self._admissions = admissions
         self._groups = groups
         self._bulkhead = bulkhead
@@ -105,7 +102,7 @@ class JobCache(Generic[J]):
     @property
     def listed(self) -> bool:
         """Whether each resource that the jobs are read from was listed once. Until then stored jobs are kept."""
-        return self._listed.is_set() and (self._dependents is None or self._dependents.listed)
+        return self.follower.listed and (self._dependents is None or self._dependents.listed)
 
     def state(self, name: JobName) -> JobState[J] | None:
         """The state of a job; None if no job has that name. Its pods are read again only when they change."""
@@ -224,7 +221,11 @@ class ConnectedKind:
 def connect(kind: JobKind[J], cache: JobCache[J], cluster: ClusterContext, workloads: Workloads) -> ConnectedKind:
     """Connects the actions of a kind with a cluster, and with the queue of those jobs that one manages."""
     context = KindContext(
-        cluster=cluster, client=cache.client, wrote=cache.wrote, state=cache.state, namesakes=cache.namesakes
+        cluster=cluster,
+        client=cache.client,
+        wrote=cache.wrote,
+        state=cache.state,
+        namesakes=cache.namesakes,
     )
     client = QueuedJobClient(cluster.server, kind.resource, kind.decode)
     queued = kind.actions(replace(context, client=client))

@@ -189,7 +189,7 @@ class JobState(Generic[J]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """A rule of the supervisor's ClusterRole, and the reason for it."""
+    """A rule of the supervisor's role in the namespaces of the jobs, and the reason for it."""
 
     group: str
     resources: tuple[str, ...]
@@ -316,7 +316,7 @@ class ClusterContext:
         on_change: To be called when `growable` may have changed.
         clock: For instants.
         bulkhead: Keeps what nobody foresaw with its object.
-        namespace: The only namespace whose objects are watched; empty for all.
+        namespaces: The namespaces whose objects are watched; empty for all.
     """
 
     server: ApiServer
@@ -326,7 +326,7 @@ class ClusterContext:
     on_change: Callable[[], None]
     clock: Clock
     bulkhead: Bulkhead
-    namespace: str = ""
+    namespaces: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,7 @@ class WatchedCluster:
     ) -> None:
         self.server, self.time, self._on = server, time, on
         settings, clock, bulkhead = on.settings, on.clock, on.bulkhead
+        namespaces = settings.namespaces
         self.view = view.ClusterView(server, POD_LABELS, clock, on.on_change, bulkhead)
         self._events = events.ClusterEvents(server, settings.event_leads, clock, bulkhead)
         # Separate from the other Events: drills are another source.
@@ -117,21 +118,32 @@ class WatchedCluster:
             on_change=on.on_change,
             clock=clock,
             bulkhead=bulkhead,
+            namespaces=namespaces,
         )
-        self.workloads = workloads = Workloads(server, clock, self._queue_changed, bulkhead)
+        self.workloads = workloads = Workloads(server, clock, self._queue_changed, bulkhead, namespaces=namespaces)
 
         def admissions(state: JobState[Any]) -> Admission | None:
             """The answer of the queue that manages a job; None if no queue does."""
             return workloads.admission(state) or admission(state)
 
-        self.groups = PodGroups(server, clock, self._regrouped, bulkhead)
+        self.groups = PodGroups(server, clock, self._regrouped, bulkhead, namespaces=namespaces)
 
         def groups(state: JobState[Any]) -> Collection[PodGroup]:
             """The PodGroups of a job."""
             return self.groups.of(state.job, state.gangs)
 
         caches = [
-            JobCache(kind, server, self.view, clock, bulkhead, admissions=admissions, groups=groups) for kind in kinds
+            JobCache(
+                kind,
+                server,
+                self.view,
+                clock,
+                bulkhead,
+                namespaces=namespaces,
+                admissions=admissions,
+                groups=groups,
+            )
+            for kind in kinds
         ]
         self.jobs = ClusterJobs([connect(cache.kind, cache, context, workloads) for cache in caches])
         self.jobs.subscribe(lambda _names: on.on_change())
@@ -171,12 +183,14 @@ class WatchedCluster:
         try:
             for reflector in cluster.view.reflectors:
                 await reflector.first()
-            for reflector in (cluster.workloads.reflector, *cluster.groups.reflectors.values()):
-                with suppress(ApiError):  # Kueue, and each gang scheduler, may not be installed.
-                    await reflector.first()
-            for kind in cluster.jobs:
-                with suppress(ApiError):  # Nothing waits for jobs, as their kind may not be defined.
-                    await kind.cache.reflector.first()
+            # Each kind, Kueue and each gang scheduler may not be installed: nothing waits for them.
+            for first in (
+                cluster.workloads.follower.first,
+                *(follower.first for follower in cluster.groups.followers.values()),
+                *(kind.cache.follower.first for kind in cluster.jobs),
+            ):
+                with suppress(ApiError):
+                    await first()
         except ApiError as error:
             await server.close()
             raise StoreError(f"cannot read the cluster: {error}") from error
@@ -208,11 +222,11 @@ class WatchedCluster:
             **{f"events.{reason}": reflector.run for reason, reflector in self._events.reflectors.items()},
             **{f"drills.{reason}": reflector.run for reason, reflector in self._drills.reflectors.items()},
             "keys": self._keys.run,
-            "workloads": self.workloads.reflector.run,
-            **{f"gangs.{version}": reflector.run for version, reflector in self.groups.reflectors.items()},
+            "workloads": self.workloads.follower.run,
+            **{f"gangs.{version}": follower.run for version, follower in self.groups.followers.items()},
         }
         for kind in self.jobs:
-            tasks |= {f"{kind.cache.kind.name}.follow": kind.cache.reflector.run, **kind.actions.standby_tasks}
+            tasks |= {f"{kind.cache.kind.name}.follow": kind.cache.follower.run, **kind.actions.standby_tasks}
         return tasks
 
     def _queue_changed(self, names: Collection[JobName]) -> None:
@@ -226,7 +240,7 @@ class WatchedCluster:
         """The number of objects that cannot be decoded completely, by the plural of their kind."""
         counts = Counter(self.view.unread)
         for kind in self.jobs:
-            counts[kind.cache.kind.resource.plural] += kind.cache.reflector.unread
+            counts[kind.cache.kind.resource.plural] += len(kind.cache.follower.unread)
         for found in (self._events, self._drills):
             counts[events.EVENTS.plural] += sum(reflector.unread for reflector in found.reflectors.values())
         counts[WORKLOADS.plural] = self.workloads.unread

@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 
 from supervisor.jobs.kind import AnyKind
-from supervisor.jobs.registry import KINDS, made_by
-from tests.chart.chart_rendering import Helm, environment, one
+from supervisor.jobs.registry import KINDS, chosen, made_by
+from tests.chart.chart_rendering import NAMESPACE, Helm, environment, one
 from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
-from tests.testkit.controlplane.installed import OWN_RULES, RULES
+from tests.testkit.controlplane.installed import CLUSTER_RULES, OWN_RULES, RULES, job_rules
 
 _AGENT = "elastic-job-supervisor-agent"
 Right = tuple[str, str, str, str]
@@ -60,6 +60,28 @@ def test_who_supervises_one_kind_gives_no_right_of_another(helm: Helm, kind: Any
     others = {right for each in KINDS for right in _declared(each)} - ours
     assert given == every - others
     assert environment(one(objects, "Deployment"))["JOB_SUPERVISOR_KINDS"] == kind.name
+
+
+def test_who_supervises_some_namespaces_gives_rights_to_change_jobs_there_alone(helm: Helm) -> None:
+    """Cluster-wide, what every namespace needs to be supervised remains, and nothing of any kind of job."""
+    settings = {"kinds": ["pytorchjob", "mpijob"], "namespaces": ["team-a", "team-b"]}
+    objects = helm.render({"supervisor": {"settings": settings}})
+    assert set(rights(one(objects, "ClusterRole")["rules"])) == set(rights(CLUSTER_RULES))
+    account = {"kind": "ServiceAccount", "name": "elastic-job-supervisor", "namespace": NAMESPACE}
+    roles = [each for each in objects if each["metadata"]["name"] == "elastic-job-supervisor-jobs"]
+    assert {(each["kind"], each["metadata"]["namespace"]) for each in roles} == {
+        (kind, name) for name in settings["namespaces"] for kind in ("Role", "RoleBinding")
+    }
+    for each in roles:
+        if each["kind"] == "Role":
+            assert set(rights(each["rules"])) == set(rights(job_rules(chosen(settings["kinds"]))))
+        else:
+            assert (each["roleRef"]["name"], each["subjects"]) == ("elastic-job-supervisor-jobs", [account])
+    assert environment(one(objects, "Deployment"))["JOB_SUPERVISOR_NAMESPACES"] == "team-a,team-b"
+    for hook in one(objects, "MutatingWebhookConfiguration")["webhooks"]:
+        [excluded, included] = hook["namespaceSelector"]["matchExpressions"]
+        assert excluded["operator"] == "NotIn"
+        assert (included["operator"], included["values"]) == ("In", ["team-a", "team-b"])
 
 
 def test_agents_may_change_nothing(helm: Helm) -> None:

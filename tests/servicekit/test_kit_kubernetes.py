@@ -28,6 +28,7 @@ from servicekit.kubernetes.errors import (
     RefusedError,
     UnreadableError,
 )
+from servicekit.kubernetes.follower import Follower
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
@@ -345,6 +346,43 @@ async def test_a_resource_that_must_be_there_and_is_not_defined_is_an_error(tmp_
     async with following(tmp_path, answered(404, {"message": "no such kind"})) as one:
         with pytest.raises(NotFoundError, match="no such kind"):
             await one.reflector.first()
+
+
+async def test_each_namespace_is_followed_by_a_watch_of_its_own(tmp_path: Path) -> None:
+    """One that is refused leaves the others alone. Until it was listed, nobody says that its objects are gone."""
+    refused, moved = {"b"}, list[str]()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        namespace = request.path.split("/")[-2]
+        if namespace in refused:
+            return await answered(403, {"message": "not for you"})(request)
+        shown = thing(f"of-{namespace}", 7 if namespace == "a" else 3)
+        shown["metadata"]["namespace"] = namespace
+        if "watch" in request.query:
+            return await watch()(request)
+        return web.json_response({"metadata": {"resourceVersion": "7"}, "items": [shown]})
+
+    async with following(tmp_path, answer) as one:
+        follower = Follower(
+            one.collection,
+            lambda _before, after: moved.append(after.metadata.name if after else "none"),
+            Clock(),
+            Bulkhead(Clock()),
+            namespaces=("a", "b"),
+            undefined_seconds=0.05,
+        )
+        with pytest.raises(RefusedError):
+            await follower.first()
+        assert ([each.metadata.name for each in follower.objects], follower.listed) == (["of-a"], False)
+        follower.record_write(Thing(Metadata("elsewhere", "uid", "9", "c")))
+        refused.clear()
+        task = asyncio.create_task(follower.run())
+        await until(lambda: follower.synced, "both are followed")
+        assert follower.listed
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        follower.record_write(Thing(Metadata("written", "uid", "9", "b")))
+    assert moved == ["of-a", "of-b", "written"]
 
 
 async def test_a_watch_that_is_never_allowed_is_no_storm(tmp_path: Path) -> None:

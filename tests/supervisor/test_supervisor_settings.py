@@ -33,6 +33,7 @@ def test_the_promised_defaults() -> None:
         "pod_name": "",
         "store_timeout_seconds": 5.0,
         "kinds": (),
+        "namespaces": (),
         "reclaim_events": (
             "BestEffortToBeReleased:300",
             "SpotToBeReleased:180",
@@ -167,6 +168,7 @@ def test_a_loopback_address_is_accepted(address: str) -> None:
         {"TLS_KEY_FILE": "tls.key"},
         {"LOG_FORMAT": "xml"},
         {"STORE": "etcd"},
+        {"NAMESPACES": "team-a, Team B"},
         {"STORE_TIMEOUT_SECONDS": "0"},
         {"LEASE_SECONDS": "0.5"},
         {"LEADER_ELECTION": "perhaps"},

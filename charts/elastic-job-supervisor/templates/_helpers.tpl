@@ -58,6 +58,32 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
+{{- /* What the supervisor may do in the namespaces of its jobs. The files are written from the rights that the code declares. */}}
+{{- define "supervisor.jobRules" -}}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, patch, delete]
+{{- $kinds := .Values.supervisor.settings.kinds }}
+{{- range $path, $_ := .Files.Glob "files/{kinds,queues}/*.yaml" }}
+{{- if or (not $kinds) (eq (base (dir $path)) "queues") (has (base $path | trimSuffix ".yaml") $kinds) }}
+{{ $.Files.Get $path | trimSuffix "\n" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The namespaces whose pods and jobs are sent to the webhook, as a selector. */}}
+{{- define "webhook.namespaces" -}}
+matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: NotIn
+    values: {{- append .Values.webhook.excludedNamespaces .Release.Namespace | uniq | toYaml | nindent 6 }}
+{{- with .Values.supervisor.settings.namespaces }}
+  - key: kubernetes.io/metadata.name
+    operator: In
+    values: {{- toYaml . | nindent 6 }}
+{{- end }}
+{{- end }}
+
 {{- /* Fields of a pod that both components take from their values. */}}
 {{- define "pod.common" -}}
 # A Service named like a component would set variables that look like settings.

@@ -79,7 +79,7 @@ class TrainingJobActions:
             context.cluster.server, _CONFIG_MAPS, lambda data: msgspec.json.decode(data, type=_HostFiles)
         )
         self._excluded: dict[JobName, tuple[str, frozenset[Host]]] = {}
-        self.standby_tasks: RootTasks = {"scaleout.follow": self._scale_outs.reflector.run}
+        self.standby_tasks: RootTasks = {"scaleout.follow": self._scale_outs.follower.run}
         self.grow, self.growable = self._scale_outs.request, self._scale_outs.growable
         self.leader_tasks: RootTasks = {"scaleout.tidy": self._scale_outs.tidy}
 

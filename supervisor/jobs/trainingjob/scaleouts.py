@@ -14,11 +14,10 @@ import structlog
 from servicekit.bounds import whole
 from servicekit.failpoints import failpoint
 from servicekit.faults import Fault
-from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.errors import ApiError, ConflictError, NotFoundError, RefusedError
+from servicekit.kubernetes.follower import Follower
 from servicekit.kubernetes.objects import ObjectKey, OwnedMetadata, UnreadObject
-from servicekit.kubernetes.reflector import Reflector
 from servicekit.reconcile import Wakeup, reconcile
 from supervisor.cluster.annotations import OURS, REQUESTED
 from supervisor.domain.ids import JobName, cluster_job
@@ -83,20 +82,23 @@ def scale_out_name(uid: str, number: int) -> str:
 
 
 class ScaleOuts:
-    """The supervisor's ScaleOuts. The `reflector` watches them, even if their CRD is installed later.
+    """The supervisor's ScaleOuts. The `follower` watches them, even if their CRD is installed later.
 
     The root task `tidy` deletes finished ones.
     """
 
     def __init__(self, context: KindContext[TrainingJob]) -> None:
         self._context = context
-        self._cache: Cache[ScaleOut] = Cache(SCALE_OUTS.plural, self._moved, context.cluster.bulkhead)
-        selection = Selection(namespace=context.cluster.namespace, labels=_SELECTOR)
-        self._client = ResourceClient(
-            context.cluster.server, SCALE_OUTS, lambda data: msgspec.json.decode(data, type=ScaleOut), selection
-        )
-        self.reflector = Reflector(
-            self._client, self._cache, context.cluster.clock, optional=True, on_synced=context.cluster.on_change
+        cluster = context.cluster
+        self._client = ResourceClient(cluster.server, SCALE_OUTS, lambda data: msgspec.json.decode(data, type=ScaleOut))
+        self.follower = Follower(
+            self._client,
+            self._moved,
+            cluster.clock,
+            cluster.bulkhead,
+            namespaces=cluster.namespaces,
+            labels=_SELECTOR,
+            on_synced=cluster.on_change,
         )
         self._wakeup = Wakeup()
         self.tidy = partial(reconcile, "scaleouts", self.once, context.cluster.bulkhead, wakeup=self._wakeup)
@@ -104,8 +106,8 @@ class ScaleOuts:
 
     def growable(self, state: JobState[TrainingJob]) -> int:
         """How many workers the supervisor can request from the operator; none while a ScaleOut of ours may exist."""
-        ours = _of(state, self._cache.objects.values(), self._cache.unread.values())
-        if ours or not self.reflector.synced:
+        ours = _of(state, self.follower.objects, self.follower.unread)
+        if ours or not self.follower.synced:
             return 0
         return growable(state, namesakes=self._context.namesakes(state.name))
 
@@ -142,7 +144,7 @@ class ScaleOuts:
             key = ObjectKey(job.namespace, name)
             made = await self._client.create(key, {"spec": spec}, labels=_LABELS, ownerReferences=[owner])
             _log.info("trainingjob.growth_asked", job=state.name, count=count, scale_out=name)
-            self._cache.record_write(made)
+            self.follower.record_write(made)
             failpoint(At.GROWTH_ASKED)
 
     async def gone(self, state: JobState[TrainingJob]) -> bool:
@@ -153,8 +155,9 @@ class ScaleOuts:
         Raises:
             ApiError: The ScaleOuts cannot be listed or deleted.
         """
+        own = Selection(namespace=state.job.metadata.namespace, labels=_SELECTOR)
         try:
-            listed = await self._client.list()
+            listed = await self._client.selecting(own).list()
         except (NotFoundError, RefusedError):
             return True  # They are not defined, or we have no right to make one.
         ours = _of(state, listed.objects, listed.unread)
@@ -166,7 +169,7 @@ class ScaleOuts:
         """Deletes finished ScaleOuts; returns the seconds until the next check, None while there are no ScaleOuts."""
         if self._context.cluster.may_act():
             try:
-                for one in list(self._cache.objects.values()):
+                for one in self.follower.objects:
                     with self._context.cluster.bulkhead.guard("scaleouts", one.metadata.key, passes=ApiError):
                         job = self._context.cluster.snapshot().jobs.get(one.job[0])
                         if _done_with(one, self._context.state(one.job[0]), job):
@@ -175,7 +178,7 @@ class ScaleOuts:
                 self._tidy_fault.failed(str(error))
             else:
                 self._tidy_fault.recovered()
-        return _LOOK_SECONDS if self._cache.objects else None
+        return _LOOK_SECONDS if self.follower.objects else None
 
     async def _delete(self, one: ScaleOut | UnreadObject) -> None:
         try:
@@ -188,7 +191,7 @@ class ScaleOuts:
             return
         except NotFoundError:
             pass
-        self._cache.record_deletion(one)
+        self.follower.record_deletion(one)
         failpoint(At.GROWTH_TIDIED)
 
     def _moved(self, _before: ScaleOut | None, _after: ScaleOut | None) -> None:

@@ -163,9 +163,12 @@ class OperatorWorld(Generic[J]):
 
 @asynccontextmanager
 async def world(plane: ControlPlane, jobs: J, directory: Path, **settings: Any) -> AsyncIterator[OperatorWorld[J]]:
-    """Runs a supervisor, which has the rights of those kinds alone that its settings name."""
-    kinds = chosen(settings.get("kinds", ()))
-    async with place(plane, kinds) as here, supervising(here, directory, **{**_QUICK, **settings}) as supervisor:
+    """Runs a supervisor, which has the rights of those kinds, in those namespaces, alone that its settings name."""
+    kinds, namespaces = chosen(settings.get("kinds", ())), settings.get("namespaces", ())
+    async with (
+        place(plane, kinds, namespaces) as here,
+        supervising(here, directory, **{**_QUICK, **settings}) as supervisor,
+    ):
         yield OperatorWorld(here, jobs, supervisor)
 
 

@@ -313,7 +313,7 @@ async def test_without_their_definition_nothing_grows(own_controlplane: ControlP
     )
     try:
         assert await scale_outs.gone(trainingjob_state(trainingjob()))
-        async with running(scale_outs.reflector.run):
+        async with running(scale_outs.follower.run):
             await create_crds(server)
             await wakeup.wait()  # They are followed.
         assert await scale_outs.gone(trainingjob_state(trainingjob()))

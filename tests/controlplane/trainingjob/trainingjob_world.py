@@ -315,7 +315,7 @@ async def watching(
             may_act=lambda: True,
             on_change=changes.notify,
             clock=clock,
-            namespace=namespace.name,
+            namespaces=[namespace.name],
         )
         cache = JobCache(
             TRAININGJOB,
@@ -323,7 +323,7 @@ async def watching(
             view,
             clock,
             Bulkhead(Clock()),
-            namespace=namespace.name,
+            namespaces=[namespace.name],
             undefined_seconds=undefined_seconds,
         )
         jobs = ClusterJobs(
@@ -332,10 +332,10 @@ async def watching(
         reconciler = JobReconciler(jobs, store, clock, Bulkhead(Clock()))
         for reflector in view.reflectors:
             await reflector.first()
-        await cache.reflector.first()
+        await cache.follower.first()
         tasks: list[Task] = [reflector.run for reflector in view.reflectors]
         tasks += [task for kind in jobs for task in kind.actions.standby_tasks.values()]
-        tasks += [cache.reflector.run, reconciler.run, reconciler.requeue]
+        tasks += [cache.follower.run, reconciler.run, reconciler.requeue]
         await stack.enter_async_context(running(*tasks))
         yield TrainingJobWorld(namespace, store, view, jobs, reconciler, changes)
 

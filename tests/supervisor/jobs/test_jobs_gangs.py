@@ -322,7 +322,7 @@ async def test_podgroups_are_found_by_owner_and_by_name_and_say_only_changes_tha
     told = list[int]()
     server = ApiServer(Access(url="http://127.0.0.1:1", namespace="", tls=None, credentials=_nobody), 1.0)
     groups = PodGroups(server, Clock(), lambda group: told.append(group.least), Bulkhead(Clock()))
-    cache = groups.reflectors[VOLCANO.resource.api_version]._cache
+    [cache] = groups.followers[VOLCANO.resource.api_version]._caches.values()
     owned, named = pod_group(3, "owned", owner="job-uid"), pod_group(2, "named")
     for each in (owned, named):
         cache.apply(each)

@@ -32,7 +32,7 @@ _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _OURS = "/apis/job-supervisor.kube-ai.io/v1alpha1"
 _GROUP = "job-supervisor.kube-ai.io"
 _DEFAULT = "/api/v1/namespaces/default"
-COMMON_RULES: tuple[Mapping[str, Any], ...] = (
+CLUSTER_RULES: tuple[Mapping[str, Any], ...] = (
     {
         "apiGroups": [_GROUP],
         "resources": ["reclaimnotices", "supervisedjobs"],
@@ -47,7 +47,6 @@ COMMON_RULES: tuple[Mapping[str, Any], ...] = (
     {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
     {"nonResourceURLs": ["/openid/v1/jwks", "/.well-known/openid-configuration"], "verbs": ["get"]},
     {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch", "delete"]},
     {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
     {
         "apiGroups": ["admissionregistration.k8s.io"],
@@ -56,19 +55,24 @@ COMMON_RULES: tuple[Mapping[str, Any], ...] = (
         "verbs": ["get", "patch"],
     },
 )
-"""What the supervisor may do in the whole cluster for every kind of job: what the page on permissions lists."""
+"""What the supervisor may do in the whole cluster, whatever jobs it supervises."""
+
+_POD_RULE: Mapping[str, Any] = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch", "delete"]}
+
+COMMON_RULES = (*CLUSTER_RULES, _POD_RULE)
+"""What it may do for every kind of job: what the page on permissions lists."""
 
 
-def rules(kinds: Sequence[AnyKind]) -> tuple[Mapping[str, Any], ...]:
-    """With what these kinds of jobs, and the queues of any, need beside that."""
+def job_rules(kinds: Sequence[AnyKind]) -> tuple[Mapping[str, Any], ...]:
+    """What the supervisor may do in the namespaces of its jobs, for these kinds and the queues of any."""
     rights = (*(right for kind in kinds for right in kind.rights), *KUEUE_RIGHTS, *GANG_RIGHTS)
     needed = (
         {"apiGroups": [right.group], "resources": list(right.resources), "verbs": list(right.verbs)} for right in rights
     )
-    return (*COMMON_RULES, *needed)
+    return (_POD_RULE, *needed)
 
 
-RULES = rules(KINDS)
+RULES = (*CLUSTER_RULES, *job_rules(KINDS))
 
 OWN_RULES = (
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
@@ -163,11 +167,13 @@ class InstalledPlace:
     plane: ControlPlane
     api: Api
     kinds: Sequence[AnyKind] = KINDS
+    namespaces: Sequence[str] = ()
 
     @property
     def kubeconfig(self) -> Path:
-        """Of an account with the store's role for these kinds; its namespace is "default"."""
-        return self.plane.cluster.directory / f"{'-'.join(kind.name for kind in self.kinds)}.kubeconfig"
+        """Of an account with the store's role for these kinds and namespaces; its namespace is "default"."""
+        name = "-".join((*(kind.name for kind in self.kinds), *self.namespaces))
+        return self.plane.cluster.directory / f"{name}.kubeconfig"
 
     async def store(self, **options: Any) -> KubernetesStore:
         settings = {"kubeconfig": str(self.kubeconfig), "timeout_seconds": 10.0, **options}
@@ -203,13 +209,15 @@ class InstalledPlace:
 
 
 @asynccontextmanager
-async def place(plane: ControlPlane, kinds: Sequence[AnyKind] = KINDS) -> AsyncIterator[InstalledPlace]:
+async def place(
+    plane: ControlPlane, kinds: Sequence[AnyKind] = KINDS, namespaces: Sequence[str] = ()
+) -> AsyncIterator[InstalledPlace]:
     async with client(plane.cluster) as api:
         await define(api)
         await clear(api)
         await _warm(api)
         await clear(api)
-        own = InstalledPlace(plane, api, kinds)
+        own = InstalledPlace(plane, api, kinds, namespaces)
         if not own.kubeconfig.exists():
             await _account(own)
         yield own
@@ -218,6 +226,12 @@ async def place(plane: ControlPlane, kinds: Sequence[AnyKind] = KINDS) -> AsyncI
 async def _account(own: InstalledPlace) -> None:
     namespace = Namespace(own.plane.cluster, own.api)
     await own.api.create("/api/v1/namespaces", {"metadata": {"name": namespace.name}})
-    await namespace.account("supervisor", cluster_rules=(*rules(own.kinds), *OWN_RULES))
-    cluster = own.plane.cluster
+    cluster, of_jobs = own.plane.cluster, job_rules(own.kinds)
+    if own.namespaces:
+        await namespace.account("supervisor", cluster_rules=CLUSTER_RULES)
+        for name in own.namespaces:
+            await Namespace(cluster, own.api, name).role("supervisor", namespace.name, of_jobs)
+        await Namespace(cluster, own.api, "default").role("supervisor", namespace.name, OWN_RULES)
+    else:
+        await namespace.account("supervisor", cluster_rules=(*CLUSTER_RULES, *of_jobs, *OWN_RULES))
     write_kubeconfig(own.kubeconfig, cluster.url, cluster.ca, await namespace.token("supervisor"), "default")

@@ -98,16 +98,23 @@ class Namespace:
         """A service account that may do that, here and cluster-wide; returns when the rules act."""
         await self._api.create(f"{self.path}/serviceaccounts", {"metadata": {"name": name}})
         if rules:
-            await self._api.create(self._roles("roles"), {"metadata": {"name": name}, "rules": rules})
-            await self._api.create(self._roles("rolebindings"), self._binding("Role", name, name))
+            await self.role(name, self.name, rules)
         if cluster_rules:
             full = f"{name}.{self.name}"
             await self._outside_of_it(f"{_RBAC}/clusterroles", {"metadata": {"name": full}, "rules": cluster_rules})
-            await self._outside_of_it(f"{_RBAC}/clusterrolebindings", self._binding("ClusterRole", full, name))
-        for rule in rules:
-            await until(partial(self._may, name, rule, self.name), f"{name} may {rule}")
+            await self._outside_of_it(
+                f"{_RBAC}/clusterrolebindings", self._binding("ClusterRole", full, name, self.name)
+            )
         for rule in cluster_rules:
-            await until(partial(self._may, name, rule, ""), f"{name} may {rule}")
+            await until(partial(self._may, name, self.name, rule, ""), f"{name} may {rule}")
+
+    async def role(self, account: str, of: str, rules: Sequence[Manifest]) -> None:
+        """Lets an account of the namespace `of` do that here; returns when the rules act."""
+        name = f"{account}.{of}"
+        await self._api.create(self._roles("roles"), {"metadata": {"name": name}, "rules": rules})
+        await self._api.create(self._roles("rolebindings"), self._binding("Role", name, account, of))
+        for rule in rules:
+            await until(partial(self._may, account, of, rule, self.name), f"{account} may {rule}")
 
     async def token(self, account: str, audience: str | None = None) -> str:
         """A token of that account for an hour, for the API server or for that audience alone."""
@@ -128,15 +135,15 @@ class Namespace:
     def _roles(self, kind: str) -> str:
         return f"{_RBAC}/namespaces/{self.name}/{kind}"
 
-    def _binding(self, kind: str, role: str, account: str) -> Manifest:
+    def _binding(self, kind: str, role: str, account: str, of: str) -> Manifest:
         return {
             "metadata": {"name": role},
             "roleRef": {"apiGroup": _RBAC_GROUP, "kind": kind, "name": role},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": self.name}],
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": of}],
         }
 
-    async def _may(self, account: str, rule: Manifest, namespace: str) -> bool:
-        user = f"system:serviceaccount:{self.name}:{account}"
+    async def _may(self, account: str, of: str, rule: Manifest, namespace: str) -> bool:
+        user = f"system:serviceaccount:{of}:{account}"
         asked = _path(rule) if "nonResourceURLs" in rule else {"resourceAttributes": _resource(rule, namespace)}
         answer = await self._api.create(
             "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": {"user": user, **asked}}

@@ -18,10 +18,9 @@ import structlog
 from servicekit.bounds import one_line
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
-from servicekit.kubernetes.cache import Cache
 from servicekit.kubernetes.client import Resource, ResourceClient
+from servicekit.kubernetes.follower import Follower
 from servicekit.kubernetes.objects import Metadata, Object, Owner
-from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.annotations import OURS, PRIORITY_BOOST, SUSPENDED_BY
 from supervisor.cluster.objects import ObjectCondition
@@ -176,9 +175,10 @@ class Workloads:
 
     Args:
         server: The API server.
-        clock: For the reflector.
+        clock: For the follower.
         on_change: Called with the names of jobs whose Workload has changed.
         bulkhead: Keeps what nobody foresaw with its Workload.
+        namespaces: The namespaces whose Workloads are cached; empty for all.
 
     Attributes:
         by_job: The Workloads by the name and the uid of their job, and by their own uid.
@@ -190,10 +190,11 @@ class Workloads:
         clock: Clock,
         on_change: Callable[[Collection[JobName]], None],
         bulkhead: Bulkhead,
+        *,
+        namespaces: Collection[str] = (),
     ) -> None:
         self._client = ResourceClient(server, WORKLOADS, read_workload)
-        self._cache: Cache[Workload] = Cache(WORKLOADS.plural, self._moved, bulkhead)
-        self.reflector: Reflector[Any] = Reflector(self._client, self._cache, clock, optional=True)
+        self.follower = Follower(self._client, self._moved, clock, bulkhead, namespaces=namespaces)
         self.by_job: dict[tuple[JobName, str], dict[str, Workload]] = {}
         self._on_change = on_change
 
@@ -213,7 +214,7 @@ class Workloads:
     @property
     def unread(self) -> int:
         """The number of Workloads that cannot be decoded completely."""
-        return self.reflector.unread + sum(bool(each.unread) for each in self._cache.objects.values())
+        return len(self.follower.unread) + sum(bool(each.unread) for each in self.follower.objects)
 
     async def activate(self, workload: Workload, *, active: bool) -> None:
         """Takes a job out of its queue, or puts it back. Kueue suspends the job, or starts it when there is quota.
@@ -224,7 +225,7 @@ class Workloads:
         # One write, so that nobody sees a Workload that is inactive and whose reason is unknown.
         mark = {SUSPENDED_BY: None if active else OURS}
         written = await self._client.merge(workload, {"spec": {"active": active}}, metadata={"annotations": mark})
-        self._cache.record_write(written)
+        self.follower.record_write(written)
 
     async def boost(self, workload: Workload, value: int) -> None:
         """Writes the boost of a Workload with our mark, or removes both for 0; not if the Workload has changed.
@@ -236,7 +237,7 @@ class Workloads:
         annotations = {KUEUE_BOOST: text, PRIORITY_BOOST: text}
         as_read = {"resourceVersion": workload.metadata.resource_version}
         written = await self._client.merge(workload, {}, metadata={"annotations": annotations, **as_read})
-        self._cache.record_write(written)
+        self.follower.record_write(written)
 
     def _moved(self, before: Workload | None, after: Workload | None) -> None:
         if after is not None and after.unread and (before is None or before.unread != after.unread):

@@ -139,7 +139,7 @@ class _BoosterScene:
         self.server.workload |= {name: value for name, value in changes.items() if name != "annotations"}
         annotations = changes.get("annotations", self.annotations)
         self.server.workload["metadata"] |= {"annotations": annotations, "resourceVersion": version}
-        await self.workloads.reflector.list()
+        await self.workloads.follower.first()
 
     @property
     def annotations(self) -> dict[str, str]:
@@ -177,7 +177,7 @@ async def _scene(directory: Path, workload: dict[str, Any] | None) -> AsyncItera
     api = await ApiServer.connect(_kubeconfig(directory, runner.addresses[0][1]), 5.0)
     try:
         one = _BoosterScene(server, api)
-        await one.workloads.reflector.list()
+        await one.workloads.follower.first()
         yield one
     finally:
         await api.close()
@@ -359,7 +359,7 @@ async def test_a_workload_that_has_changed_meanwhile_is_looked_at_again(scene: _
     theirs = {"annotations": {_KUEUES: "7"}, "resourceVersion": "50"}
     scene.server.workload["metadata"] |= theirs
     assert await scene.look(after=1200) == {_KUEUES: "7"}
-    await scene.workloads.reflector.list()
+    await scene.workloads.follower.first()
     assert await scene.look(after=10) == {_KUEUES: "7"}
     assert len(scene.server.patches) == 1
 

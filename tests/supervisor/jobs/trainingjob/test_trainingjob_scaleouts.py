@@ -109,7 +109,7 @@ async def test_only_a_jobs_own_scaleout_is_in_its_way(
 ) -> None:
     """One of another namespace with the job's uid, kept by a finalizer, would forbid its growth and each resume."""
     cluster.scale_outs.append(scale_out)
-    await scale_outs.reflector.list()
+    await scale_outs.follower.first()
     assert scale_outs.growable(_growing()) == (0 if is_the_jobs else 2)
     assert await scale_outs.gone(_growing()) is not is_the_jobs
     assert [path.rsplit("/", 1)[-1] for path in cluster.deleted] == (["grow-1"] if is_the_jobs else [])
@@ -123,7 +123,7 @@ async def test_a_scaleout_that_does_not_decode_is_a_jobs_by_its_name(
     strange = _scale_out(namespace)
     strange["metadata"]["name"] = "grow-job-uid-7"
     cluster.scale_outs.append({**strange, "status": {"phase": 7}})
-    await scale_outs.reflector.list()
+    await scale_outs.follower.first()
     assert scale_outs.growable(_growing()) == (0 if is_the_jobs else 2)
     assert await scale_outs.gone(_growing()) is not is_the_jobs
     assert len(cluster.deleted) == is_the_jobs

@@ -297,14 +297,14 @@ def test_it_ends_as_its_jobset_does(scene: TrainJobScene, condition: str, result
 async def test_a_stored_trainjob_is_kept_until_the_jobsets_were_listed(scene: TrainJobScene, tmp_path: Path) -> None:
     """A list of TrainJobs alone does not say that one has no run any more."""
     scene.there_is(trainjob=_trainjob())
-    scene.trainjobs._listed.set()
+    scene.trainjobs.follower._listed.add("")
     known = running_job(name=NAME)
     async with opened(lambda: SqliteStore.open(tmp_path / "store.sqlite")) as store:
         await store.put_job(NAME, lambda _: known)
         reconciler = JobReconciler(scene.jobs, store, Clock(), Bulkhead(Clock()))
         await reconciler._reconcile(NAME)
         assert NAME in store.snapshot().jobs
-        scene.jobsets._listed.set()
+        scene.jobsets.follower._listed.add("")
         await reconciler._reconcile(NAME)
         assert NAME not in store.snapshot().jobs
 
