@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from release import chart, distributions, images, version
+from release import chart, distributions, images, provenance, version
 from release.checkout import Checkout
 from release.errors import NoReleaseError
 from release.notes import notes
@@ -48,6 +48,7 @@ def build(number: str, directory: Path, wanted: str) -> list[Path]:
     paths += _images(checkout, directory, wanted)
     paths.append(directory / "RELEASE_NOTES.md")
     paths[-1].write_text(text, encoding="utf-8")
+    paths.append(provenance.write(checkout, number, paths, directory))
     return [*paths, _sums(paths, directory)]
 
 

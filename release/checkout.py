@@ -14,10 +14,12 @@ class Checkout:
     Attributes:
         root: Its folder.
         epoch: The time of its commit, in Unix seconds; the time of everything that is built.
+        commit: The hash of its commit.
     """
 
     root: Path
     epoch: int
+    commit: str
 
     @classmethod
     def clean(cls, root: Path) -> "Checkout":
@@ -29,7 +31,8 @@ class Checkout:
         changed = _git(root, "status", "--porcelain").splitlines()
         if changed:
             raise NoReleaseError(f"the checkout has changes that are not committed: {changed[0].strip()}")
-        return cls(root, int(_git(root, "log", "-1", "--format=%ct")))
+        epoch, commit = _git(root, "log", "-1", "--format=%ct %H").split()
+        return cls(root, int(epoch), commit)
 
     def files(self, folder: str) -> list[Path]:
         """Returns the tracked files below a folder, in order."""

@@ -12,7 +12,7 @@ from tests.chart.chart_rendering import CHART, NAMESPACE, RELEASE, Helm
 
 @pytest.fixture
 def packaged(tmp_path: Path) -> Path:
-    return package(Checkout(CHART.parents[1], epoch=1_767_225_600), "0.0.0", tmp_path)
+    return package(Checkout(CHART.parents[1], epoch=1_767_225_600, commit="none"), "0.0.0", tmp_path)
 
 
 def _files(path: Path) -> set[str]:

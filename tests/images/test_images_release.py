@@ -14,7 +14,7 @@ _EPOCH = 1_767_225_600
 
 def _sums(directory: Path) -> dict[str, str]:
     directory.mkdir()
-    paths = archives(Checkout(CHECKOUT, _EPOCH), directory, stand_in=True, wanted=[Image.AGENT])
+    paths = archives(Checkout(CHECKOUT, _EPOCH, "none"), directory, stand_in=True, wanted=[Image.AGENT])
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
@@ -31,5 +31,5 @@ def test_a_release_is_not_built_on_a_stand_in(images: Images, tmp_path: Path) ->
     if registry_answers() or not images.stand_in:
         pytest.skip("an image registry answers")
     with pytest.raises(NoImagesError, match="no image registry can be reached"):
-        archives(Checkout(CHECKOUT, _EPOCH), tmp_path, stand_in=False)
+        archives(Checkout(CHECKOUT, _EPOCH, "none"), tmp_path, stand_in=False)
     assert list(tmp_path.iterdir()) == []

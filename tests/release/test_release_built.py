@@ -1,6 +1,7 @@
 """A release as `make release` builds it, from a copy of this checkout."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -67,6 +68,7 @@ def test_it_has_every_part(first: Path) -> None:
         f"elastic-node-agent-{VERSION}.cdx.json",
         "RELEASE_NOTES.md",
         "SHA256SUMS",
+        "provenance.intoto.json",
     }
 
 
@@ -75,6 +77,25 @@ def test_the_checksums_are_those_of_the_files(first: Path) -> None:
     sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     others = {path.name: path for path in first.iterdir() if path.name != "SHA256SUMS"}
     assert sums == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in others.items()}
+
+
+def test_the_provenance_names_the_commit_and_each_file(first: Path, checkout: Path) -> None:
+    said = json.loads((first / "provenance.intoto.json").read_text("utf-8"))
+    lines = (first / "SHA256SUMS").read_text("utf-8").splitlines()
+    sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    del sums["provenance.intoto.json"]
+    assert (said["_type"], said["predicateType"]) == (
+        "https://in-toto.io/Statement/v1",
+        "https://slsa.dev/provenance/v1",
+    )
+    assert {each["name"]: each["digest"]["sha256"] for each in said["subject"]} == sums
+    definition = said["predicate"]["buildDefinition"]
+    assert definition["externalParameters"] == {"version": VERSION}
+    [source, *locks] = definition["resolvedDependencies"]
+    assert source["digest"]["gitCommit"] == _git(checkout, "rev-parse", "HEAD").strip()
+    assert "requirements/server.txt" in {each["name"] for each in locks}
+    for each in locks:
+        assert each["digest"]["sha256"] == hashlib.sha256((checkout / each["name"]).read_bytes()).hexdigest()
 
 
 # Short runs build the wheels twice, below, and compare the chart with the tracked files.
