@@ -40,6 +40,18 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
     assert sorted(set(pages) - _placed(pages, _NAV)) == []
 
 
+def test_no_entry_of_the_navigation_is_empty() -> None:
+    """Such as one that names a page which was moved or deleted."""
+    pages = _pages()
+    assert [each for each in _patterns(_NAV) if not any(fnmatch(str(page), each) for page in pages)] == []
+
+
+def test_the_list_of_pages_names_every_guide() -> None:
+    listed = (ROOT / "docs" / "README.md").read_text("utf-8")
+    guides = [page for page in _pages() if page.parent.name in {"guide", "tutorials"} and ".zh-CN" not in page.name]
+    assert [page.name for page in guides if f"({page.parent.name}/{page.name})" not in listed] == []
+
+
 def test_every_page_that_the_navigation_names_exists() -> None:
     named = [pattern for pattern in _patterns(_NAV) if "*" not in pattern]
     assert [page for page in named if not (ROOT / page).is_file()] == []

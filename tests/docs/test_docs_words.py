@@ -17,6 +17,8 @@ _TERMS = {
     r"(?<![-\w])definitions\b": "CRDs",
     r"\bpolite stop\b": "graceful shutdown",
     r"\boperator of Prometheus\b": "Prometheus Operator",
+    # Nothing is on a package index, and anybody could take the names there.
+    r"\bpip3? install [^`\n]*(?<![./\w-])(?:kubeai(?:-elastic)?|elastic-job-supervisor)\b": "pip install ./sdk",
 }
 
 
@@ -41,7 +43,14 @@ def test_pages_and_the_chart_use_the_terms_of_the_field() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["99 of 100 calls", "the Doomed hosts", "To exchange a certificate,", "apply the definitions"]
+    "text",
+    [
+        "99 of 100 calls",
+        "the Doomed hosts",
+        "To exchange a certificate,",
+        "apply the definitions",
+        "pip install kubeai-elastic",
+    ],
 )
 def test_another_word_is_found(text: str) -> None:
     assert list(_other_words(text))
