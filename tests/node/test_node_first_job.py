@@ -1,6 +1,8 @@
 """The tutorial "a cluster in ten minutes", followed to the job's third run."""
 
 import re
+import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
@@ -50,14 +52,17 @@ async def test_the_commands_of_the_tutorial_lead_to_a_job_that_survives(person: 
 
 
 async def _follow(person: NodeWorld, section: str) -> Mapping[str, str]:
-    """What each command of a section has written; its namespaces are there already."""
+    """What each command of a section has written; its namespaces are there already. Prints how long they took."""
+    begun = time.monotonic()
     lines = [line for line in page.commands(section, _PAGE) if not line.startswith(_MADE_BEFORE)]
     try:
-        return {line: await person.follow(line) for line in lines}
+        said = {line: await person.follow(line) for line in lines}
     except AssertionError as error:
         for line in _LOOKED_AT:
             error.add_note(f"$ {line}\n{await person.follow(line)}")
         raise
+    sys.stdout.write(f"{section}: {time.monotonic() - begun:.0f} s\n")
+    return said
 
 
 def _starts(said: Mapping[str, str]) -> Sequence[int]:
