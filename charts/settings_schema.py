@@ -27,6 +27,7 @@ SUPERVISOR_OWNED = frozenset(
         "namespace",
         "notifications_file",
         "pod_name",
+        "record_url_file",
         "probe_address",
         "public_address",
         "public_ca_file",

@@ -355,6 +355,19 @@ class Settings(Policy):
         float,
         Meta(gt=0, le=8760, description="Ended notices, ended jobs and silent nodes are forgotten after this long."),
     ] = 24.0
+    record_url_file: Annotated[
+        Path | None,
+        Meta(
+            description="File with the URL of the database that keeps what has happened, such as "
+            "postgresql://USER:PASSWORD@HOST/NAME. Empty: record.sqlite in DATA_DIR."
+        ),
+    ] = None
+    record_days: Annotated[float, Meta(gt=0, le=3660, description="How many days of what has happened are kept.")] = (
+        30.0
+    )
+    record_entries: Annotated[
+        int, Meta(ge=1000, le=100_000_000, description="And how many entries at most, about 300 bytes each.")
+    ] = 500_000
     log_format: Annotated[LogFormat, Meta(description="console, json, or auto: console on a terminal, else json.")] = (
         LogFormat.AUTO
     )

@@ -76,9 +76,12 @@ Reads jobs and says what would go wrong at a reclaim, and the fix. A running job
 read as it is there, with what the supervisor has measured. Nothing is changed. docs/guide/check.md lists the kinds of
 jobs that are known, and explains each rule."""
 
+LONGEST_AGO_SECONDS = 3660 * 86_400.0
+MOST_ENTRIES = 1_000_000
+
 _HISTORY = """\
 Shows what happened, in the order of time: notices and their ends, decisions with their reasons, rank 0's answers,
-suspensions. It tells what is still known, and says how far back that goes; it is no archive."""
+suspensions. A supervisor keeps a record of it for weeks; a cluster's API tells what it still knows of it."""
 
 
 def parser(prog: str = "job-supervisor") -> SuggestingParser:
@@ -97,7 +100,13 @@ def parser(prog: str = "job-supervisor") -> SuggestingParser:
     )
     explain.add_argument("job", metavar="JOB", help="name of the job; on a cluster also NAMESPACE/NAME")
     history = commands.add_parser("history", parents=[common], help="show what happened", description=_HISTORY)
-    history.add_argument("job", metavar="JOB", nargs="?", help="one job (default: all)")
+    what = history.add_mutually_exclusive_group()
+    what.add_argument("job", metavar="JOB", nargs="?", help="one job, also one that is gone (default: all)")
+    what.add_argument("--node", metavar="NAME", help="what concerned one node")
+    history.add_argument("--source", metavar="NAME", help="notices of one source, such as aliyun, and their ends")
+    history.add_argument("--since", type=_ago, metavar="DURATION", help="how far back, such as 12h or 30d")
+    history.add_argument("--no-drills", dest="drills", action="store_false", help="leave out drills")
+    history.add_argument("--limit", type=_count, default=1000, metavar="N", help="the latest N (default: %(default)s)")
     nodes = commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")
     for reading in (explain, history, nodes):
         _add_members(reading)
@@ -261,12 +270,22 @@ def _seconds(text: str) -> float:
     return _duration(text, LONGEST_SECONDS)
 
 
+def _ago(text: str) -> float:
+    return _duration(text, LONGEST_AGO_SECONDS)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < (number := int(text)) <= MOST_ENTRIES:
+        raise argparse.ArgumentTypeError(f"must be a number between 1 and {MOST_ENTRIES}")
+    return number
+
+
 def _lead(text: str) -> float:
     return _duration(text, LONGEST_DRAIN_SECONDS)
 
 
 def _duration(text: str, longest: float) -> float:
-    units = {"s": 1, "m": 60, "h": 3600}
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
     number, factor = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
     try:
         seconds = float(number) * factor

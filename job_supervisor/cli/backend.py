@@ -99,13 +99,35 @@ class PastEntry(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     text: str
     jobs: list[JobName] = []
+    source: str = ""
+    drill: bool = False
+
+
+class PastQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of the past is wanted.
+
+    `job` and `node` exclude each other; None stands for all. `since` is an instant (Unix seconds), None the beginning.
+    """
+
+    job: JobName | None = None
+    node: str | None = None
+    source: str | None = None
+    since: float | None = None
+    drills: bool = True
+    limit: int = 1000
+
+    def wants(self, entry: PastEntry) -> bool:
+        """Whether an entry is wanted, of whatever job or node."""
+        is_source = self.source is None or entry.source == self.source
+        is_recent = self.since is None or entry.at >= self.since
+        return is_source and is_recent and (self.drills or not entry.drill)
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
     """The past that a backend knows beside its status.
 
-    `since`: the instant (Unix seconds) since which a supervisor has kept `entries` as its timeline, in the order of
-    time; None if they are single decisions, such as those that Events tell. `is_cut`: its earliest are left out.
+    `since`: the instant (Unix seconds) at which the record of a supervisor begins, from which `entries` are, in the
+    order of time; None if they are single decisions, such as Events tell. `is_cut`: its earliest are left out.
     """
 
     entries: Sequence[PastEntry] = ()
@@ -129,7 +151,7 @@ class ReadableBackend(Protocol):
     async def labelled(self, selector: str) -> Container[JobName]:
         """Lists the jobs whose objects have labels that match."""
 
-    async def past(self, status: SeenStatus, job: JobName | None) -> Past:
+    async def past(self, status: SeenStatus, wanted: PastQuery) -> Past:
         """Reads the past; adds a sentence to `unseen` of the status for each part that cannot be read."""
 
 

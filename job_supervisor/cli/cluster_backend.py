@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from job_supervisor.cli import errors
-from job_supervisor.cli.backend import DrillSubject, Past, SeenStatus
+from job_supervisor.cli.backend import DrillSubject, Past, PastQuery, SeenStatus
 from job_supervisor.cli.cluster_status import (
     CORE_EVENTS,
     EVENTS,
@@ -168,7 +168,7 @@ class ClusterBackend:
         except api.ApiError as error:
             raise self._cli_error(error, f"jobs by the labels {selector!r}") from error
 
-    async def past(self, status: SeenStatus, job: JobName | None) -> Past:  # noqa: ARG002 - the API server filters no jobs
+    async def past(self, status: SeenStatus, wanted: PastQuery) -> Past:  # noqa: ARG002 - the API server filters no jobs
         try:
             return Past(entries=await past_events(self._server, self._namespace))
         except api.RefusedError:

@@ -4,7 +4,7 @@ from collections.abc import Container, Iterator, Sequence
 
 import msgspec
 
-from job_supervisor.cli.backend import Past, PastEntry, SeenStatus
+from job_supervisor.cli.backend import Past, PastEntry, PastQuery, SeenStatus
 from job_supervisor.cli.explain import acknowledgement_sentence, has_ended
 from job_supervisor.cli.output import duration
 from supervisor.decide.reasons import outcome
@@ -15,23 +15,24 @@ _SAME_SECONDS = 2.0
 _DECISIONS = ("Stopping", "Shrinking")
 
 
-def history_of(status: SeenStatus, past: Past, job: JobView | None) -> list[PastEntry]:
-    """Returns the known history of one job or of all, the oldest entry first."""
+def history_of(status: SeenStatus, past: Past, wanted: PastQuery) -> list[PastEntry]:
+    """Returns the wanted part of the known history, the oldest entry first."""
     if past.since is None:
         entries = [*past.entries, *_groups(status), *_phases(status), *_notices(status)]
-        wanted = [entry for entry in entries if job is None or job.job in entry.jobs]
-        return list(_without_repetition(sorted(wanted, key=lambda entry: (entry.at, entry.subject))))
-    told = [_completed(entry, status) for entry in past.entries]
-    times: dict[tuple[str, str], list[float]] = {}
-    for entry in told:
-        times.setdefault((entry.subject, entry.what), []).append(entry.at)
-    earlier = (
-        entry
-        for entry in _notices(status)
-        if all(abs(entry.at - at) > _SAME_SECONDS for at in times.get((entry.subject, entry.what), ()))
-    )
-    entries = [entry for entry in (*told, *earlier) if job is None or job.job in entry.jobs]
+        told = sorted(filter(wanted.wants, entries), key=lambda entry: (entry.at, entry.subject))
+        return list(_without_repetition([entry for entry in told if _is_about(entry, wanted)]))
+    # The record has answered what was asked. From the time before it, the notices are known that are stored.
+    begin = past.since
+    earlier = (entry for entry in _notices(status) if entry.at < begin and wanted.wants(entry))
+    entries = [_completed(entry, status, wanted.job) for entry in past.entries]
+    entries += (entry for entry in earlier if _is_about(entry, wanted))
     return sorted(entries, key=lambda entry: entry.at)
+
+
+def _is_about(entry: PastEntry, wanted: PastQuery) -> bool:
+    if wanted.node is not None:
+        return entry.subject == f"node/{wanted.node}"
+    return wanted.job is None or wanted.job in entry.jobs
 
 
 def horizon(status: SeenStatus, past: Past) -> list[str]:
@@ -41,12 +42,8 @@ def horizon(status: SeenStatus, past: Past) -> list[str]:
         "notices of one source about a node, the latest."
     )
     if past.since is not None:
-        cut = " Here the earliest are left out." if past.is_cut else ""
-        timeline = (
-            "Everything is known since this supervisor began to serve, "
-            f"{duration(max(0.0, status.now - past.since))} ago, but at most the last 50 entries of each job.{cut}"
-        )
-        return [timeline, f"Of the time before: {kept[:1].lower()}{kept[1:]}"]
+        cut = " Here the earliest are left out: --limit shows more." if past.is_cut else ""
+        return [f"The record begins {duration(max(0.0, status.now - past.since))} ago.{cut}"]
     if status.leader is None:
         decisions = (
             "Decisions are read from Kubernetes Events, which the API server keeps for an hour by default, and from "
@@ -61,12 +58,12 @@ def horizon(status: SeenStatus, past: Past) -> list[str]:
     return [decisions, kept]
 
 
-def _completed(entry: PastEntry, status: SeenStatus) -> PastEntry:
+def _completed(entry: PastEntry, status: SeenStatus, wanted: JobName | None) -> PastEntry:
     """Adds to an entry of a timeline the jobs that it concerns, and the outcome of its decision."""
     kind, _, name = entry.subject.partition("/")
     if kind != "job":
         jobs = [job.job for job in status.jobs if _concerns(name, (), job)]
-        return msgspec.structs.replace(entry, jobs=jobs)
+        return msgspec.structs.replace(entry, jobs=[wanted] if wanted is not None else jobs)
     found = (
         group
         for group in status.groups
@@ -135,10 +132,26 @@ def _notices(status: SeenStatus) -> Iterator[PastEntry]:
             if notice.drains:
                 text = f"Drained by {notice.message or 'an operator'}."
             at = status.now - notice.age_seconds
-            yield PastEntry(at=at, subject=subject, what="noticed", text=text, jobs=jobs)
+            yield PastEntry(
+                at=at,
+                subject=subject,
+                what="noticed",
+                text=text,
+                jobs=jobs,
+                source=notice.source,
+                drill=notice.simulated,
+            )
         if notice.ended_seconds is not None:
             at = status.now - notice.ended_seconds
-            yield PastEntry(at=at, subject=subject, what=notice.state.value, text=has_ended(notice), jobs=jobs)
+            yield PastEntry(
+                at=at,
+                subject=subject,
+                what=notice.state.value,
+                text=has_ended(notice),
+                jobs=jobs,
+                source=notice.source,
+                drill=notice.simulated,
+            )
 
 
 def _concerns(subject: str, noted: Container[JobName], job: JobView) -> bool:

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
 from yarl import URL
 
 from job_supervisor.cli import errors
-from job_supervisor.cli.backend import DrillSubject, Past, PastEntry, SeenStatus
+from job_supervisor.cli.backend import DrillSubject, Past, PastEntry, PastQuery, SeenStatus
 from servicekit.address import is_loopback
 from servicekit.faults import connect_error_reason
 from servicekit.kubernetes.client import Resource
@@ -55,12 +55,14 @@ class _Happening(msgspec.Struct, frozen=True):
     subject: str
     what: str
     text: str
+    source: str = ""
+    drill: bool = False
 
 
 class _Happened(msgspec.Struct, frozen=True):
     since: float
     entries: list[_Happening]
-    cut: bool = False
+    next: str | None = None
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -146,15 +148,31 @@ class HttpBackend:
             "Use --kubeconfig or --context."
         )
 
-    async def past(self, status: SeenStatus, job: JobName | None) -> Past:
-        query = "" if job is None else f"?job={quote(job, safe='')}"
-        try:
-            found = await self._call("GET", f"/v1/history{query}", None, _Happened)
-        except UnknownCallError:
-            status.unseen.append("most of the past: this supervisor is older than the command, and keeps no timeline.")
-            return Past()
-        known = [PastEntry(at=one.at, subject=one.subject, what=one.what, text=one.text) for one in found.entries]
-        return Past(entries=known, since=found.since, is_cut=found.cut)
+    async def past(self, status: SeenStatus, wanted: PastQuery) -> Past:
+        asked = {
+            "job": wanted.job,
+            "node": wanted.node,
+            "source": wanted.source,
+            "since": wanted.since,
+            "drills": None if wanted.drills else "false",
+        }
+        query = {name: str(value) for name, value in asked.items() if value is not None}
+        entries, since, before = list[PastEntry](), status.now, dict[str, str]()
+        while True:
+            page = urlencode({**query, **before, "limit": max(1, wanted.limit - len(entries))})
+            try:
+                found = await self._call("GET", f"/v1/history?{page}", None, _Happened)
+            except UnknownCallError:
+                status.unseen.append("most of the past: this supervisor is older than the command.")
+                return Past()
+            except errors.CliError as error:
+                status.unseen.append(f"most of the past: {error}")
+                return Past()
+            entries = [*map(_past_entry, found.entries), *entries]
+            since = min(since, found.since)
+            if found.next is None or len(entries) >= wanted.limit:
+                return Past(entries=entries, since=since, is_cut=found.next is not None)
+            before = {"before": found.next}
 
     async def subject(self, text: str) -> DrillSubject:
         """Resolves a node. The supervisor checks later whether it knows an agent of that name."""
@@ -271,3 +289,7 @@ def _refused(status: int, data: bytes) -> errors.CliError:
     )
     hint = _HINTS.get(refusal.error, "")
     return kind(f"The supervisor refused the request: {refusal.message}. {hint}".rstrip())
+
+
+def _past_entry(one: _Happening) -> PastEntry:
+    return PastEntry(at=one.at, subject=one.subject, what=one.what, text=one.text, source=one.source, drill=one.drill)

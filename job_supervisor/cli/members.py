@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from job_supervisor.cli import errors
-from job_supervisor.cli.backend import HUB, Past, ReadableBackend, Readings, SeenStatus
+from job_supervisor.cli.backend import HUB, Past, PastQuery, ReadableBackend, Readings, SeenStatus
 from job_supervisor.cli.cluster_backend import ClusterBackend, connected
 from job_supervisor.cli.cluster_status import job_of_object, labelled, named_object
 from servicekit.clock import Clock
@@ -124,7 +124,7 @@ class HeldJobs:
     async def labelled(self, selector: str) -> frozenset[JobName]:
         return await _told(labelled(self._server, self._namespace, selector), f"jobs by the labels {selector!r}")
 
-    async def past(self, status: SeenStatus, job: JobName | None) -> Past:  # noqa: ARG002 - it has no past
+    async def past(self, status: SeenStatus, wanted: PastQuery) -> Past:  # noqa: ARG002 - it has no past
         return Past()
 
     def _held(self, binding: ResourceBinding) -> JobView | None:

@@ -9,13 +9,13 @@ from datetime import datetime
 
 import msgspec
 
-from job_supervisor.cli.backend import HUB, Clusters, PastEntry, ReadableBackend, Readings, SeenStatus
+from job_supervisor.cli.backend import HUB, Clusters, PastEntry, PastQuery, ReadableBackend, Readings, SeenStatus
 from job_supervisor.cli.errors import CliExitCode, CliUsageError, NotNowError, UnknownError, UnreachableError
 from job_supervisor.cli.explain import explain, going, has_ended
 from job_supervisor.cli.history import history_of, horizon
 from job_supervisor.cli.output import Block, Output, Table, complain, job_names, show
 from job_supervisor.cli.tables import agent_state, limits, nodes_of, nodes_table, overview
-from supervisor.domain.ids import namespace
+from supervisor.domain.ids import JobName, namespace
 from supervisor.observability.views import JobView, NoticeView
 
 _AGENT_STATES = {
@@ -213,14 +213,24 @@ async def history(clusters: Clusters, given: argparse.Namespace) -> CliExitCode:
     async def read(backend: ReadableBackend) -> _ClusterPast:
         found = await read_status(backend, given)
         job = None if given.job is None else _named(found, given.job)
-        if job is None and given.job is not None:
-            return _ClusterPast([], [], found.unseen, has_job=False)
-        past = await backend.past(found, None if job is None else job.job)
-        return _ClusterPast(history_of(found, past, job), horizon(found, past), found.unseen, has_job=True)
+        # The record also knows jobs that are gone, by their whole names.
+        name = None if given.job is None else JobName(given.job) if job is None else job.job
+        wanted = PastQuery(
+            job=name,
+            node=given.node,
+            source=given.source,
+            since=None if given.since is None else found.now - given.since,
+            drills=given.drills,
+            limit=given.limit,
+        )
+        past = await backend.past(found, wanted)
+        entries = history_of(found, past, wanted)
+        has_job = given.job is None or job is not None or bool(entries)
+        return _ClusterPast(entries[-given.limit :], horizon(found, past), found.unseen, has_job=has_job)
 
     found = await clusters.each(read)
     if not any(past.has_job for _, past in found.found):
-        raise _no_job(given.job, found.unseen)
+        raise _no_job(given.job, [line for _, past in found.found for line in past.unseen])
     entries = [(cluster, entry) for cluster, past in found.found for entry in past.entries]
     if found.named:
         entries.sort(key=lambda each: each[1].at)

@@ -1,22 +1,19 @@
-"""Keeps what has happened to each job and to notices since this supervisor began to lead."""
+"""Describes what has happened to jobs and notices in sentences, and keeps the latest of each job in memory."""
 
 import signal
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from supervisor.decide.reasons import outcome
+from supervisor.decide.reasons import DRILL, outcome
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
-from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
+from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged, NoticedHosts
 from supervisor.store.conditions import sentence
 
 MAX_ENTRIES = 50
 """Entries that are kept of each job. A reclaim makes about five, so these are about the last ten reclaims."""
-
-MAX_NOTICE_ENTRIES = 1000
-"""Entries that are kept of all notices together. Each notice has two, its beginning and its end."""
 
 _STOPPED = frozenset({Phase.STOPPING, Phase.SUSPENDED, Phase.QUEUED, Phase.TIMED_OUT, Phase.FINISHED})
 
@@ -26,91 +23,134 @@ _OURS = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGKILL, 128 +
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobHistoryEntry:
-    """A line of a job's timeline: `what` happened, and `text` says why. `at` is Unix seconds."""
+class HistoryEntry:
+    """One thing that happened at an instant (Unix seconds), and why.
 
-    at: float
-    what: str
-    text: str
-    run: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeHistoryEntry:
-    """The beginning or the end of a notice about `subject`, which is `node/NAME` or `pod/NAMESPACE/NAME`."""
+    Attributes:
+        at: The instant.
+        subject: `job/NAME`, `node/NAME`, `pod/NAMESPACE/NAME`, or `record` for what concerns the history itself.
+        what: A word or two, such as a phase.
+        text: Why, in sentences.
+        run: The run of a job; 0 for other subjects.
+        concerns: Other subjects that it concerns: those of the notices about a job's hosts when it was decided.
+        source: The source of a notice; empty for other subjects.
+    """
 
     at: float
     subject: str
     what: str
     text: str
+    run: int = 0
+    concerns: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def drill(self) -> bool:
+        """Whether it belongs to a drill."""
+        return self.text.startswith(DRILL)
 
 
 @dataclass(slots=True)
 class JobHistory:
-    """Keeps the last changes that the journal reports. It is not stored: a new leader begins with an empty history.
+    """Keeps the last entries of each job for its page. `seed` adds those from before this supervisor began to lead.
 
     Attributes:
-        notices: The beginnings and ends of notices, all their episodes, the earliest first.
+        since: The instant (Unix seconds) since which the entries are complete, but for their number.
     """
 
     name = "history"
-    notices: deque[NoticeHistoryEntry] = field(default_factory=lambda: deque(maxlen=MAX_NOTICE_ENTRIES))
-    _entries: dict[JobName, deque[JobHistoryEntry]] = field(default_factory=dict)
+    since: float
+    _entries: dict[JobName, deque[HistoryEntry]] = field(default_factory=dict)
 
-    def of(self, job: JobName) -> Sequence[JobHistoryEntry]:
+    def of(self, job: JobName) -> Sequence[HistoryEntry]:
         """The last entries of a job, the latest first."""
         return tuple(reversed(self._entries.get(job, ())))
 
+    def seed(self, earlier: Iterable[HistoryEntry], since: float) -> None:
+        """Adds entries from before all that are here, the earliest first, which are complete since an instant."""
+        self.since = min(self.since, since)
+        by_job: dict[JobName, list[HistoryEntry]] = {}
+        for entry in earlier:
+            kind, _, name = entry.subject.partition("/")
+            if kind == "job":
+                by_job.setdefault(JobName(name), []).append(entry)
+        for job, entries in by_job.items():
+            self._entries[job] = deque((*entries, *self._entries.get(job, ())), maxlen=MAX_ENTRIES)
+
     def on_change(self, change: Change) -> None:
         match change:
-            case JobChanged(before, after, at):
+            case JobChanged(_, after, _):
                 kept = self._entries.setdefault(after.name, deque(maxlen=MAX_ENTRIES))
-                kept.extend(_entries(before, after, at))
+                kept.extend(entries_of(change))
             case JobForgotten(before, _):
                 self._entries.pop(before.name, None)
-            case NoticeChanged(known, notice, at):
-                self.notices.extend(_episode(known, notice, at))
+            case NoticeChanged():
+                pass
 
 
-def stored(job: SupervisedJob) -> Sequence[JobHistoryEntry]:
+def entries_of(change: Change, noticed: NoticedHosts = lambda _job: {}) -> Iterator[HistoryEntry]:
+    """Yields what a change tells, in the order in which it happened; `noticed` returns a job's hosts with a notice."""
+    match change:
+        case JobChanged(before, after, at):
+            concerns = None
+            for entry in _entries(before, after, at):
+                if concerns is None:
+                    concerns = tuple(sorted({_subject(notice) for notice in noticed(after.name).values()}))
+                yield replace(entry, concerns=concerns)
+        case NoticeChanged(known, notice, at):
+            yield from _episode(known, notice, at)
+        case JobForgotten(before, at) if not before.over:
+            text = "The job was deleted, or is not supervised any more."
+            yield HistoryEntry(at=at, subject=f"job/{before.name}", what="Gone", text=text, run=before.decision.run)
+
+
+def stored(job: SupervisedJob) -> Sequence[HistoryEntry]:
     """Reads the past of a job from its stored state, the latest first, also from the time of earlier leaders."""
     observed, decision = job.observed, job.decision
-    found = [JobHistoryEntry(at=observed.registered_at, what="Registered", text="The job became known.", run=0)]
+    subject = f"job/{job.name}"
+    text = "The job became known."
+    found = [HistoryEntry(at=observed.registered_at, subject=subject, what="Registered", text=text)]
     if observed.acknowledgement is not None:
-        found.append(_acknowledged(observed.acknowledgement))
+        found.append(_acknowledged(subject, observed.acknowledgement))
     # The reason may be later than the instant beside it, as only the latest one is stored.
     text = f"The latest reason: {decision.reason}"
     if decision.stop is not None:
-        found.append(JobHistoryEntry(at=decision.stop.since, what="Stopping", text=text, run=decision.stop.run))
+        found.append(
+            HistoryEntry(at=decision.stop.since, subject=subject, what="Stopping", text=text, run=decision.stop.run)
+        )
     if decision.waiting_since is not None:
-        found.append(JobHistoryEntry(at=decision.waiting_since, what="Waits since", text=text, run=decision.run))
+        found.append(
+            HistoryEntry(at=decision.waiting_since, subject=subject, what="Waits since", text=text, run=decision.run)
+        )
     return sorted(found, key=lambda entry: -entry.at)
 
 
-def _entries(before: SupervisedJob | None, after: SupervisedJob, at: float) -> Iterator[JobHistoryEntry]:
+def _entries(before: SupervisedJob | None, after: SupervisedJob, at: float) -> Iterator[HistoryEntry]:
+    subject, new = f"job/{after.name}", after.decision
     if before is None:
-        yield JobHistoryEntry(at=at, what=after.decision.phase, text=after.decision.reason, run=after.decision.run)
+        yield HistoryEntry(at=at, subject=subject, what=new.phase, text=new.reason, run=new.run)
         return
     answer = after.observed.acknowledgement
     if answer is not None and answer != before.observed.acknowledgement:
-        yield _acknowledged(answer)
+        yield _acknowledged(subject, answer)
     yield from _runs(before, after, at)
-    old, new = before.decision, after.decision
+    old = before.decision
     if (new.phase, new.reason) != (old.phase, old.reason):
         excluded: frozenset[Host] = new.exclusions - old.exclusions
         hosts = f" Newly excluded: {len(excluded)}." if excluded else ""
-        yield JobHistoryEntry(at=at, what=new.phase, text=f"{new.reason}{hosts}", run=new.run)
+        text = f"{new.reason}{hosts}"
+        yield HistoryEntry(at=at, subject=subject, what=new.phase, text=text, run=new.run)
 
 
-def _runs(before: SupervisedJob, after: SupervisedJob, at: float) -> Iterator[JobHistoryEntry]:
-    old, new = before.observed, after.observed
+def _runs(before: SupervisedJob, after: SupervisedJob, at: float) -> Iterator[HistoryEntry]:
+    subject, old, new = f"job/{after.name}", before.observed, after.observed
     if new.running and (not old.running or new.run != old.run):
-        yield JobHistoryEntry(at=at, what="Run began", text=f"Run {new.run} began.", run=new.run)
+        text = f"Run {new.run} began."
+        yield HistoryEntry(at=at, subject=subject, what="Run began", text=text, run=new.run)
     if old.running and not new.running:
         stopped = before.decision.phase in _STOPPED or after.decision.phase in _STOPPED
-        yield JobHistoryEntry(
-            at=at, what="Run ended", text=_ended(old.run, new.exit_code, stopped=stopped), run=old.run
-        )
+        text = _ended(old.run, new.exit_code, stopped=stopped)
+        yield HistoryEntry(at=at, subject=subject, what="Run ended", text=text, run=old.run)
 
 
 def _ended(run: int, code: int | None, *, stopped: bool) -> str:
@@ -124,21 +164,27 @@ def _ended(run: int, code: int | None, *, stopped: bool) -> str:
     return f"Run {run} ended with code {code}."
 
 
-def _acknowledged(answer: Acknowledgement) -> JobHistoryEntry:
+def _acknowledged(subject: str, answer: Acknowledgement) -> HistoryEntry:
     text = f"Rank {answer.rank} {outcome(answer.kind, answer.step, answer.error)}."
-    return JobHistoryEntry(at=answer.at, what="Checkpoint", text=text, run=answer.run)
+    return HistoryEntry(at=answer.at, subject=subject, what="Checkpoint", text=text, run=answer.run)
 
 
-def _episode(before: ReclaimNotice | None, after: ReclaimNotice, at: float) -> Iterator[NoticeHistoryEntry]:
+def _episode(before: ReclaimNotice | None, after: ReclaimNotice, at: float) -> Iterator[HistoryEntry]:
     """Returns the entries for a change of a notice: when it began, and when it ended."""
-    subject = f"{after.subject.kind}/{after.subject.name}"
+    subject = _subject(after)
     is_new = before is None or before.episode != after.episode
     if is_new:
         began = replace(after, state=NoticeState.ACTIVE)
-        yield NoticeHistoryEntry(at=min(at, after.first_seen), subject=subject, what="noticed", text=sentence(began))
+        yield HistoryEntry(
+            at=min(at, after.first_seen), subject=subject, what="noticed", text=sentence(began), source=after.source
+        )
     if after.state is not NoticeState.ACTIVE and (is_new or (before is not None and before.state is not after.state)):
         ended = at if after.ended_at is None else min(at, after.ended_at)
-        yield NoticeHistoryEntry(at=ended, subject=subject, what=after.state, text=sentence(after))
+        yield HistoryEntry(at=ended, subject=subject, what=after.state, text=sentence(after), source=after.source)
+
+
+def _subject(notice: ReclaimNotice) -> str:
+    return f"{notice.subject.kind}/{notice.subject.name}"
 
 
 @dataclass(slots=True)

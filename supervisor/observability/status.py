@@ -1,6 +1,7 @@
 """Reads the status from the components of the leader, and serves it: `GET /v1/status` and `GET /v1/history`."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -18,16 +19,22 @@ from supervisor.ingest.errors import MalformedError
 from supervisor.ingest.http import Authenticate, require_principal
 from supervisor.observability import status_view
 from supervisor.observability.groups import DecidedGroups
-from supervisor.observability.history import JobHistory, PhaseTracker, stored
+from supervisor.observability.history import HistoryEntry, JobHistory, PhaseTracker, stored
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import NoticedHosts
+from supervisor.observability.record.database import HistoryPage, HistoryPosition, HistoryQuery, RecordError
+from supervisor.observability.record.recorder import Recorder
 from supervisor.observability.views import HistoryEntryView, HistoryView, LeaderView
 from supervisor.refusals import Refusals
+from supervisor.store.interface import StoreUnavailableError
 
 VERSION = version("elastic-job-supervisor")
 
 MAX_HAPPENED = 2000
 """Entries in one answer. They take about 0.5 MB, and 10 ms of the loop's time."""
+
+_JOB = "job/"
+_QUERY = frozenset({"job", "node", "pod", "source", "since", "until", "drills", "before", "limit"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +42,7 @@ class StatusReader:
     """Reads the status.
 
     `shown`: a job's noticed hosts as its processes know them; `missing`: what a job lacks; `name`: this supervisor's
-    pod; `since`: when this supervisor began to lead.
+    pod; `since`: when this supervisor began to lead; `record`: what has happened, longer than that.
     """
 
     live: LiveState
@@ -44,6 +51,7 @@ class StatusReader:
     groups: DecidedGroups
     phases: PhaseTracker
     history: JobHistory
+    record: Recorder
     gpus: Callable[[JobName], float | None]
     refusals: Refusals
     bulkhead: Bulkhead
@@ -75,24 +83,52 @@ class StatusReader:
             ),
             history=self.history.of(name),
             stored=stored(job),
-            since=self.since,
+            since=self.history.since,
         )
 
-    def happened(self, only: JobName | None = None) -> HistoryView:
-        """Reads the history of all jobs or of one, and the beginnings and ends of all notices, in the order of time."""
-        jobs = self.live.snapshot().jobs
-        found = [
-            HistoryEntryView(at=entry.at, subject=entry.subject, what=entry.what, text=entry.text)
-            for entry in self.history.notices
-        ]
-        for name in jobs if only is None else [only] if only in jobs else []:
-            earlier = (entry for entry in stored(jobs[name]) if entry.at < self.since)
-            found += (
-                HistoryEntryView(at=entry.at, subject=f"job/{name}", what=entry.what, text=entry.text, run=entry.run)
-                for entry in (*self.history.of(name), *earlier)
-            )
-        found.sort(key=lambda entry: entry.at)
-        return HistoryView(since=self.since, entries=found[-MAX_HAPPENED:], cut=len(found) > MAX_HAPPENED)
+    async def happened(self, query: HistoryQuery) -> HistoryView:
+        """Reads a page of the record. Of one job, the last page begins with what is stored of the time before.
+
+        Raises:
+            RecordError: The record cannot be read now.
+        """
+        page = await self.record.read(query)
+        since = self.since if page.since is None else page.since
+        entries = list(page.entries)
+        for name in (JobName(each.removeprefix(_JOB)) for each in query.subjects if each.startswith(_JOB)):
+            entries += await self._notices_of(page, query)
+            job = self.live.snapshot().jobs.get(name)
+            if job is not None and page.next is None:
+                entries += (entry for entry in stored(job) if entry.at < since)
+        entries.sort(key=lambda entry: entry.at)
+        return HistoryView(
+            since=since,
+            entries=[
+                HistoryEntryView(
+                    at=entry.at,
+                    subject=entry.subject,
+                    what=entry.what,
+                    text=entry.text,
+                    run=entry.run,
+                    concerns=entry.concerns,
+                    source=entry.source,
+                    drill=entry.drill,
+                )
+                for entry in entries
+            ],
+            cut=page.next is not None,
+            next=None if page.next is None else str(page.next),
+        )
+
+    async def _notices_of(self, page: HistoryPage, query: HistoryQuery) -> Sequence[HistoryEntry]:
+        """Reads the notices, in the time of a page, that the entries of the page concern."""
+        subjects = {subject for entry in page.entries for subject in entry.concerns}
+        if not subjects:
+            return ()
+        since = query.since if page.next is None else page.next.at
+        until = query.until if query.before is None else query.before.at
+        wanted = replace(query, subjects=subjects, own=True, since=since, until=until, before=None)
+        return (await self.record.read(wanted)).entries
 
     def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> status_view.StatusSnapshot:
         """Returns the state at this moment, of all jobs or of some, as immutable values."""
@@ -180,8 +216,41 @@ class StatusEndpoint:
         )
 
     async def history(self, request: web.Request) -> web.Response:
-        """Answers with the history of the job of the query, or of all jobs."""
+        """Answers with a page of the record; the query says of what."""
         await require_principal(Viewer, request, self.authenticate)
-        job = request.query.get("job")
-        view = self.reader.happened(None if job is None else JobName(job))
+        try:
+            view = await self.reader.happened(_history_query(request.query))
+        except RecordError as error:
+            raise StoreUnavailableError(f"the history cannot be read now: {error}") from error
         return web.json_response(body=msgspec.json.encode(view))
+
+
+def _history_query(given: Mapping[str, str]) -> HistoryQuery:
+    if unknown := sorted(given.keys() - _QUERY):
+        raise MalformedError(f"`{unknown[0]}` is none of {', '.join(sorted(_QUERY))}")
+    subjects = [f"{kind}/{given[kind]}" for kind in ("job", "node", "pod") if kind in given]
+    if len(subjects) > 1:
+        raise MalformedError("`job`, `node` and `pod` exclude each other")
+    try:
+        return HistoryQuery(
+            subjects=subjects,
+            source=given.get("source", ""),
+            since=_instant(given, "since"),
+            until=_instant(given, "until"),
+            drills=given.get("drills") != "false",
+            before=HistoryPosition.read(given["before"]) if "before" in given else None,
+            limit=min(MAX_HAPPENED, max(1, int(given.get("limit", MAX_HAPPENED)))),
+        )
+    except (ValueError, OverflowError) as error:
+        raise MalformedError(
+            "`since` and `until` must be Unix seconds, `limit` a number, and `before` the `next` of an answer"
+        ) from error
+
+
+def _instant(given: Mapping[str, str], name: str) -> float | None:
+    """Reads an instant. Text that is no finite number raises ValueError."""
+    if name not in given:
+        return None
+    if not math.isfinite(instant := float(given[name])):
+        raise ValueError(name)
+    return instant

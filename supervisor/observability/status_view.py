@@ -25,7 +25,7 @@ from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, Subj
 from supervisor.ingest.agent_registry import AgentState, reclaimed
 from supervisor.observability import views
 from supervisor.observability.groups import DecidedGroup
-from supervisor.observability.history import JobHistoryEntry
+from supervisor.observability.history import HistoryEntry
 from supervisor.refusals import Code, Wire
 
 
@@ -85,11 +85,11 @@ class StatusSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPageSnapshot:
-    """A snapshot of one job, and its history since `since`, when this supervisor began to lead."""
+    """A snapshot of one job, and its latest history, which is complete since `since` (Unix seconds)."""
 
     status: StatusSnapshot
-    history: Sequence[JobHistoryEntry]
-    stored: Sequence[JobHistoryEntry]
+    history: Sequence[HistoryEntry]
+    stored: Sequence[HistoryEntry]
     since: float
 
 

@@ -317,14 +317,18 @@ class HistoryEntryView(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     text: str
     run: int = 0
+    concerns: tuple[str, ...] = ()
+    source: str = ""
+    drill: bool = False
 
 
 class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """The history, the earliest entry first, complete since the instant `since`.
+    """The latest of the wanted history, the earliest entry first. Nothing is known from before the instant `since`.
 
-    `cut`: the earliest entries are left out.
+    `cut`: earlier entries are left out; `next` is the `before` with which they are asked for.
     """
 
     since: float
     entries: list[HistoryEntryView]
     cut: bool = False
+    next: str | None = None

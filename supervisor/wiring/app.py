@@ -36,6 +36,8 @@ from supervisor.observability import groups, history, journal, status
 from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
 from supervisor.observability.notifications import config, notifier
 from supervisor.observability.page.endpoints import status_page
+from supervisor.observability.record import recorder
+from supervisor.observability.record.database import file_url
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import Endpoints, Servers
 from supervisor.settings import Settings
@@ -381,7 +383,17 @@ def _requests(base: Foundation, state: SharedState) -> Feature:
 
 def _status(base: Foundation, state: SharedState) -> Feature:
     """Builds the feature that shows the status and its history as JSON, and the status page."""
-    phases, happened = history.PhaseTracker(), history.JobHistory()
+    settings, began = base.settings, base.clock.now()
+    phases, happened = history.PhaseTracker(), history.JobHistory(began)
+    kept = recorder.Recorder(
+        url=partial(_record_url, settings),
+        limits=recorder.RecordLimits(days=settings.record_days, entries=settings.record_entries),
+        history=happened,
+        noticed=state.facts.shown,
+        leader=settings.pod_name,
+        clock=base.clock,
+        bulkhead=base.bulkhead,
+    )
     reader = status.StatusReader(
         live=state.live,
         shown=state.facts.shown,
@@ -389,17 +401,18 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         groups=state.groups,
         phases=phases,
         history=happened,
+        record=kept,
         gpus=base.cluster.gpus if base.cluster else lambda _job: None,
         refusals=base.refusals,
         bulkhead=base.bulkhead,
         name=base.settings.pod_name,
         may_act=base.may_act,
-        since=base.clock.now(),
+        since=began,
     )
     endpoint = status.StatusEndpoint(reader=reader, authenticate=state.authenticate)
-    listeners: list[journal.ChangeListener] = [phases, state.groups, happened]
-    if not base.settings.status_page:
-        return Feature(endpoints=[endpoint], listeners=listeners)
+    listeners: list[journal.ChangeListener] = [phases, state.groups, happened, kept]
+    if not settings.status_page:
+        return Feature(tasks={"record": kept.run}, endpoints=[endpoint], listeners=listeners)
     page = status_page(
         snapshot=reader.snapshot,
         job=reader.job,
@@ -409,14 +422,21 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         refusals=base.refusals,
         clock=base.clock,
         bulkhead=base.bulkhead,
-        docs_url=base.settings.docs_url,
+        docs_url=settings.docs_url,
     )
     return Feature(
-        tasks={"page": page.viewers.run},
+        tasks={"record": kept.run, "page": page.viewers.run},
         endpoints=[endpoint, page],
         listeners=listeners,
         finish=partial(page.viewers.finish, _GOODBYE),
     )
+
+
+def _record_url(settings: Settings) -> str:
+    """Returns the URL of the record's database. It raises OSError if the file with it cannot be read."""
+    if settings.record_url_file is None:
+        return file_url(settings.data_dir / "record.sqlite")
+    return settings.record_url_file.read_text(encoding="utf-8").strip()
 
 
 def _notifications(base: Foundation, state: SharedState, targets: config.NotificationConfig) -> Feature:

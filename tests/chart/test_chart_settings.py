@@ -1,5 +1,6 @@
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from node_agent.settings import AgentSettings, SourceKind
 from servicekit import settings
 from supervisor.settings import PREFIX
 from supervisor.settings import Settings as SupervisorSettings
-from tests.chart.chart_rendering import CHART, Helm, environment, one
+from tests.chart.chart_rendering import CHART, Helm, environment, one, pod_of
 
-_SPOKEN = {
+_SPOKEN: dict[str, Any] = {
     "publicAddress": "https://supervisor:8471",
     "webhookAddress": "0.0.0.0:8472",
     "notificationsProxy": "http://proxy:3128",
@@ -30,6 +31,7 @@ _SPOKEN = {
     "tencentMetadataUrl": "http://localhost",
     "volcengineMetadataUrl": "http://localhost",
     "docsUrl": "https://docs.example.com/",
+    "namespaces": ["team-a", "team-b"],
 }
 _OWN_CERTIFICATE = {
     "mode": "existingSecret",
@@ -45,6 +47,7 @@ _RENDERINGS: list[Mapping[str, Any]] = [
     {"tls": _OWN_CERTIFICATE},
     {"metrics": {"enabled": True}},
     {"notifications": {"targets": [{"name": "team", "urlSecret": {"name": "slack"}}]}},
+    {"record": {"urlSecret": {"name": "record"}}},
 ]
 
 
@@ -53,7 +56,7 @@ def _environment(helm: Helm, service: str, values: Mapping[str, Any]) -> dict[st
     return environment(one(helm.render({service: {"settings": values}}), kind, name))
 
 
-@pytest.mark.parametrize("values", _RENDERINGS, ids=["self", "own-certificate", "metrics", "notifications"])
+@pytest.mark.parametrize("values", _RENDERINGS, ids=["self", "own-certificate", "metrics", "notifications", "record"])
 @pytest.mark.parametrize("service", _SERVICES)
 def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str, values: Mapping[str, Any]) -> None:
     cls, prefix, kind, name, _ = _SERVICES[service]
@@ -113,3 +116,17 @@ def test_the_chart_knows_every_source() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     sources = schema["properties"]["agent"]["properties"]["sources"]
     assert sources["items"]["enum"] == [kind.value for kind in SourceKind]
+
+
+def test_the_record_is_in_the_database_that_a_secret_names(helm: Helm) -> None:
+    """Without one, it is a file in the pod."""
+    assert "JOB_SUPERVISOR_RECORD_URL_FILE" not in environment(one(helm.render(), "Deployment"))
+    deployment = one(helm.render({"record": {"urlSecret": {"name": "our-record"}}}), "Deployment")
+    path = Path(environment(deployment)["JOB_SUPERVISOR_RECORD_URL_FILE"])
+    pod = pod_of(deployment)
+    [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "record"]
+    [volume] = [each for each in pod["volumes"] if each["name"] == "record"]
+    assert Path(mount["mountPath"]) == path.parent
+    assert volume["secret"]["secretName"] == "our-record"
+    assert volume["secret"]["items"] == [{"key": "url", "path": path.name}]
+    assert volume["secret"]["optional"] is True

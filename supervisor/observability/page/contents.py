@@ -9,7 +9,7 @@ from math import inf
 from supervisor.domain.ids import Host, JobName, Source, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
-from supervisor.observability.history import JobHistoryEntry
+from supervisor.observability.history import HistoryEntry
 from supervisor.observability.status_view import JobPageSnapshot, status_view
 from supervisor.observability.views import AgentView, HostView, JobView, NoticeView, StatusView
 
@@ -228,7 +228,7 @@ class JobContents:
     command: str
     hosts: Sequence[HostView]
     more_hosts: int
-    entries: Sequence[JobHistoryEntry]
+    entries: Sequence[HistoryEntry]
     since: float
 
 

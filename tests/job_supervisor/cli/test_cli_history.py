@@ -3,7 +3,7 @@
 import io
 from typing import Any
 
-from job_supervisor.cli.backend import Past, PastEntry, Readings, SeenStatus
+from job_supervisor.cli.backend import Past, PastEntry, PastQuery, Readings, SeenStatus
 from job_supervisor.cli.history import history_of, horizon
 from job_supervisor.cli.output import write
 from job_supervisor.cli.tables import nodes_table
@@ -59,7 +59,9 @@ def _notice(**more: Any) -> NoticeView:
 
 def test_what_happened_to_a_job_is_told_in_the_order_of_time() -> None:
     answer = AcknowledgementView(run=1, kind="saved", step=7, age_seconds=290.0)
-    told = history_of(_status(_job(acknowledgement=answer), notices=[_notice()], groups=[_group()]), Past(), None)
+    told = history_of(
+        _status(_job(acknowledgement=answer), notices=[_notice()], groups=[_group()]), Past(), PastQuery()
+    )
     assert [(entry.at, entry.subject, entry.what, entry.text) for entry in told] == [
         (100.0, "job/j", "Registered", "The supervisor knows the job."),
         (690.0, "node/n1", "noticed", "Will be reclaimed, says aliyun."),
@@ -82,7 +84,7 @@ def test_what_happened_to_a_job_is_told_in_the_order_of_time() -> None:
 
 def test_a_job_that_is_still_suspended_and_answered_too_late_says_so() -> None:
     group = _group(suspended=True, suspended_seconds=250.0, late=True, steps_lost=None)
-    told = history_of(_status(groups=[group]), Past(), None)
+    told = history_of(_status(groups=[group]), Past(), PastQuery())
     assert [(entry.at, entry.what, entry.text) for entry in told] == [
         (700.0, "Stopping", "n1 goes. Rank 0 saved a checkpoint at step 7. That was too late."),
         (750.0, "Suspended", "Its hosts are free."),
@@ -92,7 +94,7 @@ def test_a_job_that_is_still_suspended_and_answered_too_late_says_so() -> None:
 def test_one_job_has_its_own_history() -> None:
     """With the notices on the hosts that it lists, and no others."""
     other, far = _job("k", hosts=[], workers=[]), _notice(id="b", subject="n9")
-    told = history_of(_status(_job(), other, notices=[_notice(), far]), Past(), _job())
+    told = history_of(_status(_job(), other, notices=[_notice(), far]), Past(), PastQuery(job=_J))
     assert {entry.subject for entry in told} == {"job/j", "node/n1"}
 
 
@@ -100,12 +102,12 @@ def test_a_decision_that_two_places_tell_is_told_once() -> None:
     job = _job(phase="Stopping", reason="n1 goes.", since_seconds=300.0)
     event = PastEntry(at=699.0, subject="job/j", what="Stopping", text="n1 goes.", jobs=[_J])
     earlier = PastEntry(at=50.0, subject="job/j", what="Stopping", text="Long ago.", jobs=[_J])
-    told = history_of(_status(job, groups=[_group()]), Past(entries=[event, earlier]), None)
+    told = history_of(_status(job, groups=[_group()]), Past(entries=[event, earlier]), PastQuery())
     assert [entry.at for entry in told if entry.what == "Stopping"] == [50.0, 699.0]
 
 
 def test_a_timeline_is_told_as_it_is_with_the_outcome_of_each_stop() -> None:
-    """Its entries may be close to each other; a notice that it has is not told again, an older one is."""
+    """Its entries may be close to each other; of the notices that are stored, those from before it are told."""
     entries = [
         PastEntry(at=690.0, subject="node/n1", what="noticed", text="Node n1 will be reclaimed, says aliyun."),
         PastEntry(at=700.0, subject="job/j", what="Stopping", text="n1 goes."),
@@ -114,7 +116,7 @@ def test_a_timeline_is_told_as_it_is_with_the_outcome_of_each_stop() -> None:
     ]
     notices = [_notice(), _notice(id="b", source="gcp", age_seconds=900.0, ended_seconds=800.0)]
     status = _status(_job(), notices=notices, groups=[_group()])
-    told = history_of(status, Past(entries=entries, since=600.0), _job())
+    told = history_of(status, Past(entries=entries, since=600.0), PastQuery(job=_J))
     assert [(entry.at, entry.what) for entry in told] == [
         (100.0, "noticed"),
         (200.0, "gone"),
@@ -122,10 +124,27 @@ def test_a_timeline_is_told_as_it_is_with_the_outcome_of_each_stop() -> None:
         (700.0, "Stopping"),
         (701.0, "Stopping"),
         (702.0, "Checkpoint"),
-        (800.0, "gone"),
     ]
     assert told[3].text == "n1 goes. Outcome: At least 3 steps were repeated. It was suspended for 1 min."
-    assert "6 min 40 s ago" in horizon(status, Past(since=600.0))[0]
+    assert horizon(status, Past(since=600.0)) == ["The record begins 6 min 40 s ago."]
+    assert horizon(status, Past(since=600.0, is_cut=True))[0].endswith("the earliest are left out: --limit shows more.")
+
+
+def test_only_what_is_asked_for_is_told() -> None:
+    """Of the time before a record as of a cluster's Events."""
+    drill, other = _notice(id="b", source="simulated", simulated=True), _notice(id="c", source="gcp", subject="n9")
+    status = _status(_job(), notices=[_notice(), drill, other], groups=[_group()])
+
+    def told(past: Past, **wanted: Any) -> set[tuple[str, str]]:
+        return {(entry.subject, entry.what) for entry in history_of(status, past, PastQuery(**wanted))}
+
+    assert told(Past(), source="gcp") == {("node/n9", "noticed"), ("node/n9", "gone")}
+    assert told(Past(), node="n9") == told(Past(since=950.0), node="n9") == told(Past(), source="gcp")
+    assert told(Past(), since=750.0) == {("node/n1", "gone"), ("node/n9", "gone"), ("job/j", "Running")}
+    assert [entry.source for entry in history_of(status, Past(since=950.0), PastQuery(job=_J, drills=False))] == [
+        "aliyun",
+        "aliyun",
+    ]
 
 
 def test_how_far_back_it_goes_is_said() -> None:

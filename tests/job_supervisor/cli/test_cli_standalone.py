@@ -237,14 +237,27 @@ async def test_history_tells_a_notice_and_the_decision_about_it(served: Served, 
     agents = await served.peers.agents(["n1", "n2"])
     await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
     await agents["n2"].notices("n2", left=300.0)
-    await until(lambda: served.job("resnet").decision.phase == "Shrinking")
-    said = await run("history", "resnet", "--data-dir", tmp_path)
-    assert said.code == 0, said.err
-    whats = [row.split()[2:4] for row in said.out.split("\n\n")[0].splitlines()[1:]]
+
+    async def told(*filters: str) -> str:
+        said = await run("history", *filters, "--data-dir", tmp_path)
+        assert said.code == 0, said.err
+        return said.out
+
+    async def shrunk() -> str:
+        out = await told("resnet")
+        return out if "Shrinking" in out else ""
+
+    out = await until(shrunk, "the record has the decision")
+    whats = [row.split()[2:4] for row in out.split("\n\n")[0].splitlines()[1:]]
     assert whats[0] == ["job/resnet", "Waiting"]
     assert ["job/resnet", "Run"] in whats
     assert whats.index(["node/n2", "noticed"]) < whats.index(["job/resnet", "Shrinking"]) == len(whats) - 1
-    assert "Everything is known since this supervisor began to serve, " in said.out
+    assert "The record begins " in out
+    about_node = [row.split()[2:4] for row in (await told("--node", "n2")).split("\n\n")[0].splitlines()[1:]]
+    assert about_node[0] == ["node/n2", "noticed"]
+    assert about_node[-1] == ["job/resnet", "Shrinking"]
+    assert "job/" not in await told("--source", "metadata", "--since", "1d", "--no-drills")
+    assert "Here the earliest are left out" in await told("--limit", "1")
     unknown = await run("history", "nobody", "--data-dir", tmp_path)
     assert unknown.code == 66
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.domain.job import SupervisedJob
+from supervisor.domain.job import Result, SupervisedJob
 from supervisor.domain.notice import OPERATOR, NoticeState
-from supervisor.observability.history import MAX_ENTRIES, JobHistory, stored
+from supervisor.observability.history import MAX_ENTRIES, HistoryEntry, JobHistory, entries_of, stored
 from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged
 from tests.supervisor.decide.decide_builders import (
     T0,
@@ -27,7 +27,7 @@ def decided(job: SupervisedJob, number: int) -> SupervisedJob:
 
 
 def test_a_stop_is_told_in_order_with_its_reasons() -> None:
-    history, job = JobHistory(), running_job(spec(4))
+    history, job = JobHistory(T0), running_job(spec(4))
     facts = seeing(noticed(*(notice(number, left=60.0) for number in (1, 2, 3))))
     stopping = decide(job, facts, 2.0).job
     saved = answered(stopping, step=41)
@@ -42,13 +42,13 @@ def test_a_stop_is_told_in_order_with_its_reasons() -> None:
 
 
 def test_a_new_run_is_told() -> None:
-    history, job = JobHistory(), suspended_job()
+    history, job = JobHistory(T0), suspended_job()
     history.on_change(JobChanged(job, observing(job, run=2, running=True), T0))
     assert [entry.what for entry in history.of(job.name)] == ["Run began"]
 
 
 def test_only_the_last_entries_are_kept_and_none_of_a_job_that_is_forgotten() -> None:
-    history, job = JobHistory(), running_job()
+    history, job = JobHistory(T0), running_job()
     for number in range(MAX_ENTRIES + 5):
         after = decided(job, number)
         history.on_change(JobChanged(job, after, T0 + number))
@@ -67,23 +67,43 @@ def test_the_stored_job_tells_what_it_can() -> None:
     assert [(entry.what, entry.at) for entry in stored(job)] == [("Registered", T0 + 9), ("Waits since", T0 + 9)]
 
 
-def test_every_episode_of_a_notice_is_kept_with_its_end() -> None:
+def test_every_episode_of_a_notice_is_told_with_its_end() -> None:
     """The store keeps the latest episode alone."""
-    history = JobHistory()
     first = replace(notice(1), source=OPERATOR, message="ann")
     ended = replace(first, state=NoticeState.WITHDRAWN, ended_at=T0 + 5)
     again = replace(first, episode=2, first_seen=T0 + 8)
-    for at, (before, after) in enumerate([(None, first), (first, ended), (ended, again)]):
-        history.on_change(NoticeChanged(before, after, T0 + 4 * at + 2))
-    assert [(entry.at - T0, entry.subject, entry.what) for entry in history.notices] == [
-        (0, "node/n1", "noticed"),
-        (5, "node/n1", "withdrawn"),
-        (8, "node/n1", "noticed"),
+    moved = replace(again, deadline=T0 + 99)
+    changes = [(None, first), (first, ended), (ended, again), (again, moved)]
+    told = [
+        entry
+        for at, (before, after) in enumerate(changes)
+        for entry in entries_of(NoticeChanged(before, after, T0 + 4 * at + 2))
     ]
-    assert history.notices[0].text.startswith("Node n1 is drained by ann.")
-    assert history.notices[1].text == "Node n1 is not drained any more."
-    history.on_change(NoticeChanged(again, replace(again, deadline=T0 + 99), T0 + 20))
-    assert len(history.notices) == 3
+    assert [(entry.at - T0, entry.subject, entry.what, entry.source) for entry in told] == [
+        (0, "node/n1", "noticed", OPERATOR),
+        (5, "node/n1", "withdrawn", OPERATOR),
+        (8, "node/n1", "noticed", OPERATOR),
+    ]
+    assert told[0].text.startswith("Node n1 is drained by ann.")
+    assert told[1].text == "Node n1 is not drained any more."
+
+
+def test_the_end_of_a_job_that_was_not_over_is_told() -> None:
+    job = running_job()
+    [gone] = entries_of(JobForgotten(job, T0))
+    assert (gone.subject, gone.what) == (f"job/{job.name}", "Gone")
+    over = replace(job, observed=replace(job.observed, result=Result.SUCCEEDED))
+    assert list(entries_of(JobForgotten(over, T0))) == []
+
+
+def test_entries_from_before_come_first_and_count() -> None:
+    """Those of the record, when a supervisor begins to lead; it may have told something since."""
+    history, job = JobHistory(T0), running_job()
+    history.on_change(JobChanged(job, decided(job, 1), T0 + 1))
+    earlier = [HistoryEntry(at=T0 - 9, subject=f"job/{job.name}", what="Stopping", text="Before.")]
+    history.seed([*earlier, HistoryEntry(at=T0 - 8, subject="node/n1", what="noticed", text="It goes.")], T0 - 99)
+    assert [entry.text for entry in history.of(job.name)] == ["Because of 1.", "Before."]
+    assert history.since == T0 - 99
 
 
 @pytest.mark.parametrize(
@@ -96,6 +116,6 @@ def test_every_episode_of_a_notice_is_kept_with_its_end() -> None:
     ],
 )
 def test_the_end_of_a_run_is_told_in_words(code: int | None, said: str) -> None:
-    history, job = JobHistory(), running_job()
+    history, job = JobHistory(T0), running_job()
     history.on_change(JobChanged(job, observing(job, running=False, exit_code=code), T0))
     assert history.of(job.name)[0].text == said

@@ -39,7 +39,7 @@ async def test_it_shows_hosts_notices_and_what_happened(served: Served) -> None:
         "node n3 active",
         "Shrinking",
         "Run 1 began.",
-        "since it began to serve",
+        "The last 50 entries since",
     ):
         assert text in seen
 
@@ -86,9 +86,17 @@ async def test_its_assets_and_forms_are_found_however_deep_it_is(served: Served)
                 assert found == "/" or re.fullmatch(r"/status/(login|logout|[a-z.]+\?[0-9a-f]{12})", found), found
 
 
-async def test_a_new_supervisor_says_how_far_back_it_knows(tmp_path: Path) -> None:
+async def test_a_new_supervisor_shows_what_the_record_has(tmp_path: Path) -> None:
+    """And without the record, which somebody has deleted, what is stored with the job."""
     async with serving(tmp_path) as served:
         await shrunk(served)
+    async with serving(tmp_path) as served:
+
+        async def shown() -> bool:
+            return "Run 1 began." in (await page_of(served, "train")).seen
+
+        await until(shown, "the page shows the first supervisor's time")
+    (tmp_path / "record.sqlite").unlink()
     async with serving(tmp_path) as served:
         text = (await page_of(served, "train")).seen
         assert "Registered The job became known." in text

@@ -1,0 +1,312 @@
+"""The database of the record, by SQLAlchemy: an SQLite file, or any database that a URL names.
+
+Every call blocks, so that its callers use a thread. Nothing else than this module knows the tables.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    and_,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    make_url,
+    or_,
+    select,
+)
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from supervisor.observability.history import HistoryEntry
+
+_VERSION = 1
+_TIMEOUT_SECONDS = 10
+_ID = BigInteger().with_variant(Integer(), "sqlite")
+
+_metadata = MetaData()
+_versions = Table("record_version", _metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+_entries = Table(
+    "record_entries",
+    _metadata,
+    Column("id", _ID, primary_key=True),
+    Column("at", Float(53), nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("what", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("run", Integer, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("drill", Boolean, nullable=False),
+    Index("record_entries_by_time", "at", "id"),
+)
+_concerned = Table(
+    "record_concerned",
+    _metadata,
+    Column("subject", Text, nullable=False),
+    Column("entry", _ID, ForeignKey(_entries.c.id, ondelete="CASCADE"), nullable=False),
+    PrimaryKeyConstraint("subject", "entry"),
+    Index("record_concerned_by_entry", "entry"),
+)
+"""The subjects of each entry: its own, and the others that it concerns."""
+
+
+class RecordError(Exception):
+    """The database cannot be opened, read or written now; the message says why, without the URL's password."""
+
+
+class HistoryPosition(msgspec.Struct, frozen=True, array_like=True):
+    """The earliest entry of a page: the next page ends before it."""
+
+    at: float
+    id: int
+
+    @classmethod
+    def read(cls, text: str) -> "HistoryPosition":
+        """Parses the result of `str`.
+
+        Raises:
+            ValueError: The text is not a position.
+        """
+        at, _, number = text.partition("-")
+        return cls(float.fromhex(at), int(number))
+
+    def __str__(self) -> str:
+        return f"{self.at.hex()}-{self.id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryQuery:
+    """Which entries are wanted. Instants are Unix seconds.
+
+    Attributes:
+        subjects: Only entries that concern one of these, such as `job/NAME` or `node/NAME`; empty for all.
+        own: Only entries whose own subject is one of these, and not those that concern it besides.
+        source: Only notices of this source; empty for all entries.
+        since: The earliest instant; None for the beginning.
+        until: The instant before which they were; None for now.
+        drills: Whether entries of drills are wanted.
+        before: Only entries before this position; None for the latest.
+        limit: The most entries.
+    """
+
+    subjects: Collection[str] = ()
+    own: bool = False
+    source: str = ""
+    since: float | None = None
+    until: float | None = None
+    drills: bool = True
+    before: HistoryPosition | None = None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """The latest of the wanted entries, the earliest of them first; `next` is the position of the page before it.
+
+    `since` is the instant of the earliest entry that is kept, of whatever subject; None if there is none.
+    """
+
+    entries: Sequence[HistoryEntry]
+    next: HistoryPosition | None
+    since: float | None
+
+
+def file_url(path: Path) -> str:
+    """Returns the URL of an SQLite file."""
+    return URL.create("sqlite", database=str(path)).render_as_string()
+
+
+class RecordDatabase:
+    """An open database; `open` creates its tables where they are missing."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @classmethod
+    def open(cls, url: str) -> "RecordDatabase":
+        """Opens the database.
+
+        Raises:
+            RecordError: It cannot be had, or a newer version has written it.
+        """
+        try:
+            engine = _engine(url)
+        except (ArgumentError, ImportError, SQLAlchemyError) as error:
+            raise RecordError(f"the URL names no database that is supported: {type(error).__name__}") from error
+        try:
+            with _translated(), engine.begin() as connection:
+                _prepare(connection)
+        except BaseException:
+            engine.dispose()
+            raise
+        return cls(engine)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._engine.dispose()
+
+    def append(self, entries: Iterable[HistoryEntry]) -> None:
+        """Adds entries in one transaction.
+
+        Raises:
+            RecordError: None of them was added.
+        """
+        added = list(entries)
+        if not added:
+            return
+        rows = [
+            {
+                "at": each.at,
+                "subject": each.subject,
+                "what": each.what,
+                "text": each.text,
+                "run": each.run,
+                "source": each.source,
+                "drill": each.drill,
+            }
+            for each in added
+        ]
+        with _translated(), self._engine.begin() as connection:
+            numbered = connection.scalars(
+                insert(_entries).returning(_entries.c.id, sort_by_parameter_order=True), rows
+            ).all()
+            concerned = [
+                {"subject": subject, "entry": number}
+                for number, each in zip(numbered, added, strict=True)
+                for subject in {each.subject, *each.concerns}
+            ]
+            connection.execute(insert(_concerned), concerned)
+
+    def read(self, query: HistoryQuery) -> HistoryPage:
+        """Returns a page of entries.
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        statement = select(_entries)
+        statement = statement.where(*_conditions(query))
+        statement = statement.order_by(_entries.c.at.desc(), _entries.c.id.desc()).limit(query.limit + 1)
+        with _translated(), self._engine.connect() as connection:
+            rows = connection.execute(statement).all()
+            since = connection.scalar(select(func.min(_entries.c.at)))
+            page = rows[: query.limit]
+            concerns = _concerns(connection, [row.id for row in page])
+        entries = [_entry(row, concerns.get(row.id, ())) for row in reversed(page)]
+        last = page[-1] if len(rows) > query.limit else None
+        return HistoryPage(entries, None if last is None else HistoryPosition(last.at, last.id), since)
+
+    def prune(self, before: float, most: int) -> int:
+        """Deletes the entries from before an instant (Unix seconds), and the earliest of more than `most`.
+
+        Returns how many it has deleted.
+
+        Raises:
+            RecordError: None was deleted.
+        """
+        with _translated(), self._engine.begin() as connection:
+            order = (_entries.c.at.desc(), _entries.c.id.desc())
+            surplus = connection.execute(
+                select(_entries.c.at, _entries.c.id).order_by(*order).offset(most).limit(1)
+            ).first()
+            old: Any = _entries.c.at < before
+            if surplus is not None:
+                old = or_(
+                    old, _entries.c.at < surplus.at, and_(_entries.c.at == surplus.at, _entries.c.id <= surplus.id)
+                )
+            return connection.execute(delete(_entries).where(old)).rowcount
+
+
+def _prepare(connection: Connection) -> None:
+    """Creates the tables where they are missing."""
+    _metadata.create_all(connection)
+    found = connection.scalar(select(func.max(_versions.c.version)))
+    if found is None:
+        connection.execute(insert(_versions).values(version=_VERSION))
+    elif found > _VERSION:
+        raise RecordError(f"its version {found} is newer than this supervisor, which knows {_VERSION}")
+
+
+def _engine(url: str) -> Engine:
+    parsed = make_url(url)
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    is_file = parsed.get_backend_name() == "sqlite"
+    timeout = {"timeout" if is_file else "connect_timeout": _TIMEOUT_SECONDS}
+    engine = create_engine(parsed, connect_args=timeout, pool_pre_ping=not is_file, hide_parameters=True)
+    if is_file:
+        event.listen(engine, "connect", _prepare_file)
+    return engine
+
+
+def _prepare_file(connection: Any, _record: object) -> None:
+    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _conditions(query: HistoryQuery) -> Iterator[Any]:
+    if query.subjects and query.own:
+        yield _entries.c.subject.in_(query.subjects)
+    elif query.subjects:
+        concerned = select(_concerned.c.entry).where(_concerned.c.subject.in_(query.subjects))
+        yield _entries.c.id.in_(concerned)
+    if query.source:
+        yield _entries.c.source == query.source
+    if query.since is not None:
+        yield _entries.c.at >= query.since
+    if query.until is not None:
+        yield _entries.c.at < query.until
+    if not query.drills:
+        yield _entries.c.drill.is_(False)
+    if query.before is not None:
+        yield _before(query.before.at, query.before.id)
+
+
+def _before(at: float, number: int) -> Any:
+    """The condition that an entry comes before another one in the order of time."""
+    return or_(_entries.c.at < at, and_(_entries.c.at == at, _entries.c.id < number))
+
+
+def _concerns(connection: Connection, numbers: Sequence[int]) -> dict[int, tuple[str, ...]]:
+    """Returns the other subjects that entries concern, by the entries' ids."""
+    wanted = select(_concerned.c.entry, _concerned.c.subject).join(_entries, _entries.c.id == _concerned.c.entry)
+    wanted = wanted.where(_concerned.c.entry.in_(numbers), _concerned.c.subject != _entries.c.subject).order_by(
+        _concerned.c.subject
+    )
+    found: dict[int, tuple[str, ...]] = {}
+    for number, subject in connection.execute(wanted):
+        found[number] = (*found.get(number, ()), subject)
+    return found
+
+
+def _entry(row: Any, concerns: tuple[str, ...]) -> HistoryEntry:
+    return HistoryEntry(
+        at=row.at, subject=row.subject, what=row.what, text=row.text, run=row.run, concerns=concerns, source=row.source
+    )
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raises RecordError for what the database raises. The message has no parameters, which may be long."""
+    try:
+        yield
+    except (SQLAlchemyError, OSError) as error:
+        told = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+        raise RecordError(told.splitlines()[0]) from error

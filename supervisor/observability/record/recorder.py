@@ -1,0 +1,195 @@
+"""Writes what happens into the record's database, and reads it, in a thread of its own.
+
+It listens to the journal. Nothing waits for it: while the database cannot be written, entries wait in memory, and if
+they become too many, the record says how many are missing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from servicekit.bulkhead import Bulkhead
+from servicekit.clock import Clock
+from servicekit.faults import Fault, RetryPolicy
+from servicekit.reconcile import Wakeup, reconcile
+from supervisor.observability.history import HistoryEntry, JobHistory, entries_of
+from supervisor.observability.journal import Change, NoticedHosts
+from supervisor.observability.record.database import HistoryPage, HistoryQuery, RecordDatabase, RecordError
+
+RECORD = "record"
+"""The subject of entries about the record itself."""
+
+MAX_PENDING = 20_000
+"""Entries that wait for the database, about 10 MB."""
+
+_MAX_BATCH = 1000
+_SEED = 5000
+_PRUNE_SECONDS = 600.0
+_FIRST_PAUSE, _MAX_PAUSE = 1.0, 30.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordLimits:
+    """How much is kept: entries of the last `days`, and no more than `entries`."""
+
+    days: float
+    entries: int
+
+
+class Recorder:
+    """Keeps the record while this supervisor leads. The caller runs `run`.
+
+    Args:
+        url: Returns the URL of the database, as SQLAlchemy writes it; called in a thread, and may raise OSError.
+        limits: How much is kept.
+        history: Gets the latest entries from before this supervisor began to lead.
+        noticed: Returns the hosts of a job with a notice, each with its most urgent one.
+        leader: The name of this supervisor; may be empty.
+        clock: For the instants of the record's own entries, and for pruning.
+        bulkhead: Keeps what nobody foresaw.
+    """
+
+    name = RECORD
+
+    def __init__(  # noqa: PLR0913 - its parts, each of which is named where it is made
+        self,
+        *,
+        url: Callable[[], str],
+        limits: RecordLimits,
+        history: JobHistory,
+        noticed: NoticedHosts,
+        leader: str,
+        clock: Clock,
+        bulkhead: Bulkhead,
+    ) -> None:
+        self._url = url
+        self._limits = limits
+        self._history = history
+        self._noticed = noticed
+        self._clock = clock
+        self._bulkhead = bulkhead
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=RECORD)
+        self._database: RecordDatabase | None = None
+        self._pending: deque[HistoryEntry] = deque()
+        self._lost = 0
+        self._wakeup = Wakeup()
+        self._is_seeded = self._is_failing = False
+        self._prune_at = 0.0
+        by = f"Supervisor {leader}" if leader else "This supervisor"
+        self._add(
+            self._own("Began", f"{by} began to lead and to keep the record. What happened just before may be missing.")
+        )
+
+    def on_change(self, change: Change) -> None:
+        for entry in entries_of(change, self._noticed):
+            self._add(entry)
+        if not self._is_failing:  # Otherwise each change would try again at once.
+            self._wakeup.set()
+
+    async def run(self) -> None:
+        """Root task: writes entries as they come, and deletes what is older than it has to be kept.
+
+        At its end it writes what still waits.
+        """
+        retry = RetryPolicy(
+            errors=RecordError,
+            fault=Fault("record of what happened", self._clock),
+            first_seconds=_FIRST_PAUSE,
+            max_seconds=_MAX_PAUSE,
+        )
+        try:
+            await reconcile(RECORD, self.once, self._bulkhead, wakeup=self._wakeup, retry=retry)
+        finally:
+            await self._in_thread(self._close)
+            self._thread.shutdown()
+
+    async def once(self) -> float:
+        """Writes a batch; returns the seconds until there is something to do.
+
+        Raises:
+            RecordError: The database cannot be used now. The entries wait.
+        """
+        self._is_failing = True
+        if not self._is_seeded:
+            self._seed(await self._in_thread(partial(self._read, HistoryQuery(limit=_SEED))))
+        lost = self._lost
+        await self._in_thread(partial(self._write, lost))
+        self._lost -= lost
+        self._is_failing = False
+        if self._pending:
+            return 0.0
+        now = self._clock.monotonic()
+        if now >= self._prune_at:
+            await self._in_thread(self._prune)
+            self._prune_at = now + _PRUNE_SECONDS
+        return self._prune_at - now
+
+    async def read(self, query: HistoryQuery) -> HistoryPage:
+        """Returns a page of the record.
+
+        Raises:
+            RecordError: It cannot be read now.
+        """
+        if not self._is_seeded:
+            raise RecordError("it is not open yet")
+        return await self._in_thread(partial(self._read, query))
+
+    def _seed(self, page: HistoryPage) -> None:
+        if page.entries and page.since is not None:
+            self._history.seed(page.entries, page.since if page.next is None else page.entries[0].at)
+        self._is_seeded = True
+
+    # What follows runs in the thread, whole: a task that is cancelled leaves no batch written and still waiting.
+
+    def _opened(self) -> RecordDatabase:
+        if self._database is None:
+            try:
+                url = self._url()
+            except OSError as error:
+                raise RecordError(f"the URL of the database cannot be read: {error}") from error
+            self._database = RecordDatabase.open(url)
+        return self._database
+
+    def _read(self, query: HistoryQuery) -> HistoryPage:
+        return self._opened().read(query)
+
+    def _write(self, lost: int) -> None:
+        database = self._opened()
+        # By their places: an iteration would fail when the loop adds another one.
+        batch = [self._pending[place] for place in range(min(len(self._pending), _MAX_BATCH))]
+        gap = f"{lost} entries could not be kept, as the record could not be written."
+        database.append([*batch, *([self._own("Gap", gap)] if lost else [])])
+        for _ in batch:
+            self._pending.popleft()
+
+    def _prune(self) -> None:
+        self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)
+
+    def _close(self) -> None:
+        if self._database is None:
+            return
+        with suppress(RecordError):  # The loop has said so.
+            while self._pending:
+                self._write(0)
+        self._database.close()
+
+    # What follows runs in the loop.
+
+    def _own(self, what: str, text: str) -> HistoryEntry:
+        return HistoryEntry(at=self._clock.now(), subject=RECORD, what=what, text=text)
+
+    def _add(self, entry: HistoryEntry) -> None:
+        if len(self._pending) >= MAX_PENDING:
+            self._lost += 1
+        else:
+            self._pending.append(entry)
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)

@@ -1,0 +1,145 @@
+"""The record's database, as an SQLite file and in a real PostgreSQL."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.observability.history import HistoryEntry
+from supervisor.observability.record.database import (
+    HistoryPosition,
+    HistoryQuery,
+    RecordDatabase,
+    RecordError,
+    file_url,
+)
+from tests.supervisor.observability.record.record_postgresql import NoPostgresqlError, postgresql
+
+_T0 = 1_700_000_000.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    # Not pytest's directory: the path of a socket has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="record-") as directory:
+        try:
+            with postgresql(Path(directory)) as url:
+                yield url
+        except NoPostgresqlError as reason:
+            pytest.skip(str(reason))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return file_url(tmp_path / "a ?%file") if request.param == "sqlite" else str(request.getfixturevalue("server"))
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[RecordDatabase]:
+    opened = RecordDatabase.open(url)
+    opened.prune(float("inf"), 1)
+    yield opened
+    opened.close()
+
+
+def _entry(at: float, subject: str = "job/bert", text: str = "Because.", **parts: object) -> HistoryEntry:
+    return HistoryEntry(at=_T0 + at, subject=subject, what="Shrinking", text=text, **parts)  # type: ignore[arg-type]
+
+
+def _texts(database: RecordDatabase, **query: object) -> list[str]:
+    page = database.read(HistoryQuery(**{"limit": 100, **query}))  # type: ignore[arg-type]
+    return [entry.text for entry in page.entries]
+
+
+def test_entries_are_read_as_they_were_written_in_the_order_of_time(database: RecordDatabase) -> None:
+    """An answer may be told later than what followed it."""
+    late = _entry(2, concerns=("node/b", "node/a"), run=3)
+    early = _entry(1, "node/a", "Spät: 迟到", source="aliyun")
+    database.append([late])
+    database.append([early, _entry(3, text="Drill: it will be reclaimed.")])
+    page = database.read(HistoryQuery(limit=10))
+    assert [entry.at - _T0 for entry in page.entries] == [1, 2, 3]
+    assert page.entries[0] == early
+    assert (page.entries[1].concerns, page.entries[1].run) == (("node/a", "node/b"), 3)
+    assert [entry.drill for entry in page.entries] == [False, False, True]
+    assert (page.next, page.since) == (None, _T0 + 1)
+
+
+def test_each_filter_leaves_out_what_it_names(database: RecordDatabase) -> None:
+    database.append(
+        [
+            _entry(1, "job/bert", "one", concerns=("node/n1",)),
+            _entry(2, "node/n1", "two", source="aliyun"),
+            _entry(3, "job/gpt", "Drill: three"),
+            _entry(4, "pod/team/bert-0", "four", source="event"),
+        ]
+    )
+    assert _texts(database, subjects=["job/bert"]) == ["one"]
+    assert _texts(database, subjects=["node/n1"]) == ["one", "two"]
+    assert _texts(database, subjects=["node/n1"], own=True) == ["two"]
+    assert _texts(database, subjects=["pod/team/bert-0"]) == ["four"]
+    assert _texts(database, source="aliyun") == ["two"]
+    assert _texts(database, drills=False) == ["one", "two", "four"]
+    assert _texts(database, since=_T0 + 2, until=_T0 + 4) == ["two", "Drill: three"]
+    assert _texts(database, subjects=["node/n2"]) == []
+
+
+def test_pages_show_each_entry_once_also_those_of_one_instant(database: RecordDatabase) -> None:
+    """And with entries that are written meanwhile."""
+    database.append(_entry(number // 3, text=str(number)) for number in range(10))
+    shown, position = list[str](), None
+    while True:
+        page = database.read(HistoryQuery(limit=4, before=position))
+        shown = [entry.text for entry in page.entries] + shown
+        database.append([_entry(99, text="new")])
+        if page.next is None:
+            break
+        position = HistoryPosition.read(str(page.next))
+        assert position == page.next
+    assert shown == [str(number) for number in range(10)]
+
+
+def test_what_is_old_or_too_much_is_deleted(database: RecordDatabase) -> None:
+    database.append(_entry(number, text=str(number), concerns=("node/n1",)) for number in range(10))
+    assert database.prune(_T0 + 3, 1000) == 3
+    assert _texts(database) == [str(number) for number in range(3, 10)]
+    assert database.prune(_T0, 4) == 3
+    assert _texts(database, subjects=["node/n1"]) == [str(number) for number in range(6, 10)]
+    assert database.prune(_T0, 4) == 0
+
+
+def test_it_is_there_when_it_is_opened_again(url: str, database: RecordDatabase) -> None:
+    database.append([_entry(1)])
+    again = RecordDatabase.open(url)
+    assert _texts(again) == ["Because."]
+    again.close()
+
+
+def test_what_cannot_be_opened_says_why_and_no_password(tmp_path: Path) -> None:
+    for wrong in (
+        f"sqlite:///{tmp_path}/none/record",
+        f"postgresql://ann:hunter2@/db?host={tmp_path}",
+        "oracle+nothing://ann:hunter2@db",
+        "ann:hunter2",
+        "",
+    ):
+        with pytest.raises(RecordError) as refused:
+            RecordDatabase.open(wrong)
+        assert str(refused.value)
+        assert "hunter2" not in str(refused.value)
+
+
+def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = file_url(tmp_path / "record.sqlite")
+    with monkeypatch.context() as newer:
+        newer.setattr("supervisor.observability.record.database._VERSION", 2)
+        RecordDatabase.open(url).close()
+    with pytest.raises(RecordError, match="version 2 is newer"):
+        RecordDatabase.open(url)
+
+
+@pytest.mark.parametrize("text", ["", "1", "x-1", "0x1p+0-x"])
+def test_what_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"invalid|could not"):
+        HistoryPosition.read(text)

@@ -1,0 +1,192 @@
+"""The recorder never loses an entry in silence, and its HTTP call answers with pages."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from servicekit.bulkhead import Bulkhead
+from servicekit.clock import Clock
+from supervisor.observability.history import HistoryEntry, JobHistory
+from supervisor.observability.journal import JobChanged
+from supervisor.observability.record import recorder as module
+from supervisor.observability.record.database import HistoryQuery, RecordDatabase, RecordError, file_url
+from supervisor.observability.record.recorder import Recorder, RecordLimits
+from tests.supervisor.decide.decide_builders import T0, running_job
+from tests.testkit.serving import Served, serving
+from tests.testkit.waiting import until
+
+_NODES = ["n1", "n2", "n3"]
+
+
+def _recorder(path: Path, history: JobHistory | None = None, **limits: Any) -> Recorder:
+    clock = Clock()
+    return Recorder(
+        url=lambda: file_url(path),
+        limits=RecordLimits(**{"days": 1e6, "entries": 1000, **limits}),
+        history=history or JobHistory(clock.now()),
+        noticed=lambda _job: {},
+        leader="one",
+        clock=clock,
+        bulkhead=Bulkhead(clock),
+    )
+
+
+@asynccontextmanager
+async def _running(recorder: Recorder) -> AsyncIterator[None]:
+    task = asyncio.create_task(recorder.run())
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _kept(path: Path) -> list[HistoryEntry]:
+    database = RecordDatabase.open(file_url(path))
+    entries = list(database.read(HistoryQuery(limit=1000)).entries)
+    database.close()
+    return entries
+
+
+def _told(number: int) -> JobChanged:
+    before = running_job()
+    after = replace(before, decision=replace(before.decision, reason=f"Because of {number}."))
+    return JobChanged(before, after, T0 + number)
+
+
+async def test_what_happens_is_written_and_the_rest_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "record.sqlite"
+    recorder = _recorder(path)
+    async with _running(recorder):
+        recorder.on_change(_told(1))
+
+        async def written() -> bool:
+            return len(_kept(path)) == 2
+
+        await until(written, "both entries are written")
+        for number in range(2, 5):
+            recorder.on_change(_told(number))
+    told = [entry.text for entry in _kept(path)]
+    assert told[:4] == [f"Because of {number}." for number in range(1, 5)]
+    assert told[4].startswith("Supervisor one began to lead")
+
+
+async def test_a_database_that_cannot_be_had_costs_nothing_until_too_much_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was dropped is counted in the record, and the fault is logged once."""
+    monkeypatch.setattr(module, "MAX_PENDING", 3)
+    path = tmp_path / "later" / "record.sqlite"
+    recorder = _recorder(path)
+    with capture_logs() as logs:
+        for number in range(5):
+            recorder.on_change(_told(number))
+            with pytest.raises(RecordError):
+                await recorder.once()
+        with pytest.raises(RecordError, match="not open"):
+            await recorder.read(HistoryQuery(limit=1))
+        path.parent.mkdir()
+        async with _running(recorder):
+
+            async def written() -> bool:
+                return any(entry.what == "Gap" for entry in _kept(path))
+
+            await until(written, "the gap is told")
+    assert [entry.text for entry in _kept(path) if entry.what == "Gap"] == [
+        "3 entries could not be kept, as the record could not be written."
+    ]
+    assert [entry.text for entry in _kept(path)][:2] == ["Because of 0.", "Because of 1."]
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == []
+
+
+async def test_a_new_leader_begins_with_what_the_record_has(tmp_path: Path) -> None:
+    path, job = tmp_path / "record.sqlite", running_job()
+    first = _recorder(path)
+    first.on_change(_told(1))
+    await first.once()
+    async with _running(first):
+        pass
+    history = JobHistory(T0 + 9e9)
+    second = _recorder(path, history)
+    await second.once()
+    assert [entry.text for entry in history.of(job.name)] == ["Because of 1."]
+    assert history.since == T0 + 1
+    async with _running(second):
+        pass
+
+
+async def test_no_more_is_kept_than_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "record.sqlite"
+    recorder = _recorder(path, entries=2)
+    for number in range(5):
+        recorder.on_change(_told(number))
+    async with _running(recorder):
+
+        async def pruned() -> bool:
+            return len(_kept(path)) == 2
+
+        await until(pruned, "the earliest are deleted")
+
+
+async def test_the_supervisor_answers_with_pages_of_its_record(tmp_path: Path) -> None:
+    """Also of the time before it began, and of a job that is not stored any more."""
+    async with serving(tmp_path) as served:
+        await _reclaim(served)
+        await until(lambda: _has(served, "Suspended", job="train"), "the record has the suspension")
+    async with serving(tmp_path) as served:
+        await until(lambda: _has(served, "Suspended", job="train"), "the next supervisor shows it")
+        whole = await _asked(served, job="train")
+        whats = [entry["what"] for entry in whole["entries"]]
+        assert whats.index("noticed") < whats.index("Stopping") < whats.index("Checkpoint") < whats.index("Suspended")
+        assert [entry["at"] for entry in whole["entries"]] == sorted(entry["at"] for entry in whole["entries"])
+        assert whole["since"] <= whole["entries"][0]["at"]
+        pages, query = list[Any](), {"limit": "2"}
+        while True:
+            page = await _asked(served, job="train", **query)
+            pages = page["entries"] + pages
+            if not page["cut"]:
+                break
+            query["before"] = page["next"]
+        assert pages == whole["entries"]
+        [noticed] = (await _asked(served, source="metadata"))["entries"]
+        assert (noticed["subject"], noticed["what"], noticed["source"]) == ("node/n2", "noticed", "metadata")
+        assert (await _asked(served, job="nobody"))["entries"] == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"limit": "many"},
+        {"since": "nan"},
+        {"until": "yesterday"},
+        {"before": "x"},
+        {"job": "a", "node": "b"},
+        {"jobs": "a"},
+    ],
+)
+async def test_a_query_that_is_none_is_refused(served: Served, query: dict[str, str]) -> None:
+    assert (await _asked(served, **query))["error"] == "malformed"
+
+
+async def _reclaim(served: Served) -> None:
+    agents = await served.peers.agents(_NODES)
+    _, order = await served.peers.running("train", _NODES)
+    process = await served.peers.process(order["token"], "n1", rank=0)
+    await agents["n2"].notices("n2", left=60.0)
+    stop = await process.lines.matching(directive="STOP")
+    await process.reports("saved", stop, step=17)
+
+
+async def _has(served: Served, what: str, **query: str) -> bool:
+    answer = await _asked(served, **query)
+    return any(entry["what"] == what for entry in answer.get("entries", ()))
+
+
+async def _asked(served: Served, **query: str) -> Any:
+    headers = {"Authorization": f"Bearer {served.peers.tokens.viewer()}"}
+    async with served.peers.session.get(served.peers.http + "/v1/history", headers=headers, params=query) as answer:
+        return await answer.json()
