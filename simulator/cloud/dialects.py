@@ -115,6 +115,8 @@ def _aws(facts: InstanceFacts) -> Mapping[str, str]:
         "placement/availability-zone": "simulated-1a",
         "instance-type": "simulated.large",
         "instance-life-cycle": "spot",
+        # Always there: aws-node-termination-handler takes its absence for a fault, and ends.
+        "events/maintenance/scheduled": "[]",
         **_only("spot/instance-action", _instance_action, facts.deadline),
         **_only("events/recommendations/rebalance", _rebalance, facts.warned_at),
     }

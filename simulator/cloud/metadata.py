@@ -213,7 +213,8 @@ class MetadataServer:
             raise web.HTTPBadRequest(text=f"{header}: 1 to {MAX_TTL_SECONDS}\n")
         token = secrets.token_urlsafe(24)
         instance.tokens[token] = self._monotonic() + int(ttl)
-        return web.Response(text=token)
+        # As of EC2: clients that refresh their token in time learn from it how long this one lasts.
+        return web.Response(text=token, headers={header: ttl})
 
     async def _item(self, request: web.Request) -> web.Response:
         instance = self._instance(request)

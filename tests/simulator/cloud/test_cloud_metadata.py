@@ -166,6 +166,7 @@ async def test_the_other_cloud_wants_its_own_token_always() -> None:
         headers = {dialect.token_header: token}
         for item in ("instance-id", "placement/region", "placement/availability-zone", "instance-type"):
             assert (await client.ask(f"/latest/meta-data/{item}", headers=headers))[0] == 200
+        assert await client.ask("/latest/meta-data/events/maintenance/scheduled", headers=headers) == (200, "[]")
         for item in (action, warning, TERMINATION):
             assert (await client.ask(item, headers=headers))[0] == 404
         client.server.notice(NODE, 1420480920.0)
@@ -175,6 +176,15 @@ async def test_the_other_cloud_wants_its_own_token_always() -> None:
             '{"action": "terminate", "time": "2015-01-05T18:02:00Z"}',
         )
         assert await client.ask(warning, headers=headers) == (200, '{"noticeTime": "2015-01-05T18:00:00Z"}')
+
+
+async def test_a_token_says_how_long_it_lasts() -> None:
+    """As EC2 says it; there are programs that take a token without it for none."""
+    header = DIALECTS[SimulatedCloud.AWS].ttl_header
+    async with serving(cloud=SimulatedCloud.AWS) as client:
+        url = client.server.url_of(NODE) + TOKEN
+        async with aiohttp.request("PUT", url, headers={header: "60"}) as answer:
+            assert answer.headers[header] == "60"
 
 
 async def test_one_server_may_hold_nodes_of_both_clouds() -> None:
