@@ -27,12 +27,13 @@ class ReplicatedJobs(KindJobs):
         restart_policy: str = "OnFailure",
         elastic: Mapping[str, Any] | None = None,
         servers: int = 0,
+        masters: int = 0,
         suspend: bool = False,
         annotations: Mapping[str, str] = MANAGED,
     ) -> None:
-        """Makes a job of workers and parameter servers with a GPU each."""
+        """Makes a job of workers, parameter servers and masters with a GPU each."""
         template = {"spec": self.pod_spec(self.container)}
-        sizes = {"Worker": workers, "PS": servers}
+        sizes = {"Worker": workers, "PS": servers, "Master": masters}
         replicas = {
             role: {"replicas": size, "restartPolicy": restart_policy, "template": template}
             for role, size in sizes.items()
