@@ -17,8 +17,19 @@ _HEADINGS = re.compile(r"^#+ ", re.MULTILINE)
 _ROWS = re.compile(r"^\|.*\|$", re.MULTILINE)
 _APART = re.compile(r"[\u4e00-\u9fff] [\u4e00-\u9fff]")
 """A space within a sentence, as two joined lines leave it."""
-_NOT_OURS = ("演习", "处理手册", "监管器", "检出目录")
-"""Words that mean something else to the readers: 演练, 运行手册, supervisor and 代码目录 are used instead."""
+_NOT_OURS = {
+    "演习": "演练",
+    "举行": "执行一次演练",
+    "处理手册": "运行手册",
+    "监管器": "supervisor",
+    "照看": "管理",
+    "检出目录": "代码目录",
+    "弹性代理": "elastic agent",
+    "扣住": "未放行",
+    "扣留": "人为挂起",
+    "有保障": "受保护",
+}
+"""Words that mean something else to the readers, and what is used instead."""
 
 pytestmark = pytest.mark.parametrize("page", PAGES)
 
