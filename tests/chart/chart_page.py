@@ -70,5 +70,5 @@ def follow(line: str, cluster: RunningCluster, directory: Path) -> str:
 
 def _blocks(page: Path, section: str, language: str) -> Sequence[str]:
     text = page.read_text("utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    found = re.finditer(rf"^({NOT_RUN}.*\n)?( *)```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    found = re.finditer(rf"^({NOT_RUN}[^\n]*\n)?( *)```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
     return [re.sub(f"^{each[2]}", "", each[3], flags=re.MULTILINE) for each in found if not each[1]]

@@ -121,8 +121,10 @@ def _build(storage: Path, image: Image, epoch: int | None, *, pull: bool) -> Non
     _build_from(storage, Path(f"Dockerfile.{image}"), given, options)
 
 
-def build_example(storage: Path, example: str) -> str:
-    """Build the image of a tutorial's job upon the base that `build` has left there; returns its name.
+def build_example(storage: Path, example: str, base: str = BASE) -> str:
+    """Build the image of a tutorial's job upon a base in the storage, such as what `build` has left there.
+
+    Returns its name.
 
     Raises:
         ImageNotBuilt: It cannot be built.
@@ -130,7 +132,7 @@ def build_example(storage: Path, example: str) -> str:
     reference = f"localhost/{example}:1"
     sys.stderr.write(f"building {reference}\n")
     options = [f"--tag={reference}", "--pull=false", "--timestamp=0"]
-    _build_from(storage, Path("examples/Dockerfile"), {"BASE": BASE, "EXAMPLE": example}, options)
+    _build_from(storage, Path("examples/Dockerfile"), {"BASE": base, "EXAMPLE": example}, options)
     return reference
 
 

@@ -103,6 +103,7 @@ def _pack(archives: Path) -> None:
     _make(storage, PAUSE, BASE)
     images.buildah(storage, "tag", PAUSE, FIRST)
     examples = [images.build_example(storage, each) for each in ("first-job", "torchrun", "huggingface")]
+    examples.append(images.build_example(storage, "horovod", _SSH))
     names = [(each.reference, each.reference.replace("localhost", REGISTRY)) for each in Image]
     names += [(each, each) for each in (*(one.reference for one in Image), *examples, TRAINING, PAUSE, FIRST)]
     # One layout, in which they share what they share: archives would be a gigabyte. Compressed for nobody.

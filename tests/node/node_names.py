@@ -1,4 +1,4 @@
-"""The cluster's name server for the pods of the tests: it asks the API server for each name of a Service."""
+"""The cluster's name server for the pods of the tests: it asks the API server for each name of a Service or its pod."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from typing import Any
 from tests.testkit.controlplane.running import RunningCluster
 
 DOMAIN = "cluster.local"
-_SERVICE = re.compile(rf"([a-z0-9-]+)\.([a-z0-9-]+)\.svc\.{re.escape(DOMAIN)}")
+_SERVICE = re.compile(rf"(?:([a-z0-9-]+)\.)?([a-z0-9-]+)\.([a-z0-9-]+)\.svc\.{re.escape(DOMAIN)}")
 _PORT = 53
 _SECONDS = 2.0
 _HEADER = struct.Struct("!6H")
@@ -27,6 +27,8 @@ _TTL_SECONDS = 1
 
 class _NameServer(socketserver.ThreadingUDPServer):
     """Answers with the address of a Service or, of a headless one, with those of its pods, also before they are ready.
+
+    A pod with a hostname has a name in the Service that is its subdomain.
 
     What is known of a name is said while the API server is away, as the usual name server does.
     """
@@ -49,7 +51,12 @@ class _NameServer(socketserver.ThreadingUDPServer):
         if found is None:
             return None
         try:
-            self._known[name] = self._of_service(found[1], found[2])
+            hostname, service, namespace = found.groups()
+            if hostname is None:
+                self._known[name] = self._of_service(service, namespace)
+            else:
+                # None of that name is no such name.
+                self._known[name] = self._of_pods(service, namespace, hostname) or None
         except urllib.error.HTTPError as refused:
             refused.close()
             self._known[name] = None
@@ -62,10 +69,14 @@ class _NameServer(socketserver.ThreadingUDPServer):
         address = self._get(f"/api/v1/namespaces/{namespace}/services/{service}")["spec"].get("clusterIP")
         if address != "None":
             return [IPv4Address(address)]
+        return self._of_pods(service, namespace)
+
+    def _of_pods(self, service: str, namespace: str, hostname: str | None = None) -> Sequence[IPv4Address]:
         slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         found = self._get(f"{slices}?labelSelector=kubernetes.io/service-name={service}")["items"]
         ends = [end for one in found for end in one.get("endpoints") or ()]
-        return [IPv4Address(text) for end in ends for text in end["addresses"]]
+        wanted = [end for end in ends if hostname in (None, end.get("hostname"))]
+        return [IPv4Address(text) for end in wanted for text in end["addresses"]]
 
     def _get(self, path: str) -> Any:
         headers = {"Authorization": f"Bearer {self._cluster.token}"}

@@ -1,8 +1,6 @@
 """The tutorials with PyTorchJobs, followed under the real Training Operator."""
 
-import json
 import re
-import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,13 +11,12 @@ import pytest_asyncio
 from tests.chart import chart_page as page
 from tests.controlplane.kinds.trainingoperator.trainingoperator_process import training_operator
 from tests.frameworks.frameworks_installation import FrameworksNotInstallable, installed, site_packages
+from tests.node.node_examples import changed
 from tests.node.node_world import NodeWorld
 from tests.testkit.controlplane.running import RunningCluster
-from tests.testkit.yaml_text import document
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600), pytest.mark.long]
 _PAGES = page.CHECKOUT / "docs" / "tutorials"
-_EXAMPLES = Path("examples")
 _STARTS = re.compile(r"starts at step (\d+)$", re.MULTILINE)
 _TRAINS = re.compile(r"^(\d) ranks, step (\d+)", re.MULTILINE)
 
@@ -42,17 +39,9 @@ def packages() -> Path:
 @pytest_asyncio.fixture(loop_scope="session")
 async def person(here: NodeWorld, packages: Path, _operator: None) -> AsyncIterator[NodeWorld]:
     """Gives a tutorial to somebody to follow, on a desk whose manifests mount torch."""
-    (here.desk / _EXAMPLES).unlink()
-    for example in ("torchrun", "huggingface"):
-        folder = here.desk / _EXAMPLES / example
-        folder.mkdir(parents=True)
-        for manifest in (page.CHECKOUT / _EXAMPLES / example).glob("*.yaml"):
-            with_torch = _with_packages(document(manifest.read_text("utf-8")), packages)
-            (folder / manifest.name).write_text(json.dumps(with_torch), "utf-8")
-    yield here
-    await here.follow("kubectl -n training delete pytorchjobs --all")
-    shutil.rmtree(here.desk / _EXAMPLES)
-    (here.desk / _EXAMPLES).symlink_to(page.CHECKOUT / _EXAMPLES)
+    with changed(here.desk, lambda job: _with_packages(job, packages), "torchrun", "huggingface"):
+        yield here
+        await here.follow("kubectl -n training delete pytorchjobs --all")
 
 
 async def test_a_job_of_torchrun_loses_a_worker_and_no_process(person: NodeWorld) -> None:
