@@ -130,10 +130,12 @@ def test_a_stop_on_its_way_is_answered_by_the_checkpoint_that_was_saved_at_sigte
     """As where a queue deletes the pods before the supervisor has decided: training does not go on after SIGTERM."""
     # A busy machine takes longer than the two seconds for which a process waits.
     exits = "from kubeai.elastic import session\n    session._STOP_SECONDS = 20\n    print('exits')\n    sys.exit(-1)"
-    script = start(LEAVES.replace("sys.exit(-1)", exits), RANK="0")
+    # It waits only where it has heard of the supervisor, which is later than its stream is open.
+    heard = 'while kubeai.directive().generation != 3: time.sleep(0.005)\n    print("training")'
+    script = start(LEAVES.replace("sys.exit(-1)", exits).replace('print("training")', heard), RANK="0")
     supervisor.wait_for(lambda: supervisor.hellos)
+    supervisor.direct(generation=3)
     script.wait_for_line("training\n")
-    supervisor.wait_for(lambda: supervisor.open_streams)
     script.process.terminate()
     script.wait_for_line("exits")
     supervisor.direct(directive="STOP", generation=6)
