@@ -157,7 +157,7 @@ test-images: $(INSTALLED) ## Run both images as containers, built first; skipped
 
 test-node: $(INSTALLED) ## Run everything on a real node: kubelet, containerd, our images, the chart, a PyTorchJob; skipped if that is not possible (short form: ARGS='-m "not long"')
 	-@$(BIN)/python -m tests.testkit.controlplane.binaries operators >/dev/null
-	-@$(BIN)/python -m tests.frameworks.frameworks_installation >/dev/null
+	-@$(BIN)/python -m tests.frameworks.frameworks_installation frameworks tensorflow >/dev/null
 	$(BIN)/python -m tests.node.node_ground $(ARGS)
 
 test-browser: $(INSTALLED) ## Open the status page in Debian's Chromium; skipped if that is not available

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.controlplane.kinds.trainingoperator.trainingoperator_process import training_operator
 from tests.node.node_ground import GROUND, MISSING
 from tests.node.node_running import node
 from tests.node.node_world import NodeWorld, world
@@ -29,6 +30,12 @@ def plane(ground: Path) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="session")
 def cluster(plane: ControlPlane) -> RunningCluster:
     return plane.cluster
+
+
+@pytest.fixture(scope="session")
+def _training_operator(cluster: RunningCluster) -> Iterator[None]:
+    with training_operator(cluster, "pytorchjob", "tfjob"):
+        yield
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

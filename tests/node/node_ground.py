@@ -102,7 +102,7 @@ def _pack(archives: Path) -> None:
     _make(storage, TRAINING, _SSH, (sdk, "/training/kubeai"), (script, "/training/train.py"))
     _make(storage, PAUSE, BASE)
     images.buildah(storage, "tag", PAUSE, FIRST)
-    examples = [images.build_example(storage, each) for each in ("first-job", "torchrun", "huggingface")]
+    examples = [images.build_example(storage, each) for each in ("first-job", "torchrun", "huggingface", "tensorflow")]
     examples.append(images.build_example(storage, "horovod", _SSH))
     names = [(each.reference, each.reference.replace("localhost", REGISTRY)) for each in Image]
     names += [(each, each) for each in (*(one.reference for one in Image), *examples, TRAINING, PAUSE, FIRST)]

@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -13,8 +11,8 @@ from tests.chart import chart_page as page
 from tests.controlplane.kinds.mpijob.mpijob_operator import mpi_operator
 from tests.frameworks import frameworks_installation
 from tests.horovod.horovod_installation import HorovodNotInstallable, compiled, site_packages
-from tests.node.node_examples import changed
 from tests.node.node_horovod import operating
+from tests.node.node_tutorials import with_packages
 from tests.node.node_world import NodeWorld
 from tests.testkit.controlplane.running import RunningCluster
 
@@ -57,7 +55,7 @@ async def person(
     # No variable says where they are: horovodrun starts programs on the workers without its environment.
     (tmp_path / "job.pth").write_text("".join(f"{each}\n" for each in packages), encoding="ascii")
     mounted = {**packages, str(site_packages(Path("/root/.local"))): tmp_path}
-    with changed(here.desk, partial(_with_packages, mounted=mounted), "horovod"):
+    with with_packages(here, mounted, "horovod"):
         yield here
         await here.follow("kubectl -n training delete mpijobs,trainingjobs --all")
 
@@ -100,17 +98,3 @@ async def _follow(person: NodeWorld, section: str) -> Mapping[str, str]:
         for line in _LOOKED_AT:
             error.add_note(f"$ {line}\n{await person.follow(f'{line} || true')}")
         raise
-
-
-def _with_packages(job: Any, mounted: Mapping[str, Path]) -> Any:
-    names = {path: f"packages-{number}" for number, path in enumerate(mounted)}
-    [roles] = [spec for name, spec in job["spec"].items() if name.endswith("ReplicaSpecs")]
-    for role in roles.values():
-        pod = role["template"]["spec"]
-        [container] = pod["containers"]
-        container["env"] = [*container.get("env", ()), {"name": "OMP_NUM_THREADS", "value": "1"}]
-        mounts = [{"name": name, "mountPath": path} for path, name in names.items()]
-        container["volumeMounts"] = [*container.get("volumeMounts", ()), *mounts]
-        volumes = [{"name": names[path], "hostPath": {"path": str(source)}} for path, source in mounted.items()]
-        pod["volumes"] = [*pod.get("volumes", ()), *volumes]
-    return job

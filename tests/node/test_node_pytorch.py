@@ -1,16 +1,14 @@
 """A PyTorchJob in real pods on a real node: it goes on without a host, stops, and resumes, and loses no step."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from tests.controlplane.kinds.trainingoperator.trainingoperator_process import training_operator
 from tests.frameworks.frameworks_installation import FrameworksNotInstallable, installed
 from tests.node.node_pytorch import WORKERS, PyTorchJob, installed_sdk
 from tests.node.node_world import NodeWorld
-from tests.testkit.controlplane.running import RunningCluster
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600), pytest.mark.long]
 _LEAD_SECONDS = 60
@@ -25,14 +23,8 @@ def sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed_sdk(tmp_path_factory.mktemp("sdk"))
 
 
-@pytest.fixture(scope="module")
-def _operator(cluster: RunningCluster) -> Iterator[None]:
-    with training_operator(cluster, "pytorchjob"):
-        yield
-
-
 @pytest_asyncio.fixture(loop_scope="session")
-async def job(here: NodeWorld, sdk: Path, _operator: None) -> AsyncIterator[PyTorchJob]:
+async def job(here: NodeWorld, sdk: Path, _training_operator: None) -> AsyncIterator[PyTorchJob]:
     """A job of three workers that can go on with two."""
     one = PyTorchJob(here, "resnet", here.home("resnet"))
     await one.submit(sdk)
