@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.controlplane.kinds.jobset.jobset_controller import jobset_controller
 from tests.controlplane.kinds.trainingoperator.trainingoperator_process import training_operator
+from tests.controlplane.kinds.trainjob.trainer_controller import trainer_controller
 from tests.node.node_ground import GROUND, MISSING
 from tests.node.node_running import node
 from tests.node.node_world import NodeWorld, world
@@ -35,6 +37,18 @@ def cluster(plane: ControlPlane) -> RunningCluster:
 @pytest.fixture(scope="session")
 def _training_operator(cluster: RunningCluster) -> Iterator[None]:
     with training_operator(cluster, "pytorchjob", "tfjob"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def _jobset_controller(cluster: RunningCluster) -> Iterator[None]:
+    with jobset_controller(cluster):
+        yield
+
+
+@pytest.fixture(scope="session")
+def _trainer(cluster: RunningCluster, _jobset_controller: None) -> Iterator[None]:
+    with trainer_controller(cluster):
         yield
 
 

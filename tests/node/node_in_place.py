@@ -9,7 +9,11 @@ from tests.controlplane.kinds.jobset.jobset_controller import in_place_agent
 from tests.images.images_building import CHECKOUT
 from tests.node.node_ground import TRAINING
 from tests.testkit.controlplane.api import Api, Manifest
+from tests.testkit.controlplane.binaries import kubernetes_version
 from tests.testkit.waiting import until
+
+RESTARTS_IN_PLACE = tuple(map(int, kubernetes_version().split(".")[:2])) >= (1, 36)
+"""Whether the kubelet does so, which decides what JobSet the cluster of the tests has."""
 
 WORKERS = 2
 IN_PLACE, ANEW = "InPlaceRestart", "Recreate"

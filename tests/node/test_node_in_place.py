@@ -13,9 +13,8 @@ import pytest_asyncio
 
 from tests.controlplane.identity.identity_world import supervising
 from tests.controlplane.kinds.jobset.jobset_controller import in_place_controller
-from tests.node.node_in_place import ANEW, IN_PLACE, InPlaceJob, prepare, restarts
+from tests.node.node_in_place import ANEW, IN_PLACE, RESTARTS_IN_PLACE, InPlaceJob, prepare, restarts
 from tests.testkit.controlplane.api import Api, client
-from tests.testkit.controlplane.binaries import kubernetes_version
 from tests.testkit.controlplane.installed import place
 from tests.testkit.controlplane.running import ControlPlane
 
@@ -23,7 +22,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(600),
     pytest.mark.skipif(
-        tuple(map(int, kubernetes_version().split(".")[:2])) < (1, 36),
+        not RESTARTS_IN_PLACE,
         reason="the kubelet restarts pods in place since Kubernetes 1.36: `make test-node KUBERNETES=1.36`",
     ),
 ]
