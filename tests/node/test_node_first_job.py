@@ -19,9 +19,10 @@ _RANKS = 3
 _LOOKED_AT = (
     "kubectl -n training get pods -o wide",
     "kubectl -n training get job first-job -o jsonpath='{.status}'",
-    "kubectl -n training logs -l job-name=first-job --prefix --tail=5",
+    "kubectl -n training logs -l job-name=first-job --prefix --tail=-1 | grep -v loss",
+    "kubectl -n arena-system exec deployment/elastic-job-supervisor -- job-supervisor explain first-job -n training",
     "kubectl get supervisedjobs,reclaimnotices --all-namespaces",
-    "kubectl -n arena-system logs -l app.kubernetes.io/component=supervisor --tail=30",
+    "kubectl -n arena-system logs -l app.kubernetes.io/component=supervisor --tail=-1 | grep -v undefined",
 )
 """These commands show most of what happened when one of the tutorial fails."""
 
@@ -59,7 +60,7 @@ async def _follow(person: NodeWorld, section: str) -> Mapping[str, str]:
         said = {line: await person.follow(line) for line in lines}
     except AssertionError as error:
         for line in _LOOKED_AT:
-            error.add_note(f"$ {line}\n{await person.follow(line)}")
+            error.add_note(f"$ {line}\n{await person.follow(f'{line} || true')}")
         raise
     sys.stdout.write(f"{section}: {time.monotonic() - begun:.0f} s\n")
     return said
