@@ -43,7 +43,8 @@ def with_packages(here: NodeWorld, mounted: Mapping[str, Path], *examples: str, 
         folder = here.desk / _EXAMPLES / example
         folder.mkdir(parents=True)
         for manifest in (page.CHECKOUT / _EXAMPLES / example).glob("*.yaml"):
-            objects = documents(manifest.read_text("utf-8"))
+            # Through JSON, as roles that share a pod by an alias of YAML would be changed twice.
+            objects = json.loads(json.dumps(documents(manifest.read_text("utf-8"))))
             for pod in _pods(objects):
                 _mount(pod, mounted, {**variables, "OMP_NUM_THREADS": "1"})
             (folder / manifest.name).write_text("".join(f"---\n{json.dumps(each)}\n" for each in objects), "utf-8")
