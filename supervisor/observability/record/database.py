@@ -34,7 +34,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, SQLAlchemyError
 
 from supervisor.observability.history import HistoryEntry
 
@@ -52,7 +52,7 @@ _entries = Table(
     Column("subject", Text, nullable=False),
     Column("what", Text, nullable=False),
     Column("text", Text, nullable=False),
-    Column("run", Integer, nullable=False),
+    Column("run", BigInteger, nullable=False),
     Column("source", Text, nullable=False),
     Column("drill", Boolean, nullable=False),
     Index("record_entries_by_time", "at", "id"),
@@ -70,6 +70,10 @@ _concerned = Table(
 
 class RecordError(Exception):
     """The database cannot be opened, read or written now; the message says why, without the URL's password."""
+
+
+class UnwritableError(RecordError):
+    """The database takes an entry for nothing that it can keep, such as one with a NUL in PostgreSQL."""
 
 
 class HistoryPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -168,6 +172,7 @@ class RecordDatabase:
 
         Raises:
             RecordError: None of them was added.
+            UnwritableError: Likewise, because of one of them: it would be refused again.
         """
         added = list(entries)
         if not added:
@@ -307,6 +312,8 @@ def _translated() -> Iterator[None]:
     """Raises RecordError for what the database raises. The message has no parameters, which may be long."""
     try:
         yield
+    except (DataError, ValueError) as error:  # ValueError: text that cannot be encoded.
+        raise UnwritableError(type(error).__name__) from error
     except (SQLAlchemyError, OSError) as error:
         told = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
         raise RecordError(told.splitlines()[0]) from error

@@ -19,7 +19,13 @@ from servicekit.faults import Fault, RetryPolicy
 from servicekit.reconcile import Wakeup, reconcile
 from supervisor.observability.history import HistoryEntry, JobHistory, entries_of
 from supervisor.observability.journal import Change, NoticedHosts
-from supervisor.observability.record.database import HistoryPage, HistoryQuery, RecordDatabase, RecordError
+from supervisor.observability.record.database import (
+    HistoryPage,
+    HistoryQuery,
+    RecordDatabase,
+    RecordError,
+    UnwritableError,
+)
 
 RECORD = "record"
 """The subject of entries about the record itself."""
@@ -120,10 +126,9 @@ class Recorder:
         if not self._is_seeded:
             self._seed(await self._in_thread(partial(self._read, HistoryQuery(limit=_SEED))))
         lost = self._lost
-        await self._in_thread(partial(self._write, lost))
-        self._lost -= lost
+        self._lost += await self._in_thread(partial(self._write, lost)) - lost
         self._is_failing = False
-        if self._pending:
+        if self._pending or self._lost:
             return 0.0
         now = self._clock.monotonic()
         if now >= self._prune_at:
@@ -160,14 +165,24 @@ class Recorder:
     def _read(self, query: HistoryQuery) -> HistoryPage:
         return self._opened().read(query)
 
-    def _write(self, lost: int) -> None:
+    def _write(self, lost: int) -> int:
+        """Writes a batch, and that so many entries were lost before; returns how many of it cannot be written."""
         database = self._opened()
         # By their places: an iteration would fail when the loop adds another one.
         batch = [self._pending[place] for place in range(min(len(self._pending), _MAX_BATCH))]
-        gap = f"{lost} entries could not be kept, as the record could not be written."
-        database.append([*batch, *([self._own("Gap", gap)] if lost else [])])
+        gap = f"Entries that could not be written and are missing: {lost}."
+        written, refused = [*batch, *([self._own("Gap", gap)] if lost else [])], 0
+        try:
+            database.append(written)
+        except UnwritableError:
+            for entry in written:  # One of them spoils no other.
+                try:
+                    database.append([entry])
+                except UnwritableError:
+                    refused += 1
         for _ in batch:
             self._pending.popleft()
+        return refused
 
     def _prune(self) -> None:
         self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)

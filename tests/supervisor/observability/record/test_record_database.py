@@ -12,6 +12,7 @@ from supervisor.observability.record.database import (
     HistoryQuery,
     RecordDatabase,
     RecordError,
+    UnwritableError,
     file_url,
 )
 from tests.supervisor.observability.record.record_postgresql import NoPostgresqlError, postgresql
@@ -107,6 +108,17 @@ def test_what_is_old_or_too_much_is_deleted(database: RecordDatabase) -> None:
     assert database.prune(_T0, 4) == 3
     assert _texts(database, subjects=["node/n1"]) == [str(number) for number in range(6, 10)]
     assert database.prune(_T0, 4) == 0
+
+
+@pytest.mark.parametrize("text", ["half a pair: \ud800", "a NUL: \0"])
+def test_text_that_no_database_keeps_is_told_apart_from_a_fault(database: RecordDatabase, text: str) -> None:
+    """The others of its batch can be written without it."""
+    try:
+        database.append([_entry(1), _entry(2, text=text)])
+    except UnwritableError:
+        assert _texts(database) == []
+    else:
+        assert _texts(database) == ["Because.", text]
 
 
 def test_it_is_there_when_it_is_opened_again(url: str, database: RecordDatabase) -> None:

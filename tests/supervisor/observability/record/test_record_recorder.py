@@ -97,10 +97,31 @@ async def test_a_database_that_cannot_be_had_costs_nothing_until_too_much_waits(
 
             await until(written, "the gap is told")
     assert [entry.text for entry in _kept(path) if entry.what == "Gap"] == [
-        "3 entries could not be kept, as the record could not be written."
+        "Entries that could not be written and are missing: 3."
     ]
     assert [entry.text for entry in _kept(path)][:2] == ["Because of 0.", "Because of 1."]
     assert [each["event"] for each in logs if each["log_level"] == "error"] == []
+
+
+async def test_an_entry_that_cannot_be_written_spoils_no_other(tmp_path: Path) -> None:
+    """Such as one with half a surrogate pair, of whatever a peer has said."""
+    path = tmp_path / "record.sqlite"
+    recorder = _recorder(path)
+    recorder.on_change(_told(1))
+    before = running_job()
+    after = replace(before, decision=replace(before.decision, reason="half a pair: \ud800"))
+    recorder.on_change(JobChanged(before, after, T0 + 2))
+    recorder.on_change(_told(3))
+    async with _running(recorder):
+
+        async def told() -> bool:
+            return any(entry.what == "Gap" for entry in _kept(path))
+
+        await until(told, "the gap is told")
+    assert [entry.text for entry in _kept(path)][:2] == ["Because of 1.", "Because of 3."]
+    assert [entry.text for entry in _kept(path) if entry.what == "Gap"] == [
+        "Entries that could not be written and are missing: 1."
+    ]
 
 
 async def test_a_new_leader_begins_with_what_the_record_has(tmp_path: Path) -> None:
