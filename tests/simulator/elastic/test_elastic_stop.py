@@ -73,7 +73,7 @@ def test_a_survivor_replaces_no_newer_checkpoint(folder: Folder, supervisor: Fak
     supervisor.direct(ALL, directive="STOP", release=True)
     assert launcher.wait(DEADLINE) == 1
     told = {event.text("host"): event.integer("step") for event in folder.events(JobEventKind.FLAG_SEEN)}
-    assert told["b"] == 0
+    assert told["b"] < told["a"]  # Its commit is 0; on a busy machine it has made a step since.
     saved = checkpoint.load(folder.checkpoint)
     assert saved is not None
     assert saved[1] == told["a"]
