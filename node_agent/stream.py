@@ -33,6 +33,10 @@ _FIRST_DELAY = 0.1
 _MAX_DELAY = 5.0
 _IDENTITY_SECONDS = 1.0
 
+# Seconds. A report that is acknowledged later may have waited for the supervisor to read it, which counts its
+# `seconds_left` from then on. The supervisor takes deadlines that differ by less as the same.
+_LATE_SECONDS = 2.0
+
 # A peer that has been silent for this many heartbeats is gone.
 _SILENT_HEARTBEATS = 3
 # Seconds. The agent ignores a heartbeat outside of these: the shortest costs twenty messages a second.
@@ -244,6 +248,8 @@ class AgentStream:
         self._takes_updates = False
         # Already sent on this stream, so that only changes follow.
         self._revisions: dict[notices.NoticeId, int] = {}
+        # Of each report on its way: when its `seconds_left` were counted.
+        self._counted: dict[notices.NoticeId, float] = {}
         self._states: dict[notices.SourceName, tuple[notices.PollResult, str]] = {}
 
     async def run(
@@ -325,7 +331,7 @@ class AgentStream:
         failpoint(notices.AgentFailpoint.HELLO_SENT)
 
     async def _send_changes(self) -> None:
-        for report in self._outbox.unacknowledged():
+        for report in self._outbox.reports():
             if self._revisions.get(report.id) != report.revision:
                 self._revisions[report.id] = report.revision
                 notice = self._encoded_report(report)
@@ -350,7 +356,9 @@ class AgentStream:
         The status still says that its source announces a reclaim.
         """
         with self._bulkhead.guard("report", report.id):
-            return encode_report(report, self._clock.monotonic())
+            now = self._clock.monotonic()
+            self._counted[report.id] = now
+            return encode_report(report, now)
         return None
 
     def _encoded_status(self, status: notices.ReportedSource) -> pb.SourceReport:
@@ -408,7 +416,7 @@ class AgentStream:
             case "acknowledgement":
                 failpoint(notices.AgentFailpoint.ACKNOWLEDGEMENT_RECEIVED)
                 for entry in message.acknowledgement.entries:
-                    self._outbox.acknowledge(notices.NoticeId(entry.notice_id), entry.revision)
+                    self._acknowledged(notices.NoticeId(entry.notice_id), entry.revision)
                 failpoint(notices.AgentFailpoint.ACKNOWLEDGEMENT_KEPT)
             case "superseded" if message.superseded.session < _LAST_SESSION:
                 raise SessionSuperseded(message.superseded.session)
@@ -419,6 +427,16 @@ class AgentStream:
             case _:
                 # A heartbeat, or a message of a later version: the peer is alive.
                 pass
+
+    def _acknowledged(self, notice: notices.NoticeId, revision: int) -> None:
+        """Records that a report is durable, and repeats it with the seconds that are left now if that took long."""
+        self._outbox.acknowledge(notice, revision)
+        if revision != self._revisions.get(notice):
+            return
+        now = self._clock.monotonic()
+        if now - self._counted.pop(notice, now) > _LATE_SECONDS:
+            del self._revisions[notice]
+            self._outbox.changed.set()
 
 
 def encode_hello(

@@ -65,8 +65,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _STREAM,
-                "        for report in self._outbox.unacknowledged():\n",
-                "        for report in list(self._outbox.unacknowledged())[:0]:\n",
+                "        for report in self._outbox.reports():\n",
+                "        for report in list(self._outbox.reports())[:0]:\n",
             ),
         ),
     ),

@@ -43,6 +43,15 @@ S = SourceName("s")
 NODE = NoticeSubject(NoticeSubjectKind.NODE, "n1", "uid-1")
 
 
+class HurriedClock(Clock):
+    """A clock that a test sets forward."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
 class UplinkAgent:
     """An uplink with all that it needs, run by the test."""
 
@@ -54,7 +63,7 @@ class UplinkAgent:
         ca_file: Path | None = None,
         heartbeat: float = 5.0,
     ) -> None:
-        self.clock = Clock()
+        self.clock = HurriedClock()
         self.bulkhead = Bulkhead(self.clock)
         self.outbox = NoticeOutbox(10)
         self.node = ThisNode(NODE.name, uid, on_described=self.outbox.changed.set)
@@ -236,6 +245,30 @@ async def test_an_acknowledged_notice_is_settled_and_still_told_to_the_next_stre
     first, second = (stream.hello.notices[0] for stream in fake.streams)
     assert (second.revision, second.announcement) == (1, pb.ANNOUNCEMENT_ACTIVE)
     assert second.seconds_left < first.seconds_left
+
+
+async def test_a_report_that_was_long_on_its_way_is_repeated_with_the_seconds_left_by_then(
+    fake: FakeAgentService, agent: UplinkAgent
+) -> None:
+    """A busy supervisor counts them from when it reads the report. In a hello, and on a stream."""
+    fake.acknowledges = False
+    agent.outbox.put(agent.report(seconds_left=100.0))
+    agent.start()
+    await until(lambda: agent.uplink.welcomed)
+    stream = fake.streams[0]
+    agent.clock.ahead += 30.0
+    stream.say(acknowledgement(*stream.hello.notices))
+    await until(lambda: len(stream.notices) == 1)
+    agent.clock.ahead += 30.0
+    stream.say(acknowledgement(stream.notices[0]))
+    await until(lambda: len(stream.notices) == 2)
+    stream.say(acknowledgement(stream.notices[1]))
+    # What comes after it in the stream shows that it was not repeated once more.
+    agent.outbox.set_status(ReportedSource(S, PollResult.CLEAR))
+    await until(lambda: "source" in stream.kinds)
+    said = [*stream.hello.notices, *stream.notices]
+    assert [notice.revision for notice in said] == [1, 1, 1]
+    assert [100.0 - notice.seconds_left for notice in said] == pytest.approx([0.0, 30.0, 60.0], abs=15.0)
 
 
 async def test_what_was_not_acknowledged_is_repeated(fake: FakeAgentService, agent: UplinkAgent) -> None:
