@@ -98,11 +98,11 @@ class Ranks:
 
     @property
     def absent(self) -> Iterator[int]:
-        """The ranks of the run that are not connected; none if the size of the run is unknown.
+        """The ranks of the run that are not connected; at most rank 0 if the size of the run is unknown.
 
         They come one by one, as the size is a claim of a process, and nearly always the first one decides.
         """
-        size = max((each.world_size or 0 for each in self.states), default=0)
+        size = max((each.world_size or 1 for each in self.states), default=1)
         known = {each.rank for each in self.states if each.rank is not None}
         unnamed = sum(each.rank is None for each in self.states)
         # A process without a rank may be any of those that are missing.

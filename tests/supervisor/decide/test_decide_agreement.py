@@ -520,3 +520,15 @@ def test_a_claimed_size_costs_no_time_until_ranks_are_named() -> None:
     ranks = Ranks(rank_states(world_size=10**12))
     assert not ranks.have_answered(present(_polled()))
     assert not ranks.have_acknowledged(1)
+
+
+def test_no_step_is_agreed_on_without_rank_0_where_the_number_of_ranks_is_unknown() -> None:
+    """It may train before it is connected, and would have passed a step that the others agreed on meanwhile."""
+    others = rank_states(world_size=None)[1:]
+    job = _polled(others)
+    facts = stopping_for(answering(others, present(job), DECLINED, at=0.1))
+    waiting = decide(job, facts, 0.2).job
+    assert waiting.decision == job.decision
+    assert "as rank 0 did not connect: rank 0" in decide(job, facts, 10).job.decision.reason
+    whole = answering(rank_states(world_size=None), present(job), DECLINED, at=0.3)
+    assert present(decide(waiting, stopping_for(whole), 0.4).job).step is not None
