@@ -103,10 +103,14 @@ def parser(prog: str = "job-supervisor") -> SuggestingParser:
     what = history.add_mutually_exclusive_group()
     what.add_argument("job", metavar="JOB", nargs="?", help="one job, also one that is gone (default: all)")
     what.add_argument("--node", metavar="NAME", help="what concerned one node")
+    what.add_argument("--pool", metavar="CLOUD/ZONE/TYPE", help="what concerned the nodes of one capacity pool")
     history.add_argument("--source", metavar="NAME", help="notices of one source, such as aliyun, and their ends")
     history.add_argument("--since", type=_ago, metavar="DURATION", help="how far back, such as 12h or 30d")
     history.add_argument("--no-drills", dest="drills", action="store_false", help="leave out drills")
     history.add_argument("--limit", type=_count, default=1000, metavar="N", help="the latest N (default: %(default)s)")
+    history.add_argument(
+        "--from", dest="file", type=Path, metavar="FILE", help="read what `-o json` has printed earlier"
+    )
     nodes = commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")
     for reading in (explain, history, nodes):
         _add_members(reading)

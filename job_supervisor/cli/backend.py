@@ -92,13 +92,19 @@ def _short_names(name: JobName) -> tuple[str, ...]:
 
 
 class PastEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes one event of the history. `at` is in Unix seconds, and `jobs` are the jobs that it concerned."""
+    """Describes one event of the history.
+
+    `at` is in Unix seconds; `jobs` are the jobs that it concerned, and `concerns` the other subjects, as the record has
+    them. `run` is 0 if it is about none.
+    """
 
     at: float
     subject: str
     what: str
     text: str
     jobs: list[JobName] = []
+    run: int = 0
+    concerns: list[str] = []
     source: str = ""
     drill: bool = False
 
@@ -106,18 +112,25 @@ class PastEntry(msgspec.Struct, frozen=True, kw_only=True):
 class PastQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of the past is wanted.
 
-    `job` and `node` exclude each other; None stands for all. `since` is an instant (Unix seconds), None the beginning.
+    `job`, `node` and `pool` exclude each other; None stands for all. `pool` is `CLOUD/ZONE/TYPE`. `since` is an instant
+    (Unix seconds), None the beginning.
     """
 
     job: JobName | None = None
     node: str | None = None
+    pool: str | None = None
     source: str | None = None
     since: float | None = None
     drills: bool = True
     limit: int = 1000
 
+    @property
+    def subjects(self) -> Sequence[tuple[str, str | None]]:
+        """The kinds of subjects that may be named, each with its name; None if all are wanted."""
+        return ("job", self.job), ("node", self.node), ("pool", self.pool)
+
     def wants(self, entry: PastEntry) -> bool:
-        """Whether an entry is wanted, of whatever job or node."""
+        """Whether an entry is wanted, of whatever subject."""
         is_source = self.source is None or entry.source == self.source
         is_recent = self.since is None or entry.at >= self.since
         return is_source and is_recent and (self.drills or not entry.drill)

@@ -168,7 +168,9 @@ class ClusterBackend:
         except api.ApiError as error:
             raise self._cli_error(error, f"jobs by the labels {selector!r}") from error
 
-    async def past(self, status: SeenStatus, wanted: PastQuery) -> Past:  # noqa: ARG002 - the API server filters no jobs
+    async def past(self, status: SeenStatus, wanted: PastQuery) -> Past:
+        if wanted.pool is not None:
+            status.unseen.append("capacity pools: only the record of a supervisor has them; ask it with --address.")
         try:
             return Past(entries=await past_events(self._server, self._namespace))
         except api.RefusedError:

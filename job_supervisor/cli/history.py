@@ -30,6 +30,8 @@ def history_of(status: SeenStatus, past: Past, wanted: PastQuery) -> list[PastEn
 
 
 def _is_about(entry: PastEntry, wanted: PastQuery) -> bool:
+    if wanted.pool is not None:  # Only a record has them.
+        return False
     if wanted.node is not None:
         return entry.subject == f"node/{wanted.node}"
     return wanted.job is None or wanted.job in entry.jobs

@@ -55,6 +55,8 @@ class _Happening(msgspec.Struct, frozen=True):
     subject: str
     what: str
     text: str
+    run: int = 0
+    concerns: list[str] = []
     source: str = ""
     drill: bool = False
 
@@ -150,8 +152,7 @@ class HttpBackend:
 
     async def past(self, status: SeenStatus, wanted: PastQuery) -> Past:
         asked = {
-            "job": wanted.job,
-            "node": wanted.node,
+            **dict(wanted.subjects),
             "source": wanted.source,
             "since": wanted.since,
             "drills": None if wanted.drills else "false",
@@ -292,4 +293,13 @@ def _refused(status: int, data: bytes) -> errors.CliError:
 
 
 def _past_entry(one: _Happening) -> PastEntry:
-    return PastEntry(at=one.at, subject=one.subject, what=one.what, text=one.text, source=one.source, drill=one.drill)
+    return PastEntry(
+        at=one.at,
+        subject=one.subject,
+        what=one.what,
+        text=one.text,
+        run=one.run,
+        concerns=one.concerns,
+        source=one.source,
+        drill=one.drill,
+    )

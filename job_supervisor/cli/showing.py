@@ -12,6 +12,7 @@ import msgspec
 from job_supervisor.cli.backend import HUB, Clusters, PastEntry, PastQuery, ReadableBackend, Readings, SeenStatus
 from job_supervisor.cli.errors import CliExitCode, CliUsageError, NotNowError, UnknownError, UnreachableError
 from job_supervisor.cli.explain import explain, going, has_ended
+from job_supervisor.cli.exported import read_entries, selected
 from job_supervisor.cli.history import history_of, horizon
 from job_supervisor.cli.output import Block, Output, Table, complain, job_names, show
 from job_supervisor.cli.tables import agent_state, limits, nodes_of, nodes_table, overview
@@ -215,14 +216,7 @@ async def history(clusters: Clusters, given: argparse.Namespace) -> CliExitCode:
         job = None if given.job is None else _named(found, given.job)
         # The record also knows jobs that are gone, by their whole names.
         name = None if given.job is None else JobName(given.job) if job is None else job.job
-        wanted = PastQuery(
-            job=name,
-            node=given.node,
-            source=given.source,
-            since=None if given.since is None else found.now - given.since,
-            drills=given.drills,
-            limit=given.limit,
-        )
+        wanted = _past_query(given, name, found.now)
         past = await backend.past(found, wanted)
         entries = history_of(found, past, wanted)
         has_job = given.job is None or job is not None or bool(entries)
@@ -243,6 +237,32 @@ async def history(clusters: Clusters, given: argparse.Namespace) -> CliExitCode:
         value = {"entries": [_in_cluster(*each) for each in entries], "horizon": known, "unseen": unseen}
         given.output.value(value, [entry.subject for _, entry in entries])
     return CliExitCode.DONE
+
+
+def exported(given: argparse.Namespace) -> CliExitCode:
+    """Shows what an earlier `history -o json` has printed. `--since` counts back from its latest entry."""
+    entries = read_entries(given.file)
+    latest = entries[-1].at if entries else 0.0
+    wanted = _past_query(given, None if given.job is None else JobName(given.job), latest)
+    shown = selected(entries, wanted)[-given.limit :]
+    if given.output.for_people:
+        show(*_history_table([("", entry) for entry in shown], named=False, whole=given.output.wide))
+    else:
+        value = {"entries": msgspec.to_builtins(shown), "horizon": [], "unseen": []}
+        given.output.value(value, [entry.subject for entry in shown])
+    return CliExitCode.DONE
+
+
+def _past_query(given: argparse.Namespace, job: JobName | None, now: float) -> PastQuery:
+    return PastQuery(
+        job=job,
+        node=given.node,
+        pool=given.pool,
+        source=given.source,
+        since=None if given.since is None else now - given.since,
+        drills=given.drills,
+        limit=given.limit,
+    )
 
 
 def _history_table(entries: Sequence[tuple[str, PastEntry]], *, named: bool, whole: bool) -> list[Block]:

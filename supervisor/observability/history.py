@@ -2,13 +2,15 @@
 
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from supervisor.decide.grant import pool_of
 from supervisor.decide.reasons import DRILL, outcome
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
-from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged, NoticedHosts
 from supervisor.store.conditions import sentence
 
@@ -32,7 +34,8 @@ class HistoryEntry:
         what: A word or two, such as a phase.
         text: Why, in sentences.
         run: The run of a job; 0 for other subjects.
-        concerns: Other subjects that it concerns: those of the notices about a job's hosts when it was decided.
+        concerns: Other subjects that it concerns: those of the notices about a job's hosts when it was decided, and
+            `pool/CLOUD/ZONE/TYPE`, the capacity pool of each node with a notice, where it is known.
         source: The source of a notice; empty for other subjects.
     """
 
@@ -88,17 +91,30 @@ class JobHistory:
                 pass
 
 
-def entries_of(change: Change, noticed: NoticedHosts = lambda _job: {}) -> Iterator[HistoryEntry]:
-    """Yields what a change tells, in the order in which it happened; `noticed` returns a job's hosts with a notice."""
+def entries_of(
+    change: Change,
+    noticed: NoticedHosts = lambda _job: {},
+    machine: Callable[[Host], Machine] = lambda _node: UNKNOWN_MACHINE,
+) -> Iterator[HistoryEntry]:
+    """Yields what a change tells, in the order in which it happened.
+
+    Args:
+        change: A change of a job or a notice.
+        noticed: Returns a job's hosts with a notice.
+        machine: Returns the machine under a node, with as much of it as is known.
+    """
     match change:
         case JobChanged(before, after, at):
             concerns = None
             for entry in _entries(before, after, at):
                 if concerns is None:
-                    concerns = tuple(sorted({_subject(notice) for notice in noticed(after.name).values()}))
+                    notices = noticed(after.name).values()
+                    subjects = {_subject(notice) for notice in notices}
+                    concerns = tuple(sorted(subjects.union(*(_pools(notice, machine) for notice in notices))))
                 yield replace(entry, concerns=concerns)
         case NoticeChanged(known, notice, at):
-            yield from _episode(known, notice, at)
+            for entry in _episode(known, notice, at):
+                yield replace(entry, concerns=_pools(notice, machine))
         case JobForgotten(before, at) if not before.over:
             text = "The job was deleted, or is not supervised any more."
             yield HistoryEntry(at=at, subject=f"job/{before.name}", what="Gone", text=text, run=before.decision.run)
@@ -185,6 +201,13 @@ def _episode(before: ReclaimNotice | None, after: ReclaimNotice, at: float) -> I
 
 def _subject(notice: ReclaimNotice) -> str:
     return f"{notice.subject.kind}/{notice.subject.name}"
+
+
+def _pools(notice: ReclaimNotice, machine: Callable[[Host], Machine]) -> tuple[str, ...]:
+    """The capacity pool of a node with a notice, as a subject; none if it is unknown, and none of a pod."""
+    is_node = notice.subject.kind is SubjectKind.NODE
+    pool = pool_of(machine(Host(notice.subject.name))) if is_node else None
+    return () if pool is None else (f"pool/{'/'.join(pool)}",)
 
 
 @dataclass(slots=True)

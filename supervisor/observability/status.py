@@ -34,7 +34,7 @@ MAX_HAPPENED = 2000
 """Entries in one answer. They take about 0.5 MB, and 10 ms of the loop's time."""
 
 _JOB = "job/"
-_QUERY = frozenset({"job", "node", "pod", "source", "since", "until", "drills", "before", "limit"})
+_QUERY = frozenset({"job", "node", "pod", "pool", "source", "since", "until", "drills", "before", "limit"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,9 +228,9 @@ class StatusEndpoint:
 def _history_query(given: Mapping[str, str]) -> HistoryQuery:
     if unknown := sorted(given.keys() - _QUERY):
         raise MalformedError(f"`{unknown[0]}` is none of {', '.join(sorted(_QUERY))}")
-    subjects = [f"{kind}/{given[kind]}" for kind in ("job", "node", "pod") if kind in given]
+    subjects = [f"{kind}/{given[kind]}" for kind in ("job", "node", "pod", "pool") if kind in given]
     if len(subjects) > 1:
-        raise MalformedError("`job`, `node` and `pod` exclude each other")
+        raise MalformedError("`job`, `node`, `pod` and `pool` exclude each other")
     try:
         return HistoryQuery(
             subjects=subjects,

@@ -390,6 +390,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         limits=recorder.RecordLimits(days=settings.record_days, entries=settings.record_entries),
         history=happened,
         noticed=state.facts.shown,
+        machine=state.facts.machine,
         leader=settings.pod_name,
         clock=base.clock,
         bulkhead=base.bulkhead,

@@ -17,6 +17,8 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault, RetryPolicy
 from servicekit.reconcile import Wakeup, reconcile
+from supervisor.domain.capacity import Machine
+from supervisor.domain.ids import Host
 from supervisor.observability.history import HistoryEntry, JobHistory, entries_of
 from supervisor.observability.journal import Change, NoticedHosts
 from supervisor.observability.record.database import (
@@ -57,6 +59,7 @@ class Recorder:
         limits: How much is kept.
         history: Gets the latest entries from before this supervisor began to lead.
         noticed: Returns the hosts of a job with a notice, each with its most urgent one.
+        machine: Returns the machine under a node, with as much of it as is known.
         leader: The name of this supervisor; may be empty.
         clock: For the instants of the record's own entries, and for pruning.
         bulkhead: Keeps what nobody foresaw.
@@ -71,6 +74,7 @@ class Recorder:
         limits: RecordLimits,
         history: JobHistory,
         noticed: NoticedHosts,
+        machine: Callable[[Host], Machine],
         leader: str,
         clock: Clock,
         bulkhead: Bulkhead,
@@ -79,6 +83,7 @@ class Recorder:
         self._limits = limits
         self._history = history
         self._noticed = noticed
+        self._machine = machine
         self._clock = clock
         self._bulkhead = bulkhead
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=RECORD)
@@ -94,7 +99,7 @@ class Recorder:
         )
 
     def on_change(self, change: Change) -> None:
-        for entry in entries_of(change, self._noticed):
+        for entry in entries_of(change, self._noticed, self._machine):
             self._add(entry)
         if not self._is_failing:  # Otherwise each change would try again at once.
             self._wakeup.set()

@@ -159,6 +159,8 @@ async def test_decisions_are_read_from_the_supervisors_events(tmp_path: Path, re
             "what": "Shrinking",
             "text": text,
             "jobs": ["ml/trainingjob.resnet"],
+            "run": 0,
+            "concerns": [],
             "source": "",
             "drill": False,
         }

@@ -9,7 +9,7 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from simulator.status import fetch
 from tests.job_supervisor.cli.cli_running import interrupt, line, run, run_process, started
-from tests.testkit.serving import Served
+from tests.testkit.serving import AgentPeer, Served
 from tests.testkit.waiting import until
 
 
@@ -260,6 +260,54 @@ async def test_history_tells_a_notice_and_the_decision_about_it(served: Served, 
     assert "Here the earliest are left out" in await told("--limit", "1")
     unknown = await run("history", "nobody", "--data-dir", tmp_path)
     assert unknown.code == 66
+
+
+async def test_the_history_of_a_pool_and_of_a_file(served: Served, tmp_path: Path) -> None:
+    """A file that was exported answers as the record does, when nothing of the supervisor is left."""
+    agents = list[AgentPeer]()
+    for node, kind in (("n1", "big"), ("n2", "big"), ("n3", "small")):
+        machine = wire.Machine(cloud="aliyun", zone="h", instance_type=kind)
+        agents.append(await served.peers.agent(node, machine=machine))
+    await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
+    await agents[1].notices("n2", left=300.0)
+    await agents[2].notices("n3", left=300.0)
+    source = "--data-dir", str(tmp_path)
+
+    async def told(*filters: str) -> list[tuple[str, str]]:
+        said = await run("history", *filters, *source, "-o", "json")
+        assert said.code == 0, said.err
+        return [(entry["subject"], entry["what"]) for entry in said.json["entries"]]
+
+    async def has_noticed_both() -> bool:
+        everything = await told()
+        return {("node/n2", "noticed"), ("node/n3", "noticed"), ("job/resnet", "Shrinking")} <= set(everything)
+
+    await until(has_noticed_both, "the record has both notices")
+    exported = tmp_path / "history.json"
+    exported.write_text((await run("history", *source, "-o", "json")).out)
+    questions = (
+        ("--pool", "aliyun/h/big"),
+        ("--pool", "aliyun/h/medium"),
+        ("--node", "n3"),
+        ("resnet",),
+        ("--since", "1d"),
+    )
+    answers = [await told(*question) for question in questions]
+    assert {subject for subject, _ in answers[0]} <= {"node/n2", "job/resnet"}
+    assert ("node/n2", "noticed") in answers[0]
+    assert answers[1] == []
+    source = "--from", str(exported)
+    assert [await told(*question) for question in questions] == answers
+    assert "node/n2" in (await run("history", *source, "--no-drills")).out
+
+
+@pytest.mark.parametrize(("text", "code"), [(None, 66), ("{}", 64), ("[" * 10_000, 64), ('{"entries": [1]}', 64)])
+async def test_a_file_that_is_no_history_is_refused(tmp_path: Path, text: str | None, code: int) -> None:
+    file = tmp_path / "history.json"
+    if text is not None:
+        file.write_text(text)
+    said = await run("history", "--from", file)
+    assert (said.code, str(file) in said.err) == (code, True)
 
 
 async def test_status_in_the_forms_that_programs_read(served: Served, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from supervisor.domain.capacity import UNKNOWN_MACHINE
 from supervisor.observability.history import HistoryEntry, JobHistory
 from supervisor.observability.journal import JobChanged
 from supervisor.observability.record import recorder as module
@@ -31,6 +32,7 @@ def _recorder(path: Path, history: JobHistory | None = None, **limits: Any) -> R
         limits=RecordLimits(**{"days": 1e6, "entries": 1000, **limits}),
         history=history or JobHistory(clock.now()),
         noticed=lambda _job: {},
+        machine=lambda _node: UNKNOWN_MACHINE,
         leader="one",
         clock=clock,
         bulkhead=Bulkhead(clock),
@@ -186,6 +188,7 @@ async def test_the_supervisor_answers_with_pages_of_its_record(tmp_path: Path) -
         {"until": "yesterday"},
         {"before": "x"},
         {"job": "a", "node": "b"},
+        {"job": "a", "pool": "b"},
         {"jobs": "a"},
     ],
 )
