@@ -417,6 +417,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     page = status_page(
         snapshot=reader.snapshot,
         job=reader.job,
+        history=reader.happened,
         version=lambda: reader.version,
         authenticate=state.authenticate,
         sign=base.tokens.viewer,

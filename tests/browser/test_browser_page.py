@@ -141,6 +141,41 @@ async def test_a_job_has_a_page(browser: Browser, served: Served, screen: dict[s
     await expect(page.get_by_role("heading", name="Reclaims under way")).to_be_visible()
 
 
+@pytest.mark.parametrize(
+    "screen",
+    [{}, PHONE, {"color_scheme": "dark"}, {"java_script_enabled": False}],
+    ids=["desk", "phone", "dark", "plain"],
+)
+async def test_the_history_has_a_page(browser: Browser, served: Served, screen: dict[str, Any]) -> None:
+    """The overview leads to it, its form asks for one subject, and it stays as it is while it is read."""
+    await reclaimed(served)
+    page = await signed_in(browser, served, **screen)
+    has_scripts = screen.get("java_script_enabled", True)
+    if has_scripts:
+        await page.clock.install()
+    await page.get_by_role("link", name="What happened").click()
+    await expect(page.get_by_role("heading", name="What happened")).to_be_visible()
+    await page.get_by_label("named").fill("small")
+    await page.get_by_role("button", name="Show").click()
+    await expect(page.get_by_text("Rank 0 saved a checkpoint at step 41.")).to_be_visible()
+    await expect(page.get_by_role("link", name=LONG)).to_have_count(0)
+    await page.get_by_role("link", name="node n3").first.click()
+    await expect(page.get_by_label("Of the")).to_have_value("node")
+    await expect(page.get_by_label("named")).to_have_value("n3")
+    await expect(page.get_by_role("row").filter(has_text="noticed")).to_have_count(1)
+    if has_scripts:
+        assert await violations(page) == []
+        width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert await page.evaluate(width) == 0
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        await page.clock.run_for(60_000)
+        assert asked == []
+        await expect(page.get_by_role("alert")).to_be_hidden()
+    await page.get_by_role("link", name="All jobs").click()
+    await expect(page.get_by_role("heading", name="Reclaims under way")).to_be_visible()
+
+
 async def test_the_command_can_be_copied(browser: Browser, served: Served) -> None:
     await reclaimed(served)
     page = await signed_in(browser, served, permissions=["clipboard-read", "clipboard-write"])

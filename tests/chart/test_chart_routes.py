@@ -90,6 +90,7 @@ def _served() -> set[str]:
     page = PageEndpoints(
         snapshot=unused,
         job=unused,
+        history=unused,
         renderer=PageRenderer(),
         viewers=unused,
         sessions=unused,

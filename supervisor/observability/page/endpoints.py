@@ -1,7 +1,7 @@
 """Serves the status page to browsers with a viewer token: sign-in, the page itself, its assets and its stream."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +18,11 @@ from supervisor.fanout.lines import LineResponse, line
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError, Viewer
 from supervisor.ingest.errors import CODES, ForeignTokenError, MalformedError, OversizedError, TooManyError
 from supervisor.ingest.http import Authenticate
+from supervisor.observability.page.history_form import HistoryForm
 from supervisor.observability.page.rendering import PageAsset, PageRenderer
+from supervisor.observability.record.database import HistoryQuery, RecordError
 from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot
+from supervisor.observability.views import HistoryView
 from supervisor.refusals import Refusals, Wire
 
 COOKIE = "job_supervisor_viewer"
@@ -227,6 +230,7 @@ _LONGEST_TIMER_SECONDS = 86400.0 * 7
 class PageEndpoints:
     snapshot: Callable[[], StatusSnapshot]
     job: Callable[[JobName], JobPageSnapshot | None]
+    history: Callable[[HistoryQuery], Awaitable[HistoryView]]
     renderer: PageRenderer
     viewers: PageViewers
     sessions: ViewerSessions
@@ -239,6 +243,7 @@ class PageEndpoints:
             web.get("/status", self.page),
             web.get("/status/stream", self.stream),
             web.get("/status/jobs/{job:.+}", self.job_page),
+            web.get("/status/history", self.history_page),
             web.post("/status/login", self.login),
             web.post("/status/logout", self.logout),
             *(web.get(f"/status/{asset.name}", partial(_serve, asset)) for asset in self.renderer.assets.values()),
@@ -262,6 +267,22 @@ class PageEndpoints:
         # In a thread: a job may have thousands of hosts.
         text = await asyncio.to_thread(self.renderer.job, found, root, signed_in=session.browser)
         return _html(text)
+
+    async def history_page(self, request: web.Request) -> web.Response:
+        """Serves a page of the record, or the login form without a session."""
+        session = await self._session(request)
+        if isinstance(session, web.Response):
+            return session
+        form, status = HistoryForm(), 200
+        happened: HistoryView | str
+        try:
+            form = HistoryForm.read(request.query)
+            happened = await self.history(form.query(self.clock.now()))
+        except MalformedError as error:
+            happened, status = str(error), 400
+        except RecordError as error:
+            happened, status = f"The record cannot be read now: {error}.", 503
+        return _html(self.renderer.history(form, happened, _root(request), signed_in=session.browser), status=status)
 
     async def _session(self, request: web.Request) -> ViewerSession | web.Response:
         """The session of a request, or the login form."""
@@ -340,6 +361,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
     *,
     snapshot: Callable[[], StatusSnapshot],
     job: Callable[[JobName], JobPageSnapshot | None],
+    history: Callable[[HistoryQuery], Awaitable[HistoryView]],
     version: Callable[[], Any],
     authenticate: Authenticate,
     sign: Callable[[float], str],
@@ -353,6 +375,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
     Args:
         snapshot: Reads what the page shows.
         job: Reads what the page of one job shows; None if there is no such job.
+        history: Reads a page of the record; raises RecordError if that cannot be read now.
         version: Changes whenever the page should be rendered at once.
         authenticate: Identifies the sender of an Authorization header.
         sign: Makes a viewer token that is valid until an instant.
@@ -365,6 +388,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
     return PageEndpoints(
         snapshot=snapshot,
         job=job,
+        history=history,
         renderer=renderer,
         viewers=PageViewers(snapshot, renderer.content, version, clock, bulkhead),
         sessions=ViewerSessions(authenticate=authenticate, sign=sign, clock=clock),

@@ -15,8 +15,10 @@ from supervisor.domain.ids import namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.observability.groups import GroupCause, GroupOutcome
 from supervisor.observability.page.contents import contents, host_state, job_contents
+from supervisor.observability.page.history_form import KINDS, SPANS, HistoryForm
+from supervisor.observability.record.database import HistoryPosition
 from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot, status_view
-from supervisor.observability.views import GroupView, JobView
+from supervisor.observability.views import GroupView, HistoryView, JobView
 from supervisor.refusals import readable
 
 MAX_NAMES = 10
@@ -65,6 +67,12 @@ def countdown(seconds: float) -> str:
 def text(said: str) -> str:
     """Removes invisible characters from a text that may quote a peer; the templates escape it."""
     return readable(said, _MAX_LETTERS)
+
+
+def subject(of: str) -> tuple[str, str]:
+    """Splits the subject of an entry of the history into its kind and its name."""
+    kind, _, name = of.partition("/")
+    return kind, name
 
 
 def names(values: Sequence[str]) -> str:
@@ -139,6 +147,7 @@ class PageRenderer:
             names,
             checkpoint,
             text,
+            subject,
             why,
             host_state,
             namespace,
@@ -174,3 +183,18 @@ class PageRenderer:
         """Renders the page of one job; `root` leads from its address to that of the overview."""
         shown = job_contents(snapshot)
         return self.render("job.html", shown=shown, view=shown.view, job=shown.job, signed_in=signed_in, root=root)
+
+    def history(self, form: HistoryForm, happened: HistoryView | str, root: str, *, signed_in: bool) -> str:
+        """Renders a page of the history; `happened` is a sentence if there is none."""
+        following = happened.next if isinstance(happened, HistoryView) else None
+        return self.render(
+            "history.html",
+            form=form,
+            kinds=KINDS,
+            spans=SPANS,
+            happened=happened,
+            trouble=happened if isinstance(happened, str) else "",
+            earlier=None if following is None else form.at(HistoryPosition.read(following)),
+            signed_in=signed_in,
+            root=root,
+        )

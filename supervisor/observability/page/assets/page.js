@@ -14,6 +14,8 @@
   const found = document.getElementById("found");
   let updatedAt = performance.now();
   let failed = false;
+  /* The history does not follow what happens: a page of it that changed under the reader would be of no use. */
+  const follows = "stream" in content.dataset || "poll" in content.dataset;
 
   function span(seconds) {
     const whole = Math.floor(seconds);
@@ -31,7 +33,7 @@
       put(each, left > 0 ? span(left) : "now");
     }
     for (const each of content.querySelectorAll("[data-ago]")) put(each, span(Number(each.dataset.ago) + passed));
-    const silent = performance.now() - updatedAt > SILENCE_MS;
+    const silent = follows && performance.now() - updatedAt > SILENCE_MS;
     if (lost.hidden === (silent || failed)) lost.hidden = !(silent || failed);
   }
 
@@ -158,5 +160,5 @@
   offerCopies();
   countDurations();
   setInterval(countDurations, 250);
-  forever();
+  if (follows) forever();
 })();

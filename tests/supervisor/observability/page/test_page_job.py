@@ -83,7 +83,9 @@ async def test_its_assets_and_forms_are_found_however_deep_it_is(served: Served)
             text = (await get(served.peers, path, token=token)).text
             for address in re.findall(r'(?:src|href|action)="([^"]+)"', text):
                 found = urljoin(path, address)
-                assert found == "/" or re.fullmatch(r"/status/(login|logout|[a-z.]+\?[0-9a-f]{12})", found), found
+                assert found == "/" or re.fullmatch(r"/status/(login|logout|history|[a-z.]+\?[0-9a-f]{12})", found), (
+                    found
+                )
 
 
 async def test_a_new_supervisor_shows_what_the_record_has(tmp_path: Path) -> None:
