@@ -95,9 +95,9 @@ class StatusReader:
         page = await self.record.read(query)
         since = self.since if page.since is None else page.since
         entries = list(page.entries)
-        for name in (JobName(each.removeprefix(_JOB)) for each in query.subjects if each.startswith(_JOB)):
+        if query.subject.startswith(_JOB):
             entries += await self._notices_of(page, query)
-            job = self.live.snapshot().jobs.get(name)
+            job = self.live.snapshot().jobs.get(JobName(query.subject.removeprefix(_JOB)))
             if job is not None and page.next is None:
                 entries += (entry for entry in stored(job) if entry.at < since)
         entries.sort(key=lambda entry: entry.at)
@@ -127,7 +127,7 @@ class StatusReader:
             return ()
         since = query.since if page.next is None else page.next.at
         until = query.until if query.before is None else query.before.at
-        wanted = replace(query, subjects=subjects, own=True, since=since, until=until, before=None)
+        wanted = replace(query, subject="", own=subjects, since=since, until=until, before=None)
         return (await self.record.read(wanted)).entries
 
     def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> status_view.StatusSnapshot:
@@ -233,7 +233,7 @@ def _history_query(given: Mapping[str, str]) -> HistoryQuery:
         raise MalformedError("`job`, `node`, `pod` and `pool` exclude each other")
     try:
         return HistoryQuery(
-            subjects=subjects,
+            subject="".join(subjects),
             source=given.get("source", ""),
             since=_instant(given, "since"),
             until=_instant(given, "until"),

@@ -73,7 +73,7 @@ class HistoryForm:
         """What it asks of the record at that instant (Unix seconds)."""
         _, seconds = SPANS[self.span]
         return HistoryQuery(
-            subjects=[f"{self.kind}/{self.name}"] if self.name else [],
+            subject=f"{self.kind}/{self.name}" if self.name else "",
             source=self.source,
             since=None if seconds is None else now - seconds,
             drills=self.drills,

@@ -15,6 +15,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Float,
     ForeignKey,
     Index,
@@ -57,15 +58,26 @@ _entries = Table(
     Column("drill", Boolean, nullable=False),
     Index("record_entries_by_time", "at", "id"),
 )
+_HAS_SOURCE = _entries.c.source != ""
+Index(
+    "record_entries_by_source",
+    _entries.c.source,
+    _entries.c.at,
+    _entries.c.id,
+    sqlite_where=_HAS_SOURCE,
+    postgresql_where=_HAS_SOURCE,
+)
 _concerned = Table(
     "record_concerned",
     _metadata,
     Column("subject", Text, nullable=False),
+    Column("at", Float(53), nullable=False),
     Column("entry", _ID, ForeignKey(_entries.c.id, ondelete="CASCADE"), nullable=False),
-    PrimaryKeyConstraint("subject", "entry"),
+    PrimaryKeyConstraint("subject", "at", "entry"),
     Index("record_concerned_by_entry", "entry"),
+    sqlite_with_rowid=False,
 )
-"""The subjects of each entry: its own, and the others that it concerns."""
+"""The subjects of each entry, its own and the others that it concerns, in the order of time."""
 
 
 class RecordError(Exception):
@@ -101,8 +113,8 @@ class HistoryQuery:
     """Which entries are wanted. Instants are Unix seconds.
 
     Attributes:
-        subjects: Only entries that concern one of these, such as `job/NAME` or `node/NAME`; empty for all.
-        own: Only entries whose own subject is one of these, and not those that concern it besides.
+        subject: Only entries that concern it, such as `job/NAME` or `node/NAME`; empty for all.
+        own: Only entries whose own subject is one of these; empty for all.
         source: Only notices of this source; empty for all entries.
         since: The earliest instant; None for the beginning.
         until: The instant before which they were; None for now.
@@ -111,8 +123,8 @@ class HistoryQuery:
         limit: The most entries.
     """
 
-    subjects: Collection[str] = ()
-    own: bool = False
+    subject: str = ""
+    own: Collection[str] = ()
     source: str = ""
     since: float | None = None
     until: float | None = None
@@ -194,7 +206,7 @@ class RecordDatabase:
                 insert(_entries).returning(_entries.c.id, sort_by_parameter_order=True), rows
             ).all()
             concerned = [
-                {"subject": subject, "entry": number}
+                {"subject": subject, "at": each.at, "entry": number}
                 for number, each in zip(numbered, added, strict=True)
                 for subject in {each.subject, *each.concerns}
             ]
@@ -206,9 +218,13 @@ class RecordDatabase:
         Raises:
             RecordError: They cannot be read now.
         """
+        at, number = _entries.c.at, _entries.c.id
         statement = select(_entries)
-        statement = statement.where(*_conditions(query))
-        statement = statement.order_by(_entries.c.at.desc(), _entries.c.id.desc()).limit(query.limit + 1)
+        if query.subject:
+            at, number = _concerned.c.at, _concerned.c.entry
+            statement = statement.join(_concerned, number == _entries.c.id).where(_concerned.c.subject == query.subject)
+        statement = statement.where(*_conditions(query, at, number))
+        statement = statement.order_by(at.desc(), number.desc()).limit(query.limit + 1)
         with _translated(), self._engine.connect() as connection:
             rows = connection.execute(statement).all()
             since = connection.scalar(select(func.min(_entries.c.at)))
@@ -266,27 +282,23 @@ def _prepare_file(connection: Any, _record: object) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _conditions(query: HistoryQuery) -> Iterator[Any]:
-    if query.subjects and query.own:
-        yield _entries.c.subject.in_(query.subjects)
-    elif query.subjects:
-        concerned = select(_concerned.c.entry).where(_concerned.c.subject.in_(query.subjects))
-        yield _entries.c.id.in_(concerned)
+def _conditions(query: HistoryQuery, at: ColumnElement[float], number: ColumnElement[int]) -> Iterator[Any]:
+    """The conditions of a query; `at` and `number` are the columns of an entry's position by which it is ordered."""
+    if query.own:
+        yield _entries.c.subject.in_(query.own)
     if query.source:
-        yield _entries.c.source == query.source
+        # Databases use the index, which has notices alone, where they see that only those are wanted.
+        yield and_(_HAS_SOURCE, _entries.c.source == query.source)
     if query.since is not None:
-        yield _entries.c.at >= query.since
+        yield at >= query.since
     if query.until is not None:
-        yield _entries.c.at < query.until
+        yield at < query.until
     if not query.drills:
         yield _entries.c.drill.is_(False)
     if query.before is not None:
-        yield _before(query.before.at, query.before.id)
-
-
-def _before(at: float, number: int) -> Any:
-    """The condition that an entry comes before another one in the order of time."""
-    return or_(_entries.c.at < at, and_(_entries.c.at == at, _entries.c.id < number))
+        # With the first condition alone a database knows where to begin.
+        yield at <= query.before.at
+        yield or_(at < query.before.at, number < query.before.id)
 
 
 def _concerns(connection: Connection, numbers: Sequence[int]) -> dict[int, tuple[str, ...]]:

@@ -76,14 +76,14 @@ def test_each_filter_leaves_out_what_it_names(database: RecordDatabase) -> None:
             _entry(4, "pod/team/bert-0", "four", source="event"),
         ]
     )
-    assert _texts(database, subjects=["job/bert"]) == ["one"]
-    assert _texts(database, subjects=["node/n1"]) == ["one", "two"]
-    assert _texts(database, subjects=["node/n1"], own=True) == ["two"]
-    assert _texts(database, subjects=["pod/team/bert-0"]) == ["four"]
+    assert _texts(database, subject="job/bert") == ["one"]
+    assert _texts(database, subject="node/n1") == ["one", "two"]
+    assert _texts(database, own=["node/n1"]) == ["two"]
+    assert _texts(database, subject="pod/team/bert-0") == ["four"]
     assert _texts(database, source="aliyun") == ["two"]
     assert _texts(database, drills=False) == ["one", "two", "four"]
     assert _texts(database, since=_T0 + 2, until=_T0 + 4) == ["two", "Drill: three"]
-    assert _texts(database, subjects=["node/n2"]) == []
+    assert _texts(database, subject="node/n2") == []
 
 
 def test_pages_show_each_entry_once_also_those_of_one_instant(database: RecordDatabase) -> None:
@@ -106,7 +106,7 @@ def test_what_is_old_or_too_much_is_deleted(database: RecordDatabase) -> None:
     assert database.prune(_T0 + 3, 1000) == 3
     assert _texts(database) == [str(number) for number in range(3, 10)]
     assert database.prune(_T0, 4) == 3
-    assert _texts(database, subjects=["node/n1"]) == [str(number) for number in range(6, 10)]
+    assert _texts(database, subject="node/n1") == [str(number) for number in range(6, 10)]
     assert database.prune(_T0, 4) == 0
 
 
