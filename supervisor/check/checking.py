@@ -34,6 +34,7 @@ RULES: tuple[CheckRule, ...] = (
     size.fixed_processes,
     size.fixed_nodes,
     size.static_hosts,
+    size.slots_unknown,
     size.no_room_to_shrink,
     size.gang_above_minimum,
     size.launcher_on_spot,

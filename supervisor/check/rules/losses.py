@@ -78,6 +78,7 @@ def worker_not_replaced(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobPr
 @rule("loss-fails-job", FindingSeverity.WARNING, "a controller that fails the job when one of its pods is lost")
 def loss_fails_job(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
     is_dynamic = at(job.spec, "enableDynamicWorker") is True
+    has_servers = any(role.name.lower() == "ps" for role in job.roles)
     for role in job.roles:
         if job.kind is CheckedKind.PYTORCH_JOB and role.restart_policy == "Never":
             yield JobProblem(
@@ -91,10 +92,20 @@ def loss_fails_job(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem
                 role.path,
                 f"A pod of {role.name} that is lost without a notice fails the job for good, whatever its "
                 "restartPolicy is.",
-                "Set spec.enableDynamicWorker to true."
-                if role.name.lower() == "worker"
-                else f"Keep the pods of {role.name} on nodes that are not reclaimed.",
+                _tf_fix(role.name, has_servers=has_servers),
             )
+
+
+def _tf_fix(role: str, *, has_servers: bool) -> str:
+    if role.lower() != "worker":
+        return f"Keep the pods of {role} on nodes that are not reclaimed."
+    if has_servers:
+        return "Set spec.enableDynamicWorker to true."
+    return (
+        "Submit it again after such a loss: it goes on from its checkpoint. spec.enableDynamicWorker is no way out "
+        "without parameter servers: it takes the other workers out of TF_CONFIG, and MultiWorkerMirroredStrategy does "
+        "not start."
+    )
 
 
 @rule(

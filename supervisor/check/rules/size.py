@@ -121,6 +121,19 @@ def static_hosts(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
             )
 
 
+@rule("slots-unknown", FindingSeverity.ERROR, "horovodrun that learns nowhere how many processes a host takes")
+def slots_unknown(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
+    script = _SCRIPTS.get(CheckedKind.MPI_JOB)
+    for role, launch in job.launches(HOROVODRUN) if job.kind is CheckedKind.MPI_JOB else ():
+        if launch.option("--host-discovery-script") == script and not launch.has("--slots-per-host", "--slots"):
+            yield JobProblem(
+                _place(role, launch),
+                f"{script} of mpi-operator lists hosts without slots, and horovodrun fails with a TypeError when it "
+                "reads the list.",
+                "Add --slots-per-host with the number of processes of a worker.",
+            )
+
+
 @rule("no-room-to-shrink", FindingSeverity.HINT, "a smallest number of workers that is the largest, or is not given")
 def no_room_to_shrink(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
     for where, least, most, fix in () if _has_one_size(job) else _bounds(job):

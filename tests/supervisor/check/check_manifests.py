@@ -12,7 +12,10 @@ Manifest = dict[str, Any]
 
 MANAGED = "job-supervisor.kube-ai.io/managed-by-job-supervisor"
 OPTED_IN = {MANAGED: "true"}
-HOROVODRUN = "horovodrun -np $(wc -l </etc/mpi/hostfile) --min-np 2 --host-discovery-script /etc/mpi/discover_hosts.sh"
+HOROVODRUN = (
+    "horovodrun -np $(wc -l </etc/mpi/hostfile) --min-np 2 --slots-per-host 1 "
+    "--host-discovery-script /etc/mpi/discover_hosts.sh"
+)
 ARENA = "horovodrun -np $((${workers}*${gpus})) --min-np 2 --host-discovery-script /etc/edl/discover_hosts.sh"
 RUN = "kubeai-run --job a --max-workers 4 --"
 TORCHRUN = "torchrun --rdzv-backend=kubeai --rdzv-id=a --nnodes=2:4 --nproc-per-node=8"

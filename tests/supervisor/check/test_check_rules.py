@@ -158,6 +158,7 @@ BAD: Sequence[Bad] = [
     Bad("fixed-nodes", _PYTORCH, _POLICY, None),
     *(Bad("static-hosts", *_script(kind, "horovodrun -np $N python train.py")) for kind in (_TRAINING, _MPI)),
     Bad("static-hosts", *_script(_MPI, "mpirun -np $N python train.py")),
+    Bad("slots-unknown", *_script(_MPI, HOROVODRUN.replace("--slots-per-host 1 ", "") + " python train.py")),
     Bad("no-room-to-shrink", _TRAINING, "spec.etReplicaSpecs.worker.minReplicas", 8),
     Bad("no-room-to-shrink", _TRAINING, "spec.etReplicaSpecs.worker.minReplicas", None),
     Bad("no-room-to-shrink", _MPI, "metadata.annotations", {MANAGED: "true"}),
@@ -318,3 +319,15 @@ def test_a_measured_checkpoint_is_called_so() -> None:
     (first, *_) = found(GOOD[_MPI](), facts)
     assert "a checkpoint takes 42 s as measured" in first.problem
     assert "killed 30 s (the default)" in first.problem
+
+
+@pytest.mark.parametrize("has_servers", [False, True])
+def test_a_tfjob_is_not_told_to_hide_its_workers_from_each_other(
+    has_servers: bool,  # noqa: FBT001 - pytest names it
+) -> None:
+    """With enableDynamicWorker a worker sees parameter servers alone, and a strategy that needs the others fails."""
+    made = changed(GOOD[_TF](), "spec.enableDynamicWorker", None)
+    if has_servers:
+        made = changed(made, "spec.tfReplicaSpecs.PS", {"template": template()})
+    fixes = [each.fix for each in found(made) if each.rule == "loss-fails-job" and "Worker" in each.where]
+    assert [fix.startswith("Set spec.enableDynamicWorker") for fix in fixes] == [has_servers]
