@@ -80,7 +80,8 @@ class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the hosts of a job on the subject (a node), or the host that it is (a pod)."""
         if kind is SubjectKind.POD:
             space = job.job.partition("/")[0]
-            return [host for host in job.host_states if subject == f"{space}/{host.host}"]
+            # An older supervisor does not say the pod's name, which mostly is the host's.
+            return [host for host in job.host_states if subject == f"{space}/{host.pod or host.host}"]
         return [host for host in job.host_states if subject == (host.node or host.host)]
 
 

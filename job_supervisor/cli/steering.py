@@ -106,6 +106,8 @@ def consequences(subject: DrillSubject, status: SeenStatus, until: str = "the dr
         elif left < least:
             share = f"{left} of {len(job.workers)} workers would remain and it needs {least}"
             sentences.append(f"{job.job} {stops}, because {share}.")
+        elif job.fixed_hosts:
+            sentences.append(f"{job.job} {stops}, because its run cannot go on without a host.")
         else:
             left -= left % job.worker_multiple
             sentences.append(f"{job.job} continues with {left} of {len(job.workers)} workers until {until}.")

@@ -405,7 +405,9 @@ def placements_of(pods: Iterable[Pod]) -> Mapping[Host, Placement]:
     """
     present = [pod for pod in pods if not pod.over]
     return {
-        pod.host: Placement(pod.metadata.uid, Host(pod.node), terminating=pod.deleted_at is not None)
+        pod.host: Placement(
+            pod.metadata.uid, Host(pod.node), terminating=pod.deleted_at is not None, name=pod.metadata.name
+        )
         for pod in sorted(present, key=lambda pod: pod.deleted_at is None)
     }
 

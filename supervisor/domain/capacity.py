@@ -164,9 +164,10 @@ UNKNOWN_MACHINE = Machine()
 class Placement:
     """The uid of a host's pod, and the pod's node, which is empty while the pod is not bound.
 
-    `terminating`: the pod was asked to terminate.
+    `terminating`: the pod was asked to terminate. `name` is the pod's own, which may differ from the host's.
     """
 
     pod: str
     node: Host
     terminating: bool = False
+    name: str = ""

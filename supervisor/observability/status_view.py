@@ -20,7 +20,7 @@ from supervisor.decide.reasons import at_present, gang_sentence
 from supervisor.decide.urgency import deadline_of, is_acted_on
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Acknowledgement, SupervisedJob
+from supervisor.domain.job import Acknowledgement, Capability, SupervisedJob
 from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice, SubjectKind
 from supervisor.ingest.agent_registry import AgentState, reclaimed
 from supervisor.observability import views
@@ -268,6 +268,7 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> views.JobView:
         requested_workers=spec.requested_workers,
         on_loss=spec.on_loss,
         worker_multiple=spec.worker_multiple,
+        fixed_hosts=spec.can(Capability.FIXED_HOSTS),
         gang=gang_sentence(spec),
         ignored=list(spec.ignored),
         faults=list(status.faults),
@@ -297,10 +298,11 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> views.JobView:
 
 def _host(host: Host, status: JobFactsSnapshot, workers: Container[Host], snapshot: StatusSnapshot) -> views.HostView:
     job, node, notice = status.job, status.node(host), status.noticed.get(host)
-    agent = snapshot.agents.get(node)
+    agent, placed = snapshot.agents.get(node), (status.placements or {}).get(host)
     return views.HostView(
         host=host,
         node=node,
+        pod="" if placed is None else placed.name,
         worker=host in workers,
         launcher=host == job.spec.launcher_host,
         excluded=host in job.decision.exclusions,

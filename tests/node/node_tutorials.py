@@ -75,6 +75,11 @@ def explained(said: Mapping[str, str]) -> str:
     return [output for line, output in said.items() if " -- job-supervisor explain " in line][-1]
 
 
+def foretold(said: Mapping[str, str]) -> str:
+    """What the last drill of a section has said before it began."""
+    return [output.splitlines()[0] for line, output in said.items() if " -- job-supervisor simulate " in line][-1]
+
+
 def starts(text: str) -> Sequence[int]:
     """The step at which each run of a log has started."""
     return [int(step) for step in _STARTS.findall(text)]

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.chart import chart_page as page
+from tests.node.node_tutorials import foretold
 from tests.node.node_world import NodeWorld
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600), pytest.mark.long]
@@ -42,7 +43,9 @@ async def test_the_commands_of_the_tutorial_lead_to_a_job_that_survives(person: 
     """Each run goes on where the one before has saved, and no retry is used."""
     await _follow(person, "Install")
     assert _starts(await _follow(person, "Train")) == [0] * _RANKS
-    [second, *others] = _starts(await _follow(person, "Hold a drill"))
+    drilled = await _follow(person, "Hold a drill")
+    assert "saves a checkpoint, is suspended" in foretold(drilled)
+    [second, *others] = _starts(drilled)
     assert second > 0
     assert others == [second] * (_RANKS - 1)
     reclaimed = await _follow(person, "Reclaim the node")

@@ -8,7 +8,16 @@ import pytest_asyncio
 
 from tests.frameworks.frameworks_installation import FRAMEWORKS
 from tests.node.node_in_place import RESTARTS_IN_PLACE
-from tests.node.node_tutorials import explained, follow, log, packages, starts, trained, with_framework
+from tests.node.node_tutorials import (
+    explained,
+    follow,
+    foretold,
+    log,
+    packages,
+    starts,
+    trained,
+    with_framework,
+)
 from tests.node.node_world import NodeWorld
 
 pytestmark = [
@@ -43,6 +52,7 @@ async def test_a_jobset_and_then_a_trainjob_go_on_where_they_have_saved(person: 
 
 
 def _goes_on(said: Mapping[str, str]) -> None:
+    assert "saves a checkpoint, is suspended" in foretold(said)
     first, *others = starts(log(said))
     assert first > 0
     assert others == [first] * 2

@@ -7,7 +7,16 @@ import pytest
 import pytest_asyncio
 
 from tests.frameworks.frameworks_installation import TENSORFLOW
-from tests.node.node_tutorials import explained, follow, log, packages, starts, trained, with_framework
+from tests.node.node_tutorials import (
+    explained,
+    follow,
+    foretold,
+    log,
+    packages,
+    starts,
+    trained,
+    with_framework,
+)
 from tests.node.node_world import NodeWorld
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600), pytest.mark.long]
@@ -32,6 +41,7 @@ async def test_the_workers_of_a_tfjob_go_on_where_they_have_saved(person: NodeWo
     """The next run starts where all workers have stopped, and they have found each other again by TF_CONFIG."""
     await follow(person, _PAGE, "Train")
     reclaimed = await follow(person, _PAGE, "Reclaim a worker")
+    assert "saves a checkpoint, is suspended" in foretold(reclaimed)
     [step] = starts(log(reclaimed))
     assert step > 0
     assert trained(log(reclaimed))[0][1] > step

@@ -213,6 +213,7 @@ def test_the_most_urgent_notice_comes_first_and_ended_ones_are_not_listed() -> N
         (_job(), "continues with 2 of 3 workers"),
         (_job(min_workers=3), "saves a checkpoint, is suspended, and resumes"),
         (_job(host_states=[_host(1, launcher=True, worker=False)]), "because its launcher runs there"),
+        (_job(fixed_hosts=True), "because its run cannot go on without a host"),
         (_job(running=False, phase="Suspended"), "will not start there"),
         (_job(phase="Finished"), "No supervised job is on node n1"),
         (_job(host_states=[_host(2)]), "No supervised job is on node n1"),
@@ -228,6 +229,12 @@ def test_a_pod_is_one_of_its_own_namespace() -> None:
     assert view.concerned(SubjectKind.POD, "ns/w1")
     assert not view.concerned(SubjectKind.POD, "other/w1")
     assert not view.concerned(SubjectKind.POD, "ns/n1")
+
+
+def test_a_pod_is_known_by_its_own_name_where_its_host_has_another_one() -> None:
+    view = _view(_job(host_states=[msgspec.structs.replace(_host(1), pod="w1-xb2vq")]))
+    assert view.concerned(SubjectKind.POD, "ns/w1-xb2vq")
+    assert not view.concerned(SubjectKind.POD, "ns/w1")
 
 
 def test_the_namespaces_of_a_clusters_jobs_are_a_column_unless_one_is_chosen() -> None:

@@ -26,6 +26,8 @@ def test_of_the_pods_that_are_one_host_the_one_counts_that_stays() -> None:
         _pod("c", PodPhase.PENDING),
     )
     for pods in permutations([failed, ending, new]):
-        assert placements_of(pods) == {Host("j-0"): Placement("c", Host("node-c"))}
-    assert placements_of([failed, ending]) == {Host("j-0"): Placement("b", Host("node-b"), terminating=True)}
+        assert placements_of(pods) == {Host("j-0"): Placement("c", Host("node-c"), name="j-0-c")}
+    assert placements_of([failed, ending]) == {
+        Host("j-0"): Placement("b", Host("node-b"), terminating=True, name="j-0-b")
+    }
     assert placements_of([failed]) == {}

@@ -133,13 +133,17 @@ def test_coverage_counts_workers_that_a_reclaim_would_not_reach() -> None:
 
 def test_pods_are_where_they_are_placed() -> None:
     """The agent is the node's, a notice on the pod or the node concerns the job."""
-    placements = {host: Placement(f"pod-{host}", Host(f"node-{host}")) for host in first(6)}
+    placements = {host: Placement(f"pod-{host}", Host(f"node-{host}"), name=f"{host}-x") for host in first(6)}
     on_node = replace(notice(1), subject=Subject(SubjectKind.NODE, "node-n1", "uid"))
     on_pod = replace(notice(2), subject=Subject(SubjectKind.POD, "n2", "pod-n2"))
     other = replace(notice(3), subject=Subject(SubjectKind.POD, "n3", "pod-of-another"))
     around = {Host("node-n1"): replace(agents(1)[Host("n1")], node=Host("node-n1"))}
     shown = seen(job_seen(running_job(), placements=placements), notices=(on_node, on_pod, other), agents=around)
-    assert (by_host(shown)["n1"].node, by_host(shown)["n1"].agent) == ("node-n1", True)
+    assert (by_host(shown)["n1"].node, by_host(shown)["n1"].pod, by_host(shown)["n1"].agent) == (
+        "node-n1",
+        "n1-x",
+        True,
+    )
     assert not by_host(shown)["n2"].agent
     assert [each.jobs for each in shown.notices] == [["job"], ["job"], []]
 
