@@ -18,10 +18,10 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-torchrun test-torchrun-gpu test-kinds test-fleet test-pythons test-versions test-chart chart clients operators hub test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page frameworks-costs check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-frameworks-oldest test-torchrun test-torchrun-gpu test-kinds test-fleet test-pythons test-versions test-chart chart clients operators hub test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page frameworks-costs check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
 
 help: ## Print this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-22s %s\n", $$1, $$2 }'
 
 install: $(INSTALLED) ## Make .venv with all pinned and hash-locked packages
 
@@ -64,6 +64,10 @@ test-horovod: $(INSTALLED) ## Run jobs under the real elastic driver of Horovod 
 test-frameworks: $(INSTALLED) ## Run jobs of the real training frameworks with several processes each (installed once, in their own cache)
 	-@$(BIN)/python -m tests.frameworks.frameworks_installation frameworks jax
 	$(BIN)/python -m pytest tests/frameworks $(ARGS)
+
+test-frameworks-oldest: $(INSTALLED) ## The same with the oldest versions that are supported
+	-@$(BIN)/python -m tests.frameworks.frameworks_installation oldest fsdp2
+	FRAMEWORKS_ENVIRONMENT=oldest $(BIN)/python -m pytest tests/frameworks $(ARGS)
 
 test-torchrun: $(INSTALLED) ## Lose and regain hosts of jobs under the real torchrun, of two versions, beside its own backend (short form: ARGS="-m brief")
 	-@$(BIN)/python -m tests.frameworks.frameworks_installation frameworks torchrun
@@ -254,6 +258,8 @@ lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions a
 	HOROVOD_SKIP_COMPILE=1 $(LOCK) $(ARGS) requirements/horovod.in -o requirements/horovod.txt
 	$(LOCK) --no-emit-package horovod -c requirements/horovod.txt requirements/horovod.in -o requirements/horovod-build.txt
 	$(LOCK) --no-deps $(ARGS) requirements/frameworks.in -o requirements/frameworks.txt
+	$(LOCK) --no-deps requirements/frameworks-oldest.in -o requirements/frameworks-oldest.txt
+	$(LOCK) --no-deps requirements/fsdp2-oldest.in -o requirements/fsdp2-oldest.txt
 	$(LOCK) --no-deps requirements/torchrun.in -o requirements/torchrun.txt
 	$(LOCK) $(ARGS) requirements/jax.in -o requirements/jax.txt
 	$(LOCK) $(ARGS) requirements/tensorflow.in -o requirements/tensorflow.txt

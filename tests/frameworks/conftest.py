@@ -3,9 +3,11 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.frameworks_installation import (
-    FRAMEWORKS,
+    CHOSEN,
+    CHOSEN_FSDP2,
     JAX,
     MEGATRON,
+    OLDEST,
     RAY,
     TENSORFLOW,
     TORCHTITAN,
@@ -15,10 +17,24 @@ from tests.frameworks.frameworks_installation import (
 )
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what has nothing to do with the oldest versions: it has an environment of its own, or none."""
+    if CHOSEN is OLDEST:
+        others = [item for item in items if not {"frameworks", "fsdp2"} & set(getattr(item, "fixturenames", ()))]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
 @pytest.fixture(scope="session")
 def frameworks() -> Path:
-    """The environment that has PyTorch and its frameworks."""
-    return _installed(FRAMEWORKS)
+    """The environment that has PyTorch and its frameworks: the newest, or the oldest."""
+    return _installed(CHOSEN)
+
+
+@pytest.fixture(scope="session")
+def fsdp2() -> Path:
+    """The environment that has an FSDP2 for CPUs: the newest, or the oldest, which is of a later torch."""
+    return _installed(CHOSEN_FSDP2)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ import torch.distributed as dist
 from kubeai.torch.ranks import RoundRanks
 from kubeai.torch.training import Batch, Limits, Replicated, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
 
 from tests.frameworks.frameworks_member import RoundsMember
 from tests.testkit import torch_exit
@@ -71,6 +70,8 @@ def _build(mesh: Any = None) -> dict[str, Any]:
         return {"model": counting, "optimizer": torch.optim.SGD(counting.parameters(), lr=float(_GLOBAL_BATCH))}
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
     if _ME.kind == "sharded":
+        from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - the oldest torch has none
+
         fully_shard(model, mesh=mesh)
     return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.01)}
 

@@ -48,12 +48,20 @@ class FrameworksEnvironment:
 # DeepSpeed is built from source. Its build cannot be isolated, as that would not be locked, so what its setup.py
 # imports has to be there before it.
 FRAMEWORKS = FrameworksEnvironment("frameworks", ("frameworks-build.txt", "frameworks.txt"))
+OLDEST = FrameworksEnvironment("oldest", ("frameworks-build.txt", "frameworks-oldest.txt"))
+OLDEST_FSDP2 = FrameworksEnvironment("fsdp2", ("fsdp2-oldest.txt",))
 OLDER_TORCH = FrameworksEnvironment("torchrun", ("torchrun.txt",))
 JAX = FrameworksEnvironment("jax", ("jax.txt",), has_torch=False)
 TENSORFLOW = FrameworksEnvironment("tensorflow", ("tensorflow.txt",), has_torch=False)
 MEGATRON = FrameworksEnvironment("megatron", ("megatron.txt",), has_torch=False, base=FRAMEWORKS)
 TORCHTITAN = FrameworksEnvironment("torchtitan", ("torchtitan.txt",), has_torch=False, base=FRAMEWORKS)
 RAY = FrameworksEnvironment("ray", ("ray.txt",))
+
+CHOSEN = {one.name: one for one in (FRAMEWORKS, OLDEST)}[os.environ.get("FRAMEWORKS_ENVIRONMENT", FRAMEWORKS.name)]
+"""The one whose frameworks are tested."""
+
+CHOSEN_FSDP2 = OLDEST_FSDP2 if CHOSEN is OLDEST else CHOSEN
+"""The one whose FSDP2 is tested."""
 
 
 def installed(environment: FrameworksEnvironment = FRAMEWORKS) -> Path:
@@ -112,7 +120,7 @@ def _make(environment: FrameworksEnvironment, venv: Path) -> None:
 
 
 def _run(command: list[str]) -> None:
-    environment = {**os.environ, "DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
+    environment = {**os.environ, "DS_BUILD_OPS": "0"}
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS, env=environment)
     except subprocess.CalledProcessError as error:
@@ -130,7 +138,7 @@ def _rename(made: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    for wanted in (FRAMEWORKS, OLDER_TORCH, JAX, TENSORFLOW, MEGATRON, TORCHTITAN, RAY):
+    for wanted in (FRAMEWORKS, OLDEST, OLDEST_FSDP2, OLDER_TORCH, JAX, TENSORFLOW, MEGATRON, TORCHTITAN, RAY):
         try:
             if wanted.name in (sys.argv[1:] or [FRAMEWORKS.name]):
                 sys.stdout.write(f"{installed(wanted)}\n")

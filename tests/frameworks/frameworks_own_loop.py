@@ -20,7 +20,6 @@ import torch.distributed as dist
 from kubeai.torch.loop import ElasticLoop, Limits, RankLost, Replicated, RoundRanks, Sharded
 from kubeai.torch.sampler import StepSampler
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -95,6 +94,7 @@ def _state(sampler: StepSampler) -> Any:
         return iter(loader)
 
     if _ME.kind == "parts":
+        from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - the oldest torch has none
 
         def build_parts(ranks: RoundRanks) -> Any:
             model = _model()

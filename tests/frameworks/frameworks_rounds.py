@@ -84,7 +84,9 @@ class Rounds:
     def run_alone(self) -> list[dict[str, Any]]:
         """Train with one process, without rounds, as the reference; returns what it has recorded."""
         place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port()}
-        self._spawn("alone", {**place, "TORCHELASTIC_USE_AGENT_STORE": "True"})
+        # As of torchrun. The oldest torch reads the second, too.
+        launcher = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+        self._spawn("alone", {**place, **launcher})
         self.finish("alone")
         return self.recorded("alone")
 

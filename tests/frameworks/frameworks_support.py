@@ -21,6 +21,7 @@ _KILLED = "supervisor killed meanwhile"
 _RANKS = "another number of ranks in the next run"
 _CONTROL = "control: without agreement"
 _COLUMNS = (_EXACT, _EVALUATION, _APART, _KILLED, _RANKS, _CONTROL)
+_OLDEST = "frameworks-oldest.txt"
 _BIT_BY_BIT = "bit by bit"
 _OTHER_RANKS = "test_other_numbers_of_ranks.py::test_the_next_run_has_another_number_of_ranks"
 
@@ -51,6 +52,7 @@ class FrameworkSupport:
         section: The anchor of its section in the guide.
         packages: Those whose versions count, in the lock file.
         lock: The file of its pinned packages, in `requirements`.
+        oldest: That of the oldest versions that are tested as well. None: they are not.
         example: The name of its example, and what it is called with besides the directory and the steps.
         proofs: By column. A column that is left out was not tried.
         has_evaluations: Whether the framework has evaluations of its own.
@@ -62,11 +64,16 @@ class FrameworkSupport:
     example: str
     proofs: Mapping[str, Proof]
     lock: str = "frameworks.txt"
+    oldest: str | None = None
     has_evaluations: bool = False
 
-    def versions(self) -> str:
-        pinned = (_ROOT / "requirements" / self.lock).read_text(encoding="ascii")
-        return ", ".join(f"{name} {_version(pinned, name)}" for name in self.packages)
+    def versions(self) -> tuple[str, str]:
+        """The newest and the oldest that are tested."""
+        oldest = "not tried" if self.oldest is None else self._versions(self.oldest)
+        return self._versions(self.lock), oldest
+
+    def _versions(self, lock: str) -> str:
+        return ", ".join(f"{name} {version(name, lock)}" for name in self.packages)
 
 
 ALL = (
@@ -75,6 +82,7 @@ ALL = (
         section="hugging-face-trainer",
         packages=("transformers", "torch"),
         example="huggingface.py",
+        oldest=_OLDEST,
         has_evaluations=True,
         proofs={
             _EXACT: Proof("yes", "test_frameworks_huggingface.py::test_a_stop_loses_no_step_and_changes_no_bit"),
@@ -96,6 +104,7 @@ ALL = (
         section="hugging-face-trainer",
         packages=("transformers", "deepspeed"),
         example="huggingface.py deepspeed",
+        oldest=_OLDEST,
         has_evaluations=True,
         proofs={
             _EXACT: Proof(
@@ -108,6 +117,7 @@ ALL = (
         section="accelerate",
         packages=("accelerate", "torch"),
         example="accelerate_loop.py",
+        oldest=_OLDEST,
         proofs={
             _EXACT: Proof("yes", "test_frameworks_accelerate.py::test_a_stop_loses_no_step_and_changes_no_bit"),
             _APART: Proof(
@@ -129,6 +139,7 @@ ALL = (
         section="pytorch-lightning",
         packages=("lightning", "torch"),
         example="lightning_ddp.py",
+        oldest=_OLDEST,
         has_evaluations=True,
         proofs={
             _EXACT: Proof("yes", "test_lightning.py::test_a_stop_in_mid_epoch_changes_no_loss"),
@@ -149,6 +160,7 @@ ALL = (
         section="ddp",
         packages=("torch",),
         example="ddp.py",
+        oldest=_OLDEST,
         proofs={
             _EXACT: Proof("yes", "test_ddp.py::test_all_ranks_stop_at_one_step_and_resume_exactly"),
             _APART: Proof(
@@ -167,6 +179,7 @@ ALL = (
         section="fsdp2",
         packages=("torch",),
         example="fsdp.py",
+        oldest="fsdp2-oldest.txt",
         proofs={
             _EXACT: Proof("yes", "test_fsdp.py::test_all_ranks_stop_at_one_step_and_resume_exactly"),
             _APART: Proof(
@@ -186,6 +199,7 @@ ALL = (
         section="deepspeed",
         packages=("deepspeed", "torch"),
         example="deepspeed_zero.py",
+        oldest=_OLDEST,
         proofs={
             _EXACT: Proof("yes", "test_deepspeed.py::test_all_ranks_stop_between_two_updates_and_resume_exactly"),
             _APART: Proof(
@@ -252,6 +266,7 @@ ALL = (
         section="keras",
         packages=("keras", "torch"),
         example="keras_fit.py",
+        oldest=_OLDEST,
         has_evaluations=True,
         proofs={
             _EXACT: Proof("yes", "test_keras.py::test_a_stop_in_mid_epoch_changes_no_loss"),
@@ -327,11 +342,11 @@ ALL = (
 
 def table() -> Iterator[str]:
     """The lines of the guide's table."""
-    yield _row("framework", "version", *_COLUMNS)
-    yield "|---" * (len(_COLUMNS) + 2) + "|"
+    yield _row("framework", "newest version", "oldest version", *_COLUMNS)
+    yield "|---" * (len(_COLUMNS) + 3) + "|"
     for each in ALL:
         cells = (_cell(each, column, "../../tests/frameworks") for column in _COLUMNS)
-        yield _row(f"[{each.title}](#{each.section})", each.versions(), *cells)
+        yield _row(f"[{each.title}](#{each.section})", *each.versions(), *cells)
 
 
 def costs_table() -> Iterator[str]:
@@ -357,7 +372,9 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _version(pinned: str, package: str) -> str:
+def version(package: str, lock: str) -> str:
+    """The version of a package that a file of `requirements` pins."""
+    pinned = (_ROOT / "requirements" / lock).read_text(encoding="ascii")
     found = re.search(rf"^{re.escape(package)}==(\S+)", pinned, re.MULTILINE)
     assert found is not None, f"{package} is not pinned"
     return found[1]

@@ -72,7 +72,8 @@ class FrameworksScript:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def command(self) -> list[str]:
-        torchrun = [str(self.home / "bin" / "python"), "-m", "torch.distributed.run", "--nnodes", "1"]
+        # On a port of its own: the oldest torch else takes one that is always the same, as another job may have.
+        torchrun = [str(self.home / "bin" / "python"), "-m", "torch.distributed.run", "--standalone"]
         process = str(Path(__file__).with_name("frameworks_process.py"))
         return [*torchrun, "--nproc-per-node", str(self.processes), process, str(self.path), *self.arguments]
 
@@ -85,6 +86,8 @@ class FrameworksScript:
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             "KERAS_BACKEND": "torch",
             "DS_ACCELERATOR": "cpu",
+            # Else it is cpu:0, to which the oldest torch loads no checkpoint.
+            "ACCELERATE_TORCH_DEVICE": "cpu",
             # DeepSpeed compiles an operator at its first use on CPUs.
             "TORCH_EXTENSIONS_DIR": str(self.home / "torch_extensions"),
             "HF_HUB_OFFLINE": "1",

@@ -26,10 +26,10 @@ def _script(home: Path, root: Path, path: Path = _EXAMPLE) -> FrameworksScript:
 
 
 @pytest.mark.long
-async def test_each_save_is_reported_with_its_own_step(frameworks: Path, tmp_path: Path) -> None:
+async def test_each_save_is_reported_with_its_own_step(fsdp2: Path, tmp_path: Path) -> None:
     """The one in the background comes first, then that of the agreed step, from which the next run goes on exactly."""
-    whole = await run_alone(tmp_path / "whole", _script(frameworks, tmp_path / "whole"))
-    script = _script(frameworks, tmp_path)
+    whole = await run_alone(tmp_path / "whole", _script(fsdp2, tmp_path / "whole"))
+    script = _script(fsdp2, tmp_path)
     with faked(tmp_path, script) as job:
         await job.until_step(_EVERY + 2)
         assert not job.supervisor.reports_of("saved")
@@ -44,10 +44,10 @@ async def test_each_save_is_reported_with_its_own_step(frameworks: Path, tmp_pat
 
 
 @pytest.mark.brief
-async def test_one_that_fails_ends_neither_training_nor_the_save_at_a_stop(frameworks: Path, tmp_path: Path) -> None:
+async def test_one_that_fails_ends_neither_training_nor_the_save_at_a_stop(fsdp2: Path, tmp_path: Path) -> None:
     """Every rank reports that the one in the background has failed, and why; the next run has the state of the stop."""
-    whole = await run_alone(tmp_path / "whole", _script(frameworks, tmp_path / "whole"))
-    with faked(tmp_path, _script(frameworks, tmp_path, _FULL_DISK)) as job:
+    whole = await run_alone(tmp_path / "whole", _script(fsdp2, tmp_path / "whole"))
+    with faked(tmp_path, _script(fsdp2, tmp_path, _FULL_DISK)) as job:
         await job.until_step(_EVERY + 2)
         step = await asyncio.to_thread(job.agree_on, lambda _: True)
         assert await job.child.wait(120) != 0
@@ -57,4 +57,4 @@ async def test_one_that_fails_ends_neither_training_nor_the_save_at_a_stop(frame
         (first,) = job.curves()
     assert saved == {(rank, step) for rank in range(PROCESSES)}
     assert failed == {(rank, _EVERY) for rank in range(PROCESSES)}
-    assert_goes_on_exactly(whole, [first, await run_alone(tmp_path / "second", _script(frameworks, tmp_path))])
+    assert_goes_on_exactly(whole, [first, await run_alone(tmp_path / "second", _script(fsdp2, tmp_path))])

@@ -19,8 +19,8 @@ _HANG_SECONDS = 20.0
 """A save of this job takes less than a second."""
 
 
-def fsdp(frameworks: Path, root: Path) -> FrameworksScript:
-    return FrameworksScript(frameworks, example("fsdp.py"), (str(root / "checkpoints"), str(_STEPS)))
+def fsdp(fsdp2: Path, root: Path) -> FrameworksScript:
+    return FrameworksScript(fsdp2, example("fsdp.py"), (str(root / "checkpoints"), str(_STEPS)))
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(frameworks: Path, root: Path) -> Curve:
+def whole(fsdp2: Path, root: Path) -> Curve:
     """The losses of the uninterrupted run."""
-    return asyncio.run(run_alone(root, fsdp(frameworks, root)))
+    return asyncio.run(run_alone(root, fsdp(fsdp2, root)))
 
 
 @pytest.mark.brief
@@ -48,26 +48,24 @@ def test_an_incomplete_checkpoint_is_ignored_and_removed(whole: Curve, root: Pat
 
 
 @pytest.mark.brief
-async def test_all_ranks_stop_at_one_step_and_resume_exactly(frameworks: Path, tmp_path: Path, whole: Curve) -> None:
+async def test_all_ranks_stop_at_one_step_and_resume_exactly(fsdp2: Path, tmp_path: Path, whole: Curve) -> None:
     """Dropout included, because each rank's random number generators continue as well."""
-    async with training(tmp_path, fsdp(frameworks, tmp_path)) as job:
+    async with training(tmp_path, fsdp(fsdp2, tmp_path)) as job:
         await job.suspend_and_resume(step=20)
         assert_goes_on_exactly(whole, await job.finish())
 
 
 @pytest.mark.long
-async def test_a_supervisor_killed_in_mid_agreement_loses_no_step(
-    frameworks: Path, tmp_path: Path, whole: Curve
-) -> None:
-    async with training(tmp_path, fsdp(frameworks, tmp_path)) as job:
+async def test_a_supervisor_killed_in_mid_agreement_loses_no_step(fsdp2: Path, tmp_path: Path, whole: Curve) -> None:
+    async with training(tmp_path, fsdp(fsdp2, tmp_path)) as job:
         await suspend_past_a_killed_supervisor(job, step=20)
         assert_goes_on_exactly(whole, await job.finish())
 
 
 @pytest.mark.long
-async def test_with_a_rank_that_cannot_agree_nothing_hangs(frameworks: Path, tmp_path: Path, whole: Curve) -> None:
+async def test_with_a_rank_that_cannot_agree_nothing_hangs(fsdp2: Path, tmp_path: Path, whole: Curve) -> None:
     """Nobody saves alone. The job is suspended, and resumes from its last complete checkpoint."""
-    async with training(tmp_path, replace(fsdp(frameworks, tmp_path), cut_off=2)) as job:
+    async with training(tmp_path, replace(fsdp(fsdp2, tmp_path), cut_off=2)) as job:
         await job.suspend_and_resume(step=_EVERY + 5)
         _, second = await job.finish()
     first = {len(losses) - len(second[rank]) for rank, losses in whole.items()}
@@ -77,9 +75,9 @@ async def test_with_a_rank_that_cannot_agree_nothing_hangs(frameworks: Path, tmp
 
 
 @pytest.mark.long
-async def test_without_an_agreement_the_save_of_rank_zero_hangs_or_aborts(frameworks: Path, tmp_path: Path) -> None:
+async def test_without_an_agreement_the_save_of_rank_zero_hangs_or_aborts(fsdp2: Path, tmp_path: Path) -> None:
     """The collectives of its save meet those of the others' next step."""
-    with faked(tmp_path, replace(fsdp(frameworks, tmp_path), agrees=False)) as job:
+    with faked(tmp_path, replace(fsdp(fsdp2, tmp_path), agrees=False)) as job:
         await job.until_step(5)
         job.supervisor.direct(0, directive="STOP")
         with suppress(TooLate):

@@ -56,9 +56,9 @@ def test_a_network_with_adamw_equals_the_reference(frameworks: Path, tmp_path: P
 
 
 @pytest.mark.long
-def test_shards_follow_the_ranks_of_each_round(frameworks: Path, tmp_path: Path) -> None:
+def test_shards_follow_the_ranks_of_each_round(fsdp2: Path, tmp_path: Path) -> None:
     """One process is rank 1 of 2, then 1 of 4, and then 0 of 2: its parts are others each time."""
-    with Rounds(frameworks, tmp_path / "elastic", "sharded", 150) as rounds:
+    with Rounds(fsdp2, tmp_path / "elastic", "sharded", 150) as rounds:
         rounds.start("a", "b")
         rounds.until_ready()
         rounds.start("c", "d", joins=True)
@@ -66,7 +66,7 @@ def test_shards_follow_the_ranks_of_each_round(frameworks: Path, tmp_path: Path)
         rounds.until_step(rounds.step_of("a") + 3)
         rounds.regroup("b", "d")
         rounds.finish("b", "d")
-    reference = _reference(frameworks, tmp_path, "sharded", 150)
+    reference = _reference(fsdp2, tmp_path, "sharded", 150)
     for name, values in rounds.parameters("b").items():
         assert values == pytest.approx(reference.parameters("alone")[name], rel=_TOLERANCE)
     assert list(used([rounds.recorded(name) for name in "abcd"])) == list(used([reference.recorded("alone")]))

@@ -72,7 +72,8 @@ async def test_with_a_rank_that_cannot_agree_rank_zero_saves_alone(
 @pytest.mark.long
 async def test_without_an_agreement_the_other_ranks_save_nothing(frameworks: Path, tmp_path: Path) -> None:
     """The control: rank 0 alone is told, and what the other ranks would need to go on exactly is lost."""
-    (step,) = await tell_one_rank(tmp_path, _script(frameworks, tmp_path), step=10)
+    # A report may be sent again.
+    (step,) = set(await tell_one_rank(tmp_path, _script(frameworks, tmp_path), step=10))
     saved = [path.name for path in (tmp_path / "checkpoints").glob("*/*")]
     assert step >= 10
     assert saved == ["rank-0"]

@@ -111,11 +111,13 @@ class _Position:
 
 def _rest_of_epoch(loader: Any, position: _Position) -> Iterator[Any]:
     """Yield the remaining batches of the present epoch."""
-    loader.iteration = position.epoch
+    loader.set_epoch(position.epoch)
     if not position.batches:
         yield from loader
         return
-    batches = iter(skip_first_batches(loader, position.batches))
+    rest = skip_first_batches(loader, position.batches)
+    rest.iteration = position.epoch  # with which older Accelerates do not begin
+    batches = iter(rest)
     # An iterator draws from the random number generator when it starts. In the run that has saved, this was before.
     with torch.random.fork_rng(devices=[]):
         first = next(batches)

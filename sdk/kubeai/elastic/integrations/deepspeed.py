@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
 
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
 from kubeai.elastic import api, identity
@@ -55,7 +56,7 @@ def supervise(engine: Any, directory: str | os.PathLike[str], others: Mapping[st
         ValueError: The engine writes checkpoints in the background, so that nobody knows when they are complete; or the
             last one lacks the state of one of `others`.
     """
-    if engine.checkpoint_engine.is_decoupled():
+    if _is_decoupled(engine.checkpoint_engine):
         raise ValueError("a decoupled checkpoint engine is not supported: its checkpoints complete after the save")
     checkpoints = _DeepSpeedCheckpoints(engine, Path(directory), dict(others or {}))
     checkpoints.load()
@@ -70,6 +71,13 @@ def supervise(engine: Any, directory: str | os.PathLike[str], others: Mapping[st
 
     engine.step = step
     return int(engine.global_steps)
+
+
+def _is_decoupled(checkpoint_engine: Any) -> bool:
+    if hasattr(checkpoint_engine, "is_decoupled"):
+        return bool(checkpoint_engine.is_decoupled())
+    # An older DeepSpeed, whose other engine is Nebula's, which writes in the background.
+    return not isinstance(checkpoint_engine, TorchCheckpointEngine)
 
 
 @dataclass
