@@ -265,6 +265,7 @@ lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions a
 	$(LOCK) $(ARGS) requirements/tensorflow.in -o requirements/tensorflow.txt
 	$(LOCK) --no-deps requirements/megatron.in -o requirements/megatron.txt
 	$(LOCK) --no-deps requirements/torchtitan.in -o requirements/torchtitan.txt
+	$(LOCK) --no-deps requirements/trl.in -o requirements/trl.txt
 	$(LOCK) --no-deps $(ARGS) requirements/ray.in -o requirements/ray.txt
 	printf 'setuptools\nwheel\n' | $(LOCK) --no-deps -c requirements/frameworks.txt - -o requirements/frameworks-build.txt
 

@@ -47,6 +47,7 @@ _ZERO = {
     "train_micro_batch_size_per_gpu": "auto",
     "optimizer": {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}},
     "zero_optimization": {"stage": 2},
+    "fp16": {"enabled": "auto"},  # older Transformers take it for enabled where it is left out
 }
 
 

@@ -11,6 +11,7 @@ from tests.frameworks.frameworks_installation import (
     RAY,
     TENSORFLOW,
     TORCHTITAN,
+    TRL,
     FrameworksEnvironment,
     FrameworksNotInstallable,
     installed,
@@ -59,6 +60,12 @@ def megatron() -> Path:
 def torchtitan() -> Path:
     """The environment that has TorchTitan with PyTorch."""
     return _installed(TORCHTITAN)
+
+
+@pytest.fixture(scope="session")
+def trl() -> Path:
+    """The environment that has TRL with PyTorch and Transformers."""
+    return _installed(TRL)
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,7 @@ JAX = FrameworksEnvironment("jax", ("jax.txt",), has_torch=False)
 TENSORFLOW = FrameworksEnvironment("tensorflow", ("tensorflow.txt",), has_torch=False)
 MEGATRON = FrameworksEnvironment("megatron", ("megatron.txt",), has_torch=False, base=FRAMEWORKS)
 TORCHTITAN = FrameworksEnvironment("torchtitan", ("torchtitan.txt",), has_torch=False, base=FRAMEWORKS)
+TRL = FrameworksEnvironment("trl", ("trl.txt",), has_torch=False, base=FRAMEWORKS)
 RAY = FrameworksEnvironment("ray", ("ray.txt",))
 
 CHOSEN = {one.name: one for one in (FRAMEWORKS, OLDEST)}[os.environ.get("FRAMEWORKS_ENVIRONMENT", FRAMEWORKS.name)]
@@ -138,7 +139,7 @@ def _rename(made: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    for wanted in (FRAMEWORKS, OLDEST, OLDEST_FSDP2, OLDER_TORCH, JAX, TENSORFLOW, MEGATRON, TORCHTITAN, RAY):
+    for wanted in (FRAMEWORKS, OLDEST, OLDEST_FSDP2, OLDER_TORCH, JAX, TENSORFLOW, MEGATRON, TORCHTITAN, TRL, RAY):
         try:
             if wanted.name in (sys.argv[1:] or [FRAMEWORKS.name]):
                 sys.stdout.write(f"{installed(wanted)}\n")

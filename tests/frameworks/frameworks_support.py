@@ -113,6 +113,18 @@ ALL = (
         },
     ),
     FrameworkSupport(
+        title="TRL's SFTTrainer, two ranks",
+        section="trl",
+        packages=("trl",),
+        lock="trl.txt",
+        example="trl_sft.py",
+        has_evaluations=True,
+        proofs={
+            _EXACT: Proof("yes", "test_trl.py::test_a_stop_loses_no_step_and_changes_no_bit"),
+            _RANKS: Proof("at the same step", "test_trl.py::test_the_next_run_has_another_number_of_ranks"),
+        },
+    ),
+    FrameworkSupport(
         title="Accelerate",
         section="accelerate",
         packages=("accelerate", "torch"),
