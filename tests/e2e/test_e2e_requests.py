@@ -12,7 +12,7 @@ from tests.job_supervisor.cli.cli_running import Said, run_process
 from tests.testkit.worlds import OpenWorld, goes_on_at_the_step_after, told_to_stop
 
 NODES = 3
-PLAN = ServedJobPlan(min_workers=NODES, max_workers=NODES, steps=400, step_seconds=0.05)
+PLAN = ServedJobPlan(min_workers=NODES, max_workers=NODES, steps=800, step_seconds=0.05)
 
 
 async def _steer(world: ReplayWorld, *arguments: str | Path) -> Said:
@@ -36,7 +36,7 @@ async def test_a_suspended_job_waits_for_a_person_and_goes_on_where_it_was(open_
     (held,) = (await world.status()).jobs
     assert (held.phase, held.running) == ("Suspended", False)
     await _steer(world, "resume", job.plan.name)
-    assert await job.wait(90) == 0, job.child.tail()
+    assert await job.wait(180) == 0, job.child.tail()
     applied = [event for event in job.events() if event.kind is JobEventKind.STEP_APPLIED]
     assert min(event.integer("step") for event in applied if event.integer("run") == 2) == saved + 1
     digests = {event.text("digest") for event in job.events() if event.kind is JobEventKind.JOB_FINISHED}
