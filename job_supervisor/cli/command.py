@@ -68,7 +68,7 @@ async def _run(given: argparse.Namespace, *, plugin: bool) -> CliExitCode:
 
         return await checking.check_all(given, lambda: connect(given, os.environ, plugin=plugin))
     if given.command == "history" and given.file is not None:
-        return showing.exported(given)
+        return showing.history_of_file(given)
     if given.command in _READING:
         async with _clusters(given, os.environ, plugin=plugin) as clusters:
             return await _READING[given.command](clusters, given)

@@ -1,10 +1,12 @@
 """Implements `history`: lists in order of time what has happened to jobs and their hosts, if it is still known."""
 
 from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
 from job_supervisor.cli.backend import Past, PastEntry, PastQuery, SeenStatus
+from job_supervisor.cli.errors import CliUsageError, UnknownError
 from job_supervisor.cli.explain import acknowledgement_sentence, has_ended
 from job_supervisor.cli.output import duration
 from supervisor.decide.reasons import outcome
@@ -35,6 +37,39 @@ def _is_about(entry: PastEntry, wanted: PastQuery) -> bool:
     if wanted.node is not None:
         return entry.subject == f"node/{wanted.node}"
     return wanted.job is None or wanted.job in entry.jobs
+
+
+class _Exported(msgspec.Struct, frozen=True):
+    entries: list[PastEntry]
+
+
+def exported(path: Path) -> Sequence[PastEntry]:
+    """Reads the entries that `history -o json` has printed to a file, the oldest first.
+
+    Raises:
+        UnknownError: The file cannot be read.
+        CliUsageError: It is not what `history -o json` prints.
+    """
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Exported)
+    except OSError as error:
+        raise UnknownError(f"{path} cannot be read: {error.strerror}.") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CliUsageError(f"{path} is not what `job-supervisor history -o json` prints: {error}.") from error
+    return sorted(found.entries, key=lambda entry: entry.at)
+
+
+def selected(entries: Sequence[PastEntry], wanted: PastQuery) -> list[PastEntry]:
+    """Selects from exported entries as a supervisor does from its record: a job comes with the notices of its nodes."""
+    kept = [entry for entry in entries if wanted.wants(entry)]
+    subject = next((f"{kind}/{name}" for kind, name in wanted.subjects if name is not None), None)
+    if subject is None:
+        return kept
+    about = [subject in (entry.subject, *entry.concerns) for entry in kept]
+    beside: set[str] = set()
+    if wanted.job is not None:
+        beside.update(*(entry.concerns for entry, is_about in zip(kept, about, strict=True) if is_about))
+    return [entry for entry, is_about in zip(kept, about, strict=True) if is_about or entry.subject in beside]
 
 
 def horizon(status: SeenStatus, past: Past) -> list[str]:

@@ -50,20 +50,9 @@ class UnknownCallError(errors.AnswerNotUnderstoodError):
     """The supervisor does not know the call: it is older or newer than this command."""
 
 
-class _Happening(msgspec.Struct, frozen=True):
-    at: float
-    subject: str
-    what: str
-    text: str
-    run: int = 0
-    concerns: list[str] = []
-    source: str = ""
-    drill: bool = False
-
-
 class _Happened(msgspec.Struct, frozen=True):
     since: float
-    entries: list[_Happening]
+    entries: list[PastEntry]
     next: str | None = None
 
 
@@ -169,7 +158,7 @@ class HttpBackend:
             except errors.CliError as error:
                 status.unseen.append(f"most of the past: {error}")
                 return Past()
-            entries = [*map(_past_entry, found.entries), *entries]
+            entries = [*found.entries, *entries]
             since = min(since, found.since)
             if found.next is None or len(entries) >= wanted.limit:
                 return Past(entries=entries, since=since, is_cut=found.next is not None)
@@ -290,16 +279,3 @@ def _refused(status: int, data: bytes) -> errors.CliError:
     )
     hint = _HINTS.get(refusal.error, "")
     return kind(f"The supervisor refused the request: {refusal.message}. {hint}".rstrip())
-
-
-def _past_entry(one: _Happening) -> PastEntry:
-    return PastEntry(
-        at=one.at,
-        subject=one.subject,
-        what=one.what,
-        text=one.text,
-        run=one.run,
-        concerns=one.concerns,
-        source=one.source,
-        drill=one.drill,
-    )

@@ -12,8 +12,7 @@ import msgspec
 from job_supervisor.cli.backend import HUB, Clusters, PastEntry, PastQuery, ReadableBackend, Readings, SeenStatus
 from job_supervisor.cli.errors import CliExitCode, CliUsageError, NotNowError, UnknownError, UnreachableError
 from job_supervisor.cli.explain import explain, going, has_ended
-from job_supervisor.cli.exported import read_entries, selected
-from job_supervisor.cli.history import history_of, horizon
+from job_supervisor.cli.history import exported, history_of, horizon, selected
 from job_supervisor.cli.output import Block, Output, Table, complain, job_names, show
 from job_supervisor.cli.tables import agent_state, limits, nodes_of, nodes_table, overview
 from supervisor.domain.ids import JobName, namespace
@@ -239,9 +238,9 @@ async def history(clusters: Clusters, given: argparse.Namespace) -> CliExitCode:
     return CliExitCode.DONE
 
 
-def exported(given: argparse.Namespace) -> CliExitCode:
+def history_of_file(given: argparse.Namespace) -> CliExitCode:
     """Shows what an earlier `history -o json` has printed. `--since` counts back from its latest entry."""
-    entries = read_entries(given.file)
+    entries = exported(given.file)
     latest = entries[-1].at if entries else 0.0
     wanted = _past_query(given, None if given.job is None else JobName(given.job), latest)
     shown = selected(entries, wanted)[-given.limit :]

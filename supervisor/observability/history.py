@@ -17,6 +17,9 @@ from supervisor.store.conditions import sentence
 MAX_ENTRIES = 50
 """Entries that are kept of each job. A reclaim makes about five, so these are about the last ten reclaims."""
 
+SUBJECT_KINDS = ("job", "node", "pod", "pool")
+"""The kinds of subjects that entries have or concern, beside the record's own."""
+
 _STOPPED = frozenset({Phase.STOPPING, Phase.SUSPENDED, Phase.QUEUED, Phase.TIMED_OUT, Phase.FINISHED})
 
 _SIGNALS: Mapping[int, str] = {each.value: each.name for each in signal.Signals}

@@ -19,7 +19,7 @@ from supervisor.ingest.errors import MalformedError
 from supervisor.ingest.http import Authenticate, require_principal
 from supervisor.observability import status_view
 from supervisor.observability.groups import DecidedGroups
-from supervisor.observability.history import HistoryEntry, JobHistory, PhaseTracker, stored
+from supervisor.observability.history import SUBJECT_KINDS, HistoryEntry, JobHistory, PhaseTracker, stored
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import NoticedHosts
 from supervisor.observability.record.database import HistoryPage, HistoryPosition, HistoryQuery, RecordError
@@ -34,7 +34,7 @@ MAX_HAPPENED = 2000
 """Entries in one answer. They take about 0.5 MB, and 10 ms of the loop's time."""
 
 _JOB = "job/"
-_QUERY = frozenset({"job", "node", "pod", "pool", "source", "since", "until", "drills", "before", "limit"})
+_QUERY = frozenset({*SUBJECT_KINDS, "source", "since", "until", "drills", "before", "limit"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,12 +228,12 @@ class StatusEndpoint:
 def _history_query(given: Mapping[str, str]) -> HistoryQuery:
     if unknown := sorted(given.keys() - _QUERY):
         raise MalformedError(f"`{unknown[0]}` is none of {', '.join(sorted(_QUERY))}")
-    subjects = [f"{kind}/{given[kind]}" for kind in ("job", "node", "pod", "pool") if kind in given]
+    subjects = [f"{kind}/{given[kind]}" for kind in SUBJECT_KINDS if kind in given]
     if len(subjects) > 1:
         raise MalformedError("`job`, `node`, `pod` and `pool` exclude each other")
     try:
         return HistoryQuery(
-            subject="".join(subjects),
+            subject=subjects[0] if subjects else "",
             source=given.get("source", ""),
             since=_instant(given, "since"),
             until=_instant(given, "until"),

@@ -76,7 +76,7 @@ def explained(said: Mapping[str, str]) -> str:
 
 
 def foretold(said: Mapping[str, str]) -> str:
-    """What the last drill of a section has said before it began."""
+    """Returns the first line of the last drill of a section, which says what will become of the job."""
     return [output.splitlines()[0] for line, output in said.items() if " -- job-supervisor simulate " in line][-1]
 
 

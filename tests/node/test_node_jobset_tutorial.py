@@ -8,16 +8,7 @@ import pytest_asyncio
 
 from tests.frameworks.frameworks_installation import FRAMEWORKS
 from tests.node.node_in_place import RESTARTS_IN_PLACE
-from tests.node.node_tutorials import (
-    explained,
-    follow,
-    foretold,
-    log,
-    packages,
-    starts,
-    trained,
-    with_framework,
-)
+from tests.node.node_tutorials import explained, follow, foretold, log, packages, starts, trained, with_framework
 from tests.node.node_world import NodeWorld
 
 pytestmark = [

@@ -7,16 +7,7 @@ import pytest
 import pytest_asyncio
 
 from tests.frameworks.frameworks_installation import TENSORFLOW
-from tests.node.node_tutorials import (
-    explained,
-    follow,
-    foretold,
-    log,
-    packages,
-    starts,
-    trained,
-    with_framework,
-)
+from tests.node.node_tutorials import explained, follow, foretold, log, packages, starts, trained, with_framework
 from tests.node.node_world import NodeWorld
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600), pytest.mark.long]

@@ -263,7 +263,7 @@ async def test_a_report_that_was_long_on_its_way_is_repeated_with_the_seconds_le
     stream.say(acknowledgement(stream.notices[0]))
     await until(lambda: len(stream.notices) == 2)
     stream.say(acknowledgement(stream.notices[1]))
-    # What comes after it in the stream shows that it was not repeated once more.
+    # A state that follows in the stream shows that the agent did not repeat the report once more.
     agent.outbox.set_status(ReportedSource(S, PollResult.CLEAR))
     await until(lambda: "source" in stream.kinds)
     said = [*stream.hello.notices, *stream.notices]

@@ -123,7 +123,7 @@ def static_hosts(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
 
 @rule("slots-unknown", FindingSeverity.ERROR, "horovodrun that learns nowhere how many processes a host takes")
 def slots_unknown(job: CheckedJob, _facts: CheckedFacts) -> Iterator[JobProblem]:
-    script = _SCRIPTS.get(CheckedKind.MPI_JOB)
+    script = _SCRIPTS[CheckedKind.MPI_JOB]
     for role, launch in job.launches(HOROVODRUN) if job.kind is CheckedKind.MPI_JOB else ():
         if launch.option("--host-discovery-script") == script and not launch.has("--slots-per-host", "--slots"):
             yield JobProblem(

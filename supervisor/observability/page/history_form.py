@@ -1,14 +1,15 @@
 """Reads what the form of the history page asks for, and writes the addresses of its other pages. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from supervisor.ingest.errors import MalformedError
+from supervisor.observability.history import SUBJECT_KINDS
 from supervisor.observability.page.contents import MAX_ROWS
 from supervisor.observability.record.database import HistoryPosition, HistoryQuery
 
-KINDS: Mapping[str, str] = {"job": "job", "node": "node", "pod": "pod", "pool": "capacity pool"}
+KINDS: Mapping[str, str] = {kind: "capacity pool" if kind == "pool" else kind for kind in SUBJECT_KINDS}
 """The kinds of subjects with a history, each with its name for people."""
 
 SPANS: Mapping[str, tuple[str, float | None]] = {
@@ -65,12 +66,10 @@ class HistoryForm:
 
     def at(self, before: HistoryPosition | None) -> "HistoryForm":
         """The same question about the entries before a position."""
-        return HistoryForm(
-            kind=self.kind, name=self.name, source=self.source, span=self.span, drills=self.drills, before=before
-        )
+        return replace(self, before=before)
 
     def query(self, now: float) -> HistoryQuery:
-        """What it asks of the record at that instant (Unix seconds)."""
+        """Returns what the form asks of the record at that instant (Unix seconds)."""
         _, seconds = SPANS[self.span]
         return HistoryQuery(
             subject=f"{self.kind}/{self.name}" if self.name else "",

@@ -21,7 +21,7 @@ async def _page(served: Served, **fields: str) -> PageAnswer:
 
 
 def _rows(page: PageAnswer) -> list[str]:
-    """What a person reads in each row, from the top."""
+    """Returns what a person reads in each row, from the top."""
     return [html.unescape(" ".join(re.sub(r"<[^>]*>", " ", row).split())) for row in _ROW.findall(page.text)]
 
 
