@@ -34,8 +34,8 @@ _MAX_DELAY = 5.0
 _IDENTITY_SECONDS = 1.0
 
 # Seconds. A report that is acknowledged later may have waited for the supervisor to read it, which counts its
-# `seconds_left` from then on. The supervisor takes deadlines that differ by less as the same.
-_LATE_SECONDS = 2.0
+# `seconds_left` from then on. The supervisor takes a deadline that is sooner by half as much as the better one.
+_LATE_SECONDS = 1.0
 
 # A peer that has been silent for this many heartbeats is gone.
 _SILENT_HEARTBEATS = 3

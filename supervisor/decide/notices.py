@@ -20,8 +20,12 @@ from supervisor.domain.notice import (
     notice_id,
 )
 
-_DRIFT_SECONDS = 2.0
-"""Deadlines that differ by less are the same: the transmission time of reports varies."""
+_SOONER_SECONDS, _LATER_SECONDS = 0.5, 2.0
+"""A repeated report whose deadline differs by less says nothing new: the transmission time of reports varies.
+
+A report only ever arrives late, and then its deadline seems later than it is. So a sooner one is nearer to the truth,
+while a later one tells of another clock only if it is that much later.
+"""
 
 
 def apply_report(known: ReclaimNotice | None, report: Report, now: float, policy: Policy) -> ReclaimNotice | None:
@@ -116,8 +120,8 @@ def _recounted(known: ReclaimNotice, report: Report, now: float) -> ReclaimNotic
     if deadline is None:
         return known
     if known.state is NoticeState.ACTIVE:
-        moved = known.deadline is None or abs(deadline - known.deadline) > _DRIFT_SECONDS
-        return replace(known, deadline=deadline) if moved else known
+        is_same = known.deadline is not None and -_SOONER_SECONDS <= deadline - known.deadline <= _LATER_SECONDS
+        return known if is_same else replace(known, deadline=deadline)
     by_time = known.state in (NoticeState.EXPIRED, NoticeState.GONE)
     if by_time and known.subject.kind is SubjectKind.NODE and report.seconds_left > 0:
         # Time ended the notice although the node's agent reports that there is time left.

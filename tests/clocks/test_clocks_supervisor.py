@@ -19,9 +19,9 @@ from tests.testkit.worlds import OpenWorld, node
 
 STEPS = pytest.mark.parametrize("step", [600.0, -7200.0])
 LEAD = 100.0
-SLACK = 5.0
-"""Seconds: an agent's estimate moves within the whole second of a Date; it does not repeat a report that was on its way
-for less than 2 s, and the supervisor ignores a drift of 2 s."""
+SLACK = 3.0
+"""Seconds: an agent's estimate moves within the whole second of a Date, it does not repeat a report that was on its way
+for less than 1 s, and the supervisor ignores that a report came half a second late."""
 
 PLAN = ServedJobPlan(min_workers=2, max_workers=3, steps=100_000, step_seconds=0.05)
 

@@ -378,7 +378,7 @@ class NoticeReport(_message.Message):
     announcement: Global___Announcement.ValueType
     seconds_left: _builtins.float
     """Seconds until the subject is gone, as counted by the agent when it sends this. They decide, also of a report that is
-    repeated: an agent repeats one that was acknowledged later than 2 s after it was sent. Without `deadline` they are the
+    repeated: an agent repeats one that was acknowledged later than 1 s after it was sent. Without `deadline` they are the
     source's usual lead, counted from its first such answer; absent where it has none.
     """
     message: _builtins.str

@@ -68,9 +68,15 @@ def test_the_seconds_left_of_a_repeated_report_count(now: float) -> None:
 
 def test_a_repeated_report_that_is_right_is_no_news() -> None:
     known = _after(report(left=100))
-    for left in (38.5, 40.0, 41.5, None):
+    for left in (39.6, 40.0, 41.5, None):
         assert apply_report(known, report(left=left), T0 + 60, POLICY) is known
     assert apply_report(known, report(announcement=WITHDRAWN, left=5), T0 + 60, POLICY) is known
+
+
+def test_a_repeated_report_that_was_quicker_on_its_way_is_nearer_to_the_truth() -> None:
+    """A report only ever arrives late. A difference that small would not count the other way round."""
+    known = _after(report(left=100))
+    assert apply_report(known, report(left=38.5), T0 + 60, POLICY) == replace(known, deadline=T0 + 98.5)
 
 
 @pytest.mark.parametrize("state", [NoticeState.EXPIRED, NoticeState.GONE])
