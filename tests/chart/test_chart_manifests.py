@@ -219,6 +219,13 @@ def test_the_supervisors_own_certificate_has_the_names_that_agents_connect_to(he
     assert {agent["NODE_AGENT_SUPERVISOR"].partition(":")[0], "supervisor.example.com"} <= set(names)
 
 
+def test_only_the_supervisors_own_certificate_is_for_a_port_forward_too(helm: Helm) -> None:
+    """An issuer outside may refuse the name; whoever has one that does not sets `tls.extraNames`."""
+    names = environment(one(helm.render(), "Deployment"))["JOB_SUPERVISOR_TLS_NAMES"].split(",")
+    assert names.count("localhost") == 1
+    assert "localhost" not in one(helm.render(_MANY), "Certificate")["spec"]["dnsNames"]
+
+
 def test_the_webhooks_ask_for_what_is_opted_in_alone_and_stop_none(helm: Helm) -> None:
     """Elsewhere than in the release's own namespace; its certificate has the Service's name."""
     objects = helm.render(_MANY)

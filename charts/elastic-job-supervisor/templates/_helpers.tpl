@@ -189,7 +189,9 @@ envFrom: {{- toYaml . | nindent 2 }}
 {{- $namespace := .Release.Namespace }}
 {{- $names := list $name (printf "%s.%s" $name $namespace) (printf "%s.%s.svc" $name $namespace) }}
 {{- if .Values.webhook.enabled }}{{ $names = append $names (printf "%s.%s.svc" (include "webhook.name" .) $namespace) }}{{ end }}
-{{- concat $names .Values.tls.extraNames | toJson }}
+{{- /* For a port-forward. Other issuers than the supervisor itself may refuse it. */}}
+{{- if eq .Values.tls.mode "self" }}{{ $names = append $names "localhost" }}{{ end }}
+{{- concat $names .Values.tls.extraNames | uniq | toJson }}
 {{- end }}
 
 {{- define "public.address" -}}
