@@ -126,6 +126,9 @@ class NodeRuntime:
         running = after.metadata.uid if after is not None and after.runs else None
         for pod in (before, after):
             if pod is not None and pod.metadata.uid in self._running and pod.metadata.uid != running:
+                if pod.is_launcher:
+                    seen = after if after is not None and after.metadata.uid == pod.metadata.uid else None
+                    log.info("node-runtime.launcher-taken", pod=pod.name, phase=seen.status.phase if seen else "gone")
                 self._end(pod)
         if after is None or not after.runs or self._tasks is None:
             return
@@ -193,7 +196,7 @@ class NodeRuntime:
         code = await self._watched(pod, child)
         self._children.discard(child)
         if not begun.lost:
-            await self._report_exit(pod, code)
+            await self._report_exit(pod, child, code)
 
     async def _watched(self, pod: RunPod, child: CloudChild) -> int:
         """Return the exit code. Meanwhile, changes of the exclusions are recorded."""
@@ -207,8 +210,9 @@ class NodeRuntime:
         finally:
             observer.cancel()
 
-    async def _report_exit(self, pod: RunPod, code: int) -> None:
-        log.info("node-runtime.launcher-ended", pod=pod.name, code=code)
+    async def _report_exit(self, pod: RunPod, child: CloudChild, code: int) -> None:
+        said = child.tail() if code else None
+        log.info("node-runtime.launcher-ended", pod=pod.name, code=code, said=said)
         content = {"status": _terminated(pod, 128 - code if code < 0 else code)}
         while True:
             try:
