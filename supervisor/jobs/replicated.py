@@ -12,6 +12,7 @@ import msgspec
 
 from servicekit.bounds import MAX_LISTED_WORKERS
 from servicekit.kubernetes.client import Resource
+from servicekit.kubernetes.errors import RefusedError
 from supervisor.cluster.annotations import MIN_WORKERS, OURS, REQUESTED, STATUS, SUSPENDED_BY, ours
 from supervisor.cluster.objects import PodPhase
 from supervisor.cluster.podspec import Body
@@ -454,6 +455,12 @@ def spec_writer(
             spec |= {policy: suspension} if policy else suspension
         merged = await context.client.merge(job, {"spec": spec}, metadata={"annotations": annotations})
         context.wrote(merged)
+        if policy and pods is None and merged.spec is not None and not merged.suspended:
+            # The CRD of an older operator has no such field. Unsaid, the job would seem to be about to stop forever.
+            raise RefusedError(
+                f"the API server dropped spec.{policy}.suspend, with which the job is suspended: the definition of its "
+                "kind in this cluster has no such field. Install the release of its operator that the kind's page names"
+            )
 
     return write
 
