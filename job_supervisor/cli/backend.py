@@ -7,16 +7,23 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from servicekit.kubernetes.client import Resource
-from supervisor.domain.ids import STANDALONE, JobName, kind_of
+from supervisor.domain.ids import STANDALONE, JobName, kind_of, namespace
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import SubjectKind
 from supervisor.observability.views import AgentView, GroupView, HostView, JobView, LeaderView, NoticeView
+
+STREAMS_UNSEEN = (
+    "which agents and processes are connected. Only the leading supervisor knows that; ask it with --address and "
+    "--token-file."
+)
+"""What no cluster shows."""
 
 
 class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The whole status at one moment; `now` is Unix seconds. `unseen` lists in sentences what this backend cannot see.
 
     `unconfirmed` notices are announced but not stored yet, for example because the supervisor cannot write.
+    `namespace` is the only one whose jobs are in it; empty for all.
     """
 
     now: float
@@ -27,6 +34,7 @@ class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupView] = []
     leader: LeaderView | None = None
     unseen: list[str] = []
+    namespace: str = ""
 
     def find(self, name: str) -> Iterator[JobView]:
         """Finds jobs by the full name, by `namespace/name`, or by the name alone; each may begin with `job/`."""
@@ -79,10 +87,14 @@ class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
     def hosts_on(self, job: JobView, kind: SubjectKind, subject: str) -> list[HostView]:
         """Returns the hosts of a job on the subject (a node), or the host that it is (a pod)."""
         if kind is SubjectKind.POD:
-            space = job.job.partition("/")[0]
-            # An older supervisor does not say the pod's name, which mostly is the host's.
-            return [host for host in job.host_states if subject == f"{space}/{host.pod or host.host}"]
+            return [host for host in job.host_states if subject == pod_of(job, host)]
         return [host for host in job.host_states if subject == (host.node or host.host)]
+
+
+def pod_of(job: JobView, host: HostView) -> str:
+    """Returns the pod of a job's host as `namespace/name`. A kind may name its hosts in another way than their pods."""
+    # The name of a pod that is not known here mostly is the host's.
+    return f"{namespace(job.job)}/{host.host if host.pod is None else host.pod}"
 
 
 def _short_names(name: JobName) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from job_supervisor.cli import errors
-from job_supervisor.cli.backend import DrillSubject, Past, PastQuery, SeenStatus
+from job_supervisor.cli.backend import STREAMS_UNSEEN, DrillSubject, Past, PastQuery, SeenStatus
 from job_supervisor.cli.cluster_status import (
     CORE_EVENTS,
     EVENTS,
@@ -49,12 +49,6 @@ _ACCEPT_SECONDS = 15.0
 _POLL_SECONDS = 0.25
 
 _HINT = "Name a supervisor with --address or --data-dir, or a cluster with --kubeconfig or KUBECONFIG."
-
-_STREAMS = (
-    "which agents and processes are connected. Only the leading supervisor knows that; ask it with --address and "
-    "--token-file."
-)
-
 
 T = TypeVar("T", bound=Object)
 
@@ -131,7 +125,7 @@ class ClusterBackend:
             jobs = await self._jobs.list()
         except api.ApiError as error:
             raise self._cli_error(error, "SupervisedJobs") from error
-        unseen = [_STREAMS, *_unread("SupervisedJob", jobs.unread)]
+        unseen = [STREAMS_UNSEEN, *_unread("SupervisedJob", jobs.unread)]
         noticed: list[StoredRecord[ReclaimNotice]] = []
         try:
             notices = await self._notices.list()
@@ -146,7 +140,8 @@ class ClusterBackend:
             placements = await placements_by_job(self._server, self._chosen)
         except api.ApiError:
             unseen.append("which nodes the pods of jobs are on: you may not list pods.")
-        return status_of(jobs.objects, noticed, placements, self._clock.now(), unseen)
+        seen = status_of(jobs.objects, noticed, placements, self._clock.now(), unseen)
+        return msgspec.structs.replace(seen, namespace=self._namespace)
 
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
         where = ObjectKey(namespace or self._namespace or self._server.namespace, name)

@@ -1,17 +1,18 @@
 """Implements `history`: lists in order of time what has happened to jobs and their hosts, if it is still known."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from job_supervisor.cli.backend import Past, PastEntry, PastQuery, SeenStatus
+from job_supervisor.cli.backend import Past, PastEntry, PastQuery, SeenStatus, pod_of
 from job_supervisor.cli.errors import CliUsageError, UnknownError
 from job_supervisor.cli.explain import acknowledgement_sentence, has_ended
 from job_supervisor.cli.output import duration
 from supervisor.decide.reasons import outcome
 from supervisor.domain.ids import JobName
-from supervisor.observability.views import GroupView, JobView
+from supervisor.domain.notice import SubjectKind
+from supervisor.observability.views import GroupView, HostView, JobView
 
 _SAME_SECONDS = 2.0
 _DECISIONS = ("Stopping", "Shrinking")
@@ -99,7 +100,7 @@ def _completed(entry: PastEntry, status: SeenStatus, wanted: JobName | None) -> 
     """Adds to an entry of a timeline the jobs that it concerns, and the outcome of its decision."""
     kind, _, name = entry.subject.partition("/")
     if kind != "job":
-        jobs = [job.job for job in status.jobs if _concerns(name, (), job)]
+        jobs = [job.job for job in status.jobs if _concerns(kind, name, job)]
         return msgspec.structs.replace(entry, jobs=[wanted] if wanted is not None else jobs)
     found = (
         group
@@ -162,7 +163,8 @@ def _phases(status: SeenStatus) -> Iterator[PastEntry]:
 def _notices(status: SeenStatus) -> Iterator[PastEntry]:
     for notice in status.by_id.values():
         subject = f"{notice.kind}/{notice.subject}"
-        jobs = [job.job for job in status.jobs if _concerns(notice.subject, notice.jobs, job)]
+        concerns = (job for job in status.jobs if job.job in notice.jobs or _concerns(notice.kind, notice.subject, job))
+        jobs = [job.job for job in concerns]
         if notice.age_seconds is not None:
             drill = "Drill: it will" if notice.simulated else "Will"
             text = f"{drill} be reclaimed, says {notice.source}. {notice.message}".strip()
@@ -191,13 +193,13 @@ def _notices(status: SeenStatus) -> Iterator[PastEntry]:
             )
 
 
-def _concerns(subject: str, noted: Container[JobName], job: JobView) -> bool:
-    """Whether a notice about `subject` is, or was, about a host that the job holds or lists."""
-    if job.job in noted:
-        return True
-    nodes = {host.node or host.host for host in job.host_states}
-    hosts = {*job.hosts, *job.workers, *job.exclusions, *nodes}
-    return subject.rpartition("/")[2] in hosts
+def _concerns(kind: str, subject: str, job: JobView) -> bool:
+    """Whether a notice about the subject is, or was, about a host that the job holds or lists."""
+    states = {host.host: host for host in job.host_states}
+    hosts = {*job.hosts, *job.workers, *job.exclusions, *states}
+    if kind == SubjectKind.POD:
+        return subject in {pod_of(job, states.get(host, HostView(host=host))) for host in hosts}
+    return subject in hosts | {host.node for host in job.host_states}
 
 
 def _without_repetition(entries: Sequence[PastEntry]) -> Iterator[PastEntry]:

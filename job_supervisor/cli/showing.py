@@ -101,7 +101,7 @@ async def read_status(backend: ReadableBackend, given: argparse.Namespace) -> Se
     if getattr(given, "selector", ""):
         labelled = await backend.labelled(given.selector)
         jobs = [job for job in jobs if job.job in labelled]
-    return msgspec.structs.replace(found, jobs=jobs)
+    return msgspec.structs.replace(found, jobs=jobs, namespace=given.namespace or found.namespace)
 
 
 async def _read(clusters: Clusters, given: argparse.Namespace) -> Readings[SeenStatus]:

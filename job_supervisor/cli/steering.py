@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from job_supervisor.cli.backend import Backend, DrillSubject, SeenStatus
 from job_supervisor.cli.data_dir import whoami
 from job_supervisor.cli.errors import CliError, CliExitCode, CliUsageError, NotNowError, UnknownError, UnreachableError
+from job_supervisor.cli.foretold import consequences
 from job_supervisor.cli.output import complain, confirm, duration, job_names, show
 from job_supervisor.cli.showing import only, read_status
 from supervisor.decide.reasons import outcome, remains
 from supervisor.domain.ids import JobName
-from supervisor.domain.job import AcknowledgementKind, OnLoss, RequestKind
+from supervisor.domain.job import AcknowledgementKind, RequestKind
 from supervisor.domain.notice import SubjectKind
 from supervisor.observability.views import JobView
 
@@ -29,7 +30,7 @@ _LONGEST_REASON = 256
 _SETTLED = ("Running", "Finished", "TimedOut")
 
 Say = Callable[[str], None]
-PhaseHistory = dict[str, list[str]]
+PhaseHistory = dict[JobName, list[str]]
 """The phases that each job went through, in order."""
 
 
@@ -84,46 +85,18 @@ def check_known(subject: DrillSubject, status: SeenStatus) -> None:
         raise UnknownError(f"No agent has the name {subject.name}. `job-supervisor nodes` lists them.")
 
 
-def consequences(subject: DrillSubject, status: SeenStatus, until: str = "the drill is over") -> list[str]:
-    """Returns in sentences what a notice about the subject will do `until` its end.
-
-    The user reads them before confirming.
-    """
-    sentences = []
-    stops = "saves a checkpoint, is suspended, and resumes as a new run when there is capacity"
-    for job in status.concerned(subject.kind, subject.name):
-        if job.over:
-            continue
-        affected = status.hosts_on(job, subject.kind, subject.name)
-        left = len(set(job.workers) - {host.host for host in affected})
-        least = -(-job.min_workers // job.worker_multiple) * job.worker_multiple
-        if job.on_loss == OnLoss.HOLD:
-            least = job.requested_workers
-        if not job.running:
-            sentences.append(f"{job.job} is {job.phase}, and will not start there until {until}.")
-        elif any(host.launcher for host in affected):
-            sentences.append(f"{job.job} {stops}, because its launcher runs there.")
-        elif left < least:
-            share = f"{left} of {len(job.workers)} workers would remain and it needs {least}"
-            sentences.append(f"{job.job} {stops}, because {share}.")
-        elif job.fixed_hosts:
-            sentences.append(f"{job.job} {stops}, because its run cannot go on without a host.")
-        else:
-            left -= left % job.worker_multiple
-            sentences.append(f"{job.job} continues with {left} of {len(job.workers)} workers until {until}.")
-    return sentences or [f"No supervised job is on {subject.kind} {subject.name}: only a notice is created."]
-
-
 async def follow(backend: Backend, subject: DrillSubject, before: SeenStatus, output: Say) -> PhaseHistory:
     """Prints what happens to the affected jobs until the drill is over and they have settled.
 
-    A job that was already waiting in `before`, the status before the drill, may still wait at the end.
+    Those are also the jobs that were affected in `before`, the status before the drill: a quick controller may have
+    removed a host or pod before the first look at what follows. A job that was already waiting then may still wait at
+    the end.
 
     Raises:
         NotNowError: A job has not settled long after the drill, or the supervisor has not answered for as long.
         UnreachableError: As above.
     """
-    history: PhaseHistory = {}
+    history: PhaseHistory = {job.job: [] for job in before.concerned(subject.kind, subject.name)}
     phases_before = {job.job: job.phase for job in before.jobs}
     printed: dict[JobName, str] = {}
     started, over, away = time.monotonic(), None, None
@@ -150,12 +123,18 @@ async def follow(backend: Backend, subject: DrillSubject, before: SeenStatus, ou
                 over = time.monotonic()
                 say("The drill is over.")
             followed = [job for job in status.jobs if job.job in history]
-            unsettled = [job for job in followed if job.phase not in (*_SETTLED, phases_before.get(job.job))]
+            unsettled = [job for job in followed if not _is_settled(job, phases_before.get(job.job))]
             if over is not None and not unsettled:
                 return history
             if over is not None and time.monotonic() > over + _SETTLING_SECONDS:
                 raise NotNowError("; ".join(f"{job.job} is still {job.phase}: {job.reason}" for job in unsettled))
         await asyncio.sleep(_POLL_SECONDS)
+
+
+def _is_settled(job: JobView, before: str | None) -> bool:
+    """Whether nothing more is expected of a job whose phase was `before`. One that a person suspends stays so."""
+    is_held = job.request is not None and job.phase == "Suspended"
+    return is_held or job.phase in (*_SETTLED, before)
 
 
 def _print_changes(
@@ -167,6 +146,11 @@ def _print_changes(
 ) -> None:
     for job in status.concerned(subject.kind, subject.name):
         history.setdefault(job.job, [])
+    for name in history.keys() - {job.job for job in status.jobs}:
+        line = f"The supervisor no longer knows {name}."
+        if printed.get(name) != line:
+            printed[name] = line
+            output(line)
     for job in status.jobs:
         phases = history.get(job.job)
         if phases is None:
@@ -324,7 +308,7 @@ async def drain(backend: Backend, given: argparse.Namespace) -> CliExitCode:
         f"`job-supervisor undrain {node.name}`."
     )
     if given.wait:
-        await _follow_node(backend, node, given.timeout, say)
+        await _follow_node(backend, node, status, given.timeout, say)
     if not given.output.for_people:
         given.output.value({"node": node.name, "lead_seconds": given.lead}, [f"node/{node.name}"])
     return CliExitCode.DONE
@@ -347,13 +331,14 @@ async def _node(backend: Backend, text: str) -> DrillSubject:
     return subject
 
 
-async def _follow_node(backend: Backend, node: DrillSubject, seconds: float, say: Say) -> None:
-    """Prints what happens to the jobs on the node until none of them uses it.
+async def _follow_node(backend: Backend, node: DrillSubject, before: SeenStatus, seconds: float, say: Say) -> None:
+    """Prints what happens to the jobs on the node, also to those that have left since `before`, until none uses it.
 
     Raises:
         NotNowError: That takes longer, or a job was stopped without a checkpoint.
     """
-    started, lines, began = time.monotonic(), dict[str, str](), dict[str, JobView]()
+    started, lines = time.monotonic(), dict[str, str]()
+    began = {job.job: job for job in before.concerned(node.kind, node.name)}
     while True:
         status = await _answered(backend)
         waits_for = [f"no supervisor has answered about {node.name}"] if status is None else []
@@ -364,7 +349,7 @@ async def _follow_node(backend: Backend, node: DrillSubject, seconds: float, say
             is_used = is_changing or not all(host.excluded for host in hosts)
             if hosts and job.running and not job.over and is_used:
                 waits_for.append(line)
-            if job.job in lines or hosts:
+            if job.job in began or hosts:
                 began.setdefault(job.job, job)
                 if lines.get(job.job) != line:
                     lines[job.job] = line
@@ -376,9 +361,9 @@ async def _follow_node(backend: Backend, node: DrillSubject, seconds: float, say
             raise NotNowError(f"After {seconds:g} s, {'; '.join(waits_for)}. The drain stands.")
         await asyncio.sleep(_POLL_SECONDS)
     for job in () if status is None else status.jobs:
-        before = began.get(job.job)
-        if before is None or (job.running and job.run <= before.run):
+        known = began.get(job.job)
+        if known is None or (job.running and job.run <= known.run):
             continue
-        why = _unsaved(before, job)
+        why = _unsaved(known, job)
         if why is not None:
             raise NotNowError(f"{job.job} is {job.phase}, but {why} The drain stands.")

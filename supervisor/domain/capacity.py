@@ -164,10 +164,11 @@ UNKNOWN_MACHINE = Machine()
 class Placement:
     """The uid of a host's pod, and the pod's node, which is empty while the pod is not bound.
 
-    `terminating`: the pod was asked to terminate. `name` is the pod's own, which may differ from the host's.
+    `terminating`: the pod was asked to terminate. `name` is the pod's own, which may differ from the host's; None if it
+    is unknown.
     """
 
     pod: str
     node: Host
     terminating: bool = False
-    name: str = ""
+    name: str | None = None

@@ -302,7 +302,7 @@ def _host(host: Host, status: JobFactsSnapshot, workers: Container[Host], snapsh
     return views.HostView(
         host=host,
         node=node,
-        pod="" if placed is None else placed.name,
+        pod=None if placed is None else placed.name,
         worker=host in workers,
         launcher=host == job.spec.launcher_host,
         excluded=host in job.decision.exclusions,

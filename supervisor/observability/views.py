@@ -66,13 +66,14 @@ class RoundView(msgspec.Struct, frozen=True, kw_only=True):
 class HostView(msgspec.Struct, frozen=True, kw_only=True):
     """One host of a job. `worker`: it belongs to the current run and is not excluded.
 
-    `pod` is the name of its pod, empty for a machine. `agent`: its node's agent is connected; `stream`: a process on it
-    receives directives. `notice` is its most urgent notice, whose deadline is `seconds_left` away.
+    `pod` is the name of its pod; None for a machine, and where it is unknown. `agent`: its node's agent is connected;
+    `stream`: a process on it receives directives. `notice` is its most urgent notice, whose deadline is `seconds_left`
+    away.
     """
 
     host: Host
     node: Host | None = None
-    pod: str = ""
+    pod: str | None = None
     worker: bool = False
     launcher: bool = False
     excluded: bool = False
@@ -118,7 +119,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
     `seconds_left`: the time until the first of its noticed hosts is gone. `simulated`: one of its notices is a drill.
     `waits_for` says what a waiting job lacks, `shortfall` why a running one uses fewer hosts than it requested.
-    `fixed_hosts`: its run cannot go on without one of its hosts.
+    `fixed_hosts`: its run cannot go on without one of its hosts; None if an older supervisor does not say so.
     `gang` says in a sentence which gang has set `min_workers`; it is empty if none has.
     `ignored` has a sentence for each request of the job that was not understood, `faults` one for each part of the
     supervisor that fails on this job. `host_count` counts all its hosts,
@@ -145,7 +146,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     requested_workers: int = 0
     on_loss: str = "shrink"
     worker_multiple: int = 1
-    fixed_hosts: bool = False
+    fixed_hosts: bool | None = None
     gang: str = ""
     ignored: list[str] = []
     faults: list[str] = []

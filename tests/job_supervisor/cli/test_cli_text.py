@@ -8,8 +8,8 @@ import pytest
 
 from job_supervisor.cli.backend import DrillSubject, Readings, SeenStatus
 from job_supervisor.cli.explain import explain
+from job_supervisor.cli.foretold import consequences
 from job_supervisor.cli.output import age, duration, listed, printable, write
-from job_supervisor.cli.steering import consequences
 from job_supervisor.cli.tables import overview
 from supervisor.decide.ranks import RankCounts
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
@@ -215,7 +215,7 @@ def test_the_most_urgent_notice_comes_first_and_ended_ones_are_not_listed() -> N
         (_job(host_states=[_host(1, launcher=True, worker=False)]), "because its launcher runs there"),
         (_job(fixed_hosts=True), "because its run cannot go on without a host"),
         (_job(running=False, phase="Suspended"), "will not start there"),
-        (_job(phase="Finished"), "No supervised job is on node n1"),
+        (_job(phase="Finished"), "has ended: a notice there changes nothing for it"),
         (_job(host_states=[_host(2)]), "No supervised job is on node n1"),
     ],
 )
