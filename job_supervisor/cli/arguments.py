@@ -78,10 +78,15 @@ jobs that are known, and explains each rule."""
 
 LONGEST_AGO_SECONDS = 3660 * 86_400.0
 MOST_ENTRIES = 1_000_000
+WEEK_SECONDS = 7 * 86_400.0
 
 _HISTORY = """\
 Shows what happened, in the order of time: notices and their ends, decisions with their reasons, rank 0's answers,
 suspensions. A supervisor keeps a record of it for weeks; a cluster's API tells what it still knows of it."""
+
+_REPORT = """\
+Shows where the worker-hours went that jobs wanted: how many they held, and how many of those trained. The supervisor
+counts while it leads, and keeps hours for as long as its record. docs/guide/report.md says what each column means."""
 
 
 def parser(prog: str = "job-supervisor") -> SuggestingParser:
@@ -110,6 +115,16 @@ def parser(prog: str = "job-supervisor") -> SuggestingParser:
     history.add_argument("--limit", type=_count, default=1000, metavar="N", help="the latest N (default: %(default)s)")
     history.add_argument(
         "--from", dest="file", type=Path, metavar="FILE", help="read what `-o json` has printed earlier"
+    )
+    report = commands.add_parser(
+        "report", parents=[common], help="show where worker-hours went", description=_REPORT, formatter_class=_FORM
+    )
+    report.add_argument("job", metavar="JOB", nargs="?", help="one job, also one that is gone (default: all)")
+    report.add_argument(
+        "--since", type=_ago, default=WEEK_SECONDS, metavar="DURATION", help="how far back, such as 30d (default: 7d)"
+    )
+    report.add_argument(
+        "--limit", type=_count, default=20, metavar="N", help="the N largest jobs (default: %(default)s)"
     )
     nodes = commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")
     for reading in (explain, history, nodes):

@@ -10,7 +10,15 @@ from servicekit.kubernetes.client import Resource
 from supervisor.domain.ids import STANDALONE, JobName, kind_of, namespace
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import SubjectKind
-from supervisor.observability.views import AgentView, GroupView, HostView, JobView, LeaderView, NoticeView
+from supervisor.observability.views import (
+    AgentView,
+    GroupView,
+    HostView,
+    JobView,
+    LeaderView,
+    LedgerView,
+    NoticeView,
+)
 
 STREAMS_UNSEEN = (
     "which agents and processes are connected. Only the leading supervisor knows that; ask it with --address and "
@@ -40,7 +48,7 @@ class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):
         """Finds jobs by the full name, by `namespace/name`, or by the name alone; each may begin with `job/`."""
         for wanted in (name, name.removeprefix("job/")):
             exact = [job for job in self.jobs if job.job == wanted]
-            found = exact or [job for job in self.jobs if wanted in _short_names(job.job)]
+            found = exact or [job for job in self.jobs if wanted in short_names(job.job)]
             if found:
                 yield from found
                 return
@@ -97,7 +105,7 @@ def pod_of(job: JobView, host: HostView) -> str:
     return f"{namespace(job.job)}/{host.host if host.pod is None else host.pod}"
 
 
-def _short_names(name: JobName) -> tuple[str, ...]:
+def short_names(name: JobName) -> tuple[str, ...]:
     """Returns the short forms of `namespace/kind.name`: `namespace/name`, `name` and `kind.name`."""
     namespace, slash, resource = name.partition("/")
     bare = resource.partition(".")[2]
@@ -186,6 +194,9 @@ class Backend(ReadableBackend, Protocol):
 
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
         """Reads the object of a job, by default in the namespace of the context; None if the backend has no objects."""
+
+    async def ledger(self, since: float) -> LedgerView:
+        """Reads where worker-seconds went since an instant (Unix seconds), in whole hours."""
 
     async def subject(self, text: str) -> DrillSubject:
         """Resolves `node/NAME`, `pod/NAME` or `NAME`."""

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from job_supervisor.cli import data_dir as standalone
-from job_supervisor.cli import showing, steering
+from job_supervisor.cli import reporting, showing, steering
 from job_supervisor.cli.arguments import DATA_DIR, command_first, parser
 from job_supervisor.cli.backend import Backend, Clusters, OneCluster
 from job_supervisor.cli.data_dir import default_directory, is_running
@@ -36,6 +36,10 @@ _STEERING: Mapping[str, Callable[[Backend, argparse.Namespace], Awaitable[CliExi
     "drain": steering.drain,
     "undrain": steering.undrain,
     "simulate": steering.simulate,
+}
+_OF_ONE: Mapping[str, Callable[[Backend, argparse.Namespace], Awaitable[CliExitCode]]] = {
+    **_STEERING,
+    "report": reporting.report,
 }
 
 
@@ -73,7 +77,7 @@ async def _run(given: argparse.Namespace, *, plugin: bool) -> CliExitCode:
         async with _clusters(given, os.environ, plugin=plugin) as clusters:
             return await _READING[given.command](clusters, given)
     async with connect(given, os.environ, plugin=plugin) as backend:
-        return await _STEERING[given.command](backend, given)
+        return await _OF_ONE[given.command](backend, given)
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from servicekit.kubernetes.client import Resource
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import SubjectKind
-from supervisor.observability.views import JobView
+from supervisor.observability.views import JobView, LedgerView
 
 _PATIENCE_SECONDS = 10.0
 _NODE, _POD = "node/", "pod/"
@@ -163,6 +163,12 @@ class HttpBackend:
             if found.next is None or len(entries) >= wanted.limit:
                 return Past(entries=entries, since=since, is_cut=found.next is not None)
             before = {"before": found.next}
+
+    async def ledger(self, since: float) -> LedgerView:
+        try:
+            return await self._call("GET", f"/v1/ledger?since={since}", None, LedgerView)
+        except UnknownCallError as error:
+            raise errors.UnknownError("This supervisor keeps no ledger: it is older than the command.") from error
 
     async def subject(self, text: str) -> DrillSubject:
         """Resolves a node. The supervisor checks later whether it knows an agent of that name."""

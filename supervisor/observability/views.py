@@ -336,3 +336,22 @@ class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
     entries: list[HistoryEntryView]
     cut: bool = False
     next: str | None = None
+
+
+class LedgerJobView(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker-seconds of a job by account; one that is left out has none."""
+
+    job: JobName
+    worker_seconds: dict[str, float]
+
+
+class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where worker-seconds went between two instants (Unix seconds), `since` at the beginning of an hour.
+
+    `counted_seconds`: for how much of that time a supervisor has counted. What was in the rest of it is not known.
+    """
+
+    since: float
+    until: float
+    counted_seconds: float
+    jobs: list[LedgerJobView]

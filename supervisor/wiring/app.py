@@ -34,6 +34,8 @@ from supervisor.ingest.processes import ProcessEndpoints, RelayEndpoints
 from supervisor.jobs.adapter import adapter_by_job
 from supervisor.observability import groups, history, journal, status
 from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
+from supervisor.observability.ledger import book
+from supervisor.observability.ledger.endpoint import LedgerEndpoint
 from supervisor.observability.notifications import config, notifier
 from supervisor.observability.page.endpoints import status_page
 from supervisor.observability.record import recorder
@@ -385,10 +387,13 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     """Builds the feature that shows the status and its history as JSON, and the status page."""
     settings, began = base.settings, base.clock.now()
     phases, happened = history.PhaseTracker(), history.JobHistory(began)
+    ledger = book.LedgerBook(base.clock)
+    ledger.begin(state.store.snapshot().jobs.values())
     kept = recorder.Recorder(
         url=partial(_record_url, settings),
         limits=recorder.RecordLimits(days=settings.record_days, entries=settings.record_entries),
         history=happened,
+        book=ledger,
         noticed=state.facts.shown,
         machine=state.facts.machine,
         leader=settings.pod_name,
@@ -410,10 +415,13 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         may_act=base.may_act,
         since=began,
     )
-    endpoint = status.StatusEndpoint(reader=reader, authenticate=state.authenticate)
-    listeners: list[journal.ChangeListener] = [phases, state.groups, happened, kept]
+    endpoints: list[Endpoints] = [
+        status.StatusEndpoint(reader=reader, authenticate=state.authenticate),
+        LedgerEndpoint(record=kept, clock=base.clock, authenticate=state.authenticate),
+    ]
+    listeners: list[journal.ChangeListener] = [phases, state.groups, happened, ledger, kept]
     if not settings.status_page:
-        return Feature(tasks={"record": kept.run}, endpoints=[endpoint], listeners=listeners)
+        return Feature(tasks={"record": kept.run}, endpoints=endpoints, listeners=listeners)
     page = status_page(
         snapshot=reader.snapshot,
         job=reader.job,
@@ -428,7 +436,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     )
     return Feature(
         tasks={"record": kept.run, "page": page.viewers.run},
-        endpoints=[endpoint, page],
+        endpoints=[*endpoints, page],
         listeners=listeners,
         finish=partial(page.viewers.finish, _GOODBYE),
     )

@@ -3,7 +3,7 @@
 Every call blocks, so that its callers use a thread. Nothing else than this module knows the tables.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,10 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DataError, SQLAlchemyError
 
+from supervisor.domain.ids import JobName
+from supervisor.domain.ledger import Account
 from supervisor.observability.history import HistoryEntry
+from supervisor.observability.ledger.book import LedgerHours
 
 _VERSION = 1
 _TIMEOUT_SECONDS = 10
@@ -78,6 +81,18 @@ _concerned = Table(
     sqlite_with_rowid=False,
 )
 """The subjects of each entry, its own and the others that it concerns, in the order of time."""
+_hours = Table(
+    "ledger_hours",
+    _metadata,
+    Column("begins", Float(53), nullable=False),
+    Column("job", Text, nullable=False),
+    Column("writer", Text, nullable=False),
+    Column("account", Text, nullable=False),
+    Column("worker_seconds", Float(53), nullable=False),
+    PrimaryKeyConstraint("begins", "job", "writer", "account"),
+    sqlite_with_rowid=False,
+)
+"""The ledger. Each supervisor that leads writes rows of its own, as often as it likes; an hour is the sum of all."""
 
 
 class RecordError(Exception):
@@ -234,15 +249,50 @@ class RecordDatabase:
         last = page[-1] if len(rows) > query.limit else None
         return HistoryPage(entries, None if last is None else HistoryPosition(last.at, last.id), since)
 
+    def write_hours(self, hours: LedgerHours, writer: str) -> None:
+        """Writes hours of the ledger, instead of what the same writer has written of them before.
+
+        Raises:
+            RecordError: None of them was written.
+        """
+        with _translated(), self._engine.begin() as connection:
+            for hour, counted in hours.items():
+                of_hour = (_hours.c.begins == hour.begins, _hours.c.job == hour.job, _hours.c.writer == writer)
+                connection.execute(delete(_hours).where(*of_hour))
+                row = {"begins": hour.begins, "job": hour.job, "writer": writer}
+                rows = [{**row, "account": account, "worker_seconds": seconds} for account, seconds in counted.items()]
+                connection.execute(insert(_hours), rows)
+
+    def read_hours(self, since: float, until: float) -> Mapping[JobName, Mapping[Account, float]]:
+        """Returns the worker-seconds of each job in the hours that begin between two instants (Unix seconds).
+
+        Accounts of a later version are left out.
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        summed = select(_hours.c.job, _hours.c.account, func.sum(_hours.c.worker_seconds).label("seconds"))
+        summed = summed.where(_hours.c.begins >= since, _hours.c.begins < until).group_by(
+            _hours.c.job, _hours.c.account
+        )
+        known = {account.value: account for account in Account}
+        found: dict[JobName, dict[Account, float]] = {}
+        with _translated(), self._engine.connect() as connection:
+            for job, account, seconds in connection.execute(summed):
+                if account in known:
+                    found.setdefault(JobName(job), {})[known[account]] = seconds
+        return found
+
     def prune(self, before: float, most: int) -> int:
         """Deletes the entries from before an instant (Unix seconds), and the earliest of more than `most`.
 
-        Returns how many it has deleted.
+        The hours of the ledger from before that instant are deleted as well. Returns how many entries were.
 
         Raises:
             RecordError: None was deleted.
         """
         with _translated(), self._engine.begin() as connection:
+            connection.execute(delete(_hours).where(_hours.c.begins < before))
             order = (_entries.c.at.desc(), _entries.c.id.desc())
             surplus = connection.execute(
                 select(_entries.c.at, _entries.c.id).order_by(*order).offset(most).limit(1)

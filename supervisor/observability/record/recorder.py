@@ -6,7 +6,7 @@ they become too many, the record says how many are missing.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,9 +18,11 @@ from servicekit.clock import Clock
 from servicekit.faults import Fault, RetryPolicy
 from servicekit.reconcile import Wakeup, reconcile
 from supervisor.domain.capacity import Machine
-from supervisor.domain.ids import Host
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ledger import Account
 from supervisor.observability.history import HistoryEntry, JobHistory, entries_of
 from supervisor.observability.journal import Change, NoticedHosts
+from supervisor.observability.ledger.book import LedgerBook, LedgerHours
 from supervisor.observability.record.database import (
     HistoryPage,
     HistoryQuery,
@@ -38,6 +40,7 @@ MAX_PENDING = 20_000
 _MAX_BATCH = 1000
 _SEED = 5000
 _PRUNE_SECONDS = 600.0
+_LEDGER_SECONDS = 60.0
 _FIRST_PAUSE, _MAX_PAUSE = 1.0, 30.0
 
 T = TypeVar("T")
@@ -58,6 +61,7 @@ class Recorder:
         url: Returns the URL of the database, as SQLAlchemy writes it; called in a thread, and may raise OSError.
         limits: How much is kept.
         history: Gets the latest entries from before this supervisor began to lead.
+        book: Its hours are written once a minute, and at the end.
         noticed: Returns the hosts of a job with a notice, each with its most urgent one.
         machine: Returns the machine under a node, with as much of it as is known.
         leader: The name of this supervisor; may be empty.
@@ -73,6 +77,7 @@ class Recorder:
         url: Callable[[], str],
         limits: RecordLimits,
         history: JobHistory,
+        book: LedgerBook,
         noticed: NoticedHosts,
         machine: Callable[[Host], Machine],
         leader: str,
@@ -82,6 +87,7 @@ class Recorder:
         self._url = url
         self._limits = limits
         self._history = history
+        self._book = book
         self._noticed = noticed
         self._machine = machine
         self._clock = clock
@@ -92,7 +98,9 @@ class Recorder:
         self._lost = 0
         self._wakeup = Wakeup()
         self._is_seeded = self._is_failing = False
-        self._prune_at = 0.0
+        self._prune_at = self._ledger_at = 0.0
+        # Nobody else writes under this name: not even the same supervisor, when it leads again.
+        self._writer = f"{leader}@{clock.now():.6f}"
         by = f"Supervisor {leader}" if leader else "This supervisor"
         self._add(
             self._own("Began", f"{by} began to lead and to keep the record. What happened just before may be missing.")
@@ -118,7 +126,7 @@ class Recorder:
         try:
             await reconcile(RECORD, self.once, self._bulkhead, wakeup=self._wakeup, retry=retry)
         finally:
-            await self._in_thread(self._close)
+            await self._in_thread(partial(self._close, self._book.waiting()))
             self._thread.shutdown()
 
     async def once(self) -> float:
@@ -139,7 +147,14 @@ class Recorder:
         if now >= self._prune_at:
             await self._in_thread(self._prune)
             self._prune_at = now + _PRUNE_SECONDS
-        return self._prune_at - now
+        if now >= self._ledger_at:
+            self._is_failing = True
+            hours = self._book.waiting()
+            await self._in_thread(partial(self._write_hours, hours))
+            self._book.written(hours)
+            self._is_failing = False
+            self._ledger_at = now + _LEDGER_SECONDS
+        return min(self._prune_at, self._ledger_at) - now
 
     async def read(self, query: HistoryQuery) -> HistoryPage:
         """Returns a page of the record.
@@ -150,6 +165,15 @@ class Recorder:
         if not self._is_seeded:
             raise RecordError("it is not open yet")
         return await self._in_thread(partial(self._read, query))
+
+    async def read_hours(self, since: float, until: float) -> Mapping[JobName, Mapping[Account, float]]:
+        """Returns the worker-seconds of each job in the hours that begin between two instants (Unix seconds).
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        hours = self._book.waiting()
+        return await self._in_thread(partial(self._read_hours, hours, since, until))
 
     def _seed(self, page: HistoryPage) -> None:
         if page.entries and page.since is not None:
@@ -189,15 +213,26 @@ class Recorder:
             self._pending.popleft()
         return refused
 
+    def _write_hours(self, hours: LedgerHours) -> None:
+        self._opened().write_hours(hours, self._writer)
+
+    def _read_hours(self, hours: LedgerHours, since: float, until: float) -> Mapping[JobName, Mapping[Account, float]]:
+        """Reads what is written, after what is not written yet."""
+        database = self._opened()
+        database.write_hours(hours, self._writer)
+        return database.read_hours(since, until)
+
     def _prune(self) -> None:
         self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)
 
-    def _close(self) -> None:
+    def _close(self, hours: LedgerHours) -> None:
         if self._database is None:
             return
         with suppress(RecordError):  # The loop has said so.
             while self._pending:
                 self._write(0)
+        with suppress(RecordError):
+            self._write_hours(hours)
         self._database.close()
 
     # What follows runs in the loop.

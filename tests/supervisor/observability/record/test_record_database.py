@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.domain.ids import JobName
+from supervisor.domain.ledger import Account
 from supervisor.observability.history import HistoryEntry
+from supervisor.observability.ledger.book import LedgerHour
 from supervisor.observability.record.database import (
     HistoryPosition,
     HistoryQuery,
@@ -18,6 +21,7 @@ from supervisor.observability.record.database import (
 from tests.supervisor.observability.record.record_postgresql import NoPostgresqlError, postgresql
 
 _T0 = 1_700_000_000.0
+_HOUR = _T0 // 3600 * 3600
 
 
 @pytest.fixture(scope="module")
@@ -155,3 +159,15 @@ def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path, monkeypatch: py
 def test_what_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"invalid|could not"):
         HistoryPosition.read(text)
+
+
+def test_hours_of_the_ledger_are_the_sum_of_what_each_writer_has_written_last(database: RecordDatabase) -> None:
+    job, other = JobName("team/pytorchjob.bert"), JobName("gpt")
+    hours = {LedgerHour(_HOUR, job): {Account.TRAINING: 10.0, Account.WAITING: 5.0}}
+    database.write_hours({**hours, LedgerHour(_HOUR + 3600, other): {Account.TRAINING: 1.0}}, "one")
+    database.write_hours({LedgerHour(_HOUR, job): {Account.TRAINING: 12.0}}, "one")
+    database.write_hours(hours, "two")
+    assert database.read_hours(_HOUR, _HOUR + 3600) == {job: {Account.TRAINING: 22.0, Account.WAITING: 5.0}}
+    assert set(database.read_hours(_HOUR, _HOUR + 3601)) == {job, other}
+    database.prune(_HOUR + 1, 10)
+    assert set(database.read_hours(0.0, _HOUR + 3601)) == {other}

@@ -15,6 +15,7 @@ from servicekit.clock import Clock
 from supervisor.domain.capacity import UNKNOWN_MACHINE
 from supervisor.observability.history import HistoryEntry, JobHistory
 from supervisor.observability.journal import JobChanged
+from supervisor.observability.ledger.book import LedgerBook
 from supervisor.observability.record import recorder as module
 from supervisor.observability.record.database import HistoryQuery, RecordDatabase, RecordError, file_url
 from supervisor.observability.record.recorder import Recorder, RecordLimits
@@ -25,12 +26,13 @@ from tests.testkit.waiting import until
 _NODES = ["n1", "n2", "n3"]
 
 
-def _recorder(path: Path, history: JobHistory | None = None, **limits: Any) -> Recorder:
+def _recorder(path: Path, history: JobHistory | None = None, book: LedgerBook | None = None, **limits: Any) -> Recorder:
     clock = Clock()
     return Recorder(
         url=lambda: file_url(path),
         limits=RecordLimits(**{"days": 1e6, "entries": 1000, **limits}),
         history=history or JobHistory(clock.now()),
+        book=book or LedgerBook(clock),
         noticed=lambda _job: {},
         machine=lambda _node: UNKNOWN_MACHINE,
         leader="one",
@@ -124,6 +126,23 @@ async def test_an_entry_that_cannot_be_written_spoils_no_other(tmp_path: Path) -
     assert [entry.text for entry in _kept(path) if entry.what == "Gap"] == [
         "Entries that could not be written and are missing: 1."
     ]
+
+
+async def test_the_ledger_is_written_at_once_and_at_the_end(tmp_path: Path) -> None:
+    """What was counted since the last minute is not lost with the supervisor."""
+    path, book = tmp_path / "record.sqlite", LedgerBook(Clock())
+    book.begin([running_job()])
+    recorder = _recorder(path, book=book)
+
+    def written() -> float:
+        database = RecordDatabase.open(file_url(path))
+        hours = database.read_hours(0.0, float("inf"))
+        database.close()
+        return sum(hours.get(running_job().name, {}).values())
+
+    async with _running(recorder):
+        first = await until(written, "the first hours are written")
+    assert written() > first
 
 
 async def test_a_new_leader_begins_with_what_the_record_has(tmp_path: Path) -> None:

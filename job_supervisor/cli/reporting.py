@@ -1,0 +1,148 @@
+"""Implements `report`: where the worker-hours of jobs went, in shares of what the jobs wanted."""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from job_supervisor.cli.backend import Backend, short_names
+from job_supervisor.cli.errors import CliExitCode, UnknownError
+from job_supervisor.cli.output import Block, Table, duration, job_names, show
+from supervisor.domain.ids import JobName, namespace
+from supervisor.domain.ledger import HELD, WANTED, Account
+from supervisor.observability.views import LedgerJobView, LedgerView
+
+_HOUR = 3600.0
+_UNCOUNTED_SECONDS = 60.0
+"""A gap that is worth a sentence: a failover takes seconds."""
+
+_SHARES = (*HELD, Account.MISSING, Account.WAITING)
+_HOURS = (Account.QUEUED, Account.PAUSED)
+_UNMEASURED = (
+    "A worker counts as training while its run goes on: saves and steps that are made again are not told apart."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTime:
+    """The worker-seconds of a job, or of several, by account."""
+
+    seconds: Mapping[str, float]
+
+    @classmethod
+    def of(cls, jobs: Sequence[LedgerJobView]) -> "WorkerTime":
+        total = Counter[str]()
+        for job in jobs:
+            total.update(job.worker_seconds)
+        return cls(total)
+
+    @property
+    def wanted(self) -> float:
+        """What the jobs could have used: without the time in which a queue or a person held them back."""
+        return sum(self.seconds.get(account, 0.0) for account in WANTED)
+
+    @property
+    def held(self) -> float:
+        """What they had."""
+        return sum(self.seconds.get(account, 0.0) for account in HELD)
+
+    @property
+    def scheduling(self) -> float | None:
+        """The share of what they wanted that they held; None if they wanted nothing."""
+        return self.held / self.wanted if self.wanted else None
+
+    @property
+    def runtime(self) -> float | None:
+        """The share of what they held that trained; None if they held nothing."""
+        return self.seconds.get(Account.TRAINING, 0.0) / self.held if self.held else None
+
+    @property
+    def ratio(self) -> float | None:
+        """The share of what they wanted that trained, the product of both; None if they wanted nothing."""
+        return self.seconds.get(Account.TRAINING, 0.0) / self.wanted if self.wanted else None
+
+
+async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
+    found = await backend.ledger(time.time() - given.since)
+    jobs = [job for job in found.jobs if _is_meant(job.job, given)]
+    if given.job is not None and not jobs:
+        raise UnknownError(f"The ledger has no job {given.job} in that time. Without a name, `report` lists all.")
+    jobs.sort(key=lambda job: -WorkerTime.of([job]).wanted)
+    if given.output.for_people:
+        show(*_for_people(found, jobs, given.limit))
+    else:
+        given.output.value(_for_programs(found, jobs), job_names([job.job for job in jobs]))
+    return CliExitCode.DONE
+
+
+def _is_meant(job: JobName, given: argparse.Namespace) -> bool:
+    if given.namespace and namespace(job) != given.namespace:
+        return False
+    return given.job is None or given.job == job or given.job in short_names(job)
+
+
+def _for_programs(found: LedgerView, jobs: Sequence[LedgerJobView]) -> object:
+    """The worker-seconds as they are, and what follows from them."""
+    return {
+        "since": found.since,
+        "until": found.until,
+        "counted_seconds": found.counted_seconds,
+        "jobs": [{"job": job.job, **_figures(WorkerTime.of([job]))} for job in jobs],
+        "total": _figures(WorkerTime.of(jobs)),
+    }
+
+
+def _figures(time_of: WorkerTime) -> Mapping[str, object]:
+    return {
+        "worker_seconds": {account: time_of.seconds.get(account, 0.0) for account in Account},
+        "scheduling_goodput": time_of.scheduling,
+        "runtime_goodput": time_of.runtime,
+        "effective_training_time_ratio": time_of.ratio,
+    }
+
+
+def _for_people(found: LedgerView, jobs: Sequence[LedgerJobView], limit: int) -> list[Block]:
+    span = found.until - found.since
+    told: list[Block] = [_sentence(WorkerTime.of(jobs), span), ""]
+    if jobs:
+        rows = [_row(job.job, WorkerTime.of([job])) for job in jobs[:limit]]
+        rest = jobs[limit:]
+        if rest:
+            rows.append(_row(f"{len(rest)} more", WorkerTime.of(rest)))
+        if len(jobs) > 1:
+            rows.append(_row("all", WorkerTime.of(jobs)))
+        heads = ("JOB", "WANTED", *(account.upper() for account in (*_SHARES, *_HOURS)))
+        told += [Table(heads, rows), "", _UNMEASURED]
+    uncounted = span - found.counted_seconds
+    if uncounted > _UNCOUNTED_SECONDS:
+        told.append(f"For {duration(uncounted)} of that time no supervisor has counted, and nothing is known.")
+    return told
+
+
+def _sentence(total: WorkerTime, span: float) -> str:
+    """What a manager reads."""
+    if total.ratio is None:
+        return f"In the last {duration(span)}, no job wanted workers."
+    wanted = f"In the last {duration(span)}, jobs wanted {_hours(total.wanted)} of workers"
+    if total.runtime is None:
+        return f"{wanted}, and held none."
+    return (
+        f"{wanted} and held {_percent(total.scheduling)} of them, of which {_percent(total.runtime)} trained: "
+        f"{_percent(total.ratio)} together."
+    )
+
+
+def _row(name: str, time_of: WorkerTime) -> tuple[str, ...]:
+    """Shares of what was wanted, which add up to 100 %, and the hours beside it."""
+    shares = (time_of.seconds.get(account, 0.0) / time_of.wanted if time_of.wanted else None for account in _SHARES)
+    hours = (_hours(time_of.seconds.get(account, 0.0)) for account in _HOURS)
+    return (name, _hours(time_of.wanted), *map(_percent, shares), *hours)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.1f} %"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / _HOUR:,.1f} h"

@@ -1,0 +1,1 @@
+"""Adds up where the worker-seconds of jobs go."""

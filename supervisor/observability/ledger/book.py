@@ -1,0 +1,121 @@
+"""Adds up the worker-seconds of each job by hour, as a listener of the journal."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from servicekit.clock import Clock
+from supervisor.domain.ids import JobName
+from supervisor.domain.job import SupervisedJob
+from supervisor.domain.ledger import Account
+from supervisor.observability.journal import Change, JobChanged, JobForgotten
+from supervisor.observability.ledger.accounts import workers_by_account
+
+HOUR = 3600.0
+NOBODY = JobName("")
+"""Stands for no job: its hours say for how many seconds somebody has counted, as one worker that trains."""
+
+MAX_WAITING = 50_000
+"""Hours of jobs that wait for the database, about 20 MB."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LedgerHour:
+    """An hour of one job: `begins` is a Unix instant, a multiple of 3600."""
+
+    begins: float
+    job: JobName
+
+
+LedgerHours = Mapping[LedgerHour, Mapping[Account, float]]
+"""The worker-seconds of each account in hours of jobs."""
+
+
+@dataclass(slots=True)
+class _Present:
+    """How many workers a job has in each account since an instant of the monotonic clock."""
+
+    since: float
+    workers: Mapping[Account, int]
+
+
+@dataclass(slots=True)
+class LedgerBook:
+    """The worker-seconds of the time in which this supervisor leads, until they are written.
+
+    A state that the journal reports counts until it reports the next one. Durations are those of the monotonic clock:
+    a wall clock that is set adds nothing, and only moves what follows to other hours.
+    """
+
+    name = "ledger"
+    clock: Clock
+    _present: dict[JobName, _Present] = field(default_factory=dict)
+    _hours: dict[LedgerHour, dict[Account, float]] = field(default_factory=dict)
+    _changed: set[LedgerHour] = field(default_factory=set)
+
+    def begin(self, jobs: Iterable[SupervisedJob]) -> None:
+        """Starts from the stored jobs. What they did before was counted by the supervisor that led then."""
+        now = self.clock.monotonic()
+        self._present[NOBODY] = _Present(now, {Account.TRAINING: 1})
+        for job in jobs:
+            self._present[job.name] = _Present(now, workers_by_account(job))
+
+    def on_change(self, change: Change) -> None:
+        match change:
+            case JobChanged(_, after, _):
+                self._count(after.name)
+                self._present[after.name] = _Present(self.clock.monotonic(), workers_by_account(after))
+            case JobForgotten(before, _):
+                self._count(before.name)
+                self._present.pop(before.name, None)
+
+    def waiting(self) -> LedgerHours:
+        """Counts until now, and returns the hours that have changed since they were written, whole."""
+        for job in self._present:
+            self._count(job)
+        for begins in self._too_many():
+            for hour in [hour for hour in self._hours if hour.begins == begins]:
+                del self._hours[hour]
+                self._changed.discard(hour)
+        return {hour: dict(self._hours[hour]) for hour in sorted(self._changed)}
+
+    def written(self, hours: LedgerHours) -> None:
+        """Hears that hours were written as `waiting` has returned them. Hours that are over are then forgotten."""
+        now = self.clock.now()
+        for hour, counted in hours.items():
+            if self._hours.get(hour) == counted:
+                self._changed.discard(hour)
+                if hour.begins + HOUR <= now:
+                    del self._hours[hour]
+
+    def _count(self, job: JobName) -> None:
+        present = self._present.get(job)
+        if present is None:
+            return
+        now, at = self.clock.monotonic(), self.clock.now()
+        seconds, present.since = now - present.since, now
+        if not present.workers:
+            return
+        for begins, part in _by_hour(at - seconds, at):
+            hour = LedgerHour(begins, job)
+            kept = self._hours.setdefault(hour, {})
+            for account, workers in present.workers.items():
+                kept[account] = kept.get(account, 0.0) + workers * part
+            self._changed.add(hour)
+
+    def _too_many(self) -> Iterator[float]:
+        """Yields the earliest hours that there is no room for. As nobody has counted them, the report says so."""
+        left = len(self._hours)
+        for begins in sorted({hour.begins for hour in self._hours}):
+            if left <= MAX_WAITING:
+                return
+            left -= sum(hour.begins == begins for hour in self._hours)
+            yield begins
+
+
+def _by_hour(since: float, until: float) -> Iterator[tuple[float, float]]:
+    """Yields the beginning of each hour between two instants, with the seconds that lie in it."""
+    while since < until:
+        begins = since // HOUR * HOUR
+        end = min(until, begins + HOUR)
+        yield begins, end - since
+        since = end

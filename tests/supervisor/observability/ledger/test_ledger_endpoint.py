@@ -1,0 +1,54 @@
+"""`GET /v1/ledger` of a supervisor that serves, also after another one has led."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.domain.ledger import Account
+from supervisor.observability.ledger.book import HOUR
+from tests.testkit.serving import Served, serving
+from tests.testkit.waiting import until
+
+_NODES = ["n1", "n2", "n3"]
+
+
+async def test_the_ledger_tells_what_a_job_held_and_what_it_lacked(tmp_path: Path) -> None:
+    """Up to the moment of the question; and the next supervisor goes on where this one has ended."""
+    async with serving(tmp_path) as served:
+        await served.peers.agents(_NODES)
+        await served.peers.running("train", _NODES, max_workers=4, requested_workers=4)
+
+        async def counted() -> Any:
+            found = await _seconds(served, "train")
+            return found if found.get(Account.TRAINING, 0.0) > 0.0 else None
+
+        first = await until(counted, "the job's workers are counted")
+        assert set(first) <= {Account.TRAINING, Account.WAITING, Account.STARTING, Account.MISSING}
+        assert first[Account.MISSING] == pytest.approx(first[Account.TRAINING] / 3, rel=0.2)
+        whole = await _ledger(served)
+        assert 0.0 < whole["counted_seconds"] < whole["until"] - whole["since"]
+        assert whole["since"] % HOUR == 0.0
+    async with serving(tmp_path) as served:
+        later = await _seconds(served, "train")
+    assert later[Account.TRAINING] >= first[Account.TRAINING]
+
+
+@pytest.mark.parametrize(
+    "query", [{}, {"since": "nan"}, {"since": "inf"}, {"since": "9e99"}, {"since": "0", "jobs": "a"}]
+)
+async def test_a_question_that_is_none_is_refused(served: Served, query: dict[str, str]) -> None:
+    assert (await _ledger(served, query))["error"] == "malformed"
+
+
+async def _seconds(served: Served, job: str) -> dict[str, float]:
+    jobs = {each["job"]: each["worker_seconds"] for each in (await _ledger(served)).get("jobs", ())}
+    return dict(jobs.get(job, {}))
+
+
+async def _ledger(served: Served, query: dict[str, str] | None = None) -> Any:
+    headers = {"Authorization": f"Bearer {served.peers.tokens.viewer()}"}
+    asked = {"since": str(time.time() - HOUR)} if query is None else query
+    async with served.peers.session.get(served.peers.http + "/v1/ledger", headers=headers, params=asked) as answer:
+        return await answer.json()
