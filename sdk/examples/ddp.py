@@ -20,7 +20,9 @@ class Training:
     def __init__(self, checkpoint: Path) -> None:
         torch.manual_seed(0)
         self._checkpoint = checkpoint
-        self._model = DistributedDataParallel(torch.nn.Linear(16, 1))
+        # Otherwise DDP adds gradients up in another order after the first step of a run, and a run that resumes would
+        # differ from one that was not stopped in the last bits.
+        self._model = DistributedDataParallel(torch.nn.Linear(16, 1), find_unused_parameters=True)
         self._optimizer = torch.optim.AdamW(self._model.parameters())
 
     def load(self) -> int:
