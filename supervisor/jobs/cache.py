@@ -228,7 +228,7 @@ def connect(kind: JobKind[J], cache: JobCache[J], cluster: ClusterContext, workl
         namesakes=cache.namesakes,
     )
     client = QueuedJobClient(cluster.server, kind.resource, kind.decode)
-    queued = kind.actions(replace(context, client=client))
+    queued = kind.actions(replace(context, client=client, suspends=False))
     return ConnectedKind(cache, KueueActions(kind.actions(context), queued, workloads))
 
 

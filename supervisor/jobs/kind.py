@@ -339,6 +339,7 @@ class KindContext(Generic[J]):
         wrote: Records the API server's answer to a write, before the watch delivers it.
         state: Returns the state of a job; None if there is none of that name.
         namesakes: Returns whether a job in another namespace has the same name.
+        suspends: Whether `client` writes a job's field `suspend`; False where a queue owns the field.
     """
 
     cluster: ClusterContext
@@ -346,6 +347,7 @@ class KindContext(Generic[J]):
     wrote: Callable[[J], None]
     state: Callable[[JobName], JobState[J] | None]
     namesakes: Callable[[JobName], bool]
+    suspends: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -455,7 +455,7 @@ def spec_writer(
             spec |= {policy: suspension} if policy else suspension
         merged = await context.client.merge(job, {"spec": spec}, metadata={"annotations": annotations})
         context.wrote(merged)
-        if policy and pods is None and merged.spec is not None and not merged.suspended:
+        if policy and pods is None and context.suspends and merged.spec is not None and not merged.suspended:
             # The CRD of an older operator has no such field. Unsaid, the job would seem to be about to stop forever.
             raise RefusedError(
                 f"the API server dropped spec.{policy}.suspend, with which the job is suspended: the definition of its "

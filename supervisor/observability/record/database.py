@@ -3,6 +3,7 @@
 Every call blocks, so that its callers use a thread. Nothing else than this module knows the tables.
 """
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -286,13 +287,20 @@ class RecordDatabase:
     def prune(self, before: float, most: int) -> int:
         """Deletes the entries from before an instant (Unix seconds), and the earliest of more than `most`.
 
-        The hours of the ledger from before that instant are deleted as well. Returns how many entries were.
+        The hours of the ledger from before that instant are deleted as well, and the earliest of more than `most` rows.
+        Returns how many entries were deleted.
 
         Raises:
             RecordError: None was deleted.
         """
         with _translated(), self._engine.begin() as connection:
-            connection.execute(delete(_hours).where(_hours.c.begins < before))
+            surplus_hour = connection.scalar(
+                select(_hours.c.begins).order_by(_hours.c.begins.desc()).offset(most).limit(1)
+            )
+            # An hour goes as a whole, also that of the supervisor itself: then the report says that nobody has counted.
+            connection.execute(
+                delete(_hours).where(or_(_hours.c.begins < before, _hours.c.begins <= (surplus_hour or -math.inf)))
+            )
             order = (_entries.c.at.desc(), _entries.c.id.desc())
             surplus = connection.execute(
                 select(_entries.c.at, _entries.c.id).order_by(*order).offset(most).limit(1)

@@ -50,7 +50,7 @@ class HubMember:
         self.read = self._decoded(self.object)
         return JobState.of(self.kind, cluster_job("team", self.kind.name, NAME), self.read, [])
 
-    def actions(self) -> Any:
+    def actions(self, *, suspends: bool = True) -> Any:
         cluster = ClusterContext(
             server=cast("Any", None),
             pods=cast("Any", None),
@@ -67,6 +67,7 @@ class HubMember:
                 wrote=lambda _: None,
                 state=lambda _: self.state,
                 namesakes=lambda _: False,
+                suspends=suspends,
             )
         )
 

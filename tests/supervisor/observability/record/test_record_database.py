@@ -171,3 +171,16 @@ def test_hours_of_the_ledger_are_the_sum_of_what_each_writer_has_written_last(da
     assert set(database.read_hours(_HOUR, _HOUR + 3601)) == {job, other}
     database.prune(_HOUR + 1, 10)
     assert set(database.read_hours(0.0, _HOUR + 3601)) == {other}
+
+
+def test_no_more_rows_of_the_ledger_are_kept_than_entries(database: RecordDatabase) -> None:
+    """Whoever makes a thousand jobs an hour fills no disk. An hour goes as a whole."""
+    for hour in range(3):
+        jobs = [JobName(f"job-{number}") for number in range(4)]
+        database.write_hours({LedgerHour(_HOUR + 3600 * hour, job): {Account.TRAINING: 1.0} for job in jobs}, "one")
+    database.prune(0.0, 8)
+    assert sum(len(hours) for hours in database.read_hours(_HOUR + 3600, _HOUR + 9e9).values()) == 4
+    assert database.read_hours(_HOUR, _HOUR + 3600) == {}
+    database.prune(0.0, 7)
+    assert database.read_hours(_HOUR, _HOUR + 7200) == {}
+    assert len(database.read_hours(_HOUR + 7200, _HOUR + 9e9)) == 4
