@@ -24,7 +24,7 @@ STREAMS_UNSEEN = (
     "which agents and processes are connected. Only the leading supervisor knows that; ask it with --address and "
     "--token-file."
 )
-"""What no cluster shows."""
+"""Says, as a limit of a status, what no cluster shows."""
 
 
 class SeenStatus(msgspec.Struct, frozen=True, kw_only=True):

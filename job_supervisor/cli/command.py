@@ -29,16 +29,13 @@ _READING: Mapping[str, Callable[[Clusters, argparse.Namespace], Awaitable[CliExi
     "history": showing.history,
     "nodes": showing.nodes,
 }
-_STEERING: Mapping[str, Callable[[Backend, argparse.Namespace], Awaitable[CliExitCode]]] = {
+_ONE_BACKEND: Mapping[str, Callable[[Backend, argparse.Namespace], Awaitable[CliExitCode]]] = {
     "suspend": steering.steer,
     "resume": steering.steer,
     "stop": steering.steer,
     "drain": steering.drain,
     "undrain": steering.undrain,
     "simulate": steering.simulate,
-}
-_OF_ONE: Mapping[str, Callable[[Backend, argparse.Namespace], Awaitable[CliExitCode]]] = {
-    **_STEERING,
     "report": reporting.report,
 }
 
@@ -77,7 +74,7 @@ async def _run(given: argparse.Namespace, *, plugin: bool) -> CliExitCode:
         async with _clusters(given, os.environ, plugin=plugin) as clusters:
             return await _READING[given.command](clusters, given)
     async with connect(given, os.environ, plugin=plugin) as backend:
-        return await _OF_ONE[given.command](backend, given)
+        return await _ONE_BACKEND[given.command](backend, given)
 
 
 @asynccontextmanager

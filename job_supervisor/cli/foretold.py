@@ -52,7 +52,7 @@ class Foretelling:
 
     @property
     def sentence(self) -> str:
-        """What a notice will do to the job."""
+        """Says what a notice will do to the job."""
         return f"{self.job.job} {self._what}."
 
     @property
@@ -74,7 +74,7 @@ class Foretelling:
 
     @property
     def _at_rest(self) -> str:
-        """What becomes of a job that waits. A run that its controller or queue starts asks nobody about notices."""
+        """Says what becomes of a job that waits. A run that its controller or queue starts asks nobody of notices."""
         job = self.job
         if not self._is_standalone and job.phase != "Suspended":
             starter = "queue" if job.phase == "Queued" else "controller"
@@ -88,7 +88,7 @@ class Foretelling:
 
     @property
     def _live(self) -> str:
-        """What becomes of a job that has hosts."""
+        """Says what becomes of a job that has hosts."""
         job = self.job
         if not self._is_standalone and not job.running and job.phase != "Resuming":
             return "has no run at present: whether it stops depends on whether its controller starts another"
@@ -106,7 +106,7 @@ class Foretelling:
 
     @property
     def _reason_to_stop(self) -> str | None:
-        """Why the run stops, in the order in which the supervisor looks; None if it goes on."""
+        """Says why the run stops, in the order in which the supervisor looks; None if it goes on."""
         job = self.job
         if any(host.launcher for host in self.affected):
             return "its launcher runs there"

@@ -17,8 +17,7 @@ _HOUR = 3600.0
 _UNCOUNTED_SECONDS = 60.0
 """A gap that is worth a sentence: a failover takes seconds."""
 
-_SHARES = (*HELD, Account.MISSING, Account.WAITING)
-_HOURS = (Account.QUEUED, Account.PAUSED)
+_NOT_WANTED = tuple(account for account in Account if account not in WANTED)
 _UNMEASURED = (
     "A worker counts as training while its run goes on: saves and steps that are made again are not told apart."
 )
@@ -37,30 +36,29 @@ class WorkerTime:
             total.update(job.worker_seconds)
         return cls(total)
 
-    @property
-    def wanted(self) -> float:
-        """What the jobs could have used: without the time in which a queue or a person held them back."""
-        return sum(self.seconds.get(account, 0.0) for account in WANTED)
+    def spent(self, *accounts: Account) -> float:
+        """Returns the worker-seconds of these accounts together."""
+        return sum(self.seconds.get(account, 0.0) for account in accounts)
 
     @property
-    def held(self) -> float:
-        """What they had."""
-        return sum(self.seconds.get(account, 0.0) for account in HELD)
+    def wanted(self) -> float:
+        """The worker-seconds that the jobs could have used, while no queue and no person held them back."""
+        return self.spent(*WANTED)
 
     @property
     def scheduling(self) -> float | None:
         """The share of what they wanted that they held; None if they wanted nothing."""
-        return self.held / self.wanted if self.wanted else None
+        return _share(self.spent(*HELD), self.wanted)
 
     @property
     def runtime(self) -> float | None:
         """The share of what they held that trained; None if they held nothing."""
-        return self.seconds.get(Account.TRAINING, 0.0) / self.held if self.held else None
+        return _share(self.spent(Account.TRAINING), self.spent(*HELD))
 
     @property
     def ratio(self) -> float | None:
         """The share of what they wanted that trained, the product of both; None if they wanted nothing."""
-        return self.seconds.get(Account.TRAINING, 0.0) / self.wanted if self.wanted else None
+        return _share(self.spent(Account.TRAINING), self.wanted)
 
 
 async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
@@ -83,7 +81,7 @@ def _is_meant(job: JobName, given: argparse.Namespace) -> bool:
 
 
 def _for_programs(found: LedgerView, jobs: Sequence[LedgerJobView]) -> object:
-    """The worker-seconds as they are, and what follows from them."""
+    """Returns the worker-seconds as they are, and what follows from them."""
     return {
         "since": found.since,
         "until": found.until,
@@ -95,7 +93,7 @@ def _for_programs(found: LedgerView, jobs: Sequence[LedgerJobView]) -> object:
 
 def _figures(time_of: WorkerTime) -> Mapping[str, object]:
     return {
-        "worker_seconds": {account: time_of.seconds.get(account, 0.0) for account in Account},
+        "worker_seconds": {account: time_of.spent(account) for account in Account},
         "scheduling_goodput": time_of.scheduling,
         "runtime_goodput": time_of.runtime,
         "effective_training_time_ratio": time_of.ratio,
@@ -112,7 +110,7 @@ def _for_people(found: LedgerView, jobs: Sequence[LedgerJobView], limit: int) ->
             rows.append(_row(f"{len(rest)} more", WorkerTime.of(rest)))
         if len(jobs) > 1:
             rows.append(_row("all", WorkerTime.of(jobs)))
-        heads = ("JOB", "WANTED", *(account.upper() for account in (*_SHARES, *_HOURS)))
+        heads = ("JOB", "WANTED", *(account.upper() for account in (*WANTED, *_NOT_WANTED)))
         told += [Table(heads, rows), "", _UNMEASURED]
     uncounted = span - found.counted_seconds
     if uncounted > _UNCOUNTED_SECONDS:
@@ -121,7 +119,7 @@ def _for_people(found: LedgerView, jobs: Sequence[LedgerJobView], limit: int) ->
 
 
 def _sentence(total: WorkerTime, span: float) -> str:
-    """What a manager reads."""
+    """Sums up for a reader who wants one sentence."""
     if total.ratio is None:
         return f"In the last {duration(span)}, no job wanted workers."
     wanted = f"In the last {duration(span)}, jobs wanted {_hours(total.wanted)} of workers"
@@ -134,10 +132,14 @@ def _sentence(total: WorkerTime, span: float) -> str:
 
 
 def _row(name: str, time_of: WorkerTime) -> tuple[str, ...]:
-    """Shares of what was wanted, which add up to 100 %, and the hours beside it."""
-    shares = (time_of.seconds.get(account, 0.0) / time_of.wanted if time_of.wanted else None for account in _SHARES)
-    hours = (_hours(time_of.seconds.get(account, 0.0)) for account in _HOURS)
-    return (name, _hours(time_of.wanted), *map(_percent, shares), *hours)
+    """Returns the shares of what was wanted, which add up to 100 %, and the hours beside it."""
+    shares = (_percent(_share(time_of.spent(account), time_of.wanted)) for account in WANTED)
+    hours = (_hours(time_of.spent(account)) for account in _NOT_WANTED)
+    return (name, _hours(time_of.wanted), *shares, *hours)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 def _percent(share: float | None) -> str:

@@ -127,8 +127,8 @@ class NodeRuntime:
         for pod in (before, after):
             if pod is not None and pod.metadata.uid in self._running and pod.metadata.uid != running:
                 if pod.is_launcher:
-                    seen = after if after is not None and after.metadata.uid == pod.metadata.uid else None
-                    log.info("node-runtime.launcher-taken", pod=pod.name, phase=seen.status.phase if seen else "gone")
+                    phase = "gone" if after is None else after.status.phase
+                    log.info("node-runtime.launcher-taken", pod=pod.name, phase=phase)
                 self._end(pod)
         if after is None or not after.runs or self._tasks is None:
             return
@@ -211,8 +211,7 @@ class NodeRuntime:
             observer.cancel()
 
     async def _report_exit(self, pod: RunPod, child: CloudChild, code: int) -> None:
-        said = child.tail() if code else None
-        log.info("node-runtime.launcher-ended", pod=pod.name, code=code, said=said)
+        log.info("node-runtime.launcher-ended", pod=pod.name, code=code, said=child.tail() if code else None)
         content = {"status": _terminated(pod, 128 - code if code < 0 else code)}
         while True:
             try:

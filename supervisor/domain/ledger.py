@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Account(StrEnum):
-    """Where a worker-second goes. The first five are of workers that a job holds."""
+    """Says where a worker-second goes. The first five are of workers that a job holds."""
 
     TRAINING = "training"
     """A worker of a run that goes on. What its process does in it, such as saving, is part of it."""

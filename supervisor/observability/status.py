@@ -1,7 +1,8 @@
-"""Reads the status from the components of the leader, and serves it: `GET /v1/status` and `GET /v1/history`."""
+"""Reads the status from the components of the leader, and serves it, the history and the ledger over HTTP."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -22,9 +23,10 @@ from supervisor.observability.groups import DecidedGroups
 from supervisor.observability.history import SUBJECT_KINDS, HistoryEntry, JobHistory, PhaseTracker, stored
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import NoticedHosts
+from supervisor.observability.ledger.book import HOUR, NOBODY
 from supervisor.observability.record.database import HistoryPage, HistoryPosition, HistoryQuery, RecordError
 from supervisor.observability.record.recorder import Recorder
-from supervisor.observability.views import HistoryEntryView, HistoryView, LeaderView
+from supervisor.observability.views import HistoryEntryView, HistoryView, LeaderView, LedgerJobView, LedgerView
 from supervisor.refusals import Refusals
 from supervisor.store.interface import StoreUnavailableError
 
@@ -130,6 +132,21 @@ class StatusReader:
         wanted = replace(query, subject="", own=subjects, since=since, until=until, before=None)
         return (await self.record.read(wanted)).entries
 
+    async def spent(self, since: float) -> LedgerView:
+        """Reads where worker-seconds went, from the hour in which an instant (Unix seconds) is until now.
+
+        Raises:
+            RecordError: The record cannot be read now.
+        """
+        since, now = since // HOUR * HOUR, self.live.now()
+        found = dict(await self.record.read_hours(since, now))
+        counted = sum(found.pop(NOBODY, {}).values())
+        jobs = [
+            LedgerJobView(job=job, worker_seconds={account.value: spent for account, spent in found[job].items()})
+            for job in sorted(found)
+        ]
+        return LedgerView(since=since, until=now, counted_seconds=counted, jobs=jobs)
+
     def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> status_view.StatusSnapshot:
         """Returns the state at this moment, of all jobs or of some, as immutable values."""
         snapshot, agents, now = self.live.snapshot(), dict(self.live.agents.by_node), self.live.now()
@@ -197,7 +214,11 @@ class StatusEndpoint:
     authenticate: Authenticate
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/v1/status", self.status), web.get("/v1/history", self.history)]
+        return [
+            web.get("/v1/status", self.status),
+            web.get("/v1/history", self.history),
+            web.get("/v1/ledger", self.ledger),
+        ]
 
     async def status(self, request: web.Request) -> web.Response:
         """Answers with one page of the present status."""
@@ -218,16 +239,47 @@ class StatusEndpoint:
     async def history(self, request: web.Request) -> web.Response:
         """Answers with a page of the record; the query says of what."""
         await require_principal(Viewer, request, self.authenticate)
-        try:
-            view = await self.reader.happened(_history_query(request.query))
-        except RecordError as error:
-            raise StoreUnavailableError(f"the history cannot be read now: {error}") from error
+        query = _history_query(request.query)
+        with _readable("history"):
+            view = await self.reader.happened(query)
+        return web.json_response(body=msgspec.json.encode(view))
+
+    async def ledger(self, request: web.Request) -> web.Response:
+        """Answers with the worker-seconds of all jobs since an instant, which the query names."""
+        await require_principal(Viewer, request, self.authenticate)
+        since = _ledger_since(request.query, self.reader.live.now())
+        with _readable("ledger"):
+            view = await self.reader.spent(since)
         return web.json_response(body=msgspec.json.encode(view))
 
 
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """Answers 503 for what the record cannot say now."""
+    try:
+        yield
+    except RecordError as error:
+        raise StoreUnavailableError(f"the {what} cannot be read now: {error}") from error
+
+
+def _refuse_unknown(given: Mapping[str, str], known: Collection[str]) -> None:
+    if unknown := sorted(given.keys() - set(known)):
+        raise MalformedError(f"`{unknown[0]}` is none of {', '.join(sorted(known))}")
+
+
+def _ledger_since(given: Mapping[str, str], now: float) -> float:
+    _refuse_unknown(given, ["since"])
+    try:
+        since = _instant(given, "since")
+    except ValueError as error:
+        raise MalformedError("`since` must be Unix seconds") from error
+    if since is None or since > now:
+        raise MalformedError("`since` must be given, and be an instant in the past")
+    return since
+
+
 def _history_query(given: Mapping[str, str]) -> HistoryQuery:
-    if unknown := sorted(given.keys() - _QUERY):
-        raise MalformedError(f"`{unknown[0]}` is none of {', '.join(sorted(_QUERY))}")
+    _refuse_unknown(given, _QUERY)
     subjects = [f"{kind}/{given[kind]}" for kind in SUBJECT_KINDS if kind in given]
     if len(subjects) > 1:
         raise MalformedError("`job`, `node`, `pod` and `pool` exclude each other")

@@ -35,7 +35,6 @@ from supervisor.jobs.adapter import adapter_by_job
 from supervisor.observability import groups, history, journal, status
 from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
 from supervisor.observability.ledger import book
-from supervisor.observability.ledger.endpoint import LedgerEndpoint
 from supervisor.observability.notifications import config, notifier
 from supervisor.observability.page.endpoints import status_page
 from supervisor.observability.record import recorder
@@ -415,13 +414,10 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         may_act=base.may_act,
         since=began,
     )
-    endpoints: list[Endpoints] = [
-        status.StatusEndpoint(reader=reader, authenticate=state.authenticate),
-        LedgerEndpoint(record=kept, clock=base.clock, authenticate=state.authenticate),
-    ]
+    endpoint = status.StatusEndpoint(reader=reader, authenticate=state.authenticate)
     listeners: list[journal.ChangeListener] = [phases, state.groups, happened, ledger, kept]
     if not settings.status_page:
-        return Feature(tasks={"record": kept.run}, endpoints=endpoints, listeners=listeners)
+        return Feature(tasks={"record": kept.run}, endpoints=[endpoint], listeners=listeners)
     page = status_page(
         snapshot=reader.snapshot,
         job=reader.job,
@@ -436,7 +432,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     )
     return Feature(
         tasks={"record": kept.run, "page": page.viewers.run},
-        endpoints=[*endpoints, page],
+        endpoints=[endpoint, page],
         listeners=listeners,
         finish=partial(page.viewers.finish, _GOODBYE),
     )

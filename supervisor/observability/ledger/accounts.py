@@ -27,9 +27,10 @@ def workers_by_account(job: SupervisedJob) -> Mapping[Account, int]:
 
 def _held(job: SupervisedJob) -> frozenset[Host]:
     """The hosts that nobody else can use now: those of a run, and those on which a controller has pods of the job."""
+    if job.spec.can(Capability.MAKES_HOSTS):
+        return job.observed.hosts
     has_run = job.observed.running or job.decision.phase is Phase.RESUMING
-    granted = job.decision.hosts & job.observed.hosts if has_run else frozenset[Host]()
-    return granted | job.observed.hosts if job.spec.can(Capability.MAKES_HOSTS) else granted
+    return job.decision.hosts & job.observed.hosts if has_run else frozenset()
 
 
 def _held_by(job: SupervisedJob) -> Account:

@@ -72,8 +72,10 @@ class LedgerBook:
         """Counts until now, and returns the hours that have changed since they were written, whole."""
         for job in self._present:
             self._count(job)
-        for begins in self._too_many():
-            for hour in [hour for hour in self._hours if hour.begins == begins]:
+        while len(self._hours) > MAX_WAITING:
+            # Then nobody has counted in these hours, and the report says so.
+            earliest = min(hour.begins for hour in self._hours)
+            for hour in [hour for hour in self._hours if hour.begins == earliest]:
                 del self._hours[hour]
                 self._changed.discard(hour)
         return {hour: dict(self._hours[hour]) for hour in sorted(self._changed)}
@@ -101,15 +103,6 @@ class LedgerBook:
             for account, workers in present.workers.items():
                 kept[account] = kept.get(account, 0.0) + workers * part
             self._changed.add(hour)
-
-    def _too_many(self) -> Iterator[float]:
-        """Yields the earliest hours that there is no room for. As nobody has counted them, the report says so."""
-        left = len(self._hours)
-        for begins in sorted({hour.begins for hour in self._hours}):
-            if left <= MAX_WAITING:
-                return
-            left -= sum(hour.begins == begins for hour in self._hours)
-            yield begins
 
 
 def _by_hour(since: float, until: float) -> Iterator[tuple[float, float]]:

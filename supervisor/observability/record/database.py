@@ -3,7 +3,6 @@
 Every call blocks, so that its callers use a thread. Nothing else than this module knows the tables.
 """
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    bindparam,
     create_engine,
     delete,
     event,
@@ -256,13 +256,19 @@ class RecordDatabase:
         Raises:
             RecordError: None of them was written.
         """
+        if not hours:
+            return
+        earlier = delete(_hours).where(
+            _hours.c.begins == bindparam("of_begins"), _hours.c.job == bindparam("of_job"), _hours.c.writer == writer
+        )
+        rows = [
+            {"begins": hour.begins, "job": hour.job, "writer": writer, "account": account, "worker_seconds": seconds}
+            for hour, counted in hours.items()
+            for account, seconds in counted.items()
+        ]
         with _translated(), self._engine.begin() as connection:
-            for hour, counted in hours.items():
-                of_hour = (_hours.c.begins == hour.begins, _hours.c.job == hour.job, _hours.c.writer == writer)
-                connection.execute(delete(_hours).where(*of_hour))
-                row = {"begins": hour.begins, "job": hour.job, "writer": writer}
-                rows = [{**row, "account": account, "worker_seconds": seconds} for account, seconds in counted.items()]
-                connection.execute(insert(_hours), rows)
+            connection.execute(earlier, [{"of_begins": hour.begins, "of_job": hour.job} for hour in hours])
+            connection.execute(insert(_hours), rows)
 
     def read_hours(self, since: float, until: float) -> Mapping[JobName, Mapping[Account, float]]:
         """Returns the worker-seconds of each job in the hours that begin between two instants (Unix seconds).
@@ -297,10 +303,10 @@ class RecordDatabase:
             surplus_hour = connection.scalar(
                 select(_hours.c.begins).order_by(_hours.c.begins.desc()).offset(most).limit(1)
             )
-            # An hour goes as a whole, also that of the supervisor itself: then the report says that nobody has counted.
-            connection.execute(
-                delete(_hours).where(or_(_hours.c.begins < before, _hours.c.begins <= (surplus_hour or -math.inf)))
-            )
+            connection.execute(delete(_hours).where(_hours.c.begins < before))
+            if surplus_hour is not None:
+                # An hour goes whole, also that of the supervisor itself: the report then says that nobody has counted.
+                connection.execute(delete(_hours).where(_hours.c.begins <= surplus_hour))
             order = (_entries.c.at.desc(), _entries.c.id.desc())
             surplus = connection.execute(
                 select(_entries.c.at, _entries.c.id).order_by(*order).offset(most).limit(1)

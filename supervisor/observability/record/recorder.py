@@ -140,21 +140,13 @@ class Recorder:
             self._seed(await self._in_thread(partial(self._read, HistoryQuery(limit=_SEED))))
         lost = self._lost
         self._lost += await self._in_thread(partial(self._write, lost)) - lost
+        if not self._pending and not self._lost:
+            await self._keep_up()
         self._is_failing = False
+        # What has come meanwhile has woken nobody.
         if self._pending or self._lost:
             return 0.0
-        now = self._clock.monotonic()
-        if now >= self._prune_at:
-            await self._in_thread(self._prune)
-            self._prune_at = now + _PRUNE_SECONDS
-        if now >= self._ledger_at:
-            self._is_failing = True
-            hours = self._book.waiting()
-            await self._in_thread(partial(self._write_hours, hours))
-            self._book.written(hours)
-            self._is_failing = False
-            self._ledger_at = now + _LEDGER_SECONDS
-        return min(self._prune_at, self._ledger_at) - now
+        return min(self._prune_at, self._ledger_at) - self._clock.monotonic()
 
     async def read(self, query: HistoryQuery) -> HistoryPage:
         """Returns a page of the record.
@@ -172,8 +164,23 @@ class Recorder:
         Raises:
             RecordError: They cannot be read now.
         """
+        await self._write_ledger()
+        return await self._in_thread(lambda: self._opened().read_hours(since, until))
+
+    async def _keep_up(self) -> None:
+        """Prunes, and writes the ledger, if it is time for that."""
+        now = self._clock.monotonic()
+        if now >= self._prune_at:
+            await self._in_thread(self._prune)
+            self._prune_at = now + _PRUNE_SECONDS
+        if now >= self._ledger_at:
+            await self._write_ledger()
+            self._ledger_at = now + _LEDGER_SECONDS
+
+    async def _write_ledger(self) -> None:
         hours = self._book.waiting()
-        return await self._in_thread(partial(self._read_hours, hours, since, until))
+        await self._in_thread(partial(self._write_hours, hours))
+        self._book.written(hours)
 
     def _seed(self, page: HistoryPage) -> None:
         if page.entries and page.since is not None:
@@ -215,12 +222,6 @@ class Recorder:
 
     def _write_hours(self, hours: LedgerHours) -> None:
         self._opened().write_hours(hours, self._writer)
-
-    def _read_hours(self, hours: LedgerHours, since: float, until: float) -> Mapping[JobName, Mapping[Account, float]]:
-        """Reads what is written, after what is not written yet."""
-        database = self._opened()
-        database.write_hours(hours, self._writer)
-        return database.read_hours(since, until)
 
     def _prune(self) -> None:
         self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)

@@ -145,6 +145,23 @@ async def test_the_ledger_is_written_at_once_and_at_the_end(tmp_path: Path) -> N
     assert written() > first
 
 
+async def test_what_happens_while_the_ledger_is_written_does_not_wait_for_the_next_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = _recorder(tmp_path / "record.sqlite")
+    write = RecordDatabase.write_hours
+
+    def meanwhile(*given: Any) -> None:
+        recorder.on_change(_told(1))
+        write(*given)
+
+    monkeypatch.setattr(RecordDatabase, "write_hours", meanwhile)
+    assert await recorder.once() == 0.0
+    assert await recorder.once() > 0.0
+    async with _running(recorder):
+        pass
+
+
 async def test_a_new_leader_begins_with_what_the_record_has(tmp_path: Path) -> None:
     path, job = tmp_path / "record.sqlite", running_job()
     first = _recorder(path)
