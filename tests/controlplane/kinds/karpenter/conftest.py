@@ -2,8 +2,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.controlplane.kinds.batchjob.batchjob_jobs import BatchJobs
-from tests.controlplane.kinds.karpenter.karpenter_controller import KarpenterPool, karpenter
+from tests.controlplane.kinds.karpenter.karpenter_controller import KarpenterJobs, KarpenterPool, karpenter
 from tests.testkit.controlplane.api import Api
 from tests.testkit.controlplane.namespace import Namespace
 from tests.testkit.controlplane.running import RunningCluster
@@ -25,6 +24,6 @@ async def pool(_karpenter: None, api: Api, namespace: Namespace) -> AsyncIterato
 
 
 @pytest.fixture
-def jobs(api: Api, namespace: Namespace) -> BatchJobs:
+def jobs(api: Api, namespace: Namespace) -> KarpenterJobs:
     """The Indexed Jobs of the test's namespace."""
-    return BatchJobs(api, namespace)
+    return KarpenterJobs(api, namespace)

@@ -5,13 +5,16 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from tests.controlplane.kinds.batchjob.batchjob_jobs import BatchJobs
 from tests.controlplane.kinds.operators import built, define, started
 from tests.testkit.controlplane.api import Api, Manifest, client
 from tests.testkit.controlplane.binaries import OperatorBinary
 from tests.testkit.controlplane.commands import KWOK_LABEL
 from tests.testkit.controlplane.namespace import GPU, OWNER_LABEL, Namespace
 from tests.testkit.controlplane.running import RunningCluster
+from tests.testkit.waiting import until
 
 NAME = "karpenter"
 _DEFINITIONS = ("pkg/apis/crds", "kwok/apis/crds")
@@ -21,6 +24,7 @@ _CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 _NODES = "/api/v1/nodes"
 _SPOT = {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]}
 _ZONE = {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["here"]}
+_UNREGISTERED = {"key": "karpenter.sh/unregistered", "operator": "Exists", "effect": "NoExecute"}
 _MACHINE = {
     "name": "one-gpu",
     "offerings": [{"Price": 1.0, "Available": True, "Requirements": [_SPOT, _ZONE]}],
@@ -61,6 +65,17 @@ async def _prepare(operator: OperatorBinary, cluster: RunningCluster) -> None:
         )
 
 
+class KarpenterJobs(BatchJobs):
+    """Indexed Jobs whose pods stay on a node that Karpenter has only just made.
+
+    It makes nodes with a taint that evicts, and takes the taint off once it knows the node. The scheduler may see that
+    before the cluster's taint eviction does, which then evicts the pod that was bound first.
+    """
+
+    def pod_spec(self, container: str, **asked: Any) -> Manifest:
+        return super().pod_spec(container, tolerations=[_UNREGISTERED], **asked)
+
+
 class KarpenterPool:
     """A pool of spot nodes with one GPU each, for the pods of one namespace. It has none until a pod needs one."""
 
@@ -86,9 +101,13 @@ class KarpenterPool:
 
     async def remove(self, node: str) -> None:
         """Has Karpenter remove a node: it taints the node, and deletes it once its pods are drained."""
-        claims = await self._api.get(_CLAIMS)
-        [claim] = [each for each in claims["items"] if each.get("status", {}).get("nodeName") == node]
-        await self._api.delete(f"{_CLAIMS}/{claim['metadata']['name']}")
+
+        async def claim() -> Any:
+            claims = (await self._api.get(_CLAIMS))["items"]
+            named = {each.get("status", {}).get("nodeName"): each["metadata"]["name"] for each in claims}
+            return named.get(node)
+
+        await self._api.delete(f"{_CLAIMS}/{await until(claim, f'{node} is registered')}")
 
     async def nodes(self) -> set[str]:
         """The names of the nodes that it has."""

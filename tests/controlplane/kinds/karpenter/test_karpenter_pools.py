@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane.kinds.batchjob.batchjob_jobs import BatchJobs
-from tests.controlplane.kinds.karpenter.karpenter_controller import KarpenterPool
+from tests.controlplane.kinds.karpenter.karpenter_controller import KarpenterJobs, KarpenterPool
 from tests.controlplane.kinds.operator_world import OperatorWorld, world
 from tests.testkit.controlplane.running import ControlPlane
 from tests.testkit.waiting import until
@@ -19,7 +18,7 @@ _EVICTIONS_ARE_FREE = {"rules": [{"action": "Ignore", "onPodConditions": [{"type
 
 @pytest.mark.brief
 async def test_a_suspended_job_resumes_on_a_pool_that_only_grows_for_pending_pods(
-    plane: ControlPlane, jobs: BatchJobs, pool: KarpenterPool, tmp_path: Path
+    plane: ControlPlane, jobs: KarpenterJobs, pool: KarpenterPool, tmp_path: Path
 ) -> None:
     """No node has room for it, so its resume is a probe, for whose pods Karpenter makes a node."""
     async with world(plane, jobs, tmp_path / "supervisor", probe_seconds=2.0) as one:
@@ -34,7 +33,7 @@ async def test_a_suspended_job_resumes_on_a_pool_that_only_grows_for_pending_pod
 
 
 async def test_the_pods_of_a_removed_node_leave_with_a_checkpoint(
-    plane: ControlPlane, jobs: BatchJobs, pool: KarpenterPool, tmp_path: Path
+    plane: ControlPlane, jobs: KarpenterJobs, pool: KarpenterPool, tmp_path: Path
 ) -> None:
     """The taint is a hint, upon which rank 0 saves; the eviction that follows it stops the job."""
     async with world(plane, jobs, tmp_path / "supervisor", probe_seconds=2.0) as one:
@@ -52,7 +51,7 @@ async def test_the_pods_of_a_removed_node_leave_with_a_checkpoint(
 
 
 async def test_karpenter_waits_for_pods_that_must_not_be_disrupted(
-    plane: ControlPlane, jobs: BatchJobs, pool: KarpenterPool, tmp_path: Path
+    plane: ControlPlane, jobs: KarpenterJobs, pool: KarpenterPool, tmp_path: Path
 ) -> None:
     """The job saves, and trains on; the node goes once the job stops."""
     async with world(plane, jobs, tmp_path / "supervisor", probe_seconds=2.0) as one:
@@ -71,12 +70,12 @@ async def test_karpenter_waits_for_pods_that_must_not_be_disrupted(
         await _notice(one, removed, "expired")
 
 
-async def _running(one: OperatorWorld[BatchJobs], run: int) -> None:
+async def _running(one: OperatorWorld[KarpenterJobs], run: int) -> None:
     await one.jobs.runs("j", 2)
     await one.decided("j", "Running", run=run, workers=2)
 
 
-async def _notice(one: OperatorWorld[BatchJobs], node: str, state: str) -> Any:
+async def _notice(one: OperatorWorld[KarpenterJobs], node: str, state: str) -> Any:
     """The notice of the node's removal, once it is in that state."""
 
     async def found() -> Any:
