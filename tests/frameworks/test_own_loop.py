@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.frameworks.frameworks_installation import CHOSEN, OLDEST
 from tests.frameworks.frameworks_rounds import Rounds
 
 pytestmark = pytest.mark.timeout(600)
@@ -149,6 +150,7 @@ def test_a_forked_process_drops_the_connections_of_the_group_and_nothing_else(fr
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(CHOSEN is OLDEST, reason="torch 2.7 asserts an event of a GPU in FSDP2 with replicas")
 @pytest.mark.long
 def test_parts_on_a_mesh_of_two_dimensions_train_as_one_process(fsdp2: Path, tmp_path: Path) -> None:
     """FSDP2 with replicas (HSDP): the mesh has another shape in each round."""
