@@ -4,7 +4,7 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from job_supervisor.cli.backend import Backend, short_names
 from job_supervisor.cli.errors import CliExitCode, UnknownError
@@ -18,9 +18,16 @@ _UNCOUNTED_SECONDS = 60.0
 """A gap that is worth a sentence: a failover takes seconds."""
 
 _NOT_WANTED = tuple(account for account in Account if account not in WANTED)
-_UNMEASURED = (
-    "A worker counts as training while its run goes on: saves and steps that are made again are not told apart."
-)
+_UNMEASURED = "No process has said what unmeasured workers did: they may have trained, saved, or made steps again."
+_ALWAYS_SHOWN = (Account.TRAINING,)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRange:
+    """A share that lies between two values, because processes have not said everything."""
+
+    at_least: float
+    at_most: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +58,18 @@ class WorkerTime:
         return _share(self.spent(*HELD), self.wanted)
 
     @property
-    def runtime(self) -> float | None:
+    def runtime(self) -> ShareRange | None:
         """The share of what they held that trained; None if they held nothing."""
-        return _share(self.spent(Account.TRAINING), self.spent(*HELD))
+        return self._trained(self.spent(*HELD))
 
     @property
-    def ratio(self) -> float | None:
+    def ratio(self) -> ShareRange | None:
         """The share of what they wanted that trained, the product of both; None if they wanted nothing."""
-        return _share(self.spent(Account.TRAINING), self.wanted)
+        return self._trained(self.wanted)
+
+    def _trained(self, whole: float) -> ShareRange | None:
+        least, most = self.spent(Account.TRAINING), self.spent(Account.TRAINING, Account.UNMEASURED)
+        return ShareRange(least / whole, most / whole) if whole else None
 
 
 async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
@@ -95,8 +106,8 @@ def _figures(time_of: WorkerTime) -> Mapping[str, object]:
     return {
         "worker_seconds": {account: time_of.spent(account) for account in Account},
         "scheduling_goodput": time_of.scheduling,
-        "runtime_goodput": time_of.runtime,
-        "effective_training_time_ratio": time_of.ratio,
+        "runtime_goodput": asdict(time_of.runtime) if time_of.runtime else None,
+        "effective_training_time_ratio": asdict(time_of.ratio) if time_of.ratio else None,
     }
 
 
@@ -104,14 +115,19 @@ def _for_people(found: LedgerView, jobs: Sequence[LedgerJobView], limit: int) ->
     span = found.until - found.since
     told: list[Block] = [_sentence(WorkerTime.of(jobs), span), ""]
     if jobs:
-        rows = [_row(job.job, WorkerTime.of([job])) for job in jobs[:limit]]
+        total = WorkerTime.of(jobs)
+        listed = {str(job.job): WorkerTime.of([job]) for job in jobs[:limit]}
         rest = jobs[limit:]
         if rest:
-            rows.append(_row(f"{len(rest)} more", WorkerTime.of(rest)))
+            listed[f"{len(rest)} more"] = WorkerTime.of(rest)
         if len(jobs) > 1:
-            rows.append(_row("all", WorkerTime.of(jobs)))
-        heads = ("JOB", "WANTED", *(account.upper() for account in (*WANTED, *_NOT_WANTED)))
-        told += [Table(heads, rows), "", _UNMEASURED]
+            listed["all"] = total
+        shown = [account for account in Account if account in _ALWAYS_SHOWN or total.spent(account) > 0]
+        shown.sort(key=_NOT_WANTED.__contains__)
+        heads = ("JOB", "WANTED", *(account.upper() for account in shown))
+        told.append(Table(heads, [_row(name, time_of, shown) for name, time_of in listed.items()]))
+        if Account.UNMEASURED in shown:
+            told += ["", _UNMEASURED]
     uncounted = span - found.counted_seconds
     if uncounted > _UNCOUNTED_SECONDS:
         told.append(f"For {duration(uncounted)} of that time no supervisor has counted, and nothing is known.")
@@ -126,16 +142,20 @@ def _sentence(total: WorkerTime, span: float) -> str:
     if total.runtime is None:
         return f"{wanted}, and held none."
     return (
-        f"{wanted} and held {_percent(total.scheduling)} of them, of which {_percent(total.runtime)} trained: "
-        f"{_percent(total.ratio)} together."
+        f"{wanted} and held {_percent(total.scheduling)} of them, of which {_range(total.runtime)} trained: "
+        f"{_range(total.ratio)} together."
     )
 
 
-def _row(name: str, time_of: WorkerTime) -> tuple[str, ...]:
+def _row(name: str, time_of: WorkerTime, shown: Sequence[Account]) -> tuple[str, ...]:
     """Returns the shares of what was wanted, which add up to 100 %, and the hours beside it."""
-    shares = (_percent(_share(time_of.spent(account), time_of.wanted)) for account in WANTED)
-    hours = (_hours(time_of.spent(account)) for account in _NOT_WANTED)
-    return (name, _hours(time_of.wanted), *shares, *hours)
+    cells = (
+        _hours(time_of.spent(account))
+        if account in _NOT_WANTED
+        else _percent(_share(time_of.spent(account), time_of.wanted))
+        for account in shown
+    )
+    return (name, _hours(time_of.wanted), *cells)
 
 
 def _share(part: float, whole: float) -> float | None:
@@ -144,6 +164,11 @@ def _share(part: float, whole: float) -> float | None:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share * 100:.1f} %"
+
+
+def _range(share: ShareRange) -> str:
+    least, most = _percent(share.at_least), _percent(share.at_most)
+    return most if least == most else f"{least} to {most}"
 
 
 def _hours(seconds: float) -> str:

@@ -6,14 +6,26 @@ share of what a job wants that it holds, *runtime goodput* the share of what it 
 *effective training time ratio*.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Account(StrEnum):
-    """Says where a worker-second goes. The first five are of workers that a job holds."""
+    """Says where a worker-second goes. Those of `HELD` are of workers that a job holds."""
 
     TRAINING = "training"
-    """A worker of a run that goes on. What its process does in it, such as saving, is part of it."""
+    """A worker of a run that makes steps, none of which was made before."""
+    REPEATING = "repeating"
+    """A worker of a run that makes steps which were made before, and lost."""
+    SAVING = "saving"
+    """A worker of a run that saves a checkpoint, makes no steps meanwhile, and goes on."""
+    AGREEING = "agreeing"
+    """A worker of a run that waits at an agreed step for the other ranks."""
+    CHANGING = "changing"
+    """A worker of a run whose hosts change while its processes live on."""
+    UNMEASURED = "unmeasured"
+    """A worker of a run that goes on, while no process says what it does."""
     LEAVING = "leaving"
     """A worker that the run has left out already because its host will be reclaimed, while the host is still there."""
     JOINING = "joining"
@@ -21,7 +33,8 @@ class Account(StrEnum):
     STOPPING = "stopping"
     """A worker of a run that saves and ends, from the decision to stop until its hosts are free."""
     STARTING = "starting"
-    """A worker that is held while no run goes on: a resume, or a restart by the job's controller."""
+    """A worker that is held while no run goes on: a resume, or a restart by the job's controller. Also one of a run
+    whose processes have not finished a step yet."""
     MISSING = "missing"
     """A worker that a job has asked for and does not have, while others of it are held."""
     WAITING = "waiting"
@@ -32,6 +45,34 @@ class Account(StrEnum):
     """A worker of a job that a person has suspended."""
 
 
-HELD = (Account.TRAINING, Account.LEAVING, Account.JOINING, Account.STOPPING, Account.STARTING)
+RUN = (
+    Account.TRAINING,
+    Account.REPEATING,
+    Account.SAVING,
+    Account.AGREEING,
+    Account.CHANGING,
+    Account.UNMEASURED,
+)
+"""Worker-seconds of runs that go on. Only processes can tell them apart."""
+HELD = (*RUN, Account.LEAVING, Account.JOINING, Account.STOPPING, Account.STARTING)
 WANTED = (*HELD, Account.MISSING, Account.WAITING)
 """Worker-seconds that a job could have used. A queue or a person that holds a job back means it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """What rank 0 has spent its time on, since the start of its process.
+
+    Attributes:
+        seconds: How long it has taken part.
+        spent: Which of these seconds it made no steps in, by account.
+        first: The number of finished steps from which it has begun.
+        highest: The highest number of finished steps that it has had.
+        made: The steps that it has made. Those that it made again count again.
+    """
+
+    seconds: float
+    spent: Mapping[Account, float]
+    first: int
+    highest: int
+    made: int

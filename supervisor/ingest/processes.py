@@ -23,6 +23,7 @@ from supervisor.decide.registration import acknowledge, admit, is_answer, run_of
 from supervisor.domain.agreement import AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Stop, SupervisedJob
+from supervisor.domain.ledger import Account, TimeSpent
 from supervisor.domain.order import Worker
 from supervisor.failpoints import At
 from supervisor.fanout.lines import LineResponse
@@ -98,6 +99,29 @@ class ProcessMessage(PrintableBody, frozen=True, kw_only=True):
         )
 
 
+class PostedTimeSpent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process has spent its time on since its start, and the steps that it has made. See `TimeSpent`."""
+
+    seconds: Seconds
+    starting: Seconds = 0.0
+    saving: Seconds = 0.0
+    agreeing: Seconds = 0.0
+    changing: Seconds = 0.0
+    first: Step
+    highest: Step
+    made: Step
+
+    def read(self) -> TimeSpent:
+        """Returns it by the accounts of the ledger."""
+        spent = {
+            Account.STARTING: self.starting,
+            Account.SAVING: self.saving,
+            Account.AGREEING: self.agreeing,
+            Account.CHANGING: self.changing,
+        }
+        return TimeSpent(seconds=self.seconds, spent=spent, first=self.first, highest=self.highest, made=self.made)
+
+
 class PostedProcessHello(ProcessMessage, frozen=True, kw_only=True):
     """Opens the stream of a process, and is its only message there."""
 
@@ -137,6 +161,7 @@ class PostedProcessReport(ProcessMessage, frozen=True, kw_only=True):
     answer: AnswerKind | None = None
     checkpoint_seconds: Seconds | None = None
     unread_seconds: Seconds | None = None
+    spent: PostedTimeSpent | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -185,7 +210,7 @@ def sender_run(store: Store, principal: ProcessPrincipal, named: int | None) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEndpoints:
-    """`/v1/processes/…`; `on_step` is called with the step that a process reports."""
+    """`/v1/processes/…`; `on_step` is called with the step that a process reports, `on_spent` with its time."""
 
     store: Store
     processes: Processes
@@ -195,6 +220,7 @@ class ProcessEndpoints:
     ranks: RankStates
     saves: Saves
     on_step: Callable[[Worker, int | None], None] = lambda _worker, _step: None
+    on_spent: Callable[[Worker, TimeSpent], None] = lambda _worker, _spent: None
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/processes/stream", self.stream), web.post("/v1/processes/report", self.report)]
@@ -251,6 +277,8 @@ class ProcessEndpoints:
         if self.processes.update(worker, sent.revision):
             self.ranks.put_statement(worker, sent.statement())
         self.on_step(worker, sent.step)
+        if sent.spent is not None:
+            self.on_spent(worker, sent.spent.read())
         answered = sent.answered(self.clock.now())
         if answered is not None:
             self.ranks.answered(worker, *answered)

@@ -238,6 +238,7 @@ class SharedState:
         self.members = members.MemberStreams(job, self.requests.add, bulkhead)
         self.launchers = Launchers(base.tokens.process, clock.now, self.facts.waits_for)
         self.groups = groups.DecidedGroups(self.facts.noticed, settings)
+        self.ledger = book.LedgerBook(base.clock)
         self.live = LiveState(
             snapshot=store.snapshot,
             agents=self.agents,
@@ -327,6 +328,7 @@ def _processes(base: Foundation, state: SharedState) -> Feature:
         authenticate=state.authenticate,
         clock=base.clock,
         on_step=on_step,
+        on_spent=state.ledger.on_spent,
     )
     return Feature(
         endpoints=[endpoints, RelayEndpoints(endpoints)],
@@ -386,13 +388,12 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     """Builds the feature that shows the status and its history as JSON, and the status page."""
     settings, began = base.settings, base.clock.now()
     phases, happened = history.PhaseTracker(), history.JobHistory(began)
-    ledger = book.LedgerBook(base.clock)
-    ledger.begin(state.store.snapshot().jobs.values())
+    state.ledger.begin(state.store.snapshot().jobs.values())
     kept = recorder.Recorder(
         url=partial(_record_url, settings),
         limits=recorder.RecordLimits(days=settings.record_days, entries=settings.record_entries),
         history=happened,
-        book=ledger,
+        book=state.ledger,
         noticed=state.facts.shown,
         machine=state.facts.machine,
         leader=settings.pod_name,
@@ -415,7 +416,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         since=began,
     )
     endpoint = status.StatusEndpoint(reader=reader, authenticate=state.authenticate)
-    listeners: list[journal.ChangeListener] = [phases, state.groups, happened, ledger, kept]
+    listeners: list[journal.ChangeListener] = [phases, state.groups, happened, state.ledger, kept]
     if not settings.status_page:
         return Feature(tasks={"record": kept.run}, endpoints=[endpoint], listeners=listeners)
     page = status_page(

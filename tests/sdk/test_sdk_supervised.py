@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from kubeai.elastic import identity
 from structlog.testing import capture_logs
 
 from supervisor.domain.job import AcknowledgementKind, Phase
+from supervisor.domain.ledger import Account
 from tests.job_supervisor.cli.cli_running import ended, line, run, started
 from tests.sdk.sdk_scripts import Start, TrainingScript
 from tests.testkit.serving import LauncherPeer, PeerRefusal, Served, serving
@@ -279,3 +282,62 @@ async def test_a_run_that_begins_below_the_last_checkpoint_is_logged(tmp_path: P
                 await process.reports("resumed", running, step=step)
         (logged,) = [each for each in lines if each["event"] == "run.resumed_below_checkpoint"]
         assert (logged["saved_step"], logged["step"]) == (77, 0)
+
+
+SAVES = """
+    import atexit, json, os, pathlib, time
+    import kubeai.elastic as kubeai
+
+    kubeai.init()
+    first, rank = int(os.environ.get("FIRST", "0")), os.environ["RANK"]
+    saves = []
+
+    def save(step):
+        began = time.monotonic()
+        time.sleep(0.1)
+        saves.append(time.monotonic() - began)
+
+    def tell():
+        pathlib.Path(os.environ["KUBEAI_DIR"], "saves-" + rank).write_text(json.dumps(saves))
+
+    atexit.register(tell)
+
+    def batches():
+        while True:
+            time.sleep(0.005)
+            yield None
+
+    for step, _ in kubeai.steps(batches(), save, first=first, every=40):
+        if step == first + 5:
+            print("training")
+        if step == first + 100:
+            print("has saved")
+"""
+
+
+async def test_the_ledger_divides_the_time_of_a_run_by_it(train: Train, tmp_path: Path) -> None:
+    """Two workers: what rank 0 says counts for both."""
+    async with train(SAVES) as job:
+        for script in job.scripts:
+            await asyncio.to_thread(script.wait_for_line, "has saved", PATIENCE)
+        assert await job.suspend() == PeerRefusal(200, None)
+        await job.ends()
+        for script in job.scripts:
+            script.end()
+        seconds = await _ledger(job.served)
+    saves = json.loads((tmp_path / "saves-0").read_text())
+    assert len(saves) >= 3
+    # The last one answers the stop: then the job stops, and saves as part of that.
+    assert seconds[Account.SAVING] == pytest.approx(2 * sum(saves[:-1]), rel=0.2)
+    assert seconds[Account.TRAINING] >= 2 * 100 * 0.005
+    assert seconds[Account.STARTING] > 0.0
+    assert seconds[Account.STOPPING] >= 2 * saves[-1]
+    assert Account.REPEATING not in {account for account, spent in seconds.items() if spent > 0.0}
+
+
+async def _ledger(served: Served) -> dict[str, float]:
+    headers = {"Authorization": f"Bearer {served.peers.tokens.viewer()}"}
+    asked = {"since": str(time.time() - 3600.0)}
+    async with served.peers.session.get(served.peers.http + "/v1/ledger", headers=headers, params=asked) as answer:
+        [seconds] = [job["worker_seconds"] for job in (await answer.json())["jobs"] if job["job"] == JOB]
+    return dict(seconds)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import operator
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from . import elastic_agent, gates
 from .messages import DIRECTIVE_OF, RankAnswer, StepPurpose
 from .ranks import ask
+from .spending import Spending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -243,10 +245,12 @@ class AgreedStep:
             self.monitor.join(each)
         answer = False
         for each in purposes:
+            began = time.monotonic()
             position = None if answer else self.monitor.wait_at(each, step, _COMMIT_SECONDS)
             if position is not None:
                 run, epoch = self.monitor.agreements.directives[each].run, position.agreement.epoch
                 outcome = self.arbiter.settle(run, epoch, go_through=position.is_committed)
+                self.monitor.spend(Spending.AGREEING, time.monotonic() - began)
                 answer = self.monitor.settle(position, outcome=outcome)
         answer = answer or self.monitor.wants_alone(purpose)
         if answer and purpose is StepPurpose.STOP:

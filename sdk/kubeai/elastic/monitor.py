@@ -30,6 +30,7 @@ from .messages import (
     StepPurpose,
     parse_line,
 )
+from .spending import ProcessTime, Spending
 from .uplink import CallRetry, RunIsOver
 from .wire import CallRefused, Unreachable, WireStream
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from .agreement import RankPosition
     from .messages import DirectiveLine
+    from .spending import TimeSpent
     from .threads import StderrLog
     from .uplink import ProcessUplink
 
@@ -170,6 +172,7 @@ class Monitor:
         self.streams = 0
         self.agreements = Participant()
         self.outcome: ProcessReport | None = None  # of the last save, until it is known to be delivered
+        self.time = ProcessTime(time.monotonic())
         self.saves: deque[float] = deque()  # how many seconds each took, until `AgreementReplies` takes them
         # The notice of each line, None for a line without one, until `Reporter` takes them.
         self.notices: deque[Notice | None] = deque(maxlen=_MAX_NOTICES)
@@ -188,6 +191,7 @@ class Monitor:
         self._holds: StepPurpose | None = None  # the answer waits for the report of the checkpoint
         self._resumed: ProcessReport | None = None
         self._save_began: float | None = None
+        self._owes_spent = False
 
     @property
     def state(self) -> ReceivedState:
@@ -209,6 +213,12 @@ class Monitor:
     def is_awaited(self) -> bool:
         """Whether the supervisor waits until the script calls `should_stop` or `should_checkpoint` with a step."""
         return not self._is_ending and (self.state.directive.is_final or self.agreements.is_awaited())
+
+    @property
+    def stops_for_round(self) -> bool:
+        """Whether this process has stopped for the next round of its job, so that its elastic agent will end it."""
+        position = self.agreements.held.positions.get(StepPurpose.RENDEZVOUS)
+        return position is not None and position.is_settled and position.is_committed
 
     # What arrives.
 
@@ -274,6 +284,8 @@ class Monitor:
         self._received = state
         if state.directive.is_final:
             lower_flag()
+            if not self.stops_for_round:
+                self.time.stop(time.monotonic())
         self._set_gates()
         self._wake()
 
@@ -370,6 +382,17 @@ class Monitor:
     def _saves_alone(self) -> bool:
         return self.state.wants_checkpoint and not self.state.is_agreed and not self.member.collective
 
+    def finished(self, step: int | None) -> None:
+        """Record a sample of the finished steps."""
+        if step is not None:
+            with self._changed:
+                self.time.finished(step, time.monotonic())
+
+    def spend(self, spending: Spending, seconds: float) -> None:
+        """Record that seconds which have just passed were spent on something else than steps."""
+        with self._changed:
+            self.time.spend(spending, seconds)
+
     def stop_at(self, step: int) -> None:
         """Record that `should_stop(step)` is True: only a checkpoint of this step answers the stop."""
         with self._changed:
@@ -379,6 +402,10 @@ class Monitor:
     def checkpoint_saved(self, step: int | None, seconds: float | None) -> bool:
         """Record that a checkpoint is on disk, to be reported. Return whether it may be the requested one."""
         with self._changed:
+            if seconds is None and self._save_began is not None and not self._is_another(step):
+                seconds = time.monotonic() - self._save_began
+            if seconds is not None:
+                self.time.spend(Spending.SAVING, seconds)
             if self._is_another(step):
                 # It does not answer the stop, such as one that was begun some steps before.
                 if step is not None and (self.step is None or step > self.step):
@@ -391,8 +418,6 @@ class Monitor:
                 return False
             generation = self.state.directive.generation
             self.step = self.step if step is None else step
-            if seconds is None and self._save_began is not None:
-                seconds = time.monotonic() - self._save_began
             self._save_began = None
             if seconds is not None:
                 self.saves.append(seconds)
@@ -420,6 +445,7 @@ class Monitor:
         with self._changed:
             generation = self.state.directive.generation
             self._resumed = ProcessReport(ProcessReportKind.RESUMED, self.member, step, generation)
+            self.time.resumed(step)
             self._wake()
 
     def hold(self, purpose: StepPurpose | None) -> None:
@@ -477,6 +503,20 @@ class Monitor:
 
     # What is reported.
 
+    def spent(self) -> TimeSpent | None:
+        """Return what the time was spent on so far; None from another rank than 0, or if the script tells no steps."""
+        if self.member.rank != 0:
+            return None
+        with contextlib.suppress(TypeError):  # the script passes a step that is no number
+            self.finished(gates.finished_steps())
+        with self._changed:
+            return self.time.told()
+
+    def owe_spent(self) -> None:
+        """Have a report sent that says what the time was spent on, even if there is nothing else to report."""
+        with self._changed:
+            self._owes_spent = self.member.rank == 0 and self.time.told() is not None
+
     def left(self) -> ProcessReport:
         """Return the report that this process exits."""
         self._is_ending = True
@@ -490,7 +530,7 @@ class Monitor:
                 return None
             if self.outcome is not None or self._resumed is not None:
                 return self.outcome or self._resumed
-            if self._has_stream and self.member != self._reported:
+            if self._has_stream and (self.member != self._reported or self._owes_spent):
                 generation = self.state.directive.generation
                 return ProcessReport(ProcessReportKind.RANK, self.member, self.step, generation)
             return None
@@ -499,6 +539,7 @@ class Monitor:
         """Record that a report from `next_report` was delivered."""
         with self._changed:
             self._reported = report.member
+            self._owes_spent = False
             if self.outcome is report:
                 self.outcome = None
                 self.hold(self._holds)

@@ -12,11 +12,16 @@ The supervisor decides the next round when all ranks have reported that they hol
 
 from __future__ import annotations
 
+import contextlib
+import time
+from typing import Iterator
+
 from . import api
 from .gates import should_regroup
 from .messages import StepPurpose
+from .spending import Spending
 
-__all__ = ["report_holding", "should_regroup"]
+__all__ = ["changing", "report_holding", "should_regroup"]
 
 
 def report_holding() -> None:
@@ -28,3 +33,13 @@ def report_holding() -> None:
     session = api._session  # noqa: SLF001 - the one session of the process
     if not session.is_child:
         session.monitor.hold(StepPurpose.REGROUP)
+
+
+@contextlib.contextmanager
+def changing() -> Iterator[None]:
+    """Surround what leads from one round into the next, so that the ledger knows how long no step was made."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        api._session.monitor.spend(Spending.CHANGING, time.monotonic() - began)  # noqa: SLF001 - as above

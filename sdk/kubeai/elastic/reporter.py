@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import gates
 from .messages import AgreementReply, ProcessReport, ProcessReportKind, TrainingPace
+from .spending import seconds_since_start
 from .uplink import CallRetry, ProcessUplink, RunIsOver, is_unknown
 from .wire import CallRefused, Unreachable
 
@@ -34,6 +33,8 @@ _UNREAD_SECONDS = 10.0
 _WINDOW_SECONDS = 1.0  # a sample every 0.5 s makes a shorter window too inexact
 _WINDOWS = 20
 _SAVES = 20
+_SPENT_SECONDS = 60.0
+"""Between two reports of rank 0 that say what its time was spent on, if it has nothing else to report."""
 
 
 class Reporter:
@@ -55,6 +56,7 @@ class Reporter:
         self._retry = CallRetry(stderr)
         self._not_before = 0.0
         self._unknown_since: float | None = None
+        self._says_spent_at = time.monotonic() + _SPENT_SECONDS
 
     def run(self) -> None:
         """Poll, notify and report forever."""
@@ -63,6 +65,9 @@ class Reporter:
             rank = self._rank.poll()
             self._monitor.set_rank(rank, self._world_size.poll())
             self._watch_rank(rank, time.monotonic())
+            if time.monotonic() >= self._says_spent_at:
+                self._says_spent_at = time.monotonic() + _SPENT_SECONDS
+                self._monitor.owe_spent()
             while self._monitor.notices:
                 self._notify(self._monitor.notices.popleft())
             self._notify(self._monitor.state.notice_at(time.monotonic()))
@@ -95,7 +100,7 @@ class Reporter:
         report = self._monitor.next_report()
         while report is not None and time.monotonic() >= self._not_before:
             try:
-                self._uplink.report(report)
+                self._uplink.report(report, spent=self._monitor.spent())
             except RunIsOver:
                 self._monitor.end_run()
             except (CallRefused, Unreachable) as error:
@@ -144,6 +149,7 @@ class AgreementReplies:
         while self._monitor.saves:
             self._timer.saves.append(self._monitor.saves.popleft())
         step = gates.finished_steps()
+        self._monitor.finished(step)
         if step is not None and not self._has_started:
             self._has_started = True
             self._monitor.set_member(start_seconds=seconds_since_start())
@@ -183,16 +189,6 @@ class AgreementReplies:
                 self._retry.was_reached()
                 monitor.confirm_reply(position)
             position = monitor.next_reply()
-
-
-def seconds_since_start() -> float | None:
-    """Return the age of this process. None where the kernel does not tell it."""
-    try:
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return round(max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started), 3)
-    except (OSError, ValueError, IndexError, AttributeError):  # AttributeError: not Linux, which alone has this clock
-        return None
 
 
 @dataclass(eq=False)

@@ -24,6 +24,7 @@ from .agreement import AgreedStep, StoreArbiter
 from .messages import DirectiveKind, StepPurpose, described
 from .ranks import RANK, WORLD_SIZE, NumberWatch
 from .reporter import AgreementReplies, Reporter
+from .spending import ProcessTime
 from .threads import StderrLog
 from .uplink import CallRetry, ProcessUplink, RunIsOver, host_name, is_unknown
 from .wire import CallRefused, Unreachable
@@ -99,6 +100,7 @@ class ProcessSession:
     def _start(self) -> None:
         try:
             monitor.share_flag()
+            self.monitor.time = ProcessTime.of_this_process()
             home = identity.directory()
             uplink = ProcessUplink(home, self.stderr)
             annotations = identity.AnnotationWatch(home, self.monitor)
@@ -217,8 +219,7 @@ def report_exit(monitor: Monitor, uplink: ProcessUplink, stderr: StderrLog, hold
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     if isinstance(error, Exception) and monitor.state.directive.is_final and monitor.state.wants_checkpoint:
         monitor.checkpoint_failed(None, described(error))
-    position = monitor.agreements.held.positions.get(StepPurpose.RENDEZVOUS)
-    if position is not None and position.is_settled and position.is_committed:
+    if monitor.stops_for_round:
         # It has stopped for the next round, so its elastic agent will end it.
         elastic_agent.obey_sigterm()
         monitor.hold(StepPurpose.RENDEZVOUS)
@@ -272,9 +273,9 @@ def _post_left(monitor: Monitor, uplink: ProcessUplink, deadline: float) -> None
     outcome = monitor.outcome
     if outcome is not None:
         try:
-            uplink.report(outcome, timeout=min(_POST_SECONDS, max(0.001, deadline - time.monotonic())))
+            uplink.report(outcome, min(_POST_SECONDS, max(0.001, deadline - time.monotonic())), monitor.spent())
         except CallRefused as error:
             if not is_unknown(error):
                 raise
         monitor.confirm(outcome)
-    uplink.report(monitor.left(), timeout=min(_POST_SECONDS, max(0.001, deadline - time.monotonic())))
+    uplink.report(monitor.left(), min(_POST_SECONDS, max(0.001, deadline - time.monotonic())), monitor.spent())

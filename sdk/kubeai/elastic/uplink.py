@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .messages import Directive, ProcessHello, ProcessReport
+    from .spending import TimeSpent
     from .threads import StderrLog
 
 _STREAM = "/v1/processes/stream"
@@ -69,11 +70,16 @@ class ProcessUplink:
                 CallAddress(own.address, own.token, own.ca), _STREAM, {**body, "attempt": self._hellos}
             )
 
-    def report(self, report: ProcessReport, timeout: float = 5.0) -> None:
-        """Post a report and return when it is confirmed. Raises as `open` does."""
+    def report(self, report: ProcessReport, timeout: float = 5.0, spent: TimeSpent | None = None) -> None:
+        """Post a report, with what the time was spent on so far, and return when it is confirmed.
+
+        Raises as `open` does.
+        """
         own = self._identity()
         run = self.learned_run if own.run is None else own.run
         body = {"process": self._process, "host": host_name(), **report.fields(), "run": run}
+        if spent is not None:
+            body["spent"] = spent.fields()
         with _translated():
             if not self.shared.post(_REPORT, body, timeout):
                 wire.post(CallAddress(own.address, own.token, own.ca), _REPORT, body, timeout)

@@ -184,9 +184,11 @@ class ElasticLoop(Generic[T]):
         finish_step(self._step, self._state.save, is_due=every is not None and self._step % every == 0)
         if self._rounds is not None and regroup.should_regroup(self._step):
             # Stand at the agreed step until the next round comes. The agent ends a process that is not part of it.
-            self._state.hold(self._step)
-            regroup.report_holding()
-            if self._wait(self._rounds, self._limits.holding, is_whole=True) is Move.GIVE_UP:
+            with regroup.changing():
+                self._state.hold(self._step)
+                regroup.report_holding()
+                move = self._wait(self._rounds, self._limits.holding, is_whole=True)
+            if move is Move.GIVE_UP:
                 raise NotFormed(f"this process is not part of the round after {self._round}")
 
     def _failure_of(self, action: Callable[[], object]) -> RuntimeError | None:
@@ -222,9 +224,10 @@ class ElasticLoop(Generic[T]):
         """Leave the process group at once, so that no rank waits for this one, and enter the next round."""
         if not isinstance(failure, NotFormed):
             sys.stderr.write(f"kubeai: waiting for the next round: {failure}\n")
-        self._leave(failure)
-        if self._rounds is not None:
-            self._enter_next(self._rounds, failure)
+        with regroup.changing():
+            self._leave(failure)
+            if self._rounds is not None:
+                self._enter_next(self._rounds, failure)
 
     def _leave(self, failure: RuntimeError) -> None:
         # Its frames, and those of its cause, would keep what the failed step has computed in memory.

@@ -16,7 +16,7 @@ def workers_by_account(job: SupervisedJob) -> Mapping[Account, int]:
     held = _held(job)
     if job.observed.running and job.decision.phase in (Phase.RUNNING, Phase.SHRINKING):
         left_out = held - job.workers
-        counted[Account.TRAINING] = len(job.workers)
+        counted[Account.UNMEASURED] = len(job.workers)  # until its processes say what they did
         counted[Account.LEAVING] = len(left_out & job.decision.exclusions)
         counted[Account.JOINING] = len(left_out - job.decision.exclusions)
     else:

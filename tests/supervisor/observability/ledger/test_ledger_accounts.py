@@ -34,19 +34,19 @@ def _of_a_controller(job: SupervisedJob) -> SupervisedJob:
 @pytest.mark.parametrize(
     ("job", "counted"),
     [
-        (running_job(), {Account.TRAINING: 6}),
-        (running_job(workers=4), {Account.TRAINING: 4, Account.MISSING: 2}),
+        (running_job(), {Account.UNMEASURED: 6}),
+        (running_job(workers=4), {Account.UNMEASURED: 4, Account.MISSING: 2}),
         (
             _decided(running_job(), phase=Phase.SHRINKING, exclusions=hosts(2, 3)),
-            {Account.TRAINING: 4, Account.LEAVING: 2},
+            {Account.UNMEASURED: 4, Account.LEAVING: 2},
         ),
         (
             _decided(observing(running_job(), hosts=hosts(1, 2, 4, 5, 6)), exclusions=hosts(2, 3)),
-            {Account.TRAINING: 4, Account.LEAVING: 1, Account.MISSING: 1},
+            {Account.UNMEASURED: 4, Account.LEAVING: 1, Account.MISSING: 1},
         ),
         (
             _of_a_controller(_decided(running_job(), hosts=first(5))),
-            {Account.TRAINING: 5, Account.JOINING: 1},
+            {Account.UNMEASURED: 5, Account.JOINING: 1},
         ),
         (_decided(running_job(), phase=Phase.STOPPING), {Account.STOPPING: 6}),
         (observing(running_job(), running=False), {Account.WAITING: 6}),

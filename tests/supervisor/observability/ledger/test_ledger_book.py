@@ -61,7 +61,7 @@ def test_a_state_counts_until_the_next_one(clock: HandClock) -> None:
     clock.at += 1000
     hours = book.waiting()
     (of_job,) = [counted for hour, counted in hours.items() if hour.job == JOB]
-    assert of_job == {Account.TRAINING: 640, Account.MISSING: 20, Account.WAITING: 30}
+    assert of_job == {Account.UNMEASURED: 640, Account.MISSING: 20, Account.WAITING: 30}
     (of_all,) = [counted for hour, counted in hours.items() if hour.job == NOBODY]
     assert of_all == {Account.TRAINING: 1115}
 
@@ -93,7 +93,7 @@ def test_what_is_counted_while_an_hour_is_written_is_written_the_next_time(clock
     _change(book, suspended_job())
     book.written(hours)
     counted = {hour.begins - T0: counted for hour, counted in book.waiting().items() if hour.job == JOB}
-    assert counted[0.0] == {Account.TRAINING: 6 * HOUR}
+    assert counted[0.0] == {Account.UNMEASURED: 6 * HOUR}
 
 
 @pytest.mark.parametrize("step", [600.0, -7200.0])

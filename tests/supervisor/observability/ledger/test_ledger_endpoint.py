@@ -22,17 +22,17 @@ async def test_the_ledger_tells_what_a_job_held_and_what_it_lacked(tmp_path: Pat
 
         async def counted() -> Any:
             found = await _seconds(served, "train")
-            return found if found.get(Account.TRAINING, 0.0) > 0.0 else None
+            return found if found.get(Account.UNMEASURED, 0.0) > 0.0 else None
 
         first = await until(counted, "the job's workers are counted")
-        assert set(first) <= {Account.TRAINING, Account.WAITING, Account.STARTING, Account.MISSING}
-        assert first[Account.MISSING] == pytest.approx(first[Account.TRAINING] / 3, rel=0.2)
+        assert set(first) <= {Account.UNMEASURED, Account.WAITING, Account.STARTING, Account.MISSING}
+        assert first[Account.MISSING] == pytest.approx(first[Account.UNMEASURED] / 3, rel=0.2)
         whole = await _ledger(served)
         assert 0.0 < whole["counted_seconds"] < whole["until"] - whole["since"]
         assert whole["since"] % HOUR == 0.0
     async with serving(tmp_path) as served:
         later = await _seconds(served, "train")
-    assert later[Account.TRAINING] >= first[Account.TRAINING]
+    assert later[Account.UNMEASURED] >= first[Account.UNMEASURED]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""What a process says that it has spent its time on."""
+
+import time
+from typing import Any
+
+import pytest
+from kubeai.elastic import spending
+from kubeai.elastic.messages import Directive, DirectiveKind, DirectiveLine
+from kubeai.elastic.monitor import Monitor
+from kubeai.elastic.spending import ProcessTime, Spending
+from kubeai.elastic.testing import FakeSupervisor
+
+from tests.sdk.sdk_scripts import Start
+
+_TRAINS = """
+    import time
+    import kubeai.elastic as kubeai
+    from kubeai.elastic import reporter
+
+    reporter._SPENT_SECONDS = 0.2  # not a minute
+    kubeai.init(rank=lambda: 0)
+    for step in range(100_000):
+        time.sleep(0.005)
+        kubeai.should_stop(step)
+"""
+
+
+def _stop(monitor: Monitor, kind: DirectiveKind = DirectiveKind.STOP) -> None:
+    directive = Directive(kind, job="job", run=1, generation=7, reason="a test")
+    monitor.receive(DirectiveLine(directive, 0.0, None, None, release=False))
+
+
+def test_sums_grow_until_the_process_has_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From then on the supervisor knows what the job does."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monitor = Monitor()
+    monitor.time = ProcessTime(born=90.0)
+    monitor.resumed(500)
+    monitor.set_rank(0)
+    assert monitor.spent() is None, "no step is known"
+    monitor.finished(501)
+    now[0] = 160.0
+    monitor.checkpoint_saved(540, 4.0)
+    monitor.spend(Spending.AGREEING, 0.5)
+    monitor.finished(550)
+    monitor.finished(545)  # it has returned to the state before
+    monitor.finished(560)
+    said = monitor.spent()
+    assert said is not None
+    assert said.fields() == {
+        "seconds": 70.0,
+        "starting": 10.0,
+        "saving": 4.0,
+        "agreeing": 0.5,
+        "first": 500,
+        "highest": 560,
+        "made": 65,
+    }
+    _stop(monitor, DirectiveKind.CHECKPOINT)
+    now[0] = 170.0
+    monitor.checkpoint_saved(560, 2.0)
+    assert monitor.time.told(now[0]).seconds == 80.0  # type: ignore[union-attr]
+    _stop(monitor)
+    now[0] = 200.0
+    monitor.checkpoint_saved(560, 20.0)
+    said = monitor.spent()
+    assert said is not None
+    assert (said.seconds, said.spent[Spending.SAVING]) == (80.0, 6.0)
+    monitor.set_rank(1)
+    assert monitor.spent() is None, "rank 0 speaks for all"
+
+
+def test_rank_0_says_it_once_a_minute(supervisor: FakeSupervisor, start: Start) -> None:
+    start(_TRAINS)
+    supervisor.wait_for(lambda: _spent(supervisor)[3:])
+    said = [report["spent"] for report in _spent(supervisor)]
+    assert all(set(each) >= {"seconds", "starting", "first", "highest", "made"} for each in said)
+    assert said[0]["seconds"] < said[-1]["seconds"]
+
+
+def _spent(supervisor: FakeSupervisor) -> list[dict[str, Any]]:
+    return [report for report in supervisor.reports_of("rank") if "spent" in report]
+
+
+def test_a_process_is_as_old_as_the_kernel_says() -> None:
+    before = time.monotonic()
+    age = spending.seconds_since_start()
+    assert age is not None
+    assert before - age == pytest.approx(ProcessTime.of_this_process().born, abs=0.5)
