@@ -131,6 +131,15 @@ class FakedTraining:
         """Wait until all ranks have begun so many steps."""
         await _until_step(self.child, self.losses, self.processes, self.run, step)
 
+    async def until_begun(self, rank: int, step: int) -> None:
+        """Wait until a rank has begun so many steps, or the training has ended."""
+
+        def begun() -> bool:
+            found = curves(self.losses)
+            return not self.child.running or len(found[self.run - 1].get(rank, ())) >= step
+
+        await until(begun, self.child.tail, seconds=RUN_SECONDS, every=0.01)
+
     def agree_on(self, is_wanted: Callable[[int], bool]) -> int:
         """Agree with all ranks to stop at a step that is wanted, some way ahead; returns it. Blocks."""
         supervisor = self.supervisor

@@ -59,7 +59,8 @@ async def test_without_an_agreement_ranks_told_one_by_one_save_nothing(framework
     with faked(tmp_path, replace(ddp(frameworks, tmp_path), agrees=False)) as job:
         await job.until_step(5)
         job.supervisor.direct(3, directive="STOP")
-        job.supervisor.wait_for(lambda: job.supervisor.reports_of("saved"))
+        saved = job.supervisor.wait_for(lambda: job.supervisor.reports_of("saved"))
+        await job.until_begun(0, saved[0]["step"] + 1)  # it has asked after that step, and waits for rank 3
         job.supervisor.direct(0, directive="STOP")
         with suppress(TooLate):
             assert await job.child.wait(_HANG_SECONDS) != 0
