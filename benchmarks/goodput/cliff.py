@@ -2,10 +2,10 @@
 
 from itertools import product
 
-from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score
-from benchmarks.goodput.supervised import supervised
 from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule, ScheduledNotice
 from simulator.cloud.trace import Node
+from supervisor.goodput.model import GoodputCase, GoodputCosts, Score
+from supervisor.goodput.supervised import supervised
 
 LEADS = (5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 CHECKPOINTS = (1.0, 5.0, 10.0, 30.0, 60.0)

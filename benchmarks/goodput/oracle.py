@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.goodput.model import GoodputCase, GoodputCosts
 from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule, ScheduledNotice
 from simulator.cloud.trace import Node
+from supervisor.goodput.model import GoodputCase, GoodputCosts
 
 
 @dataclass(slots=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score
-from benchmarks.goodput.supervised import supervised
 from simulator.cloud.process import ProcessEnded
 from simulator.cloud.schedule import ScheduledNotice
 from simulator.events import JobEvent, JobEventKind
 from simulator.guarantees import observed_costs
 from simulator.runner import PlayResult, ReplayScenario, play
+from supervisor.goodput.model import GoodputCase, GoodputCosts, Score
+from supervisor.goodput.supervised import supervised
 
 RESTART_SECONDS = 2.5
 """From the order to start all processes to their first step, and for the agent of a new node to start."""

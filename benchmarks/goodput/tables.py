@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
-from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score, groups, possible_steps
 from benchmarks.goodput.oracle import best_by_notices, best_worker_steps
-from benchmarks.goodput.policies import RESTARTED, SUPERVISOR, scores, with_restarts
 from benchmarks.goodput.real import Compared
 from benchmarks.results import Figure, ResultTarget, Row, Unit
+from supervisor.goodput.model import GoodputCase, GoodputCosts, Score, groups, possible_steps
+from supervisor.goodput.policies import RESTARTED, SUPERVISOR, scores, with_restarts
 
 AT_MOST_BEHIND = 0.01
 

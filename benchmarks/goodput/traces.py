@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from benchmarks.goodput.model import GoodputCase
 from simulator.cloud.schedule import SchedulePace, plan
 from simulator.cloud.synthetic import Rates, fixed_rate
 from simulator.cloud.trace import DEFAULT_TRACE, TraceCut, cut, load
+from supervisor.goodput.model import GoodputCase
 
 LEADS = (30.0, 120.0)
 RECORDED_LEAST, RECORDED_MOST = 10, 24

@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.goodput.cliff import all_costs, at_once, just_in_time, slack
-from benchmarks.goodput.model import GoodputCosts
 from benchmarks.results import Figure, ResultTarget, Row, ScenarioOutcome, Unit
+from supervisor.goodput.model import GoodputCosts
 
 METHOD = """\
 The simulation of `goodput`, with one job of four nodes that must stop when one of them goes. Every lead of 5 to 120 s

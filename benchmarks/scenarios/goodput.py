@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.goodput import tables
-from benchmarks.goodput.model import GoodputCosts
-from benchmarks.goodput.policies import with_published_costs
 from benchmarks.goodput.real import compared
 from benchmarks.goodput.tables import Simulated, simulated
 from benchmarks.goodput.traces import cases
@@ -14,6 +12,8 @@ from benchmarks.results import Row, ScenarioOutcome
 from simulator import guarantees
 from simulator.runner import ReplayScenario
 from simulator.scenarios import ScenarioOptions, ScenarioPart, scenarios
+from supervisor.goodput.model import GoodputCosts
+from supervisor.goodput.policies import with_published_costs
 
 SEED = 1
 

@@ -10,6 +10,22 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 
 from simulator.cloud.trace import Node, TraceCut
+from supervisor.goodput.schedule import AddNode, KillNode, ReclaimSchedule, ScheduledNotice, Step, Withdraw
+
+# With the steps of a schedule, which the simulations of `supervisor/goodput` share.
+__all__ = [
+    "AddNode",
+    "KillNode",
+    "ReclaimSchedule",
+    "ScheduleError",
+    "SchedulePace",
+    "ScheduledNotice",
+    "Step",
+    "Withdraw",
+    "free_at_end",
+    "plan",
+    "training_seconds",
+]
 
 # An agent polls every second and a shrink waits 1.25 s for the rest of the group, so less than 5 s is impossible.
 LEAST_LEAD_SECONDS = 5.0
@@ -28,53 +44,6 @@ OPENING_SECONDS = 0.5
 
 class ScheduleError(ValueError):
     """The replay would be unfair or is impossible. The message says what to change."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledNotice:
-    """At `at`, the node's metadata announce that it will be gone `lead` seconds later."""
-
-    at: float
-    node: Node
-    lead: float
-    group: str
-    synthetic: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Withdraw:
-    """The announcement is withdrawn; the node stays."""
-
-    at: float
-    node: Node
-
-
-@dataclass(frozen=True, slots=True)
-class KillNode:
-    """The node is gone, with everything on it."""
-
-    at: float
-    node: Node
-
-
-@dataclass(frozen=True, slots=True)
-class AddNode:
-    """A node arrives."""
-
-    at: float
-    node: Node
-
-
-Step = ScheduledNotice | Withdraw | KillNode | AddNode
-
-
-@dataclass(frozen=True, slots=True)
-class ReclaimSchedule:
-    """The initial nodes and all later steps in order. `at` counts seconds on the clock."""
-
-    present: tuple[Node, ...]
-    steps: tuple[Step, ...]
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

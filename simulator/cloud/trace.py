@@ -8,9 +8,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
-from typing import NewType
 
-Node = NewType("Node", str)
+from supervisor.goodput.schedule import Node
+
+__all__ = [
+    "DEFAULT_TRACE",
+    "Change",
+    "Moment",
+    "Node",
+    "TraceCut",
+    "TraceError",
+    "TraceRecord",
+    "cut",
+    "load",
+    "parse",
+]
 
 DEFAULT_TRACE = Path(__file__).resolve().parent.parent / "traces" / "g4dn-trace.csv"
 FIELDS = 3

@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.goodput.cliff import at_once, just_in_time, slack
-from benchmarks.goodput.model import GoodputCosts
+from supervisor.goodput.model import GoodputCosts
 
 _SEEDS = range(3)
 

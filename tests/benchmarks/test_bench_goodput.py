@@ -6,10 +6,15 @@ from dataclasses import astuple, replace
 import pytest
 
 from benchmarks.goodput import tables
-from benchmarks.goodput.delays import Delays
-from benchmarks.goodput.model import GoodputCase, GoodputCosts, groups, possible_steps
 from benchmarks.goodput.oracle import best_by_notices, best_worker_steps
-from benchmarks.goodput.policies import (
+from benchmarks.goodput.real import useful_steps
+from benchmarks.goodput.traces import cases, synthetic
+from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule, ScheduledNotice, Step
+from simulator.cloud.trace import Node
+from simulator.events import JobEvent, JobEventKind
+from supervisor.goodput.delays import Delays
+from supervisor.goodput.model import GoodputCase, GoodputCosts, groups, possible_steps
+from supervisor.goodput.policies import (
     HABITS,
     SUPERVISOR,
     WARM_SHARE,
@@ -18,13 +23,8 @@ from benchmarks.goodput.policies import (
     with_restarts,
     with_warm_restarts,
 )
-from benchmarks.goodput.real import useful_steps
-from benchmarks.goodput.restarting import Habits, restarting
-from benchmarks.goodput.supervised import supervised
-from benchmarks.goodput.traces import cases, synthetic
-from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule, ScheduledNotice, Step
-from simulator.cloud.trace import Node
-from simulator.events import JobEvent, JobEventKind
+from supervisor.goodput.restarting import Habits, restarting
+from supervisor.goodput.supervised import supervised
 
 COSTS = GoodputCosts()
 AT_ONCE = Delays(wire=0.0, poll=0.0, discovery=0.0)

@@ -13,11 +13,11 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.goodput.model import GoodputCosts, possible_steps
-from benchmarks.goodput.policies import with_restarts
-from benchmarks.goodput.supervised import supervised
 from benchmarks.goodput.traces import cases
 from benchmarks.scenarios.goodput import SEED
+from supervisor.goodput.model import GoodputCosts, possible_steps
+from supervisor.goodput.policies import with_restarts
+from supervisor.goodput.supervised import supervised
 from tests.frameworks.frameworks_installation import installed
 from tests.frameworks.frameworks_losses import seconds_of, steps_of
 from tests.frameworks.frameworks_scenes import stop_at

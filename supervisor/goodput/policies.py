@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score, groups
-from benchmarks.goodput.restarting import Habits, restarting
-from benchmarks.goodput.supervised import supervised
-from simulator.cloud.schedule import ScheduledNotice
+from supervisor.goodput.model import GoodputCase, GoodputCosts, Score, groups
+from supervisor.goodput.restarting import Habits, restarting
+from supervisor.goodput.schedule import ScheduledNotice
+from supervisor.goodput.supervised import supervised
 
 SUPERVISOR = "supervisor"
 RESTARTED = "supervisor, by restarts"

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score
-from benchmarks.goodput.timeline import CapacityTimeline
-from benchmarks.goodput.training import GoodputTraining
-from simulator.cloud.schedule import AddNode, KillNode, ScheduledNotice, Step
-from simulator.cloud.trace import Node
+from supervisor.goodput.model import GoodputCase, GoodputCosts, Score
+from supervisor.goodput.schedule import AddNode, KillNode, Node, ScheduledNotice, Step, Withdraw
+from supervisor.goodput.timeline import CapacityTimeline
+from supervisor.goodput.training import GoodputTraining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +81,8 @@ class _RestartingJob:
             case KillNode(node=node):
                 self._present.discard(node)
                 self._told.discard(node)
+            case Withdraw(node=node) if self._habits.poll is not None:
+                self._line.after(self._chance.uniform(0.0, self._habits.poll), _call(self._told.discard, node))
             case _:
                 pass
 

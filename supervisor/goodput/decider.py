@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from benchmarks.goodput.model import GoodputCase
 from supervisor.decide.directives import JobDirectives, order_for
 from supervisor.decide.grant import grants
 from supervisor.decide.notices import apply_report
@@ -17,6 +16,7 @@ from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Framework, Spec
 from supervisor.domain.notice import Announcement, ReclaimNotice, Report, Subject, SubjectKind
 from supervisor.domain.order import Order, ProcessDirective, Worker
+from supervisor.goodput.model import GoodputCase
 
 _JOB = JobName("job")
 _SOURCE = Source("metadata")
@@ -54,7 +54,19 @@ class Decider:
         self._connected.add(host)
         if seconds_left is None:
             return
-        known = apply_report(self._notices.get(host), _noticed(host, seconds_left), now, self._policy)
+        self._apply(host, _noticed(host, self._next_revision(host), seconds_left), now)
+
+    def withdraw(self, host: Host, now: float) -> None:
+        """The agent of a host reports that its notice was withdrawn: the host stays."""
+        withdrawn = replace(_noticed(host, self._next_revision(host), None), announcement=Announcement.WITHDRAWN)
+        self._apply(host, withdrawn, now)
+
+    def _next_revision(self, host: Host) -> int:
+        known = self._notices.get(host)
+        return 1 if known is None else known.revision + 1
+
+    def _apply(self, host: Host, report: Report, now: float) -> None:
+        known = apply_report(self._notices.get(host), report, now, self._policy)
         if known is not None:
             self._notices[host] = known
         self._find_noticed()
@@ -109,12 +121,12 @@ class Decider:
         return Worker("rank 0", self.job.id, self.job.observed.run, _RANK_ZERO, 0)
 
 
-def _noticed(host: Host, seconds_left: float) -> Report:
+def _noticed(host: Host, revision: int, seconds_left: float | None) -> Report:
     return Report(
         source=_SOURCE,
         subject=Subject(SubjectKind.NODE, host, host),
         session=1,
-        revision=1,
+        revision=revision,
         announcement=Announcement.ACTIVE,
         seconds_left=seconds_left,
     )

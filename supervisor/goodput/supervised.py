@@ -4,17 +4,17 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 
-from benchmarks.goodput.decider import Decider
-from benchmarks.goodput.delays import Delays
-from benchmarks.goodput.model import GoodputCase, GoodputCosts, Score, Unused
-from benchmarks.goodput.processes import ProcessesState, RingOfProcesses
-from benchmarks.goodput.rounds import RingOfMembers
-from benchmarks.goodput.timeline import BEGIN, CapacityTimeline
-from simulator.cloud.schedule import AddNode, KillNode, ScheduledNotice, Step, Withdraw
 from supervisor.decide.registration import LauncherFacts
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework
 from supervisor.domain.order import Order, OrderKind
+from supervisor.goodput.decider import Decider
+from supervisor.goodput.delays import Delays
+from supervisor.goodput.model import GoodputCase, GoodputCosts, Score, Unused
+from supervisor.goodput.processes import ProcessesState, RingOfProcesses
+from supervisor.goodput.rounds import RingOfMembers
+from supervisor.goodput.schedule import AddNode, KillNode, ScheduledNotice, Step, Withdraw
+from supervisor.goodput.timeline import BEGIN, CapacityTimeline
 
 _REASONS = {ProcessesState.TRAINING: "joining", ProcessesState.CHANGING: "changing", ProcessesState.BROKEN: "changing"}
 _WITH_CHECKPOINTS = {**_REASONS, ProcessesState.CHECKPOINTING: "saving"}
@@ -70,7 +70,7 @@ class _SupervisedJob:
                 self._ring.lose(host)
                 self._decider.remove(host)
             case Withdraw():
-                raise NotImplementedError("a notice that is withdrawn")
+                self._within_a_poll(self._see_withdrawn, host)
 
     def _within_a_poll(self, do: Callable[..., None], *arguments: object) -> None:
         seconds = self._chance.uniform(0.0, self._delays.poll) + self._delays.wire
@@ -81,6 +81,10 @@ class _SupervisedJob:
         if host in self._present:
             left = None if gone_at is None else gone_at - self._line.now
             self._decider.report_host(host, left, self._line.now)
+
+    def _see_withdrawn(self, host: Host) -> None:
+        if host in self._present:
+            self._decider.withdraw(host, self._line.now)
 
     def _settle(self) -> None:
         """Reports what is so, and passes on what is decided."""

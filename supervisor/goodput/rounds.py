@@ -2,15 +2,15 @@
 
 from collections.abc import Set as AbstractSet
 
-from benchmarks.goodput.delays import Delays
-from benchmarks.goodput.model import GoodputCase, GoodputCosts
-from benchmarks.goodput.processes import ProcessesState, RingOfProcesses
-from benchmarks.goodput.timeline import CapacityTimeline
 from supervisor.decide.situation import NO_MEMBERS, Member, Members
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, Round
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Decision
 from supervisor.domain.order import ProcessDirective
+from supervisor.goodput.delays import Delays
+from supervisor.goodput.model import GoodputCase, GoodputCosts
+from supervisor.goodput.processes import ProcessesState, RingOfProcesses
+from supervisor.goodput.timeline import CapacityTimeline
 
 
 class RingOfMembers(RingOfProcesses):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from simulator.cloud.schedule import AddNode, KillNode, ReclaimSchedule
+from supervisor.goodput.schedule import AddNode, KillNode, ReclaimSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

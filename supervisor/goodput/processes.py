@@ -9,16 +9,16 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from enum import Enum, auto
 
-from benchmarks.goodput.delays import Delays
-from benchmarks.goodput.model import GoodputCase, GoodputCosts
-from benchmarks.goodput.timeline import CapacityTimeline
-from benchmarks.goodput.training import GoodputTraining
 from supervisor.decide.ranks import NO_RANKS, Ranks, RankState
 from supervisor.decide.situation import NO_MEMBERS, Members, RankZero
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Decision
 from supervisor.domain.order import ProcessDirective, ProcessDirectiveKind
+from supervisor.goodput.delays import Delays
+from supervisor.goodput.model import GoodputCase, GoodputCosts
+from supervisor.goodput.timeline import CapacityTimeline
+from supervisor.goodput.training import GoodputTraining
 
 COMMIT_STEPS = 10
 """How often the processes keep their state in memory. Those that remain return to it if a host of the ring is lost."""
