@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import StrEnum
 
 from supervisor.goodput.model import GoodputCase, GoodputCosts, Score, groups
 from supervisor.goodput.restarting import Habits, restarting
@@ -17,12 +18,45 @@ WARM_SHARE = 0.15
 """The pause of a restart with workers that are forks of a template, by that with workers that are started: 0.09 to 0.17
 in `tests/torchrun/test_torchrun_warm.py`."""
 
+_SIGTERM, _EVERY_MINUTE, _EVERY_TEN = "SIGTERM, poll of 2 s", "checkpoints every 60 s", "checkpoints every 600 s"
+
 HABITS: Mapping[str, Habits] = {
-    "checkpoints every 60 s": Habits(checkpoint_every=60.0),
-    "checkpoints every 600 s": Habits(checkpoint_every=600.0),
+    _EVERY_MINUTE: Habits(checkpoint_every=60.0),
+    _EVERY_TEN: Habits(checkpoint_every=600.0),
     "keep-alive of 15 s": Habits(checkpoint_every=60.0, detect=15.0),
-    "SIGTERM, poll of 2 s": Habits(poll=2.0),
+    _SIGTERM: Habits(poll=2.0),
 }
+
+
+class OtherPolicy(StrEnum):
+    """The ways to handle the reclaims of a job that are set beside what has happened."""
+
+    SUPERVISOR = "this supervisor, simulated"
+    SIGTERM = "a termination handler with SIGTERM"
+    EVERY_MINUTE = "a checkpoint each minute, and restarts"
+    EVERY_TEN_MINUTES = "a checkpoint every 10 minutes, and restarts"
+    WAITING = "nothing but waiting"
+    """It runs with all its workers or not at all, hears of no notice, saves nothing, and begins at the first step again
+    once all are back."""
+    ON_DEMAND = "all on demand"
+    """Every wanted worker is always there."""
+
+
+def simulated(policy: OtherPolicy, case: GoodputCase, costs: GoodputCosts, seed: int) -> Score:
+    """Simulates a policy in a case, with the simulations of `scores`."""
+    match policy:
+        case OtherPolicy.SUPERVISOR:
+            return supervised(case, costs if costs.in_process else with_restarts(costs), seed)
+        case OtherPolicy.SIGTERM:
+            return restarting(case, costs, _saving(HABITS[_SIGTERM], costs), seed)
+        case OtherPolicy.EVERY_MINUTE:
+            return restarting(case, costs, HABITS[_EVERY_MINUTE], seed)
+        case OtherPolicy.EVERY_TEN_MINUTES:
+            return restarting(case, costs, HABITS[_EVERY_TEN], seed)
+        case OtherPolicy.WAITING:
+            return restarting(replace(case, least=case.most), costs, Habits(), seed)
+        case OtherPolicy.ON_DEMAND:
+            return Score(useful=case.most * case.schedule.seconds / costs.step, steps_lost=0.0, restarts=0)
 
 
 def scores(case: GoodputCase, costs: GoodputCosts, seed: int) -> Mapping[str, Score]:

@@ -26,7 +26,14 @@ from supervisor.observability.journal import NoticedHosts
 from supervisor.observability.ledger.book import HOUR, NOBODY
 from supervisor.observability.record.database import HistoryPage, HistoryPosition, HistoryQuery, RecordError
 from supervisor.observability.record.recorder import Recorder
-from supervisor.observability.views import HistoryEntryView, HistoryView, LeaderView, LedgerJobView, LedgerView
+from supervisor.observability.views import (
+    CapacityView,
+    HistoryEntryView,
+    HistoryView,
+    LeaderView,
+    LedgerJobView,
+    LedgerView,
+)
 from supervisor.refusals import Refusals
 from supervisor.store.interface import StoreUnavailableError
 
@@ -34,6 +41,9 @@ VERSION = version("elastic-job-supervisor")
 
 MAX_HAPPENED = 2000
 """Entries in one answer. They take about 0.5 MB, and 10 ms of the loop's time."""
+
+MAX_STAYS = 20_000
+"""Stays of hosts in one answer, and spans. They take about 2 MB."""
 
 _JOB = "job/"
 _QUERY = frozenset({*SUBJECT_KINDS, "source", "since", "until", "drills", "before", "limit"})
@@ -147,6 +157,15 @@ class StatusReader:
         ]
         return LedgerView(since=since, until=now, counted_seconds=counted, jobs=jobs)
 
+    async def capacity(self, job: JobName, since: float) -> CapacityView:
+        """Reads when a job wanted workers and which hosts were there, since an instant (Unix seconds).
+
+        Raises:
+            RecordError: The record cannot be read now.
+        """
+        found = await self.record.read_capacity(job, since, MAX_STAYS)
+        return CapacityView(job=job, since=since, spans=list(found.spans), stays=list(found.stays), cut=found.is_cut)
+
     def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> status_view.StatusSnapshot:
         """Returns the state at this moment, of all jobs or of some, as immutable values."""
         snapshot, agents, now = self.live.snapshot(), dict(self.live.agents.by_node), self.live.now()
@@ -218,6 +237,7 @@ class StatusEndpoint:
             web.get("/v1/status", self.status),
             web.get("/v1/history", self.history),
             web.get("/v1/ledger", self.ledger),
+            web.get("/v1/capacity", self.capacity),
         ]
 
     async def status(self, request: web.Request) -> web.Response:
@@ -247,9 +267,19 @@ class StatusEndpoint:
     async def ledger(self, request: web.Request) -> web.Response:
         """Answers with the worker-seconds of all jobs since an instant, which the query names."""
         await require_principal(Viewer, request, self.authenticate)
-        since = _ledger_since(request.query, self.reader.live.now())
+        since = _past(request.query, ["since"], self.reader.live.now())
         with _readable("ledger"):
             view = await self.reader.spent(since)
+        return web.json_response(body=msgspec.json.encode(view))
+
+    async def capacity(self, request: web.Request) -> web.Response:
+        """Answers with the hosts that were there for a job since an instant; the query names both."""
+        await require_principal(Viewer, request, self.authenticate)
+        since = _past(request.query, ["job", "since"], self.reader.live.now())
+        if "job" not in request.query:
+            raise MalformedError("`job` must be given")
+        with _readable("capacity"):
+            view = await self.reader.capacity(JobName(request.query["job"]), since)
         return web.json_response(body=msgspec.json.encode(view))
 
 
@@ -267,8 +297,9 @@ def _refuse_unknown(given: Mapping[str, str], known: Collection[str]) -> None:
         raise MalformedError(f"`{unknown[0]}` is none of {', '.join(sorted(known))}")
 
 
-def _ledger_since(given: Mapping[str, str], now: float) -> float:
-    _refuse_unknown(given, ["since"])
+def _past(given: Mapping[str, str], known: Collection[str], now: float) -> float:
+    """Reads `since`, beside which a query may have what else is `known`."""
+    _refuse_unknown(given, known)
     try:
         since = _instant(given, "since")
     except ValueError as error:

@@ -11,6 +11,7 @@ from supervisor.decide.ranks import RankCounts
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import OPERATOR, NoticeClass, NoticeState, SubjectKind
+from supervisor.domain.stays import HostStay, WantedSpan
 
 
 class LeaderView(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,3 +356,16 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
     until: float
     counted_seconds: float
     jobs: list[LedgerJobView]
+
+
+class CapacityView(msgspec.Struct, frozen=True, kw_only=True):
+    """When a job wanted workers, and which hosts were there for it, since an instant (Unix seconds). Stays have ends.
+
+    `cut`: the earliest are left out. In a time without a span, nothing is known or nothing was wanted.
+    """
+
+    job: JobName
+    since: float
+    spans: list[WantedSpan]
+    stays: list[HostStay]
+    cut: bool = False

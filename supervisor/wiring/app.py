@@ -23,6 +23,7 @@ from supervisor.control import facts, loop
 from supervisor.domain.ids import JobId, JobName
 from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.domain.order import Worker
+from supervisor.domain.stays import MeasuredCosts
 from supervisor.failpoints import At
 from supervisor.fanout import lines, members, ranks
 from supervisor.fanout.launchers import Launchers
@@ -34,7 +35,7 @@ from supervisor.ingest.processes import ProcessEndpoints, RelayEndpoints
 from supervisor.jobs.adapter import adapter_by_job
 from supervisor.observability import groups, history, journal, status
 from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
-from supervisor.observability.ledger import book
+from supervisor.observability.ledger import book, stays
 from supervisor.observability.notifications import config, notifier
 from supervisor.observability.page.endpoints import status_page
 from supervisor.observability.record import recorder
@@ -389,11 +390,14 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     settings, began = base.settings, base.clock.now()
     phases, happened = history.PhaseTracker(), history.JobHistory(began)
     state.ledger.begin(state.store.snapshot().jobs.values())
+    stayed = stays.StayBook(base.clock, state.facts.noticed, partial(_measured, state))
+    stayed.begin(state.store.snapshot().jobs.values())
     kept = recorder.Recorder(
         url=partial(_record_url, settings),
         limits=recorder.RecordLimits(days=settings.record_days, entries=settings.record_entries),
         history=happened,
         book=state.ledger,
+        stays=stayed,
         noticed=state.facts.shown,
         machine=state.facts.machine,
         leader=settings.pod_name,
@@ -416,7 +420,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         since=began,
     )
     endpoint = status.StatusEndpoint(reader=reader, authenticate=state.authenticate)
-    listeners: list[journal.ChangeListener] = [phases, state.groups, happened, state.ledger, kept]
+    listeners: list[journal.ChangeListener] = [phases, state.groups, happened, state.ledger, stayed, kept]
     if not settings.status_page:
         return Feature(tasks={"record": kept.run}, endpoints=[endpoint], listeners=listeners)
     page = status_page(
@@ -436,6 +440,16 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         endpoints=[endpoint, page],
         listeners=listeners,
         finish=partial(page.viewers.finish, _GOODBYE),
+    )
+
+
+def _measured(state: SharedState, job: SupervisedJob) -> MeasuredCosts:
+    """Returns what the connected processes of a job, or earlier ones, have measured."""
+    ranks, saved = state.ranks.of(job.id, job.observed.run), state.saves.last.get(job.id)
+    return MeasuredCosts(
+        step_seconds=ranks.slowest_step,
+        checkpoint_seconds=ranks.slowest_checkpoint or (None if saved is None else saved.seconds),
+        start_seconds=ranks.costs.start_seconds,
     )
 
 

@@ -5,7 +5,7 @@ Every call blocks, so that its callers use a thread. Nothing else than this modu
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,12 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DataError, SQLAlchemyError
 
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import Account
+from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.observability.history import HistoryEntry
 from supervisor.observability.ledger.book import LedgerHours
+from supervisor.observability.ledger.stays import StayChanges
 
 _VERSION = 1
 _TIMEOUT_SECONDS = 10
@@ -94,6 +96,41 @@ _hours = Table(
     sqlite_with_rowid=False,
 )
 """The ledger. Each supervisor that leads writes rows of its own, as often as it likes; an hour is the sum of all."""
+
+_spans = Table(
+    "wanted_spans",
+    _metadata,
+    Column("job", Text, nullable=False),
+    Column("begins", Float(53), nullable=False),
+    Column("writer", Text, nullable=False),
+    Column("ends", Float(53), nullable=False),
+    Column("least", Integer, nullable=False),
+    Column("most", Integer, nullable=False),
+    Column("in_process", Boolean, nullable=False),
+    Column("restarts", Integer, nullable=False),
+    Column("step_seconds", Float(53)),
+    Column("checkpoint_seconds", Float(53)),
+    Column("start_seconds", Float(53)),
+    PrimaryKeyConstraint("job", "begins", "writer"),
+    sqlite_with_rowid=False,
+)
+_stays = Table(
+    "host_stays",
+    _metadata,
+    Column("job", Text, nullable=False),
+    Column("begins", Float(53), nullable=False),
+    Column("host", Text, nullable=False),
+    Column("writer", Text, nullable=False),
+    Column("ends", Float(53)),
+    Column("gone", Boolean, nullable=False),
+    Column("noticed", Float(53)),
+    Column("deadline", Float(53)),
+    PrimaryKeyConstraint("job", "begins", "host", "writer"),
+    Index("host_stays_by_end", "ends"),
+    sqlite_with_rowid=False,
+)
+"""When jobs wanted workers, and which hosts were there for them. A stay without an end goes on as long as its writer's
+spans of that job."""
 
 
 class RecordError(Exception):
@@ -159,6 +196,18 @@ class HistoryPage:
     entries: Sequence[HistoryEntry]
     next: HistoryPosition | None
     since: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobCapacity:
+    """When a job wanted workers, and which hosts were there, in the order of time. Every stay has an end.
+
+    `is_cut`: there were more, and the earliest are left out.
+    """
+
+    spans: Sequence[WantedSpan]
+    stays: Sequence[HostStay]
+    is_cut: bool = False
 
 
 def file_url(path: Path) -> str:
@@ -290,10 +339,54 @@ class RecordDatabase:
                     found.setdefault(JobName(job), {})[known[account]] = seconds
         return found
 
+    def write_stays(self, changes: StayChanges, writer: str) -> None:
+        """Writes spans and stays, instead of what the same writer has written of them before.
+
+        Raises:
+            RecordError: None of them was written.
+        """
+        spans = [_span_row(job, writer, span) for (job, _), span in changes.spans.items()]
+        stays = [_stay_row(job, writer, stay) for (job, _, _), stay in changes.stays.items()]
+        with _translated(), self._engine.begin() as connection:
+            for table, rows in ((_spans, spans), (_stays, stays)):
+                key = [column.name for column in table.primary_key]
+                earlier = delete(table).where(*(table.c[name] == bindparam(f"of_{name}") for name in key))
+                if rows:
+                    connection.execute(earlier, [{f"of_{name}": row[name] for name in key} for row in rows])
+                    connection.execute(insert(table), rows)
+
+    def read_capacity(self, job: JobName, since: float, most: int) -> JobCapacity:
+        """Returns when a job wanted workers, and which hosts were there, since an instant (Unix seconds).
+
+        Args:
+            job: The job.
+            since: Spans and stays that end later are wanted.
+            most: The most spans, and the most stays.
+
+        Raises:
+            RecordError: It cannot be read now.
+        """
+        spans = select(_spans).where(_spans.c.job == job, _spans.c.ends > since)
+        spans = spans.order_by(_spans.c.begins.desc()).limit(most + 1)
+        until = select(func.max(_spans.c.ends)).where(_spans.c.job == job, _spans.c.writer == _stays.c.writer)
+        ends = func.coalesce(_stays.c.ends, until.scalar_subquery()).label("until")
+        stays = select(_stays, ends).where(_stays.c.job == job, ends > since)
+        stays = stays.order_by(ends.desc(), _stays.c.begins.desc(), _stays.c.host).limit(most + 1)
+        with _translated(), self._engine.connect() as connection:
+            found_spans = [_span(row) for row in connection.execute(spans)]
+            found_stays = [_stay(row) for row in connection.execute(stays)]
+        is_cut = len(found_spans) > most or len(found_stays) > most
+        if len(found_stays) > most:
+            # Of an hour of which a stay is left out, nothing is said.
+            first = max((stay.ends for stay in found_stays[most:] if stay.ends is not None), default=since)
+            found_spans = [span for span in found_spans if span.begins >= first]
+        return JobCapacity(found_spans[:most][::-1], found_stays[:most][::-1], is_cut)
+
     def prune(self, before: float, most: int) -> int:
         """Deletes the entries from before an instant (Unix seconds), and the earliest of more than `most`.
 
-        The hours of the ledger from before that instant are deleted as well, and the earliest of more than `most` rows.
+        The hours of the ledger from before that instant are deleted as well, and the earliest of more than `most` rows;
+        likewise the spans and stays of jobs.
         Returns how many entries were deleted.
 
         Raises:
@@ -307,6 +400,7 @@ class RecordDatabase:
             if surplus_hour is not None:
                 # An hour goes whole, also that of the supervisor itself: the report then says that nobody has counted.
                 connection.execute(delete(_hours).where(_hours.c.begins <= surplus_hour))
+            _prune_stays(connection, before, most)
             order = (_entries.c.at.desc(), _entries.c.id.desc())
             surplus = connection.execute(
                 select(_entries.c.at, _entries.c.id).order_by(*order).offset(most).limit(1)
@@ -317,6 +411,20 @@ class RecordDatabase:
                     old, _entries.c.at < surplus.at, and_(_entries.c.at == surplus.at, _entries.c.id <= surplus.id)
                 )
             return connection.execute(delete(_entries).where(old)).rowcount
+
+
+def _prune_stays(connection: Connection, before: float, most: int) -> None:
+    """Deletes spans and stays from before an instant, and the earliest of more than `most` of each.
+
+    In an hour without a span nothing is known, so the spans go in which a stay is missing.
+    """
+    for at in (_spans.c.begins, _stays.c.ends):
+        surplus = connection.scalar(select(at).where(at.is_not(None)).order_by(at.desc()).offset(most).limit(1))
+        before = before if surplus is None else max(before, surplus)
+    connection.execute(delete(_spans).where(_spans.c.begins <= before))
+    connection.execute(delete(_stays).where(_stays.c.ends <= before))
+    counted = select(_spans.c.job).where(_spans.c.job == _stays.c.job, _spans.c.writer == _stays.c.writer)
+    connection.execute(delete(_stays).where(_stays.c.ends.is_(None), _stays.c.begins <= before, ~counted.exists()))
 
 
 def _prepare(connection: Connection) -> None:
@@ -380,6 +488,51 @@ def _concerns(connection: Connection, numbers: Sequence[int]) -> dict[int, tuple
 def _entry(row: Any, concerns: tuple[str, ...]) -> HistoryEntry:
     return HistoryEntry(
         at=row.at, subject=row.subject, what=row.what, text=row.text, run=row.run, concerns=concerns, source=row.source
+    )
+
+
+def _span_row(job: JobName, writer: str, span: WantedSpan) -> dict[str, Any]:
+    return {
+        "job": job,
+        "writer": writer,
+        "begins": span.begins,
+        "ends": span.ends,
+        "least": span.least,
+        "most": span.most,
+        "in_process": span.in_process,
+        "restarts": span.restarts,
+        **asdict(span.costs),
+    }
+
+
+def _span(row: Any) -> WantedSpan:
+    return WantedSpan(
+        begins=row.begins,
+        ends=row.ends,
+        least=row.least,
+        most=row.most,
+        in_process=row.in_process,
+        restarts=row.restarts,
+        costs=MeasuredCosts(
+            step_seconds=row.step_seconds,
+            checkpoint_seconds=row.checkpoint_seconds,
+            start_seconds=row.start_seconds,
+        ),
+    )
+
+
+def _stay_row(job: JobName, writer: str, stay: HostStay) -> dict[str, Any]:
+    return {"job": job, "writer": writer, **asdict(stay)}
+
+
+def _stay(row: Any) -> HostStay:
+    return HostStay(
+        host=Host(row.host),
+        begins=row.begins,
+        ends=row.until,
+        gone=row.gone,
+        noticed=row.noticed,
+        deadline=row.deadline,
     )
 
 

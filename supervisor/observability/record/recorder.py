@@ -23,9 +23,11 @@ from supervisor.domain.ledger import Account
 from supervisor.observability.history import HistoryEntry, JobHistory, entries_of
 from supervisor.observability.journal import Change, NoticedHosts
 from supervisor.observability.ledger.book import LedgerBook, LedgerHours
+from supervisor.observability.ledger.stays import StayBook, StayChanges
 from supervisor.observability.record.database import (
     HistoryPage,
     HistoryQuery,
+    JobCapacity,
     RecordDatabase,
     RecordError,
     UnwritableError,
@@ -62,6 +64,7 @@ class Recorder:
         limits: How much is kept.
         history: Gets the latest entries from before this supervisor began to lead.
         book: Its hours are written once a minute, and at the end.
+        stays: Likewise, when jobs wanted workers and which hosts were there.
         noticed: Returns the hosts of a job with a notice, each with its most urgent one.
         machine: Returns the machine under a node, with as much of it as is known.
         leader: The name of this supervisor; may be empty.
@@ -78,6 +81,7 @@ class Recorder:
         limits: RecordLimits,
         history: JobHistory,
         book: LedgerBook,
+        stays: StayBook,
         noticed: NoticedHosts,
         machine: Callable[[Host], Machine],
         leader: str,
@@ -88,6 +92,7 @@ class Recorder:
         self._limits = limits
         self._history = history
         self._book = book
+        self._stays = stays
         self._noticed = noticed
         self._machine = machine
         self._clock = clock
@@ -126,7 +131,7 @@ class Recorder:
         try:
             await reconcile(RECORD, self.once, self._bulkhead, wakeup=self._wakeup, retry=retry)
         finally:
-            await self._in_thread(partial(self._close, self._book.waiting()))
+            await self._in_thread(partial(self._close, self._book.waiting(), self._stays.waiting()))
             self._thread.shutdown()
 
     async def once(self) -> float:
@@ -167,6 +172,15 @@ class Recorder:
         await self._write_ledger()
         return await self._in_thread(lambda: self._opened().read_hours(since, until))
 
+    async def read_capacity(self, job: JobName, since: float, most: int) -> JobCapacity:
+        """Returns when a job wanted workers, and which hosts were there, since an instant (Unix seconds).
+
+        Raises:
+            RecordError: It cannot be read now.
+        """
+        await self._write_ledger()
+        return await self._in_thread(lambda: self._opened().read_capacity(job, since, most))
+
     async def _keep_up(self) -> None:
         """Prunes, and writes the ledger, if it is time for that."""
         now = self._clock.monotonic()
@@ -178,9 +192,10 @@ class Recorder:
             self._ledger_at = now + _LEDGER_SECONDS
 
     async def _write_ledger(self) -> None:
-        hours = self._book.waiting()
-        await self._in_thread(partial(self._write_hours, hours))
+        hours, stays = self._book.waiting(), self._stays.waiting()
+        await self._in_thread(partial(self._write_hours, hours, stays))
         self._book.written(hours)
+        self._stays.written(stays)
 
     def _seed(self, page: HistoryPage) -> None:
         if page.entries and page.since is not None:
@@ -220,20 +235,21 @@ class Recorder:
             self._pending.popleft()
         return refused
 
-    def _write_hours(self, hours: LedgerHours) -> None:
+    def _write_hours(self, hours: LedgerHours, stays: StayChanges) -> None:
         self._opened().write_hours(hours, self._writer)
+        self._opened().write_stays(stays, self._writer)
 
     def _prune(self) -> None:
         self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)
 
-    def _close(self, hours: LedgerHours) -> None:
+    def _close(self, hours: LedgerHours, stays: StayChanges) -> None:
         if self._database is None:
             return
         with suppress(RecordError):  # The loop has said so.
             while self._pending:
                 self._write(0)
         with suppress(RecordError):
-            self._write_hours(hours)
+            self._write_hours(hours, stays)
         self._database.close()
 
     # What follows runs in the loop.

@@ -2,14 +2,17 @@
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import Account
+from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.observability.history import HistoryEntry
 from supervisor.observability.ledger.book import LedgerHour
+from supervisor.observability.ledger.stays import StayChanges
 from supervisor.observability.record.database import (
     HistoryPosition,
     HistoryQuery,
@@ -22,6 +25,7 @@ from tests.supervisor.observability.record.record_postgresql import NoPostgresql
 
 _T0 = 1_700_000_000.0
 _HOUR = _T0 // 3600 * 3600
+_JOB = JobName("bert")
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +188,55 @@ def test_no_more_rows_of_the_ledger_are_kept_than_entries(database: RecordDataba
     database.prune(0.0, 7)
     assert database.read_hours(_HOUR, _HOUR + 7200) == {}
     assert len(database.read_hours(_HOUR + 7200, _HOUR + 9e9)) == 4
+
+
+def _changes(begins: float, *stays: HostStay) -> StayChanges:
+    """The hour that begins then, and stays, of the job."""
+    costs = MeasuredCosts(step_seconds=0.5)
+    span = WantedSpan(begins=begins, ends=begins + 3600, least=2, most=4, in_process=True, restarts=1, costs=costs)
+    return StayChanges({(_JOB, begins): span}, {(_JOB, stay.host, stay.begins): stay for stay in stays})
+
+
+def test_stays_are_replaced_and_end_with_the_spans_of_their_writer(database: RecordDatabase) -> None:
+    """A supervisor that was killed has not written how a host's stay ended."""
+    first, second = HostStay(host=Host("a"), begins=_HOUR), HostStay(host=Host("b"), begins=_HOUR + 5)
+    database.write_stays(_changes(_HOUR, first, second), "one")
+    gone = replace(second, ends=_HOUR + 60, gone=True, noticed=_HOUR + 30, deadline=_HOUR + 61)
+    database.write_stays(_changes(_HOUR, gone), "one")
+    database.write_stays(_changes(_HOUR + 3600, replace(first, begins=_HOUR + 3605)), "two")
+    found = database.read_capacity(_JOB, _HOUR, 10)
+    assert [(span.begins, span.costs.step_seconds, span.restarts) for span in found.spans] == [
+        (_HOUR, 0.5, 1),
+        (_HOUR + 3600, 0.5, 1),
+    ]
+    assert found.stays == [
+        gone,
+        replace(first, ends=_HOUR + 3600),
+        replace(first, begins=_HOUR + 3605, ends=_HOUR + 7200),
+    ]
+    assert not found.is_cut
+    assert [stay.begins for stay in database.read_capacity(_JOB, _HOUR + 3600, 10).stays] == [_HOUR + 3605]
+    assert not database.read_capacity(JobName("other"), 0.0, 10).spans
+
+
+def test_an_answer_with_too_many_stays_has_no_hour_in_which_one_is_missing(database: RecordDatabase) -> None:
+    hours = [_HOUR + 3600 * number for number in range(4)]
+    for begins in hours:
+        database.write_stays(_changes(begins, HostStay(host=Host("a"), begins=begins, ends=begins + 9, gone=True)), "x")
+    found = database.read_capacity(_JOB, 0.0, 2)
+    assert ([span.begins for span in found.spans], len(found.stays), found.is_cut) == (hours[2:], 2, True)
+
+
+def test_old_stays_are_deleted_with_the_hours_in_which_they_are_missing(database: RecordDatabase) -> None:
+    for number in range(4):
+        begins = _HOUR + 3600 * number
+        ended = HostStay(host=Host("a"), begins=begins, ends=begins + 9, gone=True)
+        database.write_stays(_changes(begins, ended, HostStay(host=Host("b"), begins=begins)), f"writer {number}")
+    database.prune(_HOUR + 10, 100)
+    found = database.read_capacity(_JOB, 0.0, 10)
+    assert [span.begins - _HOUR for span in found.spans] == [3600, 7200, 10800]
+    assert [(stay.host, stay.begins - _HOUR) for stay in found.stays if stay.begins == _HOUR] == []
+    database.prune(0.0, 1)
+    found = database.read_capacity(_JOB, 0.0, 10)
+    assert [span.begins - _HOUR for span in found.spans] == [10800]
+    assert [(stay.host, stay.begins - _HOUR) for stay in found.stays] == [("a", 10800), ("b", 10800)]

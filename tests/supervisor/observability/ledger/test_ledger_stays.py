@@ -1,0 +1,160 @@
+"""The hosts that were there for a job are noted as they come and go, also where a controller deletes their pods."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from supervisor.domain.ids import Host
+from supervisor.domain.job import Capability, Phase, RequestKind, SupervisedJob, UserRequest
+from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.stays import HostStay, MeasuredCosts
+from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged
+from supervisor.observability.ledger import stays as module
+from supervisor.observability.ledger.stays import HOUR, StayBook
+from tests.supervisor.decide.decide_builders import first, hosts, notice, noticed, observing, running_job
+from tests.supervisor.observability.ledger.test_ledger_book import JOB, T0, HandClock
+
+
+class _Told:
+    """A book that hears of one job, whose controller makes its hosts unless it is told otherwise."""
+
+    def __init__(self, job: SupervisedJob, *, makes_hosts: bool = True) -> None:
+        self.clock, self.notices, self.measured = HandClock(), dict[Host, ReclaimNotice](), MeasuredCosts()
+        self.book = StayBook(self.clock, lambda _job: self.notices, lambda _job: self.measured)
+        capabilities = frozenset({Capability.MAKES_HOSTS} if makes_hosts else ())
+        self.job = replace(job, spec=replace(job.spec, capabilities=capabilities))
+        self.book.begin([self.job])
+
+    def changes(self, at: float, phase: Phase | None = None, **observed: Any) -> None:
+        self.clock.at, before = at, self.job
+        self.job = observing(before, **observed)
+        if phase is not None:
+            self.job = replace(self.job, decision=replace(self.job.decision, phase=phase))
+        self.book.on_change(JobChanged(before, self.job, self.clock.now()))
+
+    def announces(self, at: float, found: ReclaimNotice) -> None:
+        self.clock.at = at
+        known = self.notices.get(Host(found.subject.name))
+        self.notices = noticed(found) if found.holds else {}
+        self.book.on_change(NoticeChanged(known, found, self.clock.now()))
+
+    @property
+    def stays(self) -> Mapping[tuple[str, float], HostStay]:
+        """By host and the seconds from the start until they began."""
+        return {(host, begins - T0): stay for (_, host, begins), stay in self.book.waiting().stays.items()}
+
+    @property
+    def spans(self) -> list[tuple[float, float]]:
+        return [(span.begins - T0, span.ends - T0) for span in self.book.waiting().spans.values()]
+
+
+def _notice(seen: float, left: float = 120.0) -> ReclaimNotice:
+    return notice(1, seen=T0 + seen, left=left)
+
+
+def test_a_host_that_is_not_listed_any_more_while_the_job_runs_is_gone() -> None:
+    told = _Told(running_job(workers=3))
+    told.changes(50, hosts=hosts(2, 3))
+    told.changes(70, hosts=first(3))
+    assert told.stays["n1", 0] == HostStay(host=Host("n1"), begins=T0, ends=T0 + 50, gone=True)
+    assert told.stays["n1", 70].ends is None
+    assert told.stays["n2", 0].ends is None
+
+
+def test_a_host_whose_pod_is_deleted_before_the_announced_instant_is_there_until_then() -> None:
+    """The supervisor has scaled it in; another policy would have trained on it."""
+    told = _Told(running_job(workers=3))
+    told.announces(10, _notice(10))
+    told.changes(30, hosts=hosts(2, 3))
+    assert told.stays["n1", 0].ends is None
+    told.clock.at = 200
+    stay = told.stays["n1", 0]
+    assert (stay.gone, stay.noticed, stay.deadline, stay.ends) == (True, T0 + 10, T0 + 130, T0 + 130)
+
+
+def test_hosts_that_a_suspension_gives_back_are_there_until_the_job_runs_without_them() -> None:
+    told = _Told(running_job(workers=3))
+    told.changes(10, Phase.SUSPENDED, running=False, hosts=first(0))
+    assert all(stay.ends is None for stay in told.stays.values())
+    told.changes(90, Phase.RUNNING, running=True, run=2, hosts=hosts(1, 2, 4))
+    ended = {key: stay.ends for key, stay in told.stays.items()}
+    assert ended == {("n1", 0): None, ("n2", 0): None, ("n3", 0): T0 + 90, ("n4", 90): None}
+    assert told.stays["n3", 0].gone
+
+
+def test_a_host_that_its_list_names_for_ever_goes_with_its_notice() -> None:
+    told = _Told(running_job(workers=3), makes_hosts=False)
+    told.announces(10, _notice(10))
+    gone = replace(_notice(10), state=NoticeState.GONE, ended_at=T0 + 131)
+    told.announces(131, gone)
+    told.changes(132, restarts=1)
+    assert told.stays["n1", 0].ends == T0 + 131
+    assert [begins for host, begins in told.stays if host == "n1"] == [0]
+    told.notices = {}
+    told.changes(500, restarts=2)
+    assert told.stays["n1", 500].ends is None
+
+
+def test_a_notice_that_is_withdrawn_leaves_the_host_there() -> None:
+    told = _Told(running_job(workers=3), makes_hosts=False)
+    told.announces(10, _notice(10))
+    told.announces(40, replace(_notice(10), state=NoticeState.WITHDRAWN, ended_at=T0 + 40))
+    stay = told.stays["n1", 0]
+    assert (stay.noticed, stay.ends, stay.gone) == (T0 + 10, T0 + 40, False)
+    assert told.stays["n1", 40] == HostStay(host=Host("n1"), begins=T0 + 40)
+
+
+def test_a_span_is_within_an_hour_and_ends_when_nothing_is_wanted() -> None:
+    """What was measured last holds, also when no process is connected any more."""
+    told = _Told(running_job(workers=3))
+    told.measured = MeasuredCosts(step_seconds=0.5)
+    told.clock.at = HOUR + 10
+    assert told.spans == [(0, HOUR), (HOUR, HOUR + 10)]
+    told.measured = MeasuredCosts(checkpoint_seconds=4.0)
+    asked = UserRequest(kind=RequestKind.SUSPEND, by="ann", at=T0)
+    told.changes(HOUR + 20, request=asked)
+    told.clock.at = HOUR + 500
+    assert told.spans == [(0, HOUR), (HOUR, HOUR + 20)]
+    assert {stay.ends for stay in told.stays.values()} == {T0 + HOUR + 20}
+    last = told.book.waiting().spans[JOB, T0 + HOUR]
+    assert last.costs == MeasuredCosts(step_seconds=0.5, checkpoint_seconds=4.0)
+    told.changes(HOUR + 600, request=None)
+    told.book.on_change(JobForgotten(told.job, T0 + HOUR + 700))
+    assert told.spans[-1] == (HOUR + 600, HOUR + 700)
+
+
+def test_another_size_is_another_span_and_restarts_are_counted() -> None:
+    told = _Told(running_job(workers=3))
+    told.changes(10, running=False)
+    told.changes(20, running=True, run=2)
+    told.job = replace(told.job, spec=replace(told.job.spec, requested_workers=4))
+    told.changes(30)
+    spans = list(told.book.waiting().spans.values())
+    assert [(span.begins - T0, span.most, span.restarts) for span in spans] == [(0, 6, 1), (30, 4, 0)]
+
+
+def test_what_is_written_is_forgotten_unless_it_changes() -> None:
+    told = _Told(running_job(workers=2))
+    told.book.written(told.book.waiting())
+    changes = told.book.waiting()
+    assert not changes.stays
+    told.changes(5, hosts=first(1))
+    assert [host for host, _ in told.stays] == ["n2"]
+
+
+def test_what_waits_is_bounded_and_takes_its_hours_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 20)
+    told = _Told(running_job(workers=2))
+    went = list[float]()
+    for number in range(200):
+        told.changes(number * 300 + 5, hosts=first(1 + number % 2))
+        if number % 2 == 0 and number:
+            went.append(told.book.clock.now())
+        changes = told.book.waiting()
+        assert len(changes.spans) + len(changes.stays) <= 20
+        for span in changes.spans.values():
+            ended = {stay.ends for stay in changes.stays.values()}
+            assert ended.issuperset(at for at in went if span.begins < at <= span.ends)
+    assert changes.spans
