@@ -12,6 +12,7 @@ from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import SubjectKind
 from supervisor.observability.views import (
     AgentView,
+    CapacityView,
     GroupView,
     HostView,
     JobView,
@@ -197,6 +198,9 @@ class Backend(ReadableBackend, Protocol):
 
     async def ledger(self, since: float) -> LedgerView:
         """Reads where worker-seconds went since an instant (Unix seconds), in whole hours."""
+
+    async def capacity(self, job: JobName, since: float) -> CapacityView | None:
+        """Reads which hosts were there for a job since an instant (Unix seconds); None if the backend cannot know."""
 
     async def subject(self, text: str) -> DrillSubject:
         """Resolves `node/NAME`, `pod/NAME` or `NAME`."""

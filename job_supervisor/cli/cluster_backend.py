@@ -35,7 +35,7 @@ from supervisor.cluster.objects import NODES, PODS, pod_or_outline
 from supervisor.domain.ids import JobName, bare_name, kind_of, namespace
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import EVENT_REASON, LEAD_ANNOTATION, NoticeState, ReclaimNotice, SubjectKind, explained
-from supervisor.observability.views import LedgerView
+from supervisor.observability.views import CapacityView, LedgerView
 from supervisor.store.codec import JOBS, NOTICES, StoredRecord, read_job, read_notice
 
 _CORE_NAMES = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
@@ -181,6 +181,10 @@ class ClusterBackend:
             "The ledger is in the record of the leading supervisor, not in objects of the cluster: ask it with "
             "--address, --token-file and --ca-file."
         )
+
+    async def capacity(self, job: JobName, since: float) -> CapacityView | None:  # noqa: ARG002 - as above
+        """Returns None, for the same reason."""
+        return None
 
     async def subject(self, text: str) -> DrillSubject:
         """Resolves a subject. A bare name means a node if there is one of that name, else a pod."""

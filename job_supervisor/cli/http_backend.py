@@ -20,7 +20,7 @@ from servicekit.kubernetes.client import Resource
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import SubjectKind
-from supervisor.observability.views import JobView, LedgerView
+from supervisor.observability.views import CapacityView, JobView, LedgerView
 
 _PATIENCE_SECONDS = 10.0
 _NODE, _POD = "node/", "pod/"
@@ -169,6 +169,14 @@ class HttpBackend:
             return await self._call("GET", f"/v1/ledger?since={since}", None, LedgerView)
         except UnknownCallError as error:
             raise errors.UnknownError("This supervisor keeps no ledger: it is older than the command.") from error
+
+    async def capacity(self, job: JobName, since: float) -> CapacityView | None:
+        try:
+            return await self._call(
+                "GET", f"/v1/capacity?{urlencode({'job': job, 'since': since})}", None, CapacityView
+            )
+        except UnknownCallError:
+            return None
 
     async def subject(self, text: str) -> DrillSubject:
         """Resolves a node. The supervisor checks later whether it knows an agent of that name."""

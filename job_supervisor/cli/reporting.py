@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from job_supervisor.cli.backend import Backend, short_names
+from job_supervisor.cli.compared import compared
 from job_supervisor.cli.errors import CliExitCode, UnknownError
 from job_supervisor.cli.output import Block, Table, duration, job_names, show
 from supervisor.domain.ids import JobName, namespace
@@ -78,11 +79,26 @@ async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     if given.job is not None and not jobs:
         raise UnknownError(f"The ledger has no job {given.job} in that time. Without a name, `report` lists all.")
     jobs.sort(key=lambda job: -WorkerTime.of([job]).wanted)
+    beside, comparison = await _beside(backend, found, jobs, given)
     if given.output.for_people:
-        show(*_for_people(found, jobs, given.limit))
+        show(*_for_people(found, jobs, given.limit), *beside)
     else:
-        given.output.value(_for_programs(found, jobs), job_names([job.job for job in jobs]))
+        value = {**_for_programs(found, jobs), "comparison": comparison}
+        given.output.value(value, job_names([job.job for job in jobs]))
     return CliExitCode.DONE
+
+
+async def _beside(
+    backend: Backend, found: LedgerView, jobs: Sequence[LedgerJobView], given: argparse.Namespace
+) -> tuple[list[Block], object]:
+    """Returns what the same reclaims would have cost one job with other policies, for people and for programs."""
+    if given.job is None or len(jobs) != 1:
+        hint = "`report JOB` compares one job with other ways to handle the same reclaims."
+        return (["", hint] if jobs else []), None
+    [job] = jobs
+    time_of = WorkerTime.of(jobs)
+    seen = await backend.capacity(job.job, found.since)
+    return await compared(seen, time_of.wanted, time_of.spent(Account.TRAINING))
 
 
 def _is_meant(job: JobName, given: argparse.Namespace) -> bool:
@@ -91,7 +107,7 @@ def _is_meant(job: JobName, given: argparse.Namespace) -> bool:
     return given.job is None or given.job == job or given.job in short_names(job)
 
 
-def _for_programs(found: LedgerView, jobs: Sequence[LedgerJobView]) -> object:
+def _for_programs(found: LedgerView, jobs: Sequence[LedgerJobView]) -> Mapping[str, object]:
     """Returns the worker-seconds as they are, and what follows from them."""
     return {
         "since": found.since,

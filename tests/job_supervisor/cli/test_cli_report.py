@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from job_supervisor.cli import compared
 from job_supervisor.cli.errors import CliExitCode
 from job_supervisor.cli.http_backend import HttpBackend
-from supervisor.domain.ids import JobName
-from supervisor.observability.views import LedgerJobView, LedgerView
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
+from supervisor.observability.views import CapacityView, LedgerJobView, LedgerView
 from tests.job_supervisor.cli.cli_running import run
 from tests.testkit.serving import Served
 
@@ -82,6 +84,115 @@ async def test_one_job_and_the_largest_ones(tmp_path: Path, monkeypatch: pytest.
     assert said.out == "job/team/pytorchjob.bert\n"
     said = await run("report", "nobody", "--data-dir", tmp_path)
     assert (said.code, "The ledger has no job nobody in that time." in said.err) == (CliExitCode.UNKNOWN, True)
+
+
+def _capacity(monkeypatch: pytest.MonkeyPatch, costs: MeasuredCosts, seconds: float = 10 * _H) -> None:
+    """Has the supervisor answer that ten hosts were there, of which one goes each hour for 30 minutes."""
+
+    async def capacity(_backend: HttpBackend, job: JobName, since: float) -> CapacityView:
+        spans = [
+            WantedSpan(
+                begins=at, ends=at + _H, least=8, most=10, in_process=True, restarts=int(at < 9000.0), costs=costs
+            )
+            for at in (since + hour * _H for hour in range(int(seconds / _H)))
+        ]
+        stays = [HostStay(host=Host(f"n{number}"), begins=since, ends=since + seconds) for number in range(9)]
+        for span in spans:
+            gone = span.begins + 1800.0
+            stays.append(
+                HostStay(host=Host("n9"), begins=span.begins, ends=gone, gone=True, noticed=gone - 120.0, deadline=gone)
+            )
+        return CapacityView(job=job, since=since, spans=spans, stays=stays)
+
+    monkeypatch.setattr(HttpBackend, "capacity", capacity)
+
+
+_MEASURED = MeasuredCosts(step_seconds=2.0, checkpoint_seconds=20.0, start_seconds=60.0)
+
+
+@pytest.mark.usefixtures("served")
+async def test_one_job_is_compared_with_other_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First a sentence, then a table, then which costs were measured."""
+    _ledger(monkeypatch, 10 * _H, bert=_BERT)
+    _capacity(monkeypatch, _MEASURED)
+    said = await run("report", "bert", "--data-dir", tmp_path)
+    lines = said.out.splitlines()
+    assert lines[7] == (
+        "Of what it wanted, 80.0 % trained; with the same reclaims it would have been 89.3 % with a termination "
+        "handler, 76.6 % with a checkpoint every 10 minutes and 0.0 % with nothing but waiting."
+    )
+    rows = {line[:42].strip(): " ".join(line[42:].split()) for line in lines[10:17]}
+    assert rows["as it was"] == "80.0 % 80.0 h 1 - counted"
+    assert rows["all on demand"] == "100.0 % 100.0 h 0 0 simulated"
+    assert (
+        "Simulated with a step of 2 s, a checkpoint of 20 s and a restart of 60 s (measured), and a change of 2 s "
+        in (said.out)
+    )
+    assert "The simulations cover" not in said.out
+    said = await run("report", "bert", "--data-dir", tmp_path, "-o", "json")
+    comparison = said.json["comparison"]
+    assert comparison["costs"]["restart"] == {"seconds": 60.0, "measured": True}
+    assert comparison["costs"]["change"] == {"seconds": 2.0, "measured": False}
+    by_policy = {row["policy"]: row for row in comparison["policies"]}
+    assert list(by_policy)[:2] == ["as it was", "this supervisor, simulated"]
+    shares = [by_policy[name]["effective_training_time_ratio"] for name in by_policy]
+    assert shares[1] > shares[2] > shares[4] > shares[5] == 0.0
+    assert by_policy["a checkpoint every 10 minutes, and restarts"]["steps_lost"] > 0.0
+
+
+@pytest.mark.usefixtures("served")
+async def test_what_was_not_measured_is_called_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ledger(monkeypatch, 10 * _H, bert=_BERT)
+    _capacity(monkeypatch, MeasuredCosts(step_seconds=2.0), seconds=5 * _H)
+    said = await run("report", "bert", "--data-dir", tmp_path)
+    assert (
+        "a step of 2 s (measured), and a checkpoint of 5 s, a restart of 30 s and a change of 2 s (assumed)" in said.out
+    )
+    assert "The simulations cover 50.0 h of what was wanted: of 5 h it is known which hosts were there." in said.out
+    _capacity(monkeypatch, MeasuredCosts())
+    said = await run("report", "bert", "--data-dir", tmp_path)
+    assert (
+        "Simulated with a step of 1 s, a checkpoint of 5 s, a restart of 30 s and a change of 2 s (assumed)."
+        in said.out
+    )
+
+
+@pytest.mark.usefixtures("served")
+async def test_what_would_take_minutes_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compared, "MOST_WORK", 100)
+    _ledger(monkeypatch, 10 * _H, bert=_BERT)
+    _capacity(monkeypatch, _MEASURED)
+    said = await run("report", "bert", "--data-dir", tmp_path)
+    assert "Left out, as it would take minutes: this supervisor, simulated. Use a shorter --since." in said.out
+    assert "all on demand" in said.out
+
+
+@pytest.mark.usefixtures("served")
+async def test_a_comparison_that_nobody_can_make_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a record of the hosts, from an older supervisor, and of several jobs."""
+    _ledger(monkeypatch, 10 * _H, bert=_BERT)
+    said = await run("report", "bert", "--data-dir", tmp_path)
+    assert "is not known: the record has none of its hosts in that time." in said.out
+    said = await run("report", "--data-dir", tmp_path)
+    assert "`report JOB` compares one job with other ways to handle the same reclaims." in said.out
+
+    async def older(_backend: HttpBackend, job: JobName, since: float) -> None:
+        del job, since
+
+    monkeypatch.setattr(HttpBackend, "capacity", older)
+    said = await run("report", "bert", "--data-dir", tmp_path)
+    assert "is not known: this supervisor is older than the command." in said.out
+
+
+async def test_the_comparison_of_a_supervisor_that_serves(served: Served, tmp_path: Path) -> None:
+    await served.peers.agents(["n1", "n2"])
+    await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
+    said = await run("report", "resnet", "--data-dir", tmp_path, "-o", "json")
+    rows = {row["policy"]: row for row in said.json["comparison"]["policies"]}
+    assert rows["all on demand"]["trained"] == rows["all on demand"]["wanted"] > 0.0
+    assert rows["a termination handler with SIGTERM"]["effective_training_time_ratio"] == pytest.approx(1.0)
+    said = await run("report", "resnet", "--data-dir", tmp_path)
+    assert "a step of 1 s" in said.out
 
 
 async def test_the_ledger_of_a_supervisor_that_serves(served: Served, tmp_path: Path) -> None:
