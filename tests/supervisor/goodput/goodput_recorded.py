@@ -53,6 +53,7 @@ class Leadership:
 
     path: Path
     clock: SetClock
+    leader: str = "one"
     noticed: Mapping[Host, ReclaimNotice] = field(default_factory=dict)
     ranks: Ranks = NO_RANKS
 
@@ -66,7 +67,7 @@ class Leadership:
             stays=self.stays,
             noticed=lambda _job: self.noticed,
             machine=lambda _node: UNKNOWN_MACHINE,
-            leader="one",
+            leader=self.leader,
             clock=self.clock,
             bulkhead=Bulkhead(self.clock),
         )

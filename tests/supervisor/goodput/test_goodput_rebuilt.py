@@ -143,7 +143,7 @@ async def test_a_failover_changes_nothing(tmp_path: Path) -> None:
     clock, path = SetClock(), tmp_path / "record.sqlite"
     notice = next(step for step in case.schedule.steps if isinstance(step, ScheduledNotice))
     change = BEGIN + notice.at + notice.lead / 2
-    first, second = Leadership(path, clock), Leadership(path, clock)
+    first, second = Leadership(path, clock), Leadership(path, clock, "two")
     told = [first]
 
     def leads(now: float) -> Leadership:

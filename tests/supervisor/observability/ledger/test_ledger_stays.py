@@ -149,7 +149,7 @@ def test_what_waits_is_bounded_and_takes_its_hours_along(monkeypatch: pytest.Mon
     told = _Told(running_job(workers=2))
     went = list[float]()
     for number in range(200):
-        told.changes(number * 300 + 5, hosts=first(1 + number % 2))
+        told.changes(number * 60 + 5, hosts=first(1 + number % 2))
         if number % 2 == 0 and number:
             went.append(told.book.clock.now())
         changes = told.book.waiting()

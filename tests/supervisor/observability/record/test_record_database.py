@@ -222,9 +222,10 @@ def test_stays_are_replaced_and_end_with_the_spans_of_their_writer(database: Rec
 def test_an_answer_with_too_many_stays_has_no_hour_in_which_one_is_missing(database: RecordDatabase) -> None:
     hours = [_HOUR + 3600 * number for number in range(4)]
     for begins in hours:
-        database.write_stays(_changes(begins, HostStay(host=Host("a"), begins=begins, ends=begins + 9, gone=True)), "x")
-    found = database.read_capacity(_JOB, 0.0, 2)
-    assert ([span.begins for span in found.spans], len(found.stays), found.is_cut) == (hours[2:], 2, True)
+        ended = HostStay(host=Host("a"), begins=begins, ends=begins + 9, gone=True)
+        database.write_stays(_changes(begins, ended, replace(ended, host=Host("b"))), "one")
+    found = database.read_capacity(_JOB, 0.0, 3)
+    assert ([span.begins for span in found.spans], len(found.stays), found.is_cut) == (hours[3:], 3, True)
 
 
 def test_old_stays_are_deleted_with_the_hours_in_which_they_are_missing(database: RecordDatabase) -> None:
@@ -232,11 +233,16 @@ def test_old_stays_are_deleted_with_the_hours_in_which_they_are_missing(database
         begins = _HOUR + 3600 * number
         ended = HostStay(host=Host("a"), begins=begins, ends=begins + 9, gone=True)
         database.write_stays(_changes(begins, ended, HostStay(host=Host("b"), begins=begins)), f"writer {number}")
+    database.write_stays(_changes(begins, HostStay(host=Host("c"), begins=_HOUR)), f"writer {number}")
     database.prune(_HOUR + 10, 100)
     found = database.read_capacity(_JOB, 0.0, 10)
     assert [span.begins - _HOUR for span in found.spans] == [3600, 7200, 10800]
-    assert [(stay.host, stay.begins - _HOUR) for stay in found.stays if stay.begins == _HOUR] == []
+    assert [(stay.host, stay.begins - _HOUR) for stay in found.stays if stay.begins == _HOUR] == [("c", 0)]
     database.prune(0.0, 1)
     found = database.read_capacity(_JOB, 0.0, 10)
     assert [span.begins - _HOUR for span in found.spans] == [10800]
-    assert [(stay.host, stay.begins - _HOUR) for stay in found.stays] == [("a", 10800), ("b", 10800)]
+    assert [(stay.host, stay.begins - _HOUR) for stay in found.stays] == [
+        ("a", 10800),
+        ("c", 0),
+        ("b", 10800),
+    ]
