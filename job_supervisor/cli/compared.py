@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from job_supervisor.cli.output import Block, Table, duration, listed
+from job_supervisor.cli.shares import ShareRange
 from supervisor.domain.stays import WantedSpan
 from supervisor.goodput.model import GoodputCase, GoodputCosts, Score
 from supervisor.goodput.policies import OtherPolicy, simulated
@@ -25,18 +26,24 @@ _NOT_THERE = "What other policies would have trained is not known: {why}."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRow:
-    """What a policy makes of the time in which a job wanted workers, in worker-seconds and steps; None is unknown."""
+    """What a policy makes of the time in which a job wanted workers, in worker-seconds and steps; None is unknown.
+
+    `unmeasured` are worker-seconds that may have trained as well: no process has said what they were.
+    """
 
     policy: str
     wanted: float
     trained: float
     restarts: int
     steps_lost: float | None
+    unmeasured: float = 0.0
 
     @property
-    def share(self) -> float | None:
+    def share(self) -> ShareRange | None:
         """The part of what was wanted that trained; None if nothing was."""
-        return self.trained / self.wanted if self.wanted else None
+        if not self.wanted:
+            return None
+        return ShareRange(self.trained / self.wanted, (self.trained + self.unmeasured) / self.wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +78,24 @@ def measured_costs(spans: Sequence[WantedSpan]) -> tuple[GoodputCosts, Sequence[
     return GoodputCosts(**found, in_process=in_process), [name for name in _MEASURES if name in found]
 
 
-def compare(seen: CapacityView, wanted: float, trained: float) -> Comparison | None:
+def compare(seen: CapacityView, wanted: float, trained: float, unmeasured: float) -> Comparison | None:
     """Simulates every policy; None if nothing is known of the job's hosts.
 
     Args:
         seen: When the job wanted workers, and which hosts were there.
         wanted: The worker-seconds that it wanted, as the ledger has counted them.
         trained: Those of them that trained.
+        unmeasured: Those of them of which no process has said whether they trained.
     """
     cases = rebuilt(seen.spans, seen.stays, seen.since)
     if not cases:
         return None
     costs, measured = measured_costs(seen.spans)
     restarts = sum(span.restarts for span in seen.spans)
-    rows = [ComparedRow(policy=AS_IT_WAS, wanted=wanted, trained=trained, restarts=restarts, steps_lost=None)]
+    first = ComparedRow(
+        policy=AS_IT_WAS, wanted=wanted, trained=trained, restarts=restarts, steps_lost=None, unmeasured=unmeasured
+    )
+    rows = [first]
     skipped = list[str]()
     for policy in OtherPolicy:
         if policy is OtherPolicy.SUPERVISOR and _work(cases) > MOST_WORK:
@@ -101,11 +112,13 @@ def compare(seen: CapacityView, wanted: float, trained: float) -> Comparison | N
     )
 
 
-async def compared(seen: CapacityView | None, wanted: float, trained: float) -> tuple[list[Block], object]:
+async def compared(
+    seen: CapacityView | None, wanted: float, trained: float, unmeasured: float
+) -> tuple[list[Block], object]:
     """Returns the comparison for people and for programs; `seen` is None if the supervisor is too old to know."""
     if seen is None:
         return ["", _NOT_THERE.format(why="this supervisor is older than the command")], None
-    found = await asyncio.to_thread(compare, seen, wanted, trained)
+    found = await asyncio.to_thread(compare, seen, wanted, trained, unmeasured)
     if found is None:
         return ["", _NOT_THERE.format(why="the record has none of its hosts in that time")], None
     return _for_people(found), _for_programs(found)
@@ -135,7 +148,10 @@ def _for_programs(found: Comparison) -> object:
         "known_seconds": found.known_seconds,
         "cut": found.cut,
         "skipped": [*found.skipped],
-        "policies": [{**asdict(row), "effective_training_time_ratio": row.share} for row in found.rows],
+        "policies": [
+            {**asdict(row), "effective_training_time_ratio": asdict(row.share) if row.share else None}
+            for row in found.rows
+        ],
     }
 
 
@@ -143,7 +159,7 @@ def _for_people(found: Comparison) -> list[Block]:
     rows = [
         (
             row.policy,
-            _percent(row.share),
+            _shown(row.share),
             f"{row.trained / _HOUR:,.1f} h",
             str(row.restarts),
             "-" if row.steps_lost is None else f"{row.steps_lost:,.0f}",
@@ -168,16 +184,14 @@ def _for_people(found: Comparison) -> list[Block]:
 
 def _sentence(found: Comparison) -> str:
     """Sums up for a reader who wants one sentence."""
-    shares: Mapping[str, float | None] = {row.policy: row.share for row in found.rows}
+    shares = {row.policy: _shown(row.share) for row in found.rows}
     others = (
         ("a termination handler", OtherPolicy.SIGTERM),
         ("a checkpoint every 10 minutes", OtherPolicy.EVERY_TEN_MINUTES),
         ("nothing but waiting", OtherPolicy.WAITING),
     )
-    would = listed([f"{_percent(shares[policy])} with {name}" for name, policy in others])
-    return (
-        f"Of what it wanted, {_percent(shares[AS_IT_WAS])} trained; with the same reclaims it would have been {would}."
-    )
+    would = listed([f"{shares[policy]} with {name}" for name, policy in others])
+    return f"Of what it wanted, {shares[AS_IT_WAS]} trained; with the same reclaims it would have been {would}."
 
 
 def _costs(found: Comparison) -> Mapping[str, float]:
@@ -191,11 +205,8 @@ def _assumptions(found: Comparison) -> str:
     measured = [f"a {name} of {costs[name]:.3g} s" for name in found.measured]
     assumed = [f"a {name} of {seconds:.3g} s" for name, seconds in costs.items() if name not in found.measured]
     parts = [f"{listed(each)} ({how})" for each, how in ((measured, "measured"), (assumed, "assumed")) if each]
-    return (
-        f"Simulated with {', and '.join(parts)}. Steps that were made again are not counted in the first row: "
-        "they are part of what trained."
-    )
+    return f"Simulated with {', and '.join(parts)}."
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share * 100:.1f} %"
+def _shown(found: ShareRange | None) -> str:
+    return "-" if found is None else str(found)

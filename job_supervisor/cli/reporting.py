@@ -10,6 +10,7 @@ from job_supervisor.cli.backend import Backend, short_names
 from job_supervisor.cli.compared import compared
 from job_supervisor.cli.errors import CliExitCode, UnknownError
 from job_supervisor.cli.output import Block, Table, duration, job_names, show
+from job_supervisor.cli.shares import ShareRange, percent, share
 from supervisor.domain.ids import JobName, namespace
 from supervisor.domain.ledger import HELD, WANTED, Account
 from supervisor.observability.views import LedgerJobView, LedgerView
@@ -21,14 +22,6 @@ _UNCOUNTED_SECONDS = 60.0
 _NOT_WANTED = tuple(account for account in Account if account not in WANTED)
 _UNMEASURED = "No process has said what unmeasured workers did: they may have trained, saved, or made steps again."
 _ALWAYS_SHOWN = (Account.TRAINING,)
-
-
-@dataclass(frozen=True, slots=True)
-class ShareRange:
-    """A share that lies between two values, because processes have not said everything."""
-
-    at_least: float
-    at_most: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +49,7 @@ class WorkerTime:
     @property
     def scheduling(self) -> float | None:
         """The share of what they wanted that they held; None if they wanted nothing."""
-        return _share(self.spent(*HELD), self.wanted)
+        return share(self.spent(*HELD), self.wanted)
 
     @property
     def runtime(self) -> ShareRange | None:
@@ -98,7 +91,7 @@ async def _beside(
     [job] = jobs
     time_of = WorkerTime.of(jobs)
     seen = await backend.capacity(job.job, found.since)
-    return await compared(seen, time_of.wanted, time_of.spent(Account.TRAINING))
+    return await compared(seen, time_of.wanted, time_of.spent(Account.TRAINING), time_of.spent(Account.UNMEASURED))
 
 
 def _is_meant(job: JobName, given: argparse.Namespace) -> bool:
@@ -158,8 +151,8 @@ def _sentence(total: WorkerTime, span: float) -> str:
     if total.runtime is None:
         return f"{wanted}, and held none."
     return (
-        f"{wanted} and held {_percent(total.scheduling)} of them, of which {_range(total.runtime)} trained: "
-        f"{_range(total.ratio)} together."
+        f"{wanted} and held {percent(total.scheduling)} of them, of which {total.runtime} trained: "
+        f"{total.ratio} together."
     )
 
 
@@ -168,23 +161,10 @@ def _row(name: str, time_of: WorkerTime, shown: Sequence[Account]) -> tuple[str,
     cells = (
         _hours(time_of.spent(account))
         if account in _NOT_WANTED
-        else _percent(_share(time_of.spent(account), time_of.wanted))
+        else percent(share(time_of.spent(account), time_of.wanted))
         for account in shown
     )
     return (name, _hours(time_of.wanted), *cells)
-
-
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share * 100:.1f} %"
-
-
-def _range(share: ShareRange) -> str:
-    least, most = _percent(share.at_least), _percent(share.at_most)
-    return most if least == most else f"{least} to {most}"
 
 
 def _hours(seconds: float) -> str:
