@@ -86,7 +86,8 @@ suspensions. A supervisor keeps a record of it for weeks; a cluster's API tells 
 
 _REPORT = """\
 Shows where the worker-hours went that jobs wanted: how many they held, and how many of those trained. The supervisor
-counts while it leads, and keeps hours for as long as its record. docs/guide/report.md says what each column means."""
+counts while it leads, and keeps hours for as long as its record. One job is compared with other ways to handle the same
+reclaims, which may take a minute. docs/guide/report.md says what each column means."""
 
 
 def parser(prog: str = "job-supervisor") -> SuggestingParser:
