@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from supervisor.domain.capacity import Machine, PriceClass
+
 
 class Account(StrEnum):
     """Says where a worker-second goes. Those of `HELD` are of workers that a job holds."""
@@ -57,6 +59,36 @@ RUN = (
 HELD = (*RUN, Account.LEAVING, Account.JOINING, Account.STOPPING, Account.STARTING)
 WANTED = (*HELD, Account.MISSING, Account.WAITING)
 """Worker-seconds that a job could have used. A queue or a person that holds a job back means it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOn:
+    """The kind of machine that a worker is held on; unknown fields are empty.
+
+    `gpus` are those of the worker, which may be a part of the machine's; None if that is unknown.
+    """
+
+    cloud: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    price_class: PriceClass = PriceClass.UNKNOWN
+    gpus: float | None = None
+
+    @classmethod
+    def of(cls, machine: Machine, gpus: float | None) -> "HeldOn":
+        """Returns the kind of a machine, with the GPUs of a worker on it."""
+        return cls(
+            cloud=machine.cloud,
+            zone=machine.zone,
+            instance_type=machine.instance_type,
+            price_class=machine.price_class,
+            gpus=gpus,
+        )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its price can be looked up."""
+        return bool(self.instance_type) and self.price_class is not PriceClass.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

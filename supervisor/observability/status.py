@@ -14,6 +14,7 @@ from servicekit.bulkhead import Bulkhead
 from supervisor.decide.explanation import Missing
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
+from supervisor.domain.ledger import HeldOn
 from supervisor.domain.notice import SubjectKind
 from supervisor.identity.tokens import Viewer
 from supervisor.ingest.errors import MalformedError
@@ -23,11 +24,13 @@ from supervisor.observability.groups import DecidedGroups
 from supervisor.observability.history import SUBJECT_KINDS, HistoryEntry, JobHistory, PhaseTracker, stored
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import NoticedHosts
-from supervisor.observability.ledger.book import HOUR, NOBODY
+from supervisor.observability.ledger.book import NOBODY
+from supervisor.observability.ledger.hours import HOUR
 from supervisor.observability.record.database import HistoryPage, HistoryPosition, HistoryQuery, RecordError
 from supervisor.observability.record.recorder import Recorder
 from supervisor.observability.views import (
     CapacityView,
+    HeldView,
     HistoryEntryView,
     HistoryView,
     LeaderView,
@@ -150,9 +153,14 @@ class StatusReader:
         """
         since, now = since // HOUR * HOUR, self.live.now()
         found = dict(await self.record.read_hours(since, now))
+        machines = await self.record.read_machines(since, now)
         counted = sum(found.pop(NOBODY, {}).values())
         jobs = [
-            LedgerJobView(job=job, worker_seconds={account.value: spent for account, spent in found[job].items()})
+            LedgerJobView(
+                job=job,
+                worker_seconds={account.value: spent for account, spent in found[job].items()},
+                machines=[_held(on, seconds) for on, seconds in machines.get(job, {}).items()],
+            )
             for job in sorted(found)
         ]
         return LedgerView(since=since, until=now, counted_seconds=counted, jobs=jobs)
@@ -281,6 +289,17 @@ class StatusEndpoint:
         with _readable("capacity"):
             view = await self.reader.capacity(JobName(request.query["job"]), since)
         return web.json_response(body=msgspec.json.encode(view))
+
+
+def _held(on: HeldOn, seconds: float) -> HeldView:
+    return HeldView(
+        cloud=on.cloud,
+        zone=on.zone,
+        instance_type=on.instance_type,
+        price_class=on.price_class,
+        gpus=on.gpus,
+        worker_seconds=seconds,
+    )
 
 
 @contextmanager

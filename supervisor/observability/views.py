@@ -339,11 +339,23 @@ class HistoryView(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None = None
 
 
+class HeldView(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker-seconds that a job held on one kind of machine, see `HeldOn`; unknown fields are empty."""
+
+    cloud: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    price_class: str = "unknown"
+    gpus: float | None = None
+    worker_seconds: float
+
+
 class LedgerJobView(msgspec.Struct, frozen=True, kw_only=True):
-    """The worker-seconds of a job by account; one that is left out has none."""
+    """The worker-seconds of a job by account; one that is left out has none. `machines` are those that it held."""
 
     job: JobName
     worker_seconds: dict[str, float]
+    machines: list[HeldView] = []
 
 
 class LedgerView(msgspec.Struct, frozen=True, kw_only=True):

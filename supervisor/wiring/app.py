@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,8 +21,10 @@ from servicekit.failpoints import failpoint
 from servicekit.reconcile import Notifier, reconcile
 from servicekit.tls import ServerCertificate
 from supervisor.control import facts, loop
-from supervisor.domain.ids import JobId, JobName
+from supervisor.domain.capacity import UNKNOWN_MACHINE
+from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import SupervisedJob, with_end
+from supervisor.domain.ledger import HeldOn
 from supervisor.domain.order import Worker
 from supervisor.domain.stays import MeasuredCosts
 from supervisor.failpoints import At
@@ -35,7 +38,7 @@ from supervisor.ingest.processes import ProcessEndpoints, RelayEndpoints
 from supervisor.jobs.adapter import adapter_by_job
 from supervisor.observability import groups, history, journal, status
 from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
-from supervisor.observability.ledger import book, stays
+from supervisor.observability.ledger import accounts, book, machines, stays
 from supervisor.observability.notifications import config, notifier
 from supervisor.observability.page.endpoints import status_page
 from supervisor.observability.record import recorder
@@ -390,6 +393,8 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     settings, began = base.settings, base.clock.now()
     phases, happened = history.PhaseTracker(), history.JobHistory(began)
     state.ledger.begin(state.store.snapshot().jobs.values())
+    held = machines.MachineBook(base.clock, partial(_held_on, base, state))
+    held.begin(state.store.snapshot().jobs.values())
     stayed = stays.StayBook(base.clock, state.facts.noticed, partial(_measured, state))
     stayed.begin(state.store.snapshot().jobs.values())
     kept = recorder.Recorder(
@@ -397,6 +402,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         limits=recorder.RecordLimits(days=settings.record_days, entries=settings.record_entries),
         history=happened,
         book=state.ledger,
+        machines=held,
         stays=stayed,
         noticed=state.facts.shown,
         machine=state.facts.machine,
@@ -420,7 +426,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         since=began,
     )
     endpoint = status.StatusEndpoint(reader=reader, authenticate=state.authenticate)
-    listeners: list[journal.ChangeListener] = [phases, state.groups, happened, state.ledger, stayed, kept]
+    listeners: list[journal.ChangeListener] = [phases, state.groups, happened, state.ledger, held, stayed, kept]
     if not settings.status_page:
         return Feature(tasks={"record": kept.run}, endpoints=[endpoint], listeners=listeners)
     page = status_page(
@@ -441,6 +447,17 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         listeners=listeners,
         finish=partial(page.viewers.finish, _GOODBYE),
     )
+
+
+def _held_on(base: Foundation, state: SharedState, job: SupervisedJob) -> Mapping[HeldOn, int]:
+    """Returns how many workers a job holds on each kind of machine."""
+    placements, machine = state.live.placements(job.name), state.facts.machine
+    gpus = base.cluster.gpus(job.name) if base.cluster else None
+    counted = Counter[HeldOn]()
+    for host in accounts.held_hosts(job):
+        node = host if placements is None else placements[host].node if host in placements else Host("")
+        counted[HeldOn.of(machine(node) if node else UNKNOWN_MACHINE, gpus)] += 1
+    return counted
 
 
 def _measured(state: SharedState, job: SupervisedJob) -> MeasuredCosts:

@@ -15,14 +15,26 @@ def workers_by_account(job: SupervisedJob) -> Mapping[Account, int]:
     counted = Counter[Account]()
     held = _held(job)
     if job.observed.running and job.decision.phase in (Phase.RUNNING, Phase.SHRINKING):
-        left_out = held - job.workers
-        counted[Account.UNMEASURED] = len(job.workers)  # until its processes say what they did
+        running = _running(job)
+        left_out = held - running
+        counted[Account.UNMEASURED] = len(running)  # until its processes say what they did
         counted[Account.LEAVING] = len(left_out & job.decision.exclusions)
         counted[Account.JOINING] = len(left_out - job.decision.exclusions)
     else:
         counted[_held_by(job)] = len(held)
     counted[_lacking(job, counted.total())] += max(0, job.spec.requested_workers - counted.total())
     return +counted
+
+
+def held_hosts(job: SupervisedJob) -> frozenset[Host]:
+    """Returns the hosts of the workers that a job holds at this moment; none once it has ended."""
+    return frozenset() if job.over or job.spec.refused else _held(job) | _running(job)
+
+
+def _running(job: SupervisedJob) -> frozenset[Host]:
+    """The hosts of a run that goes on."""
+    is_running = job.observed.running and job.decision.phase in (Phase.RUNNING, Phase.SHRINKING)
+    return job.workers if is_running else frozenset()
 
 
 def _held(job: SupervisedJob) -> frozenset[Host]:

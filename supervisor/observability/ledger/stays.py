@@ -11,8 +11,7 @@ from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged, NoticedHosts
 from supervisor.observability.ledger.accounts import workers_by_account
-
-HOUR = 3600.0
+from supervisor.observability.ledger.hours import HOUR
 
 MAX_WAITING = 50_000
 """Spans and stays that wait for the database, about 20 MB."""

@@ -3,11 +3,11 @@
 Every call blocks, so that its callers use a thread. Nothing else than this module knows the tables.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import (
@@ -38,16 +38,21 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DataError, SQLAlchemyError
 
+from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.ledger import Account
+from supervisor.domain.ledger import Account, HeldOn
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.observability.history import HistoryEntry
 from supervisor.observability.ledger.book import LedgerHours
+from supervisor.observability.ledger.hours import LedgerHour
+from supervisor.observability.ledger.machines import MachineHours
 from supervisor.observability.ledger.stays import StayChanges
 
 _VERSION = 1
 _TIMEOUT_SECONDS = 10
 _ID = BigInteger().with_variant(Integer(), "sqlite")
+
+K = TypeVar("K")
 
 _metadata = MetaData()
 _versions = Table("record_version", _metadata, Column("version", Integer, primary_key=True, autoincrement=False))
@@ -96,6 +101,23 @@ _hours = Table(
     sqlite_with_rowid=False,
 )
 """The ledger. Each supervisor that leads writes rows of its own, as often as it likes; an hour is the sum of all."""
+_machines = Table(
+    "machine_hours",
+    _metadata,
+    Column("begins", Float(53), nullable=False),
+    Column("job", Text, nullable=False),
+    Column("writer", Text, nullable=False),
+    Column("cloud", Text, nullable=False),
+    Column("zone", Text, nullable=False),
+    Column("instance_type", Text, nullable=False),
+    Column("price_class", Text, nullable=False),
+    Column("gpus", Float(53), nullable=False),
+    Column("worker_seconds", Float(53), nullable=False),
+    PrimaryKeyConstraint("begins", "job", "writer", "cloud", "zone", "instance_type", "price_class", "gpus"),
+    sqlite_with_rowid=False,
+)
+"""What jobs hold, by the kind of machine; likewise. `gpus` are those of a worker, -1 if they are unknown."""
+_UNKNOWN_GPUS = -1.0
 
 _spans = Table(
     "wanted_spans",
@@ -299,25 +321,15 @@ class RecordDatabase:
         last = page[-1] if len(rows) > query.limit else None
         return HistoryPage(entries, None if last is None else HistoryPosition(last.at, last.id), since)
 
-    def write_hours(self, hours: LedgerHours, writer: str) -> None:
+    def write_hours(self, hours: LedgerHours, machines: MachineHours, writer: str) -> None:
         """Writes hours of the ledger, instead of what the same writer has written of them before.
 
         Raises:
             RecordError: None of them was written.
         """
-        if not hours:
-            return
-        earlier = delete(_hours).where(
-            _hours.c.begins == bindparam("of_begins"), _hours.c.job == bindparam("of_job"), _hours.c.writer == writer
-        )
-        rows = [
-            {"begins": hour.begins, "job": hour.job, "writer": writer, "account": account, "worker_seconds": seconds}
-            for hour, counted in hours.items()
-            for account, seconds in counted.items()
-        ]
         with _translated(), self._engine.begin() as connection:
-            connection.execute(earlier, [{"of_begins": hour.begins, "of_job": hour.job} for hour in hours])
-            connection.execute(insert(_hours), rows)
+            _replace_hours(connection, _hours, hours, writer, lambda account: {"account": account})
+            _replace_hours(connection, _machines, machines, writer, _machine_row)
 
     def read_hours(self, since: float, until: float) -> Mapping[JobName, Mapping[Account, float]]:
         """Returns the worker-seconds of each job in the hours that begin between two instants (Unix seconds).
@@ -337,6 +349,21 @@ class RecordDatabase:
             for job, account, seconds in connection.execute(summed):
                 if account in known:
                     found.setdefault(JobName(job), {})[known[account]] = seconds
+        return found
+
+    def read_machines(self, since: float, until: float) -> Mapping[JobName, Mapping[HeldOn, float]]:
+        """Returns the worker-seconds that each job held on each kind of machine, as `read_hours` does.
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        kind = [_machines.c[name] for name in ("job", "cloud", "zone", "instance_type", "price_class", "gpus")]
+        summed = select(*kind, func.sum(_machines.c.worker_seconds).label("seconds"))
+        summed = summed.where(_machines.c.begins >= since, _machines.c.begins < until).group_by(*kind)
+        found: dict[JobName, dict[HeldOn, float]] = {}
+        with _translated(), self._engine.connect() as connection:
+            for row in connection.execute(summed):
+                found.setdefault(JobName(row.job), {})[_held_on(row)] = row.seconds
         return found
 
     def write_stays(self, changes: StayChanges, writer: str) -> None:
@@ -397,9 +424,11 @@ class RecordDatabase:
                 select(_hours.c.begins).order_by(_hours.c.begins.desc()).offset(most).limit(1)
             )
             connection.execute(delete(_hours).where(_hours.c.begins < before))
+            connection.execute(delete(_machines).where(_machines.c.begins < before))
             if surplus_hour is not None:
                 # An hour goes whole, also that of the supervisor itself: the report then says that nobody has counted.
                 connection.execute(delete(_hours).where(_hours.c.begins <= surplus_hour))
+                connection.execute(delete(_machines).where(_machines.c.begins <= surplus_hour))
             _prune_stays(connection, before, most)
             order = (_entries.c.at.desc(), _entries.c.id.desc())
             surplus = connection.execute(
@@ -411,6 +440,43 @@ class RecordDatabase:
                     old, _entries.c.at < surplus.at, and_(_entries.c.at == surplus.at, _entries.c.id <= surplus.id)
                 )
             return connection.execute(delete(_entries).where(old)).rowcount
+
+
+def _replace_hours(
+    connection: Connection,
+    table: Table,
+    hours: Mapping[LedgerHour, Mapping[K, float]],
+    writer: str,
+    columns: Callable[[K], Mapping[str, Any]],
+) -> None:
+    """Writes hours into a table, instead of those of the same writer."""
+    if not hours:
+        return
+    of_hour = {"begins": bindparam("of_begins"), "job": bindparam("of_job"), "writer": writer}
+    earlier = delete(table).where(*(table.c[name] == value for name, value in of_hour.items()))
+    connection.execute(earlier, [{"of_begins": hour.begins, "of_job": hour.job} for hour in hours])
+    rows = [
+        {"begins": hour.begins, "job": hour.job, "writer": writer, **columns(key), "worker_seconds": seconds}
+        for hour, counted in hours.items()
+        for key, seconds in counted.items()
+    ]
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def _machine_row(held: HeldOn) -> Mapping[str, Any]:
+    return {**asdict(held), "gpus": _UNKNOWN_GPUS if held.gpus is None else held.gpus}
+
+
+def _held_on(row: Any) -> HeldOn:
+    is_known = row.price_class in frozenset(PriceClass)
+    return HeldOn(
+        cloud=row.cloud,
+        zone=row.zone,
+        instance_type=row.instance_type,
+        price_class=PriceClass(row.price_class) if is_known else PriceClass.UNKNOWN,
+        gpus=None if row.gpus == _UNKNOWN_GPUS else row.gpus,
+    )
 
 
 def _prune_stays(connection: Connection, before: float, most: int) -> None:

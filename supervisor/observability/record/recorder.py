@@ -19,10 +19,11 @@ from servicekit.faults import Fault, RetryPolicy
 from servicekit.reconcile import Wakeup, reconcile
 from supervisor.domain.capacity import Machine
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.ledger import Account
+from supervisor.domain.ledger import Account, HeldOn
 from supervisor.observability.history import HistoryEntry, JobHistory, entries_of
 from supervisor.observability.journal import Change, NoticedHosts
 from supervisor.observability.ledger.book import LedgerBook, LedgerHours
+from supervisor.observability.ledger.machines import MachineBook, MachineHours
 from supervisor.observability.ledger.stays import StayBook, StayChanges
 from supervisor.observability.record.database import (
     HistoryPage,
@@ -64,6 +65,7 @@ class Recorder:
         limits: How much is kept.
         history: Gets the latest entries from before this supervisor began to lead.
         book: Its hours are written once a minute, and at the end.
+        machines: Likewise, on which kinds of machines workers were held.
         stays: Likewise, when jobs wanted workers and which hosts were there.
         noticed: Returns the hosts of a job with a notice, each with its most urgent one.
         machine: Returns the machine under a node, with as much of it as is known.
@@ -81,6 +83,7 @@ class Recorder:
         limits: RecordLimits,
         history: JobHistory,
         book: LedgerBook,
+        machines: MachineBook,
         stays: StayBook,
         noticed: NoticedHosts,
         machine: Callable[[Host], Machine],
@@ -92,6 +95,7 @@ class Recorder:
         self._limits = limits
         self._history = history
         self._book = book
+        self._machines = machines
         self._stays = stays
         self._noticed = noticed
         self._machine = machine
@@ -131,7 +135,9 @@ class Recorder:
         try:
             await reconcile(RECORD, self.once, self._bulkhead, wakeup=self._wakeup, retry=retry)
         finally:
-            await self._in_thread(partial(self._close, self._book.waiting(), self._stays.waiting()))
+            await self._in_thread(
+                partial(self._close, self._book.waiting(), self._machines.waiting(), self._stays.waiting())
+            )
             self._thread.shutdown()
 
     async def once(self) -> float:
@@ -172,6 +178,14 @@ class Recorder:
         await self._write_ledger()
         return await self._in_thread(lambda: self._opened().read_hours(since, until))
 
+    async def read_machines(self, since: float, until: float) -> Mapping[JobName, Mapping[HeldOn, float]]:
+        """Returns the worker-seconds that each job held on each kind of machine, in the hours of `read_hours`.
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        return await self._in_thread(lambda: self._opened().read_machines(since, until))
+
     async def read_capacity(self, job: JobName, since: float, most: int) -> JobCapacity:
         """Returns when a job wanted workers, and which hosts were there, since an instant (Unix seconds).
 
@@ -192,9 +206,10 @@ class Recorder:
             self._ledger_at = now + _LEDGER_SECONDS
 
     async def _write_ledger(self) -> None:
-        hours, stays = self._book.waiting(), self._stays.waiting()
-        await self._in_thread(partial(self._write_hours, hours, stays))
+        hours, machines, stays = self._book.waiting(), self._machines.waiting(), self._stays.waiting()
+        await self._in_thread(partial(self._write_hours, hours, machines, stays))
         self._book.written(hours)
+        self._machines.written(machines)
         self._stays.written(stays)
 
     def _seed(self, page: HistoryPage) -> None:
@@ -235,21 +250,21 @@ class Recorder:
             self._pending.popleft()
         return refused
 
-    def _write_hours(self, hours: LedgerHours, stays: StayChanges) -> None:
-        self._opened().write_hours(hours, self._writer)
+    def _write_hours(self, hours: LedgerHours, machines: MachineHours, stays: StayChanges) -> None:
+        self._opened().write_hours(hours, machines, self._writer)
         self._opened().write_stays(stays, self._writer)
 
     def _prune(self) -> None:
         self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)
 
-    def _close(self, hours: LedgerHours, stays: StayChanges) -> None:
+    def _close(self, hours: LedgerHours, machines: MachineHours, stays: StayChanges) -> None:
         if self._database is None:
             return
         with suppress(RecordError):  # The loop has said so.
             while self._pending:
                 self._write(0)
         with suppress(RecordError):
-            self._write_hours(hours, stays)
+            self._write_hours(hours, machines, stays)
         self._database.close()
 
     # What follows runs in the loop.

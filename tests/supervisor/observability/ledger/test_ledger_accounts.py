@@ -66,7 +66,7 @@ def test_the_workers_of_a_job_by_account(job: SupervisedJob, counted: dict[Accou
 
 
 @st.composite
-def _jobs(draw: st.DrawFn) -> SupervisedJob:
+def jobs(draw: st.DrawFn) -> SupervisedJob:
     """A job in a state that need not be possible."""
     granted, listed = (draw(st.integers(0, 8).map(first)), draw(st.frozensets(st.sampled_from(sorted(first(8))))))
     job = observing(
@@ -82,7 +82,7 @@ def _jobs(draw: st.DrawFn) -> SupervisedJob:
     return _of_a_controller(job) if draw(st.booleans()) else job
 
 
-@given(job=_jobs())
+@given(job=jobs())
 def test_the_accounts_add_up_to_what_the_job_asks_for_or_holds(job: SupervisedJob) -> None:
     """None is lost and none is counted twice; what is held never exceeds the hosts that there are."""
     counted = workers_by_account(job)

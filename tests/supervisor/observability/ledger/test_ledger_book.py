@@ -11,9 +11,10 @@ from supervisor.domain.ids import JobName
 from supervisor.domain.job import Result, SupervisedJob
 from supervisor.domain.ledger import Account
 from supervisor.observability.journal import JobChanged, JobForgotten
-from supervisor.observability.ledger import book as module
+from supervisor.observability.ledger import hours as module
 from supervisor.observability.ledger.accounts import workers_by_account
-from supervisor.observability.ledger.book import HOUR, NOBODY, LedgerBook
+from supervisor.observability.ledger.book import NOBODY, LedgerBook
+from supervisor.observability.ledger.hours import HOUR
 from supervisor.observability.record.database import RecordDatabase, file_url
 from tests.supervisor.decide.decide_builders import observing, running_job, suspended_job, waiting_job
 
@@ -150,7 +151,7 @@ def test_the_ledger_equals_what_the_job_did_whoever_led(
             continue
         hours = book.waiting()
         if step is not LedgerEvent.NOT_WRITTEN:
-            database.write_hours(hours, str(leader))
+            database.write_hours(hours, {}, str(leader))
             book.written(hours)
         if step is LedgerEvent.NEXT_LEADER:
             book, leader = _leading(clock, job), leader + 1

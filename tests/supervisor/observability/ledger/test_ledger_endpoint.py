@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.domain.ledger import Account
-from supervisor.observability.ledger.book import HOUR
+from supervisor.observability.ledger.hours import HOUR
 from tests.testkit.serving import Served, serving
 from tests.testkit.waiting import until
 

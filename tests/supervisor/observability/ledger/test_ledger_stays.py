@@ -12,7 +12,8 @@ from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.stays import HostStay, MeasuredCosts
 from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged
 from supervisor.observability.ledger import stays as module
-from supervisor.observability.ledger.stays import HOUR, StayBook
+from supervisor.observability.ledger.hours import HOUR
+from supervisor.observability.ledger.stays import StayBook
 from tests.supervisor.decide.decide_builders import first, hosts, notice, noticed, observing, running_job
 from tests.supervisor.observability.ledger.test_ledger_book import JOB, T0, HandClock
 

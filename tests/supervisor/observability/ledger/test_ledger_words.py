@@ -12,7 +12,8 @@ from supervisor.domain.job import SupervisedJob
 from supervisor.domain.ledger import Account, TimeSpent
 from supervisor.domain.order import Worker
 from supervisor.observability.journal import JobChanged
-from supervisor.observability.ledger.book import HOUR, LedgerBook
+from supervisor.observability.ledger.book import LedgerBook
+from supervisor.observability.ledger.hours import HOUR
 from supervisor.observability.ledger.words import SpokenTime
 from tests.supervisor.decide.decide_builders import running_job, suspended_job
 from tests.supervisor.observability.ledger.test_ledger_book import HandClock

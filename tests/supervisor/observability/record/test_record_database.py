@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.ledger import Account
+from supervisor.domain.ledger import Account, HeldOn
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.observability.history import HistoryEntry
-from supervisor.observability.ledger.book import LedgerHour
+from supervisor.observability.ledger.hours import LedgerHour
 from supervisor.observability.ledger.stays import StayChanges
 from supervisor.observability.record.database import (
     HistoryPosition,
@@ -168,20 +169,35 @@ def test_what_is_no_position_is_refused(text: str) -> None:
 def test_hours_of_the_ledger_are_the_sum_of_what_each_writer_has_written_last(database: RecordDatabase) -> None:
     job, other = JobName("team/pytorchjob.bert"), JobName("gpt")
     hours = {LedgerHour(_HOUR, job): {Account.TRAINING: 10.0, Account.WAITING: 5.0}}
-    database.write_hours({**hours, LedgerHour(_HOUR + 3600, other): {Account.TRAINING: 1.0}}, "one")
-    database.write_hours({LedgerHour(_HOUR, job): {Account.TRAINING: 12.0}}, "one")
-    database.write_hours(hours, "two")
+    database.write_hours({**hours, LedgerHour(_HOUR + 3600, other): {Account.TRAINING: 1.0}}, {}, "one")
+    database.write_hours({LedgerHour(_HOUR, job): {Account.TRAINING: 12.0}}, {}, "one")
+    database.write_hours(hours, {}, "two")
     assert database.read_hours(_HOUR, _HOUR + 3600) == {job: {Account.TRAINING: 22.0, Account.WAITING: 5.0}}
     assert set(database.read_hours(_HOUR, _HOUR + 3601)) == {job, other}
     database.prune(_HOUR + 1, 10)
     assert set(database.read_hours(0.0, _HOUR + 3601)) == {other}
 
 
+_SPOT = HeldOn(cloud="acs", zone="b", instance_type="gn7i", price_class=PriceClass.SPOT, gpus=2.0)
+
+
+def test_what_is_held_on_each_kind_of_machine_is_kept_likewise(database: RecordDatabase) -> None:
+    """Also with a number of GPUs that is unknown, which is not none."""
+    job, hour = JobName("bert"), LedgerHour(_HOUR, JobName("bert"))
+    unknown, none = HeldOn(), HeldOn(gpus=0.0)
+    database.write_hours({}, {hour: {_SPOT: 10.0, unknown: 5.0, none: 1.0}}, "one")
+    database.write_hours({hour: {Account.TRAINING: 1.0}}, {hour: {_SPOT: 12.0, unknown: 5.0}}, "one")
+    database.write_hours({}, {hour: {_SPOT: 3.0, none: 1.0}}, "two")
+    assert database.read_machines(_HOUR, _HOUR + 1) == {job: {_SPOT: 15.0, unknown: 5.0, none: 1.0}}
+    database.prune(_HOUR + 1, 10)
+    assert not database.read_machines(0.0, _HOUR + 3600)
+
+
 def test_no_more_rows_of_the_ledger_are_kept_than_entries(database: RecordDatabase) -> None:
     """Whoever makes a thousand jobs an hour fills no disk. An hour goes as a whole."""
     for hour in range(3):
         jobs = [JobName(f"job-{number}") for number in range(4)]
-        database.write_hours({LedgerHour(_HOUR + 3600 * hour, job): {Account.TRAINING: 1.0} for job in jobs}, "one")
+        database.write_hours({LedgerHour(_HOUR + 3600 * hour, job): {Account.TRAINING: 1.0} for job in jobs}, {}, "one")
     database.prune(0.0, 8)
     assert sum(len(hours) for hours in database.read_hours(_HOUR + 3600, _HOUR + 9e9).values()) == 4
     assert database.read_hours(_HOUR, _HOUR + 3600) == {}
