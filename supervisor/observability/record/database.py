@@ -134,6 +134,7 @@ _spans = Table(
     Column("checkpoint_seconds", Float(53)),
     Column("start_seconds", Float(53)),
     PrimaryKeyConstraint("job", "begins", "writer"),
+    Index("wanted_spans_by_time", "begins"),
     sqlite_with_rowid=False,
 )
 _stays = Table(
