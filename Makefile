@@ -18,7 +18,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-frameworks-oldest test-torchrun test-torchrun-gpu test-kinds test-fleet test-pythons test-versions test-chart chart clients operators hub test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page frameworks-costs check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-frameworks-oldest test-torchrun test-torchrun-gpu test-gpu test-kinds test-fleet test-pythons test-versions test-chart chart clients operators hub test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page frameworks-costs check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-22s %s\n", $$1, $$2 }'
@@ -78,6 +78,17 @@ OLDER_TORCH := 2.6.0
 
 test-torchrun-gpu: $(INSTALLED) ## The same with NCCL, on a machine with eight GPUs and a torch (PYTHON=…); skipped without
 	TORCHRUN_BACKEND=nccl TORCHRUN_PYTHON=$(PYTHON) $(BIN)/python -m pytest tests/torchrun -k "not $(OLDER_TORCH)" $(ARGS)
+
+IN_PROCESS := tests/frameworks/test_own_loop.py tests/frameworks/test_in_process.py
+# One rank is frozen with a connection that only gloo has.
+NOT_NCCL := not waits_for_the_next_round
+ON_GPU := FRAMEWORKS_DEVICE=cuda FRAMEWORKS_STEP_SECONDS=0.2
+
+# Its ranks share one GPU, also those of NCCL, which takes them for ranks of several hosts.
+test-gpu: $(INSTALLED) ## Start workers warm and change rounds in process on one GPU, by gloo and by NCCL, with a torch that finds it (PYTHON=…); skipped without
+	FRAMEWORKS_PYTHON=$(PYTHON) $(BIN)/python -m pytest tests/gpu $(ARGS)
+	FRAMEWORKS_PYTHON=$(PYTHON) $(ON_GPU) $(BIN)/python -m pytest $(IN_PROCESS) $(ARGS)
+	FRAMEWORKS_PYTHON=$(PYTHON) $(ON_GPU) FRAMEWORKS_BACKEND=nccl $(BIN)/python -m pytest $(IN_PROCESS) -k "$(NOT_NCCL)" $(ARGS)
 
 controlplane: $(INSTALLED) ## Build a real Kubernetes control plane for tests, once, in its own cache (needs Go 1.24)
 	@$(BIN)/python -m tests.testkit.controlplane.binaries

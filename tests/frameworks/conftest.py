@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.frameworks.frameworks_installation import (
     FrameworksNotInstallable,
     installed,
 )
+from tests.frameworks.frameworks_rounds import BACKEND, DEVICE
+from tests.testkit.torches import ForeignTorch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -29,13 +32,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def frameworks() -> Path:
     """The environment that has PyTorch and its frameworks: the newest, or the oldest."""
-    return _installed(CHOSEN)
+    return _of_other_python() or _installed(CHOSEN)
 
 
 @pytest.fixture(scope="session")
 def fsdp2() -> Path:
     """The environment that has an FSDP2 for CPUs: the newest, or the oldest, which is of a later torch."""
-    return _installed(CHOSEN_FSDP2)
+    if (DEVICE, BACKEND) == ("cuda", "gloo"):
+        pytest.skip("FSDP2 on GPUs is for NCCL")
+    return _of_other_python() or _installed(CHOSEN_FSDP2)
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +77,19 @@ def trl() -> Path:
 def ray() -> Path:
     """The environment that has Ray Train and PyTorch."""
     return _installed(RAY)
+
+
+def _of_other_python() -> Path | None:
+    """The environment of FRAMEWORKS_PYTHON, whose torch may have GPUs; None if no other Python is given."""
+    python = os.environ.get("FRAMEWORKS_PYTHON")
+    if python is None:
+        return None
+    found = ForeignTorch.of(python)
+    if found is None:
+        pytest.skip(f"{python} has no torch")
+    if DEVICE == "cuda" and not found.gpus:
+        pytest.skip(f"torch {found.version} of {python} finds no GPU")
+    return found.home
 
 
 def _installed(environment: FrameworksEnvironment) -> Path:

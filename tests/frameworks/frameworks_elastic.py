@@ -18,6 +18,7 @@ from kubeai.torch.training import Batch, Limits, Replicated, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from tests.frameworks.frameworks_member import RoundsMember
+from tests.frameworks.frameworks_rounds import BACKEND, DEVICE
 from tests.testkit import torch_exit
 
 _SAMPLES, _GLOBAL_BATCH = 40, 8
@@ -40,7 +41,7 @@ class CountingAgent(torch.nn.Module):  # type: ignore[misc]  # torch is not inst
 def _backward(module: Any, batch: Batch) -> None:
     time.sleep(_ME.step_seconds)  # A step has the duration that the test wants.
     _ME.record(event="begin", step=batch.step, indices=batch.indices, world=dist.get_world_size())
-    indices = torch.tensor(batch.indices)
+    indices = torch.tensor(batch.indices, device=DEVICE)
     output = module(indices if _ME.kind == "exact" else _features(indices))
     (_loss(output) * batch.weight).backward()
     if _ME.is_told("backward-fails"):
@@ -56,7 +57,7 @@ def _resources() -> dict[str, int]:
 
 
 def _features(indices: torch.Tensor) -> torch.Tensor:
-    return torch.sin(indices[:, None] * torch.arange(1, 9, dtype=torch.float64))
+    return torch.sin(indices[:, None] * torch.arange(1, 9, dtype=torch.float64, device=DEVICE))
 
 
 def _loss(output: torch.Tensor) -> torch.Tensor:
@@ -66,9 +67,11 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
 def _build(mesh: Any = None) -> dict[str, Any]:
     torch.manual_seed(0)
     if _ME.kind == "exact":
-        counting = CountingAgent()
+        counting = CountingAgent().to(DEVICE)
         return {"model": counting, "optimizer": torch.optim.SGD(counting.parameters(), lr=float(_GLOBAL_BATCH))}
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).to(
+        DEVICE, torch.float64
+    )
     if _ME.kind == "sharded":
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - the oldest torch has none
 
@@ -108,7 +111,7 @@ def main() -> None:
         global_batch=_GLOBAL_BATCH,
         steps=_ME.steps,
         every=10,
-        backend="gloo",
+        backend=BACKEND,
         limits=limits,
     )
     module = built if _ME.kind == "sharded" else built.module

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from tests.frameworks.frameworks_member import RoundsMember
+from tests.frameworks.frameworks_rounds import BACKEND, DEVICE
 from tests.testkit import torch_exit
 
 _SAMPLES, _GLOBAL_BATCH, _MICRO_BATCH = 44, 16, 2
@@ -66,7 +67,7 @@ def _die_at(place: str) -> None:
 def _model() -> torch.nn.Module:
     torch.manual_seed(0)
     layers = torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(16, 1)
-    return torch.nn.Sequential(*layers).to(_NUMBER)
+    return torch.nn.Sequential(*layers).to(DEVICE, _NUMBER)
 
 
 def _states(model: torch.nn.Module) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def _states(model: torch.nn.Module) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(first.parameters(), lr=0.01)
     other = torch.optim.SGD(last.parameters(), lr=0.01, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=_ME.steps)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=20)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10, growth_interval=20)
     return {
         "model": model,
         "optimizer": optimizer,
@@ -136,7 +137,7 @@ def _train(loop: ElasticLoop[Any], sampler: StepSampler) -> torch.nn.Module:
 def _evaluate(wrapped: Any) -> float:
     wrapped.eval()
     with torch.no_grad():
-        loss = wrapped(torch.stack([_Corpus()[index][1] for index in range(4)])).mean()
+        loss = wrapped(torch.stack([_Corpus()[index][1] for index in range(4)]).to(DEVICE)).mean()
     wrapped.train()
     dist.all_reduce(loss)
     return float(loss.item() / dist.get_world_size())
@@ -155,9 +156,9 @@ def _step(
         is_last = number == sampler.share.steps - 1
         with (
             _synchronised(wrapped, is_last=is_last),
-            torch.autocast("cpu", torch.bfloat16, enabled=_ME.kind == "mixed"),
+            torch.autocast(DEVICE, torch.bfloat16, enabled=_ME.kind == "mixed"),
         ):
-            loss = (wrapped(features).squeeze(1) - targets).square().mean()
+            loss = (wrapped(features.to(DEVICE)).squeeze(1) - targets.to(DEVICE)).square().mean()
             scaled = loss * sampler.share.loss_scale
             (scaler.scale(scaled) if scaler else scaled).backward()
         losses.append(loss.item())
@@ -190,7 +191,7 @@ def main() -> None:
     _ME.pause_by_files()
     sampler = StepSampler(_SAMPLES, _GLOBAL_BATCH, _MICRO_BATCH)
     limits = Limits(collective=60.0, holding=30.0, lost=30.0)
-    wrapped = _train(ElasticLoop(_state(sampler), backend="gloo", limits=limits), sampler)
+    wrapped = _train(ElasticLoop(_state(sampler), backend=BACKEND, limits=limits), sampler)
     module = wrapped if _ME.kind == "parts" else wrapped.module
     whole = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     _ME.finish(whole)

@@ -22,9 +22,24 @@ from tests.frameworks.frameworks_losses import numbers
 
 _CHECKOUT = Path(__file__).parents[2]
 _STORES = Path(__file__).with_name("frameworks_store.py")
+DEVICE = os.environ.get("FRAMEWORKS_DEVICE", "cpu")
+"""What the processes train on: `cpu`, or `cuda`, of which they share the first one."""
+BACKEND = os.environ.get("FRAMEWORKS_BACKEND", "gloo")
+_WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+_NCCL_ON_ONE_GPU = {
+    # NCCL refuses two ranks of one host on one GPU. Each has a host of its own (NCCL_HOSTID), and they use sockets.
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_MNNVL_ENABLE": "0",
+    # As docs/guide/in-process.md asks for.
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+}
 _AHEAD = 4
 """Steps to the next pause."""
-SECONDS = 240.0
+SECONDS = float(os.environ.get("FRAMEWORKS_SECONDS", "240"))
+
+STEP_SECONDS = float(os.environ.get("FRAMEWORKS_STEP_SECONDS", "0.05"))
+"""Others have to be there before a training ends, and a start of torch takes 2 s, or 10 with a GPU."""
 
 
 @dataclass
@@ -44,7 +59,7 @@ class Rounds:
     root: Path
     kind: str
     steps: int
-    step_seconds: float = 0.05
+    step_seconds: float = STEP_SECONDS
     script: str = "frameworks_elastic.py"
     number: int = 0
     members: tuple[str, ...] = ()
@@ -169,7 +184,7 @@ class Rounds:
 
     def _environment(self) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("KUBEAI_")}
-        quiet = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "KUBEAI_DIR": os.devnull}
+        quiet = {"OMP_NUM_THREADS": "1", "KUBEAI_DIR": os.devnull, **({} if DEVICE == "cuda" else _WITHOUT_GPU)}
         return {**inherited, **quiet, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT / "sdk"), str(_CHECKOUT)])}
 
     def _spawn(self, name: str, variables: dict[str, str]) -> None:
@@ -181,12 +196,13 @@ class Rounds:
             str(self.step_seconds),
             name,
         ]
+        nccl = {**_NCCL_ON_ONE_GPU, "NCCL_HOSTID": name} if BACKEND == "nccl" else {}
         with (self.root / f"output-{name}").open("ab") as output:
             self._processes[name] = subprocess.Popen(
                 [self._python, *script],
                 stdout=output,
                 stderr=output,
-                env={**self._environment(), **variables},
+                env={**self._environment(), **nccl, **variables},
                 start_new_session=True,
             )
 

@@ -22,6 +22,13 @@ def _reference(frameworks: Path, root: Path, kind: str, steps: int) -> Rounds:
         return alone
 
 
+def _assert_each_step_once(rounds: Rounds, names: str, steps: int) -> None:
+    """Assert that each rank ends a step once. One of them may lack the step of a loss, which another one has ended."""
+    ended = [[line["step"] for line in rounds.recorded(name) if line["event"] == "end"] for name in names]
+    assert all(each == sorted(set(each)) for each in ended)
+    assert set().union(*ended) == set(range(steps))
+
+
 def _change_in_every_way(rounds: Rounds) -> None:
     """Grow from 2 to 4, lose rank 0 and another one announced, then one without notice: 1 is left and finishes."""
     rounds.start("a", "b")
@@ -84,8 +91,8 @@ def test_no_step_is_repeated_after_a_loss_without_notice(
         rounds.kill("b")
         rounds.form("a", "c")
         rounds.finish("a", "c")
+    _assert_each_step_once(rounds, "ac", 120)
     ended = [line for line in rounds.recorded("a") if line["event"] == "end"]
-    assert [line["step"] for line in ended] == list(range(120))
     pauses = [after["at"] - before["at"] for before, after in pairwise(ended)]
     record_property("pause in seconds", round(max(pauses), 2))
 
@@ -149,5 +156,4 @@ def test_a_frozen_rank_is_left_behind_after_the_time_limit_of_collectives(framew
         rounds.send("c", signal.SIGSTOP)
         rounds.form("a", "b")
         rounds.finish("a", "b")
-    ended = [line["step"] for line in rounds.recorded("a") if line["event"] == "end"]
-    assert ended == list(range(200))
+    _assert_each_step_once(rounds, "ab", 200)

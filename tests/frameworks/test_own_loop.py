@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.frameworks_installation import CHOSEN, OLDEST
-from tests.frameworks.frameworks_rounds import Rounds
+from tests.frameworks.frameworks_rounds import BACKEND, Rounds
 
 pytestmark = pytest.mark.timeout(600)
 _CHECKOUT = Path(__file__).parents[2]
@@ -18,6 +18,9 @@ _FREED_SECONDS = 30.0
 """Half the time for which a collective waits in this script."""
 _TOLERANCES = {"whole": 1e-9, "mixed": 5e-2, "parts": 1e-9}
 """Relative. Sums over other numbers of ranks are rounded differently, in numbers of 53 bits, or 8 with autocast."""
+_HAS_REPLICAS_OF_PARTS = pytest.mark.skipif(
+    CHOSEN is OLDEST, reason="torch 2.7 asserts an event of a GPU in FSDP2 with replicas"
+)
 
 
 def _elastic(frameworks: Path, root: Path, kind: str, steps: int = _STEPS) -> Rounds:
@@ -97,7 +100,7 @@ def test_a_loop_with_everything_trains_as_one_process(frameworks: Path, tmp_path
     _assert_as_reference(rounds, _reference(frameworks, tmp_path, kind), "b", kind)
     lost = [line for line in rounds.recorded("b") if line["event"] == "lost"]
     assert len(lost) == 1
-    assert "gloo" in lost[0]["error"].lower()
+    assert BACKEND in lost[0]["error"].lower()
 
 
 @pytest.mark.long
@@ -150,7 +153,7 @@ def test_a_forked_process_drops_the_connections_of_the_group_and_nothing_else(fr
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(CHOSEN is OLDEST, reason="torch 2.7 asserts an event of a GPU in FSDP2 with replicas")
+@_HAS_REPLICAS_OF_PARTS
 @pytest.mark.long
 def test_parts_on_a_mesh_of_two_dimensions_train_as_one_process(fsdp2: Path, tmp_path: Path) -> None:
     """FSDP2 with replicas (HSDP): the mesh has another shape in each round."""
@@ -159,6 +162,22 @@ def test_parts_on_a_mesh_of_two_dimensions_train_as_one_process(fsdp2: Path, tmp
         rounds.regroup("b", "d")
         rounds.finish("b", "d")
     _assert_as_reference(rounds, _reference(fsdp2, tmp_path, "parts"), "b", "parts")
+
+
+@pytest.mark.parametrize("kind", ["whole", pytest.param("parts", marks=_HAS_REPLICAS_OF_PARTS)])
+@pytest.mark.long
+def test_a_rank_that_is_alone_goes_on_in_every_bit(fsdp2: Path, tmp_path: Path, kind: str) -> None:
+    """Nothing is summed over ranks, and the round after is the one before."""
+    with _elastic(fsdp2, tmp_path, kind) as rounds:
+        rounds.start("a")
+        rounds.until_ready()
+        for _ in range(3):
+            rounds.until_step(rounds.step_of("a") + 3)
+            rounds.regroup("a")
+        rounds.finish("a")
+    alone = _reference(fsdp2, tmp_path, kind)
+    assert rounds.parameters("a") == alone.parameters("alone")
+    assert _losses(rounds, "a") == _losses(alone, "alone")
 
 
 @pytest.mark.long

@@ -1,14 +1,13 @@
 """The versions of torch, and the table of what each change cost."""
 
-import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.frameworks.frameworks_installation import FRAMEWORKS, OLDER_TORCH, FrameworksNotInstallable, installed
+from tests.testkit.torches import ForeignTorch
 from tests.torchrun.torchrun_job import HOSTS
 from tests.torchrun.torchrun_processes import BACKEND, PROCESSES, Torch
 from tests.torchrun.torchrun_records import Cost
@@ -34,17 +33,15 @@ def torch(request: pytest.FixtureRequest) -> Torch:
 def _on_gpus() -> Torch:
     """The torch of another Python, whatever its version is, on a machine that has a GPU for each process."""
     python = os.environ.get("TORCHRUN_PYTHON", "python3")
-    script = "import json, sys, torch; print(json.dumps([torch.__version__, sys.prefix, torch.cuda.device_count()]))"
-    said = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
-    if said.returncode:
+    found = ForeignTorch.of(python)
+    if found is None:
         pytest.skip(f"{python} has no torch")
-    version, home, gpus = json.loads(said.stdout)
     wanted = len(HOSTS) * PROCESSES
-    if gpus < wanted:
+    if found.gpus < wanted:
         pytest.skip(
-            f"NCCL needs a GPU for each of {wanted} processes, and there are {gpus} (TORCHRUN_PROCESSES=1: four)"
+            f"NCCL needs a GPU for each of {wanted} processes, and there are {found.gpus} (TORCHRUN_PROCESSES=1: four)"
         )
-    return Torch(version, Path(home))
+    return Torch(found.version, found.home)
 
 
 @pytest.fixture

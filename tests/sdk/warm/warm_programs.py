@@ -5,7 +5,7 @@ import signal
 import subprocess
 import textwrap
 import venv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +25,14 @@ class WarmPrograms:
         home: The virtual environment.
         scripts: The directory of the user's scripts and modules.
         templates: The directory of templates; they end once it is gone.
+        variables: Given to all commands.
         started: All commands, which end with the test.
     """
 
     home: Path
     scripts: Path
     templates: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @classmethod
@@ -128,6 +130,7 @@ class WarmPrograms:
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(SDK),
             "KUBEAI_WARM_DIR": str(self.templates),
+            **self.variables,
             **variables,
         }
         return {"cwd": self.scripts, "env": environment, "stdin": subprocess.DEVNULL}
