@@ -127,6 +127,7 @@ def parser(prog: str = "job-supervisor") -> SuggestingParser:
     report.add_argument(
         "--limit", type=_count, default=20, metavar="N", help="the N largest jobs (default: %(default)s)"
     )
+    report.add_argument("--prices", metavar="FILE", help="what machines cost, to add what it all did (YAML)")
     nodes = commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")
     for reading in (explain, history, nodes):
         _add_members(reading)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from job_supervisor.cli import pricing
 from job_supervisor.cli.backend import Backend, short_names
 from job_supervisor.cli.compared import compared
 from job_supervisor.cli.errors import CliExitCode, UnknownError
@@ -67,16 +68,22 @@ class WorkerTime:
 
 
 async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
+    prices = None if given.prices is None else pricing.read_prices(given.prices)
     found = await backend.ledger(time.time() - given.since)
     jobs = [job for job in found.jobs if _is_meant(job.job, given)]
     if given.job is not None and not jobs:
         raise UnknownError(f"The ledger has no job {given.job} in that time. Without a name, `report` lists all.")
     jobs.sort(key=lambda job: -WorkerTime.of([job]).wanted)
     beside, comparison = await _beside(backend, found, jobs, given)
+    spent = pricing.costs(jobs, prices)
     if given.output.for_people:
-        show(*_for_people(found, jobs, given.limit), *beside)
+        total = WorkerTime.of(jobs)
+        trained, unmeasured = total.spent(Account.TRAINING), total.spent(Account.UNMEASURED)
+        is_wanted = bool(spent) and (prices is not None or given.output.wide)
+        held = pricing.for_people(spent, prices, trained, unmeasured) if is_wanted else []
+        show(*_for_people(found, jobs, given.limit), *held, *beside)
     else:
-        value = {**_for_programs(found, jobs), "comparison": comparison}
+        value = {**_for_programs(found, jobs), **pricing.for_programs(spent, prices), "comparison": comparison}
         given.output.value(value, job_names([job.job for job in jobs]))
     return CliExitCode.DONE
 

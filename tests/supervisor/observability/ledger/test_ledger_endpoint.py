@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.ledger import Account
+from supervisor.domain.ledger import HELD, Account
 from supervisor.observability.ledger.hours import HOUR
 from tests.testkit.serving import Served, serving
 from tests.testkit.waiting import until
@@ -28,6 +28,9 @@ async def test_the_ledger_tells_what_a_job_held_and_what_it_lacked(tmp_path: Pat
         assert set(first) <= {Account.UNMEASURED, Account.WAITING, Account.STARTING, Account.MISSING}
         assert first[Account.MISSING] == pytest.approx(first[Account.UNMEASURED] / 3, rel=0.2)
         whole = await _ledger(served)
+        [job] = whole["jobs"]
+        held = {each["instance_type"]: each["worker_seconds"] for each in job["machines"]}
+        assert held == {"": pytest.approx(sum(job["worker_seconds"].get(account, 0.0) for account in HELD), rel=0.2)}
         assert 0.0 < whole["counted_seconds"] < whole["until"] - whole["since"]
         assert whole["since"] % HOUR == 0.0
     async with serving(tmp_path) as served:
