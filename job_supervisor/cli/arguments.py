@@ -1,7 +1,7 @@
 """Defines the arguments and the help text of `job-supervisor`."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,8 @@ jobs that are known, and explains each rule."""
 LONGEST_AGO_SECONDS = 3660 * 86_400.0
 MOST_ENTRIES = 1_000_000
 WEEK_SECONDS = 7 * 86_400.0
+LONGEST_WINDOW_SECONDS = 60.0
+"""As the setting has it."""
 
 _HISTORY = """\
 Shows what happened, in the order of time: notices and their ends, decisions with their reasons, rank 0's answers,
@@ -88,6 +90,11 @@ _REPORT = """\
 Shows where the worker-hours went that jobs wanted: how many they held, and how many of those trained. The supervisor
 counts while it leads, and keeps hours for as long as its record. One job is compared with other ways to handle the same
 reclaims, which may take a minute. docs/guide/report.md says what each column means."""
+
+_PLAN = """\
+Simulates one job over its own history, as the record has it: as it is, with each change alone, and with all of them if
+each has one value. An option that is repeated gives a row for each value. The best time between two checkpoints is that
+for the losses which came too suddenly to save. docs/guide/report.md says how far to trust it."""
 
 
 def parser(prog: str = "job-supervisor") -> SuggestingParser:
@@ -128,6 +135,7 @@ def parser(prog: str = "job-supervisor") -> SuggestingParser:
         "--limit", type=_count, default=20, metavar="N", help="the N largest jobs (default: %(default)s)"
     )
     report.add_argument("--prices", metavar="FILE", help="what machines cost, to add what it all did (YAML)")
+    _add_plan(commands, common)
     nodes = commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")
     for reading in (explain, history, nodes):
         _add_members(reading)
@@ -251,6 +259,42 @@ def _add_simulate(commands: Any, common: SuggestingParser) -> None:
     drill.add_argument("--end", action="store_true", help="end the drill on NODE|POD early; without NODE|POD, end all")
 
 
+def _add_plan(commands: Any, common: SuggestingParser) -> None:
+    plan = commands.add_parser(
+        "plan",
+        parents=[common],
+        help="show what one job would have made of its own history if something were different",
+        description=_PLAN,
+        formatter_class=_FORM,
+    )
+    plan.add_argument("job", metavar="JOB", help="one job, also one that is gone")
+    plan.add_argument(
+        "--since", type=_ago, default=WEEK_SECONDS, metavar="DURATION", help="how far back, such as 30d (default: 7d)"
+    )
+    options: tuple[tuple[str, str, Callable[[str], float], str, str], ...] = (
+        ("--min-workers", "least", _count, "N", "the fewest workers with which it trains"),
+        ("--max-workers", "most", _count, "N", "the workers that it wants, no more than before"),
+        ("--lead", "lead", _seconds, "DURATION", "how long before a host goes its notice comes"),
+        ("--window", "window", _window, "SECONDS", "the supervisor's window for the notices of a group"),
+        ("--checkpoint-every", "save_every", _ago, "DURATION", "how often it saves without a notice"),
+        ("--checkpoint", "checkpoint", _seconds, "DURATION", "how long a checkpoint takes"),
+        ("--restart", "restart", _seconds, "DURATION", "from a start of all processes to their first step"),
+    )
+    for option, name, read, unit, text in options:
+        plan.add_argument(option, dest=name, type=read, action="append", metavar=unit, help=text)
+    ways = plan.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--in-process", action="store_const", const=[True], help="the processes survive a change of hosts"
+    )
+    ways.add_argument(
+        "--by-restarts",
+        dest="in_process",
+        action="store_const",
+        const=[False],
+        help="a change of hosts is a checkpoint and a restart",
+    )
+
+
 def _add_check(commands: Any, common: SuggestingParser) -> None:
     check = commands.add_parser(
         "check",
@@ -299,6 +343,10 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not 0 < (number := int(text)) <= MOST_ENTRIES:
         raise argparse.ArgumentTypeError(f"must be a number between 1 and {MOST_ENTRIES}")
     return number
+
+
+def _window(text: str) -> float:
+    return _duration(text, LONGEST_WINDOW_SECONDS)
 
 
 def _lead(text: str) -> float:

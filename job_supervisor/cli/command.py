@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from job_supervisor.cli import data_dir as standalone
-from job_supervisor.cli import reporting, showing, steering
+from job_supervisor.cli import planning, reporting, showing, steering
 from job_supervisor.cli.arguments import DATA_DIR, command_first, parser
 from job_supervisor.cli.backend import Backend, Clusters, OneCluster
 from job_supervisor.cli.data_dir import default_directory, is_running
@@ -37,6 +37,7 @@ _ONE_BACKEND: Mapping[str, Callable[[Backend, argparse.Namespace], Awaitable[Cli
     "undrain": steering.undrain,
     "simulate": steering.simulate,
     "report": reporting.report,
+    "plan": planning.plan,
 }
 
 

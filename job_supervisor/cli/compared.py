@@ -98,7 +98,7 @@ def compare(seen: CapacityView, wanted: float, trained: float, unmeasured: float
     rows = [first]
     skipped = list[str]()
     for policy in OtherPolicy:
-        if policy is OtherPolicy.SUPERVISOR and _work(cases) > MOST_WORK:
+        if policy is OtherPolicy.SUPERVISOR and work(cases) > MOST_WORK:
             skipped.append(policy)
         else:
             rows.append(_row(policy, cases, costs))
@@ -124,7 +124,8 @@ async def compared(
     return _for_people(found), _for_programs(found)
 
 
-def _work(cases: Sequence[GoodputCase]) -> int:
+def work(cases: Sequence[GoodputCase]) -> int:
+    """Returns how much there is to simulate: the changes of hosts, each times the workers."""
     return sum(len(case.schedule.steps) * case.most for case in cases)
 
 

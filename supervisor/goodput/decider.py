@@ -32,7 +32,9 @@ class RestlessError(AssertionError):
 class Decider:
     """One job and its notices, which only functions of the product change. `hosts` are there from the start."""
 
-    def __init__(self, case: GoodputCase, framework: Framework, hosts: Iterable[Host], now: float) -> None:
+    def __init__(
+        self, case: GoodputCase, framework: Framework, hosts: Iterable[Host], now: float, policy: Policy
+    ) -> None:
         spec = Spec(
             framework=framework,
             min_workers=case.least,
@@ -43,7 +45,7 @@ class Decider:
         hello = Registration(name=_JOB, uid=_JOB, launcher=_JOB, instance=_JOB, spec=spec, report=nothing_yet)
         self.job = register(None, hello, live=False, now=now)
         self.wake_at: float | None = None
-        self._policy = Policy()
+        self._policy = policy
         self._costs = NO_COSTS
         self._connected = set(hosts)
         self._notices: dict[Host, ReclaimNotice] = {}

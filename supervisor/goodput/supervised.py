@@ -4,6 +4,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 
+from supervisor.decide.policy import Policy
 from supervisor.decide.registration import LauncherFacts
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework
@@ -20,20 +21,22 @@ _REASONS = {ProcessesState.TRAINING: "joining", ProcessesState.CHANGING: "changi
 _WITH_CHECKPOINTS = {**_REASONS, ProcessesState.CHECKPOINTING: "saving"}
 
 
-def supervised(case: GoodputCase, costs: GoodputCosts, seed: int, delays: Delays | None = None) -> Score:
-    """Simulates such a job."""
-    job = _SupervisedJob(case, costs, seed, delays or Delays())
+def supervised(
+    case: GoodputCase, costs: GoodputCosts, seed: int, delays: Delays | None = None, policy: Policy | None = None
+) -> Score:
+    """Simulates such a job, with the default settings of the supervisor or with others."""
+    job = _SupervisedJob(case, costs, seed, delays or Delays(), policy or Policy())
     return job.run()
 
 
 class _SupervisedJob:
-    def __init__(self, case: GoodputCase, costs: GoodputCosts, seed: int, delays: Delays) -> None:
+    def __init__(self, case: GoodputCase, costs: GoodputCosts, seed: int, delays: Delays, policy: Policy) -> None:
         self._case, self._costs, self._delays = case, costs, delays
         self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._line = CapacityTimeline()
         self._present = {Host(node) for node in case.schedule.present}
         framework = Framework.HOROVOD if costs.in_process else Framework.TORCHRUN
-        self._decider = Decider(case, framework, self._present, self._line.now)
+        self._decider = Decider(case, framework, self._present, self._line.now, policy)
         ring = RingOfProcesses if costs.in_process else RingOfMembers
         self._ring = ring(case, costs, delays, self._line, self._present)
         self._launcher = _Launcher(self._ring, self._line, delays, self._chance)
