@@ -38,7 +38,7 @@ from supervisor.ingest.processes import ProcessEndpoints, RelayEndpoints
 from supervisor.jobs.adapter import adapter_by_job
 from supervisor.observability import groups, history, journal, status
 from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
-from supervisor.observability.ledger import accounts, book, machines, stays
+from supervisor.observability.ledger import book, machines, stays
 from supervisor.observability.notifications import config, notifier
 from supervisor.observability.page.endpoints import status_page
 from supervisor.observability.record import recorder
@@ -449,12 +449,12 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     )
 
 
-def _held_on(base: Foundation, state: SharedState, job: SupervisedJob) -> Mapping[HeldOn, int]:
-    """Returns how many workers a job holds on each kind of machine."""
-    placements, machine = state.live.placements(job.name), state.facts.machine
-    gpus = base.cluster.gpus(job.name) if base.cluster else None
+def _held_on(base: Foundation, state: SharedState, job: JobName, hosts: Collection[Host]) -> Mapping[HeldOn, int]:
+    """Returns how many of these hosts of a job are of each kind of machine."""
+    placements, machine = state.live.placements(job), state.facts.machine
+    gpus = base.cluster.gpus(job) if base.cluster else None
     counted = Counter[HeldOn]()
-    for host in accounts.held_hosts(job):
+    for host in hosts:
         node = host if placements is None else placements[host].node if host in placements else Host("")
         counted[HeldOn.of(machine(node) if node else UNKNOWN_MACHINE, gpus)] += 1
     return counted

@@ -65,7 +65,7 @@ class Leadership:
             limits=RecordLimits(days=1e6, entries=MOST),
             history=JobHistory(self.clock.now()),
             book=LedgerBook(self.clock),
-            machines=MachineBook(self.clock, lambda _job: {}),
+            machines=MachineBook(self.clock, lambda _job, _hosts: {}),
             stays=self.stays,
             noticed=lambda _job: self.noticed,
             machine=lambda _node: UNKNOWN_MACHINE,

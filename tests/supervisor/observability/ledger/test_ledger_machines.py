@@ -1,7 +1,7 @@
 """On which kinds of machines the workers of a job are held: as many seconds as the ledger says that it holds."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.domain.capacity import Machine, PriceClass
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.ledger import HELD, Account, HeldOn
 from supervisor.observability.journal import JobChanged, JobForgotten
@@ -16,7 +17,7 @@ from supervisor.observability.ledger.accounts import held_hosts
 from supervisor.observability.ledger.book import LedgerBook
 from supervisor.observability.ledger.hours import HOUR
 from supervisor.observability.ledger.machines import MachineBook
-from tests.supervisor.decide.decide_builders import running_job, suspended_job, waiting_job
+from tests.supervisor.decide.decide_builders import first, running_job, suspended_job, waiting_job
 from tests.supervisor.observability.ledger.test_ledger_accounts import jobs
 from tests.supervisor.observability.ledger.test_ledger_book import JOB, HandClock
 
@@ -24,9 +25,9 @@ _SPOT = HeldOn(cloud="aws", zone="a", instance_type="p5", price_class=PriceClass
 _FIXED = replace(_SPOT, price_class=PriceClass.ON_DEMAND)
 
 
-def _of(job: SupervisedJob) -> Mapping[HeldOn, int]:
+def _of(_job: JobName, hosts: Collection[Host]) -> Mapping[HeldOn, int]:
     """The first host is on demand."""
-    return Counter(_FIXED if host == min(job.observed.hosts) else _SPOT for host in held_hosts(job))
+    return Counter(_FIXED if host == min(first(9)) else _SPOT for host in hosts)
 
 
 def _held(book: MachineBook) -> dict[HeldOn, float]:
@@ -57,13 +58,30 @@ def test_each_kind_of_machine_is_counted_while_it_is_held() -> None:
 def test_a_machine_that_is_not_known_yet_is_looked_at_again() -> None:
     """Its agent may connect after the job has begun to run."""
     clock, known = HandClock(), HeldOn()
-    book = MachineBook(clock, lambda job: {known: len(held_hosts(job))})
+    book = MachineBook(clock, lambda _job, hosts: {known: len(hosts)})
     book.begin([running_job()])
     clock.at += 10
     known = _SPOT
     assert _held(book) == {HeldOn(): 60}
     clock.at += 10
     assert _held(book) == {HeldOn(): 60, _SPOT: 60}
+
+
+def test_machines_are_looked_at_only_if_the_hosts_have_changed() -> None:
+    clock, looks = HandClock(), list[Collection[Host]]()
+
+    def look(_job: JobName, hosts: Collection[Host]) -> Mapping[HeldOn, int]:
+        looks.append(hosts)
+        return {_SPOT: len(hosts)}
+
+    book = MachineBook(clock, look)
+    book.begin([running_job()])
+    for job in (running_job(), running_job(workers=3), running_job(workers=3)):
+        clock.at += 10
+        book.on_change(JobChanged(None, job, clock.now()))
+        book.waiting()
+    assert looks == [first(6), first(3)]
+    assert _held(book) == {_SPOT: 150}
 
 
 @given(states=st.lists(st.tuples(jobs(), st.floats(0.125, 500)), min_size=1, max_size=6))
