@@ -18,6 +18,8 @@ from supervisor.goodput.whatif import WhatIf, checkpoint_interval, losses, plann
 
 _AS_IT_IS = "as it is"
 _SEED = 1
+_WORK_OF_A_SAVE = 1.0
+"""As much as a change of hosts for one worker: 100,000 took a minute."""
 _HOUR = 3600.0
 
 _NAMES: Mapping[str, Callable[[float], str]] = {
@@ -87,7 +89,7 @@ async def plan(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     wanted = max(case.most for case in cases)
     if any(what.most is not None and what.most > wanted for what in changes):
         raise CliUsageError(f"{given.job} wanted {wanted} workers at most: of more hosts nothing is known.")
-    if work(cases) * (len(changes) + 2) > MOST_WORK:
+    if work(cases) * (len(changes) + 2) + sum(_saves(what, cases, costs) for what in changes) > MOST_WORK:
         raise CliUsageError("That would take minutes: choose a shorter --since, or fewer changes.")
     found = await asyncio.to_thread(_simulated, cases, costs, measured, changes)
     if given.output.for_people:
@@ -137,12 +139,23 @@ def _simulated(
 ) -> FoundPlan:
     seconds = sum(case.schedule.seconds for case in cases)
     gone, sudden = losses(cases, costs.step + costs.checkpoint)
-    interval = checkpoint_interval(seconds / sudden, costs.checkpoint) if sudden else None
-    best = [] if interval is None else [WhatIf(save_every=interval)]
+    # What is saved more often than once in a second costs more to simulate than it tells.
+    interval = max(1.0, costs.step, checkpoint_interval(seconds / sudden, costs.checkpoint)) if sudden else None
+    best = [WhatIf(save_every=interval)] if interval is not None else []
+    best = [what for what in best if _saves(what, cases, costs) <= MOST_WORK]
     rows = [_row(what, cases, costs) for what in (WhatIf(), *changes, *best)]
     return FoundPlan(
         rows=rows, seconds=seconds, gone=gone, sudden=sudden, interval=interval, costs=costs, measured=measured
     )
+
+
+def _saves(what: WhatIf, cases: Sequence[GoodputCase], costs: GoodputCosts) -> float:
+    """Returns how much work the checkpoints of a job add, of which each is a decision."""
+    each = what.costs(costs)
+    if each.save_every is None:
+        return 0.0
+    seconds = sum(case.schedule.seconds for case in cases)
+    return _WORK_OF_A_SAVE * seconds / (each.save_every + each.checkpoint)
 
 
 def _row(what: WhatIf, cases: Sequence[GoodputCase], costs: GoodputCosts) -> PlanRow:

@@ -17,6 +17,9 @@ from supervisor.domain.capacity import PriceClass
 from supervisor.observability.views import HeldView, LedgerJobView
 
 _HOUR = 3600.0
+_SHOWN_HOURS = 0.05
+_NEGLIGIBLE_SHARE = 0.01
+"""Of what has a price. The machine of a pod is not known in its first seconds."""
 
 Price = Annotated[float, Meta(ge=0, le=1e9)]
 
@@ -174,10 +177,10 @@ def _sentences(found: Sequence[HeldCost], prices: PriceTable, least: float, most
             f"It cost {_money(cost)} {prices.currency} at the prices of {prices.as_of}, and would have cost "
             f"{_money(on_demand)} {prices.currency} on demand{saved}."
         )
-    if unpriced > 0:
+    hours = sum(each.held.worker_seconds for each in priced) / _HOUR
+    if unpriced >= _SHOWN_HOURS:
         told.append(f"For {unpriced:,.1f} h of workers the price is not known; they are not in these sums.")
-    elif priced and most:
-        hours = sum(each.held.worker_seconds for each in priced) / _HOUR
+    if priced and most and unpriced <= _NEGLIGIBLE_SHARE * hours:
         told.append(
             f"An hour in which a worker trained cost {_between(cost, least, most)} {prices.currency}; on demand, where "
             f"no hour is lost, {_money(on_demand / hours)} {prices.currency}."

@@ -76,13 +76,13 @@ class HeldOn:
 
     @classmethod
     def of(cls, machine: Machine, gpus: float | None) -> "HeldOn":
-        """Returns the kind of a machine, with the GPUs of a worker on it."""
+        """Returns the kind of a machine, with the GPUs of a worker on it. A number below 0 is none."""
         return cls(
             cloud=machine.cloud,
             zone=machine.zone,
             instance_type=machine.instance_type,
             price_class=machine.price_class,
-            gpus=gpus,
+            gpus=gpus if gpus is not None and gpus >= 0 else None,
         )
 
     @property

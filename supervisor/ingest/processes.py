@@ -55,6 +55,8 @@ PurposeName = Annotated[str, Meta(max_length=63)]
 
 _PURPOSES = frozenset(Purpose)
 
+_NOTHING = msgspec.Raw(b"null")
+
 _log = structlog.get_logger()
 
 
@@ -161,7 +163,7 @@ class PostedProcessReport(ProcessMessage, frozen=True, kw_only=True):
     answer: AnswerKind | None = None
     checkpoint_seconds: Seconds | None = None
     unread_seconds: Seconds | None = None
-    spent: PostedTimeSpent | None = None
+    spent: msgspec.Raw = _NOTHING
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,6 +171,17 @@ class PostedProcessReport(ProcessMessage, frozen=True, kw_only=True):
             raise ValueError("generation must be set")
         if self.kind is PostedReportKind.AGREEMENT and (self.epoch is None or self.answer is None):
             raise ValueError("epoch and answer must be set")
+
+    def time_spent(self) -> TimeSpent | None:
+        """Returns what the process has spent its time on; None if it does not say, or says what cannot be.
+
+        That spoils no report: the report may be of the checkpoint for which a job waits.
+        """
+        try:
+            posted = msgspec.json.decode(self.spent, type=PostedTimeSpent | None)
+        except msgspec.DecodeError:
+            return None
+        return None if posted is None else posted.read()
 
     def answered(self, now: float) -> tuple[StepAnswer, Measurements] | None:
         """Returns the answer to an agreement, received at `now`, with what the process has measured.
@@ -277,8 +290,8 @@ class ProcessEndpoints:
         if self.processes.update(worker, sent.revision):
             self.ranks.put_statement(worker, sent.statement())
         self.on_step(worker, sent.step)
-        if sent.spent is not None:
-            self.on_spent(worker, sent.spent.read())
+        if (spent := sent.time_spent()) is not None:
+            self.on_spent(worker, spent)
         answered = sent.answered(self.clock.now())
         if answered is not None:
             self.ranks.answered(worker, *answered)

@@ -24,7 +24,7 @@ from supervisor.control import facts, loop
 from supervisor.domain.capacity import UNKNOWN_MACHINE
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import SupervisedJob, with_end
-from supervisor.domain.ledger import HeldOn
+from supervisor.domain.ledger import HeldOn, TimeSpent
 from supervisor.domain.order import Worker
 from supervisor.domain.stays import MeasuredCosts
 from supervisor.failpoints import At
@@ -323,6 +323,10 @@ def _processes(base: Foundation, state: SharedState) -> Feature:
         base.hooks.on_step(worker, step)
         state.groups.on_step(worker, step)
 
+    def on_spent(worker: Worker, said: TimeSpent) -> None:
+        with base.bulkhead.guard("time that a process has spent", worker.job.name, retried=False):
+            state.ledger.on_spent(worker, said)
+
     endpoints = ProcessEndpoints(
         store=state.store,
         processes=state.processes,
@@ -332,7 +336,7 @@ def _processes(base: Foundation, state: SharedState) -> Feature:
         authenticate=state.authenticate,
         clock=base.clock,
         on_step=on_step,
-        on_spent=state.ledger.on_spent,
+        on_spent=on_spent,
     )
     return Feature(
         endpoints=[endpoints, RelayEndpoints(endpoints)],

@@ -1,10 +1,12 @@
 """What a process says that it has spent its time on."""
 
+import threading
 import time
 from typing import Any
 
 import pytest
-from kubeai.elastic import spending
+from kubeai.elastic import api as library
+from kubeai.elastic import gates, regroup, spending
 from kubeai.elastic.messages import Directive, DirectiveKind, DirectiveLine
 from kubeai.elastic.monitor import Monitor
 from kubeai.elastic.spending import ProcessTime, Spending
@@ -60,15 +62,63 @@ def test_sums_grow_until_the_process_has_to_stop(monkeypatch: pytest.MonkeyPatch
     _stop(monitor, DirectiveKind.CHECKPOINT)
     now[0] = 170.0
     monitor.checkpoint_saved(560, 2.0)
-    assert monitor.time.told(now[0]).seconds == 80.0  # type: ignore[union-attr]
+    assert monitor.time.told(now[0]).seconds == 72.0, "nothing is known of what came after the save"  # type: ignore[union-attr]
     _stop(monitor)
     now[0] = 200.0
     monitor.checkpoint_saved(560, 20.0)
     said = monitor.spent()
     assert said is not None
-    assert (said.seconds, said.spent[Spending.SAVING]) == (80.0, 6.0)
+    assert (said.seconds, said.spent[Spending.SAVING]) == (72.0, 6.0)
     monitor.set_rank(1)
     assert monitor.spent() is None, "rank 0 speaks for all"
+
+
+def test_a_process_that_makes_no_step_says_nothing_of_that_time() -> None:
+    """It may hang in a collective. With its next step it has been one that takes long."""
+    process = ProcessTime(born=0.0)
+    process.finished(1, 10.0)
+    process.finished(5, 20.0)
+    said = process.told(3600.0)
+    assert said is not None
+    assert (said.seconds, said.made) == (20.0, 0 + 4)
+    process.finished(6, 3700.0)
+    assert process.told(3700.0).seconds == 3700.0  # type: ignore[union-attr]
+    process.stop(3710.0)
+    process.finished(7, 3720.0)
+    assert process.told(3720.0).seconds == 3710.0  # type: ignore[union-attr]
+
+
+def test_a_save_in_the_background_is_no_time_without_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = Monitor()
+    monitor.set_rank(0)
+    for finished, spent in ((10, 4.0), (30, 4.0), (None, 8.0)):
+        monkeypatch.setattr(gates, "_step", finished)
+        monitor.finished(9)
+        monitor.checkpoint_saved(10, 4.0)
+        assert monitor.time.told(0.0).spent[Spending.SAVING] == spent  # type: ignore[union-attr]
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_lock() -> None:
+    session = library._session
+    held = threading.Event()
+
+    def hold() -> None:
+        with session.monitor._changed:
+            held.set()
+            released.wait(30)
+
+    released = threading.Event()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(30)
+    session.is_child = True
+    try:
+        with regroup.changing():
+            pass
+    finally:
+        session.is_child = False
+        released.set()
+        thread.join()
 
 
 def test_rank_0_says_it_once_a_minute(supervisor: FakeSupervisor, start: Start) -> None:

@@ -404,7 +404,7 @@ class Monitor:
         with self._changed:
             if seconds is None and self._save_began is not None and not self._is_another(step):
                 seconds = time.monotonic() - self._save_began
-            if seconds is not None:
+            if seconds is not None and not self._has_gone_on(step):
                 self.time.spend(Spending.SAVING, seconds)
             if self._is_another(step):
                 # It does not answer the stop, such as one that was begun some steps before.
@@ -478,6 +478,14 @@ class Monitor:
             if directive.kind is DirectiveKind.STOP and saved is not None and saved.generation != directive.generation:
                 self.outcome = self._saved_at_signal = replace(saved, generation=directive.generation)
                 self._set_state(replace(self._received, saved_for=directive.generation))
+
+    @staticmethod
+    def _has_gone_on(step: int | None) -> bool:
+        """Return whether steps were made while a checkpoint of `step` was saved, as by a save in the background."""
+        with contextlib.suppress(TypeError):
+            finished = gates.finished_steps()
+            return step is not None and finished is not None and finished > step
+        return False
 
     def _is_another(self, step: int | None) -> bool:
         """Return whether a checkpoint of `step` is not the one that the stop of this process asks for.

@@ -38,8 +38,9 @@ def report_holding() -> None:
 @contextlib.contextmanager
 def changing() -> Iterator[None]:
     """Surround what leads from one round into the next, so that the ledger knows how long no step was made."""
-    began = time.monotonic()
+    session, began = api._session, time.monotonic()  # noqa: SLF001 - as above
     try:
         yield
     finally:
-        api._session.monitor.spend(Spending.CHANGING, time.monotonic() - began)  # noqa: SLF001 - as above
+        if not session.is_child:
+            session.monitor.spend(Spending.CHANGING, time.monotonic() - began)

@@ -45,7 +45,9 @@ class TimeSpent:
     """Seconds of one process since its start, and steps.
 
     Attributes:
-        seconds: How long the process has taken part. It does not grow any more once the process has to stop.
+        seconds: How long the process has taken part: until its last step, and what it has spent on something else
+            since then. What it did after that is told with its next step, or never: it may hang. It does not grow any
+            more once the process has to stop.
         spent: Which of these seconds it made no steps in, by the reason.
         first: The number of finished steps from which this process has begun.
         highest: The highest number of finished steps that it has had.
@@ -85,6 +87,8 @@ class ProcessTime:
     _step: int | None = None
     _highest: int = 0
     _made: int = 0
+    _stepped_at: float = 0.0
+    _since: float = 0.0  # spent on something else since then
 
     @classmethod
     def of_this_process(cls) -> ProcessTime:
@@ -98,6 +102,8 @@ class ProcessTime:
 
     def finished(self, step: int, now: float) -> None:
         """Record that so many steps are finished. A lower number than before is that of a state before."""
+        if step != self._step:
+            self._stepped_at, self._since = now if self._stopped_at is None else min(now, self._stopped_at), 0.0
         if self._step is None:
             self._first = step if self._first is None else min(self._first, step)
             self._made = step - self._first
@@ -110,6 +116,7 @@ class ProcessTime:
         """Add seconds that have just passed. Before the first step they are part of the start."""
         if self._stopped_at is None and self._step is not None:
             self._spent[spending] = self._spent.get(spending, 0.0) + seconds
+            self._since += seconds
 
     def stop(self, now: float) -> None:
         """Record that the process has to stop: the supervisor knows what its job does from now on."""
@@ -121,5 +128,6 @@ class ProcessTime:
         if self._step is None or self._first is None:
             return None
         until = time.monotonic() if now is None else now
-        seconds = max(0.0, (until if self._stopped_at is None else self._stopped_at) - self.born)
+        until = until if self._stopped_at is None else min(until, self._stopped_at)
+        seconds = max(0.0, min(until, self._stepped_at + self._since) - self.born)
         return TimeSpent(seconds, dict(self._spent), self._first, self._highest, self._made)

@@ -17,8 +17,6 @@ from supervisor.observability.ledger.words import SpokenTime
 NOBODY = JobName("")
 """Stands for no job: its hours say for how many seconds somebody has counted, as one worker that trains."""
 
-_LATE_SECONDS = 300.0
-"""How long after its end an hour is kept for what processes still say about it. They speak once a minute."""
 _MAX_UNTOLD = 128
 """Stretches of one job that wait for the words of its processes. A job that never says anything has one in an hour."""
 
@@ -50,7 +48,7 @@ class LedgerBook:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self._sums = HourlySums[Account](clock, _LATE_SECONDS)
+        self._sums = HourlySums[Account](clock)
         self._heard: dict[JobName, _Heard] = {}
 
     def begin(self, jobs: Iterable[SupervisedJob]) -> None:

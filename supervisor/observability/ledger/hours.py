@@ -12,6 +12,9 @@ HOUR = 3600.0
 MAX_WAITING = 50_000
 """Hours of jobs that wait for the database, about 20 MB."""
 
+_LATE_SECONDS = 300.0
+"""How long after its end an hour is kept: processes speak once a minute, and two clocks do not agree to the second."""
+
 K = TypeVar("K", bound=Hashable)
 
 
@@ -39,12 +42,10 @@ class HourlySums(Generic[K]):
 
     Args:
         clock: Of both kinds.
-        late_seconds: How long after its end an hour is kept, for what may still be moved in it.
     """
 
-    def __init__(self, clock: Clock, late_seconds: float = 0.0) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._late_seconds = late_seconds
         self._present: dict[JobName, _Present[K]] = {}
         self._hours: dict[LedgerHour, dict[K, float]] = {}
         self._changed: set[LedgerHour] = set()
@@ -103,12 +104,11 @@ class HourlySums(Generic[K]):
 
     def written(self, hours: Mapping[LedgerHour, Mapping[K, float]]) -> None:
         """Hears that hours were written as `waiting` has returned them. Hours that are over are then forgotten."""
-        now = self._clock.now()
-        for hour, counted in hours.items():
-            if self._hours.get(hour) == counted:
-                self._changed.discard(hour)
-                if hour.begins + HOUR + self._late_seconds <= now:
-                    del self._hours[hour]
+        self._changed -= {hour for hour, counted in hours.items() if self._hours.get(hour) == counted}
+        over = self._clock.now() - HOUR - _LATE_SECONDS
+        self._hours = {
+            hour: counted for hour, counted in self._hours.items() if hour.begins > over or hour in self._changed
+        }
 
 
 def _by_hour(since: float, until: float) -> Iterator[tuple[float, float]]:

@@ -1,5 +1,6 @@
 """Notes when each job wanted workers and which hosts were there for it, as a listener of the journal."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -54,6 +55,8 @@ class StayBook:
     noticed: NoticedHosts = lambda _job: {}
     costs: Callable[[SupervisedJob], MeasuredCosts] = lambda _job: MeasuredCosts()
     _jobs: dict[JobName, _Wanting] = field(default_factory=dict)
+    _staying: defaultdict[Host, set[JobName]] = field(default_factory=lambda: defaultdict(set))
+    _noticing: defaultdict[NoticeId, set[JobName]] = field(default_factory=lambda: defaultdict(set))
     _spans: dict[SpanKey, WantedSpan] = field(default_factory=dict)
     _stays: dict[StayKey, HostStay] = field(default_factory=dict)
 
@@ -69,12 +72,14 @@ class StayBook:
             case JobForgotten(before, at):
                 self._end(before.name, at)
             case NoticeChanged(_, notice, at):
-                for wanting in self._jobs.values():
-                    hosts = [host for host, known in wanting.notices.items() if known == notice.id]
-                    for host in hosts:
+                # Of thousands of jobs, a notice concerns a few.
+                names = self._noticing.get(notice.id, set()) | self._staying.get(Host(notice.subject.name), set())
+                for wanting in [self._jobs[name] for name in sorted(names) if name in self._jobs]:
+                    for host in [host for host, known in wanting.notices.items() if known == notice.id]:
                         self._hear(wanting, host, notice, at)
-                    if hosts or Host(notice.subject.name) in wanting.job.own_hosts:
-                        self._find_notices(wanting, at)
+                    self._find_notices(wanting, at)
+                if not notice.holds:
+                    self._noticing.pop(notice.id, None)
 
     def waiting(self) -> StayChanges:
         """Extends the spans until now, and returns what has changed since it was written."""
@@ -190,6 +195,7 @@ class StayBook:
                 sudden = notice.notice_class is NoticeClass.SUDDEN
                 since = notice.first_seen if sudden else at
                 wanting.notices[host] = notice.id
+                self._noticing[notice.id].add(wanting.job.name)
                 noticed = since if stay.noticed is None else stay.noticed
                 self._put(wanting, replace(stay, noticed=noticed, deadline=notice.deadline))
             case _:
@@ -206,11 +212,15 @@ class StayBook:
     def _put(self, wanting: _Wanting, stay: HostStay) -> None:
         if wanting.stays.get(stay.host) != stay:
             wanting.stays[stay.host] = self._stays[wanting.job.name, stay.host, stay.begins] = stay
+            self._staying[stay.host].add(wanting.job.name)
 
     def _close(self, wanting: _Wanting, stay: HostStay, at: Instant, *, gone: bool) -> None:
         ended = replace(stay, ends=max(stay.begins, at), gone=gone)
         self._stays[wanting.job.name, stay.host, stay.begins] = ended
         del wanting.stays[stay.host]
+        self._staying[stay.host].discard(wanting.job.name)
+        if not self._staying[stay.host]:
+            del self._staying[stay.host]
         wanting.notices.pop(stay.host, None)
 
 

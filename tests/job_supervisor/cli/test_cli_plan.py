@@ -103,6 +103,16 @@ async def test_what_cannot_be_simulated_is_said(
     assert (said.code, why in said.err) == (code, True)
 
 
+@pytest.mark.usefixtures("history")
+async def test_saves_are_work_as_well(tmp_path: Path) -> None:
+    """Each is a decision, and a job may say that its checkpoints take no time."""
+    said = await run("plan", "bert", "--data-dir", tmp_path, "--checkpoint-every", "1s", "--checkpoint-every", "1s")
+    assert said.code == CliExitCode.DONE
+    many = [word for _ in range(60) for word in ("--checkpoint-every", "1s")]
+    said = await run("plan", "bert", "--data-dir", tmp_path, *many)
+    assert (said.code, "would take minutes" in said.err) == (CliExitCode.USAGE, True)
+
+
 async def test_nothing_is_made_up_of_a_job_without_hosts_or_of_too_much(
     history: list[HostStay], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

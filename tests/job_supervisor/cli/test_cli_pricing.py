@@ -106,6 +106,16 @@ async def test_what_has_no_price_is_said_and_in_no_sum(tmp_path: Path, monkeypat
 
 
 @pytest.mark.usefixtures("served")
+async def test_a_few_seconds_without_a_price_hide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine of a pod is not known in its first seconds."""
+    for hours, is_said in ((0.01, False), (0.5, True), (2.0, True)):
+        _ledger(monkeypatch, _SPOT, _held(hours, instance_type=""))
+        said = await run("report", "--data-dir", tmp_path, "--prices", str(_EXAMPLE))
+        assert ("the price is not known" in said.out) is is_said
+        assert ("An hour in which a worker trained cost 3.88 CNY" in said.out) is (hours < 1.0)
+
+
+@pytest.mark.usefixtures("served")
 async def test_without_prices_machines_are_shown_only_if_they_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,15 @@ def test_what_is_counted_while_an_hour_is_written_is_written_the_next_time(clock
     assert counted[0.0] == {Account.UNMEASURED: 6 * HOUR}
 
 
+def test_hours_that_are_over_and_written_are_forgotten(clock: HandClock) -> None:
+    """Also those that were written before they ended, and have not changed since."""
+    book = _leading(clock, running_job())
+    for _ in range(4 * 60):
+        clock.at += HOUR / 60
+        book.written(book.waiting())
+    assert {hour.begins - T0 for hour in book._sums._hours} == {3 * HOUR}
+
+
 @pytest.mark.parametrize("step", [600.0, -7200.0])
 def test_a_clock_that_is_set_adds_nothing(clock: HandClock, step: float) -> None:
     book = _leading(clock, running_job())

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.domain.ledger import HELD, Account
 from supervisor.observability.ledger.hours import HOUR
-from tests.testkit.serving import Served, serving
+from tests.testkit.serving import PeerRefusal, Served, serving
 from tests.testkit.waiting import until
 
 _NODES = ["n1", "n2", "n3"]
@@ -36,6 +36,30 @@ async def test_the_ledger_tells_what_a_job_held_and_what_it_lacked(tmp_path: Pat
     async with serving(tmp_path) as served:
         later = await _seconds(served, "train")
     assert later[Account.UNMEASURED] >= first[Account.UNMEASURED]
+
+
+@pytest.mark.parametrize(
+    "spent",
+    [
+        {"seconds": 0.001, "first": 0, "highest": 1, "made": 1, "later": "field"},
+        {"seconds": 1.0, "first": -1, "highest": 1, "made": 1},
+        {"seconds": 1e300, "first": 0, "highest": 1, "made": 1},
+        {"seconds": 1.0, "first": 0, "highest": 2**60, "made": 1},
+        {"seconds": "long"},
+        [],
+        7,
+        None,
+    ],
+)
+async def test_what_a_process_says_of_its_time_spoils_no_report_of_it(served: Served, spent: Any) -> None:
+    """The report may be of the checkpoint for which its job waits."""
+    await served.peers.agents(_NODES)
+    _, order = await served.peers.running("train", _NODES)
+    process = await served.peers.process(order["token"], "n1", 0)
+    running = await process.lines.matching(directive="RUN")
+    assert await process.reports("saved", running, spent=spent) == PeerRefusal(200, None)
+    found = await _seconds(served, "train")
+    assert (found.get(Account.TRAINING, 0.0) > 0.0) is (isinstance(spent, dict) and "later" in spent)
 
 
 @pytest.mark.parametrize(

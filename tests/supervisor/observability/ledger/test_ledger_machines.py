@@ -111,5 +111,11 @@ def test_a_price_needs_the_type_and_whether_it_is_spot(machine: Machine, *, is_k
     assert HeldOn.of(machine, None).is_known is is_known
 
 
+@pytest.mark.parametrize(("asked", "gpus"), [(2.0, 2.0), (0.0, 0.0), (-1.0, None), (None, None)])
+def test_no_worker_has_fewer_than_no_gpus(asked: float | None, gpus: float | None) -> None:
+    """As a tenant may ask for."""
+    assert HeldOn.of(Machine(), asked).gpus == gpus
+
+
 def test_a_job_that_waits_holds_nothing() -> None:
     assert not held_hosts(waiting_job())
