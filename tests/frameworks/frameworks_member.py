@@ -9,6 +9,8 @@ from typing import Any
 
 from kubeai.elastic import regroup
 
+_STARTING_SECONDS = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class RoundsMember:
@@ -36,6 +38,13 @@ class RoundsMember:
     def is_told(self, what: str) -> bool:
         """Return whether there is a file `what` for this process."""
         return (self.root / f"{what}-{self.name}").exists()
+
+    def take_time(self) -> None:
+        """Give a step the duration that the test wants, or a longer one while another process starts.
+
+        So the training does not end before that process is there, however busy the machine is.
+        """
+        time.sleep(_STARTING_SECONDS if (self.root / "starting").exists() else self.step_seconds)
 
     def record(self, **fields: Any) -> None:
         """Append a line to the record of this process."""

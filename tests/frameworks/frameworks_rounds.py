@@ -90,11 +90,15 @@ class Rounds:
             (self.root / name / "worker-0.json").unlink(missing_ok=True)
         if not joins:
             self._write_round(names, in_process=False)
+        starting = self.root / "starting"
+        if joins:
+            starting.touch()
         for name in names:
             directory = {"KUBEAI_RENDEZVOUS_DIR": str(self.root / name), "KUBEAI_RENDEZVOUS_ROUND": str(self.number)}
             self._spawn(name, {**directory, "LOCAL_RANK": "0", **({"KUBEAI_RENDEZVOUS_JOINS": "1"} if joins else {})})
         if joins:
             self._until(lambda: all(self._said(name).get("started") for name in names), "started")
+            starting.unlink()
 
     def run_alone(self) -> list[dict[str, Any]]:
         """Train with one process, without rounds, as the reference; returns what it has recorded."""
