@@ -57,6 +57,7 @@ class FoundPlan:
         interval: The best time between two checkpoints by these, in seconds; None if there were none.
         costs: The costs that were used.
         measured: Those of them that the job's processes have measured; the others are assumed.
+        changes_in_process: Whether a row has changes of hosts in process.
     """
 
     rows: Sequence[PlanRow]
@@ -66,6 +67,7 @@ class FoundPlan:
     interval: float | None
     costs: GoodputCosts
     measured: Sequence[str]
+    changes_in_process: bool = False
 
 
 async def plan(backend: Backend, given: argparse.Namespace) -> CliExitCode:
@@ -145,7 +147,14 @@ def _simulated(
     best = [what for what in best if _saves(what, cases, costs) <= MOST_WORK]
     rows = [_row(what, cases, costs) for what in (WhatIf(), *changes, *best)]
     return FoundPlan(
-        rows=rows, seconds=seconds, gone=gone, sudden=sudden, interval=interval, costs=costs, measured=measured
+        rows=rows,
+        seconds=seconds,
+        gone=gone,
+        sudden=sudden,
+        interval=interval,
+        costs=costs,
+        measured=measured,
+        changes_in_process=any(what.in_process for what in changes),
     )
 
 
@@ -192,7 +201,7 @@ def _for_people(found: FoundPlan) -> list[Block]:
         Table(heads, rows),
         "",
         _interval(found),
-        f"All rows are simulated, with {_costs(found)}.",
+        f"All rows are simulated, with {_costs(found)}, unless a row says otherwise.",
     ]
 
 
@@ -208,6 +217,7 @@ def _interval(found: FoundPlan) -> str:
 
 def _costs(found: FoundPlan) -> str:
     costs = {"step": found.costs.step, "checkpoint": found.costs.checkpoint, "restart": found.costs.restart}
+    costs |= {"change": found.costs.change} if found.costs.in_process or found.changes_in_process else {}
     return listed(
         [
             f"a {name} of {seconds:.3g} s ({'measured' if name in found.measured else 'assumed'})"

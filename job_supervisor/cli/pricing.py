@@ -149,7 +149,7 @@ def _cost(held: HeldView, prices: PriceTable | None) -> HeldCost:
 
 def _machines_of_a_worker(held: HeldView, price: MachinePrice) -> float | None:
     """How much of a machine a worker has; None if that is unknown."""
-    if price.gpus is None:
+    if price.gpus is None or (held.gpus is None and price.gpus <= 1):
         return 1.0
     return None if held.gpus is None else held.gpus / price.gpus
 

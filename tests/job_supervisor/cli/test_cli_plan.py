@@ -59,6 +59,8 @@ async def test_each_change_has_a_row_and_so_have_all_together(tmp_path: Path) ->
     assert shares["a minimum of 10 workers"] < 0.6 < shares["as it is"] < shares["changes in process"]
     assert (said.json["gone"], said.json["gone_suddenly"], said.json["checkpoint_interval"]) == (10, 0, None)
     assert said.json["measured"] == ["step", "checkpoint"]
+    said = await run("plan", "bert", "--data-dir", tmp_path, "--in-process")
+    assert "and a change of 2 s (assumed), unless a row says otherwise." in said.out
 
 
 @pytest.mark.usefixtures("history")

@@ -45,12 +45,24 @@ def _prices() -> pricing.PriceTable:
         (_held(100, zone="cn-hangzhou-h"), (280.0, 1050.0)),
         (_held(10, instance_type="ecs.gn7e-c16g1.16xlarge", gpus=2.0), (175.0, 700.0)),
         (_held(10, instance_type="ecs.gn7e-c16g1.16xlarge", gpus=None), (None, None)),
+        (_held(100, gpus=None), (310.0, 1050.0)),
         (_held(10, price_class="unknown"), (None, 105.0)),
         (_held(10, price_class="a later one"), (None, 105.0)),
         (_held(10, instance_type="ecs.other"), (None, None)),
         (_held(10, instance_type=""), (None, None)),
     ],
-    ids=["spot", "on demand", "its zone", "part of it", "which part", "which class", "later", "which type", "unknown"],
+    ids=[
+        "spot",
+        "on demand",
+        "its zone",
+        "part of it",
+        "which part",
+        "a machine with one",
+        "which class",
+        "later",
+        "which type",
+        "unknown",
+    ],
 )
 def test_a_price_is_that_of_the_type_and_zone_and_nothing_is_guessed(
     held: HeldView, cost: tuple[float | None, float | None]
