@@ -1,7 +1,9 @@
 """Defines the arguments and the help text of `job-supervisor`."""
 
 import argparse
+import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +80,6 @@ jobs that are known, and explains each rule."""
 
 LONGEST_AGO_SECONDS = 3660 * 86_400.0
 MOST_ENTRIES = 1_000_000
-WEEK_SECONDS = 7 * 86_400.0
 LONGEST_WINDOW_SECONDS = 60.0
 """As the setting has it."""
 
@@ -128,9 +129,7 @@ def parser(prog: str = "job-supervisor") -> SuggestingParser:
         "report", parents=[common], help="show where worker-hours went", description=_REPORT, formatter_class=_FORM
     )
     report.add_argument("job", metavar="JOB", nargs="?", help="one job, also one that is gone (default: all)")
-    report.add_argument(
-        "--since", type=_ago, default=WEEK_SECONDS, metavar="DURATION", help="how far back, such as 30d (default: 7d)"
-    )
+    _add_span(report)
     report.add_argument(
         "--limit", type=_count, default=20, metavar="N", help="the N largest jobs (default: %(default)s)"
     )
@@ -259,6 +258,13 @@ def _add_simulate(commands: Any, common: SuggestingParser) -> None:
     drill.add_argument("--end", action="store_true", help="end the drill on NODE|POD early; without NODE|POD, end all")
 
 
+def _add_span(command: Any) -> None:
+    command.add_argument(
+        "--since", type=_when, default="7d", metavar="WHEN", help="a day, or how far back, such as 30d (default: 7d)"
+    )
+    command.add_argument("--until", type=_when, metavar="WHEN", help="likewise, such as 2026-11-01 (default: now)")
+
+
 def _add_plan(commands: Any, common: SuggestingParser) -> None:
     plan = commands.add_parser(
         "plan",
@@ -268,9 +274,7 @@ def _add_plan(commands: Any, common: SuggestingParser) -> None:
         formatter_class=_FORM,
     )
     plan.add_argument("job", metavar="JOB", help="one job, also one that is gone")
-    plan.add_argument(
-        "--since", type=_ago, default=WEEK_SECONDS, metavar="DURATION", help="how far back, such as 30d (default: 7d)"
-    )
+    _add_span(plan)
     options: tuple[tuple[str, str, Callable[[str], float], str, str], ...] = (
         ("--min-workers", "least", _count, "N", "the fewest workers with which it trains"),
         ("--max-workers", "most", _count, "N", "the workers that it wants, no more than before"),
@@ -337,6 +341,14 @@ def _seconds(text: str) -> float:
 
 def _ago(text: str) -> float:
     return _duration(text, LONGEST_AGO_SECONDS)
+
+
+def _when(text: str) -> float:
+    """Reads the beginning of a day here, or how far back an instant is; returns Unix seconds."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").astimezone().timestamp()
+    except ValueError:
+        return time.time() - _ago(text)
 
 
 def _count(text: str) -> int:

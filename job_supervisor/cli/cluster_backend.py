@@ -175,14 +175,14 @@ class ClusterBackend:
         except api.ApiError as error:
             raise self._cli_error(error, "Events") from error
 
-    async def ledger(self, since: float) -> LedgerView:  # noqa: ARG002 - no object of a cluster has it
+    async def ledger(self, since: float, until: float | None) -> LedgerView:  # noqa: ARG002 - no object of a cluster has it
         """Raises UnknownError, because only the leading supervisor keeps the ledger."""
         raise errors.UnknownError(
             "The ledger is in the record of the leading supervisor, not in objects of the cluster: ask it with "
             "--address, --token-file and --ca-file."
         )
 
-    async def capacity(self, job: JobName, since: float) -> CapacityView | None:  # noqa: ARG002 - as above
+    async def capacity(self, job: JobName, since: float, until: float | None) -> CapacityView | None:  # noqa: ARG002 - as above
         """Returns None, for the same reason."""
         return None
 

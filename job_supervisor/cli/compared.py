@@ -87,7 +87,7 @@ def compare(seen: CapacityView, wanted: float, trained: float, unmeasured: float
         trained: Those of them that trained.
         unmeasured: Those of them of which no process has said whether they trained.
     """
-    cases = rebuilt(seen.spans, seen.stays, seen.since)
+    cases = rebuilt(seen.spans, seen.stays, seen.since, seen.until)
     if not cases:
         return None
     costs, measured = measured_costs(seen.spans)

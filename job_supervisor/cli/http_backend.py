@@ -164,17 +164,16 @@ class HttpBackend:
                 return Past(entries=entries, since=since, is_cut=found.next is not None)
             before = {"before": found.next}
 
-    async def ledger(self, since: float) -> LedgerView:
+    async def ledger(self, since: float, until: float | None) -> LedgerView:
         try:
-            return await self._call("GET", f"/v1/ledger?since={since}", None, LedgerView)
+            return await self._call("GET", f"/v1/ledger?{_between(since, until)}", None, LedgerView)
         except UnknownCallError as error:
             raise errors.UnknownError("This supervisor keeps no ledger: it is older than the command.") from error
 
-    async def capacity(self, job: JobName, since: float) -> CapacityView | None:
+    async def capacity(self, job: JobName, since: float, until: float | None) -> CapacityView | None:
         try:
-            return await self._call(
-                "GET", f"/v1/capacity?{urlencode({'job': job, 'since': since})}", None, CapacityView
-            )
+            query = f"{urlencode({'job': job})}&{_between(since, until)}"
+            return await self._call("GET", f"/v1/capacity?{query}", None, CapacityView)
         except UnknownCallError:
             return None
 
@@ -293,3 +292,7 @@ def _refused(status: int, data: bytes) -> errors.CliError:
     )
     hint = _HINTS.get(refusal.error, "")
     return kind(f"The supervisor refused the request: {refusal.message}. {hint}".rstrip())
+
+
+def _between(since: float, until: float | None) -> str:
+    return urlencode({"since": since} if until is None else {"since": since, "until": until})

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -78,12 +77,11 @@ async def plan(backend: Backend, given: argparse.Namespace) -> CliExitCode:
         NotNowError: The supervisor is too old to know.
         CliUsageError: It would take too long, or needs hosts that were not there.
     """
-    since = time.time() - given.since
-    name = await _job(backend, given, since)
-    seen = await backend.capacity(name, since)
+    name = await _job(backend, given)
+    seen = await backend.capacity(name, given.since, given.until)
     if seen is None:
         raise NotNowError("The supervisor is older than this command, and does not know which hosts were there.")
-    cases = rebuilt(seen.spans, seen.stays, seen.since)
+    cases = rebuilt(seen.spans, seen.stays, seen.since, seen.until)
     if not cases:
         raise UnknownError(f"The record has none of the hosts of {given.job} in that time.")
     costs, measured = measured_costs(seen.spans)
@@ -101,9 +99,9 @@ async def plan(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     return CliExitCode.DONE
 
 
-async def _job(backend: Backend, given: argparse.Namespace, since: float) -> JobName:
+async def _job(backend: Backend, given: argparse.Namespace) -> JobName:
     """Finds the job by its whole or short name among those of the ledger."""
-    ledger = await backend.ledger(since)
+    ledger = await backend.ledger(given.since, given.until)
     found = [job.job for job in ledger.jobs if given.job == job.job or given.job in short_names(job.job)]
     if len(found) > 1:
         raise CliUsageError(f"{given.job} may be {listed(sorted(found))}: name one in full.")

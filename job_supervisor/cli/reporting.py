@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 
 from job_supervisor.cli import pricing
 from job_supervisor.cli.backend import Backend, short_names
@@ -69,7 +70,7 @@ class WorkerTime:
 
 async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     prices = None if given.prices is None else pricing.read_prices(given.prices)
-    found = await backend.ledger(time.time() - given.since)
+    found = await backend.ledger(given.since, given.until)
     jobs = [job for job in found.jobs if _is_meant(job.job, given)]
     if given.job is not None and not jobs:
         raise UnknownError(f"The ledger has no job {given.job} in that time. Without a name, `report` lists all.")
@@ -97,7 +98,7 @@ async def _beside(
         return (["", hint] if jobs else []), None
     [job] = jobs
     time_of = WorkerTime.of(jobs)
-    seen = await backend.capacity(job.job, found.since)
+    seen = await backend.capacity(job.job, found.since, found.until)
     return await compared(seen, time_of.wanted, time_of.spent(Account.TRAINING), time_of.spent(Account.UNMEASURED))
 
 
@@ -129,7 +130,7 @@ def _figures(time_of: WorkerTime) -> Mapping[str, object]:
 
 def _for_people(found: LedgerView, jobs: Sequence[LedgerJobView], limit: int) -> list[Block]:
     span = found.until - found.since
-    told: list[Block] = [_sentence(WorkerTime.of(jobs), span), ""]
+    told: list[Block] = [_sentence(WorkerTime.of(jobs), _when(found)), ""]
     if jobs:
         total = WorkerTime.of(jobs)
         listed = {str(job.job): WorkerTime.of([job]) for job in jobs[:limit]}
@@ -150,11 +151,19 @@ def _for_people(found: LedgerView, jobs: Sequence[LedgerJobView], limit: int) ->
     return told
 
 
-def _sentence(total: WorkerTime, span: float) -> str:
+def _when(found: LedgerView) -> str:
+    """Says which time a report is of, in the words that begin a sentence."""
+    span = duration(found.until - found.since)
+    if time.time() - found.until < _HOUR:
+        return f"In the last {span}"
+    return f"In the {span} until {datetime.fromtimestamp(found.until).astimezone():%Y-%m-%d %H:%M}"
+
+
+def _sentence(total: WorkerTime, when: str) -> str:
     """Sums up for a reader who wants one sentence."""
     if total.ratio is None:
-        return f"In the last {duration(span)}, no job wanted workers."
-    wanted = f"In the last {duration(span)}, jobs wanted {_hours(total.wanted)} of workers"
+        return f"{when}, no job wanted workers."
+    wanted = f"{when}, jobs wanted {_hours(total.wanted)} of workers"
     if total.runtime is None:
         return f"{wanted}, and held none."
     return (

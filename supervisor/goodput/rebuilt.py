@@ -1,5 +1,6 @@
 """Turns what the record has kept about a job into the cases whose reclaims other policies can handle as well. Pure."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -34,8 +35,10 @@ class _Presence:
         return _end(self.stays[-1])
 
 
-def rebuilt(spans: Iterable[WantedSpan], stays: Iterable[HostStay], since: float) -> Sequence[GoodputCase]:
-    """Returns a case for each time in which a job wanted the same number of workers, from an instant on.
+def rebuilt(
+    spans: Iterable[WantedSpan], stays: Iterable[HostStay], since: float, until: float = math.inf
+) -> Sequence[GoodputCase]:
+    """Returns a case for each time in which a job wanted the same number of workers, between two instants.
 
     A time in which it wanted none, or in which nobody counted for more than `FAILOVER_SECONDS`, separates two cases.
     Nothing is known of what came between them, so each begins with the hosts that were there.
@@ -44,20 +47,22 @@ def rebuilt(spans: Iterable[WantedSpan], stays: Iterable[HostStay], since: float
         spans: When the job wanted workers.
         stays: Which hosts were there. Each has an end.
         since: Unix seconds. What was before is left out.
+        until: Likewise what came after.
     """
     presences = list(_presences(stays))
     return [
         GoodputCase(name=f"{part.begins:.0f}", schedule=_schedule(part, presences), least=part.least, most=part.most)
-        for part in _joined(spans, since)
+        for part in _joined(spans, since, until)
         if part.ends > part.begins
     ]
 
 
-def _joined(spans: Iterable[WantedSpan], since: float) -> Iterator[WantedSpan]:
+def _joined(spans: Iterable[WantedSpan], since: float, until: float) -> Iterator[WantedSpan]:
     """Joins the spans that follow each other and have the same sizes."""
     part: WantedSpan | None = None
-    for span in sorted(spans, key=lambda span: (span.begins, span.ends)):
-        if span.ends <= since:
+    for found in sorted(spans, key=lambda span: (span.begins, span.ends)):
+        span = replace(found, ends=min(found.ends, until))
+        if span.ends <= since or span.begins >= until:
             continue
         if part is not None and _follows(part, span):
             part = replace(part, ends=max(part.ends, span.ends))

@@ -145,15 +145,15 @@ class StatusReader:
         wanted = replace(query, subject="", own=subjects, since=since, until=until, before=None)
         return (await self.record.read(wanted)).entries
 
-    async def spent(self, since: float) -> LedgerView:
-        """Reads where worker-seconds went, from the hour in which an instant (Unix seconds) is until now.
+    async def spent(self, since: float, until: float) -> LedgerView:
+        """Reads where worker-seconds went, in the hours that two instants (Unix seconds) are in or between.
 
         Raises:
             RecordError: The record cannot be read now.
         """
-        since, now = since // HOUR * HOUR, self.live.now()
-        found = dict(await self.record.read_hours(since, now))
-        machines = await self.record.read_machines(since, now)
+        since, until = since // HOUR * HOUR, min(self.live.now(), math.ceil(until / HOUR) * HOUR)
+        found = dict(await self.record.read_hours(since, until))
+        machines = await self.record.read_machines(since, until)
         counted = sum(found.pop(NOBODY, {}).values())
         jobs = [
             LedgerJobView(
@@ -163,16 +163,18 @@ class StatusReader:
             )
             for job in sorted(found)
         ]
-        return LedgerView(since=since, until=now, counted_seconds=counted, jobs=jobs)
+        return LedgerView(since=since, until=until, counted_seconds=counted, jobs=jobs)
 
-    async def capacity(self, job: JobName, since: float) -> CapacityView:
-        """Reads when a job wanted workers and which hosts were there, since an instant (Unix seconds).
+    async def capacity(self, job: JobName, since: float, until: float) -> CapacityView:
+        """Reads when a job wanted workers and which hosts were there, between two instants (Unix seconds).
 
         Raises:
             RecordError: The record cannot be read now.
         """
-        found = await self.record.read_capacity(job, since, MAX_STAYS)
-        return CapacityView(job=job, since=since, spans=list(found.spans), stays=list(found.stays), cut=found.is_cut)
+        found = await self.record.read_capacity(job, since, until, MAX_STAYS)
+        return CapacityView(
+            job=job, since=since, until=until, spans=list(found.spans), stays=list(found.stays), cut=found.is_cut
+        )
 
     def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> status_view.StatusSnapshot:
         """Returns the state at this moment, of all jobs or of some, as immutable values."""
@@ -273,21 +275,21 @@ class StatusEndpoint:
         return web.json_response(body=msgspec.json.encode(view))
 
     async def ledger(self, request: web.Request) -> web.Response:
-        """Answers with the worker-seconds of all jobs since an instant, which the query names."""
+        """Answers with the worker-seconds of all jobs between two instants, which the query names."""
         await require_principal(Viewer, request, self.authenticate)
-        since = _past(request.query, ["since"], self.reader.live.now())
+        since, until = _past(request.query, ["since", "until"], self.reader.live.now())
         with _readable("ledger"):
-            view = await self.reader.spent(since)
+            view = await self.reader.spent(since, until)
         return web.json_response(body=msgspec.json.encode(view))
 
     async def capacity(self, request: web.Request) -> web.Response:
-        """Answers with the hosts that were there for a job since an instant; the query names both."""
+        """Answers with the hosts that were there for a job between two instants; the query names them."""
         await require_principal(Viewer, request, self.authenticate)
-        since = _past(request.query, ["job", "since"], self.reader.live.now())
+        since, until = _past(request.query, ["job", "since", "until"], self.reader.live.now())
         if "job" not in request.query:
             raise MalformedError("`job` must be given")
         with _readable("capacity"):
-            view = await self.reader.capacity(JobName(request.query["job"]), since)
+            view = await self.reader.capacity(JobName(request.query["job"]), since, until)
         return web.json_response(body=msgspec.json.encode(view))
 
 
@@ -316,16 +318,19 @@ def _refuse_unknown(given: Mapping[str, str], known: Collection[str]) -> None:
         raise MalformedError(f"`{unknown[0]}` is none of {', '.join(sorted(known))}")
 
 
-def _past(given: Mapping[str, str], known: Collection[str], now: float) -> float:
-    """Reads `since`, beside which a query may have what else is `known`."""
+def _past(given: Mapping[str, str], known: Collection[str], now: float) -> tuple[float, float]:
+    """Reads `since` and `until`, which is now by default. A query may have what else is `known`."""
     _refuse_unknown(given, known)
     try:
-        since = _instant(given, "since")
+        since, until = _instant(given, "since"), _instant(given, "until")
     except ValueError as error:
-        raise MalformedError("`since` must be Unix seconds") from error
+        raise MalformedError("`since` and `until` must be Unix seconds") from error
     if since is None or since > now:
         raise MalformedError("`since` must be given, and be an instant in the past")
-    return since
+    until = now if until is None else min(until, now)
+    if until < since:
+        raise MalformedError("`until` must not be before `since`")
+    return since, until
 
 
 def _history_query(given: Mapping[str, str]) -> HistoryQuery:

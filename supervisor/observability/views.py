@@ -371,13 +371,14 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CapacityView(msgspec.Struct, frozen=True, kw_only=True):
-    """When a job wanted workers, and which hosts were there for it, since an instant (Unix seconds). Stays have ends.
+    """When a job wanted workers, and which hosts were there for it, between two instants. Stays have ends.
 
     `cut`: the earliest are left out. In a time without a span, nothing is known or nothing was wanted.
     """
 
     job: JobName
     since: float
+    until: float
     spans: list[WantedSpan]
     stays: list[HostStay]
     cut: bool = False

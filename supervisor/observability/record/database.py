@@ -383,22 +383,23 @@ class RecordDatabase:
                     connection.execute(earlier, [{f"of_{name}": row[name] for name in key} for row in rows])
                     connection.execute(insert(table), rows)
 
-    def read_capacity(self, job: JobName, since: float, most: int) -> JobCapacity:
-        """Returns when a job wanted workers, and which hosts were there, since an instant (Unix seconds).
+    def read_capacity(self, job: JobName, since: float, until: float, most: int) -> JobCapacity:
+        """Returns when a job wanted workers, and which hosts were there, between two instants (Unix seconds).
 
         Args:
             job: The job.
             since: Spans and stays that end later are wanted.
+            until: Likewise those that begin earlier.
             most: The most spans, and the most stays.
 
         Raises:
             RecordError: It cannot be read now.
         """
-        spans = select(_spans).where(_spans.c.job == job, _spans.c.ends > since)
+        spans = select(_spans).where(_spans.c.job == job, _spans.c.ends > since, _spans.c.begins < until)
         spans = spans.order_by(_spans.c.begins.desc()).limit(most + 1)
-        until = select(func.max(_spans.c.ends)).where(_spans.c.job == job, _spans.c.writer == _stays.c.writer)
-        ends = func.coalesce(_stays.c.ends, until.scalar_subquery()).label("until")
-        stays = select(_stays, ends).where(_stays.c.job == job, ends > since)
+        last = select(func.max(_spans.c.ends)).where(_spans.c.job == job, _spans.c.writer == _stays.c.writer)
+        ends = func.coalesce(_stays.c.ends, last.scalar_subquery()).label("until")
+        stays = select(_stays, ends).where(_stays.c.job == job, ends > since, _stays.c.begins < until)
         stays = stays.order_by(ends.desc(), _stays.c.begins.desc(), _stays.c.host).limit(most + 1)
         with _translated(), self._engine.connect() as connection:
             found_spans = [_span(row) for row in connection.execute(spans)]

@@ -186,14 +186,14 @@ class Recorder:
         """
         return await self._in_thread(lambda: self._opened().read_machines(since, until))
 
-    async def read_capacity(self, job: JobName, since: float, most: int) -> JobCapacity:
-        """Returns when a job wanted workers, and which hosts were there, since an instant (Unix seconds).
+    async def read_capacity(self, job: JobName, since: float, until: float, most: int) -> JobCapacity:
+        """Returns when a job wanted workers, and which hosts were there, between two instants (Unix seconds).
 
         Raises:
             RecordError: It cannot be read now.
         """
         await self._write_ledger()
-        return await self._in_thread(lambda: self._opened().read_capacity(job, since, most))
+        return await self._in_thread(lambda: self._opened().read_capacity(job, since, until, most))
 
     async def _keep_up(self) -> None:
         """Prunes, and writes the ledger, if it is time for that."""

@@ -27,18 +27,18 @@ def history(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[HostStay]:
             HostStay(host=Host("n9"), begins=hour * _H, ends=gone, gone=True, noticed=gone - 120.0, deadline=gone)
         )
 
-    async def ledger(_backend: HttpBackend, since: float) -> LedgerView:
+    async def ledger(_backend: HttpBackend, since: float, _until: float | None) -> LedgerView:
         jobs = [
             LedgerJobView(job=JobName(name), worker_seconds={})
             for name in ("team/pytorchjob.bert", "a/mpijob.x", "b/mpijob.x")
         ]
         return LedgerView(since=since, until=since + 10 * _H, counted_seconds=10 * _H, jobs=jobs)
 
-    async def capacity(_backend: HttpBackend, job: JobName, since: float) -> CapacityView:
+    async def capacity(_backend: HttpBackend, job: JobName, since: float, _until: float | None) -> CapacityView:
         del since
         costs = MeasuredCosts(step_seconds=2.0, checkpoint_seconds=20.0)
         span = WantedSpan(begins=0.0, ends=10 * _H, least=8, most=10, in_process=False, costs=costs)
-        return CapacityView(job=job, since=0.0, spans=[span] if stays else [], stays=stays)
+        return CapacityView(job=job, since=0.0, until=1e6, spans=[span] if stays else [], stays=stays)
 
     monkeypatch.setattr(HttpBackend, "ledger", ledger)
     monkeypatch.setattr(HttpBackend, "capacity", capacity)
@@ -125,7 +125,7 @@ async def test_nothing_is_made_up_of_a_job_without_hosts_or_of_too_much(
     said = await run("plan", "bert", "--data-dir", tmp_path)
     assert (said.code, "none of the hosts of bert" in said.err) == (CliExitCode.UNKNOWN, True)
 
-    async def older(_backend: HttpBackend, job: JobName, since: float) -> None:
+    async def older(_backend: HttpBackend, job: JobName, since: float, _until: float | None) -> None:
         del job, since
 
     monkeypatch.setattr(HttpBackend, "capacity", older)

@@ -1,6 +1,8 @@
 """`job-supervisor report`: what a manager reads, what an engineer reads, and what is not known."""
 
+import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,9 @@ _QUEUED = {"queued": 30 * _H, "paused": 2 * _H}
 def _ledger(monkeypatch: pytest.MonkeyPatch, counted: float, **jobs: Mapping[str, float]) -> None:
     """Has the supervisor answer with this ledger of ten hours."""
 
-    async def ledger(_backend: HttpBackend, since: float) -> LedgerView:  # noqa: ARG001 - the answer has its own
+    async def ledger(_backend: HttpBackend, since: float, _until: float | None) -> LedgerView:  # noqa: ARG001 - the answer has its own
         views = [LedgerJobView(job=JobName(name), worker_seconds=dict(seconds)) for name, seconds in jobs.items()]
-        return LedgerView(since=7200.0, until=7200.0 + 10 * _H, counted_seconds=counted, jobs=views)
+        return LedgerView(since=time.time() - 10 * _H, until=time.time(), counted_seconds=counted, jobs=views)
 
     monkeypatch.setattr(HttpBackend, "ledger", ledger)
 
@@ -61,6 +63,30 @@ async def test_what_no_process_has_said_is_a_range(tmp_path: Path, monkeypatch: 
     assert said.json["total"]["runtime_goodput"] == pytest.approx({"at_least": 60 / 90, "at_most": 75 / 90})
 
 
+async def test_a_month_that_is_over(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its days are those of the clock here, and its hours whole ones."""
+    asked = list[float | None]()
+    read = HttpBackend.ledger
+
+    async def ledger(backend: HttpBackend, since: float, until: float | None) -> LedgerView:
+        asked.extend((since, until))
+        return await read(backend, since, until)
+
+    monkeypatch.setattr(HttpBackend, "ledger", ledger)
+    await served.peers.agents(["n1"])
+    await served.peers.running("resnet", ["n1"])
+    said = await run("report", "--data-dir", tmp_path, "--since", "2025-10-01", "--until", "2025-11-01")
+    begin, end = (datetime(2025, month, 1).astimezone() for month in (10, 11))
+    assert asked == [begin.timestamp(), end.timestamp()]
+    assert said.out.startswith(f"In the {(end - begin).days} d until 2025-11-01 00:00, no job wanted workers.")
+    said = await run("plan", "resnet", "--data-dir", tmp_path, "--since", "60d", "--until", "30d")
+    assert "The ledger has no job resnet in that time." in said.err
+    said = await run("report", "--data-dir", tmp_path, "--since", "1h", "--until", "2h")
+    assert "`until` must not be before `since`" in said.err
+    said = await run("report", "--data-dir", tmp_path, "--since", "yesterday")
+    assert said.code == CliExitCode.USAGE
+
+
 @pytest.mark.usefixtures("served")
 async def test_what_nobody_has_counted_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _ledger(monkeypatch, 8 * _H, bert=_BERT)
@@ -89,10 +115,10 @@ async def test_one_job_and_the_largest_ones(tmp_path: Path, monkeypatch: pytest.
 def _capacity(monkeypatch: pytest.MonkeyPatch, costs: MeasuredCosts, seconds: float = 10 * _H) -> None:
     """Has the supervisor answer that ten hosts were there, of which one goes each hour for 30 minutes."""
 
-    async def capacity(_backend: HttpBackend, job: JobName, since: float) -> CapacityView:
+    async def capacity(_backend: HttpBackend, job: JobName, since: float, _until: float | None) -> CapacityView:
         spans = [
             WantedSpan(
-                begins=at, ends=at + _H, least=8, most=10, in_process=True, restarts=int(at < 9000.0), costs=costs
+                begins=at, ends=at + _H, least=8, most=10, in_process=True, restarts=int(at == since), costs=costs
             )
             for at in (since + hour * _H for hour in range(int(seconds / _H)))
         ]
@@ -102,7 +128,7 @@ def _capacity(monkeypatch: pytest.MonkeyPatch, costs: MeasuredCosts, seconds: fl
             stays.append(
                 HostStay(host=Host("n9"), begins=span.begins, ends=gone, gone=True, noticed=gone - 120.0, deadline=gone)
             )
-        return CapacityView(job=job, since=since, spans=spans, stays=stays)
+        return CapacityView(job=job, since=since, until=since + 1e6, spans=spans, stays=stays)
 
     monkeypatch.setattr(HttpBackend, "capacity", capacity)
 
@@ -179,7 +205,7 @@ async def test_a_comparison_that_nobody_can_make_is_said(tmp_path: Path, monkeyp
     said = await run("report", "--data-dir", tmp_path)
     assert "`report JOB` compares one job with other ways to handle the same reclaims." in said.out
 
-    async def older(_backend: HttpBackend, job: JobName, since: float) -> None:
+    async def older(_backend: HttpBackend, job: JobName, since: float, _until: float | None) -> None:
         del job, since
 
     monkeypatch.setattr(HttpBackend, "capacity", older)

@@ -1,5 +1,6 @@
 """A simulated job whose changes the real recorder writes into a real database, as the journal reports a real one's."""
 
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -94,7 +95,7 @@ class Leadership:
 
     async def kept(self, since: float = 0.0) -> JobCapacity:
         async with self.writing() as recorder:
-            return await recorder.read_capacity(JOB, since, MOST)
+            return await recorder.read_capacity(JOB, since, math.inf, MOST)
 
 
 def play(case: GoodputCase, costs: GoodputCosts, leads: Callable[[float], Leadership]) -> Score:

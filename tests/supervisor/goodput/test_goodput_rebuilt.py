@@ -187,6 +187,14 @@ def test_a_time_without_a_supervisor_and_another_size_begin_a_case_of_their_own(
     assert [case.schedule.steps for case in found] == [(KillNode(50.0, Node("b")),), (), (KillNode(50.0, Node("c")),)]
 
 
+def test_what_came_later_is_left_out() -> None:
+    stays = [_stay("a", 0, 500), _stay("b", 0, 100, gone=True), _stay("c", 300, 450, gone=True)]
+    found = rebuilt([_span(0, 100), _span(100, 500)], stays, since=50.0, until=150.0)
+    assert [(case.schedule.present, case.schedule.seconds) for case in found] == [(("a", "b"), 100.0)]
+    assert [case.schedule.steps for case in found] == [(KillNode(50.0, Node("b")),)]
+    assert not rebuilt([_span(200, 300)], stays, since=50.0, until=200.0)
+
+
 def test_a_notice_from_before_is_one_at_the_beginning() -> None:
     stays = [_stay("a", 0, 90, gone=True, noticed=30, deadline=120), _stay("b", 0, 100, noticed=40)]
     [case] = rebuilt([_span(0, 100)], stays, since=50.0)

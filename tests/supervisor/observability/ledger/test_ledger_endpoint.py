@@ -63,7 +63,16 @@ async def test_what_a_process_says_of_its_time_spoils_no_report_of_it(served: Se
 
 
 @pytest.mark.parametrize(
-    "query", [{}, {"since": "nan"}, {"since": "inf"}, {"since": "9e99"}, {"since": "0", "jobs": "a"}]
+    "query",
+    [
+        {},
+        {"since": "9", "until": "8"},
+        {"since": "9", "until": "inf"},
+        {"since": "nan"},
+        {"since": "inf"},
+        {"since": "9e99"},
+        {"since": "0", "jobs": "a"},
+    ],
 )
 async def test_a_question_that_is_none_is_refused(served: Served, query: dict[str, str]) -> None:
     assert (await _ledger(served, query))["error"] == "malformed"

@@ -1,5 +1,6 @@
 """The record's database, as an SQLite file and in a real PostgreSQL."""
 
+import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -220,7 +221,7 @@ def test_stays_are_replaced_and_end_with_the_spans_of_their_writer(database: Rec
     gone = replace(second, ends=_HOUR + 60, gone=True, noticed=_HOUR + 30, deadline=_HOUR + 61)
     database.write_stays(_changes(_HOUR, gone), "one")
     database.write_stays(_changes(_HOUR + 3600, replace(first, begins=_HOUR + 3605)), "two")
-    found = database.read_capacity(_JOB, _HOUR, 10)
+    found = database.read_capacity(_JOB, _HOUR, math.inf, 10)
     assert [(span.begins, span.costs.step_seconds, span.restarts) for span in found.spans] == [
         (_HOUR, 0.5, 1),
         (_HOUR + 3600, 0.5, 1),
@@ -231,8 +232,8 @@ def test_stays_are_replaced_and_end_with_the_spans_of_their_writer(database: Rec
         replace(first, begins=_HOUR + 3605, ends=_HOUR + 7200),
     ]
     assert not found.is_cut
-    assert [stay.begins for stay in database.read_capacity(_JOB, _HOUR + 3600, 10).stays] == [_HOUR + 3605]
-    assert not database.read_capacity(JobName("other"), 0.0, 10).spans
+    assert [stay.begins for stay in database.read_capacity(_JOB, _HOUR + 3600, math.inf, 10).stays] == [_HOUR + 3605]
+    assert not database.read_capacity(JobName("other"), 0.0, math.inf, 10).spans
 
 
 def test_an_answer_with_too_many_stays_has_no_hour_in_which_one_is_missing(database: RecordDatabase) -> None:
@@ -240,7 +241,7 @@ def test_an_answer_with_too_many_stays_has_no_hour_in_which_one_is_missing(datab
     for begins in hours:
         ended = HostStay(host=Host("a"), begins=begins, ends=begins + 9, gone=True)
         database.write_stays(_changes(begins, ended, replace(ended, host=Host("b"))), "one")
-    found = database.read_capacity(_JOB, 0.0, 3)
+    found = database.read_capacity(_JOB, 0.0, math.inf, 3)
     assert ([span.begins for span in found.spans], len(found.stays), found.is_cut) == (hours[3:], 3, True)
 
 
@@ -251,11 +252,11 @@ def test_old_stays_are_deleted_with_the_hours_in_which_they_are_missing(database
         database.write_stays(_changes(begins, ended, HostStay(host=Host("b"), begins=begins)), f"writer {number}")
     database.write_stays(_changes(begins, HostStay(host=Host("c"), begins=_HOUR)), f"writer {number}")
     database.prune(_HOUR + 10, 100)
-    found = database.read_capacity(_JOB, 0.0, 10)
+    found = database.read_capacity(_JOB, 0.0, math.inf, 10)
     assert [span.begins - _HOUR for span in found.spans] == [3600, 7200, 10800]
     assert [(stay.host, stay.begins - _HOUR) for stay in found.stays if stay.begins == _HOUR] == [("c", 0)]
     database.prune(0.0, 1)
-    found = database.read_capacity(_JOB, 0.0, 10)
+    found = database.read_capacity(_JOB, 0.0, math.inf, 10)
     assert [span.begins - _HOUR for span in found.spans] == [10800]
     assert [(stay.host, stay.begins - _HOUR) for stay in found.stays] == [
         ("a", 10800),
