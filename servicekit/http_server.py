@@ -18,11 +18,13 @@ from aiohttp import web, web_response
 
 from servicekit.address import Address
 from servicekit.lifecycle import Health
+from servicekit.listener import Listener, TlsOfPeers
 
 _SERVER_NAME = "job-supervisor"
 
 _CLOSE_SECONDS = 2.0  # For the peer's part in the end of a TLS connection; the default is 30.
 _UNANSWERED_MILLISECONDS = 15_000  # The silence after which the wire gives up a peer. The system's default: 16 minutes.
+_PROBE_SECONDS = 10.0
 _BACKLOG = 4096  # 128 makes a reconnect storm of 2,000 take 28 s.
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -40,6 +42,10 @@ class Drop(StrEnum):
 
 OnDrop = Callable[[Drop], None]
 """Called for each connection that was dropped."""
+
+
+def ignore_drop(_why: Drop) -> None:
+    """Does nothing, because the peer asks again in a moment: Prometheus, or a kubelet."""
 
 
 class GuardedConnection(asyncio.Protocol):
@@ -171,16 +177,15 @@ class GuardedSite(web.BaseSite):
         """
         hide_versions()
         await super().start()
-        secured = self._ssl_context is not None
-        self._server = await asyncio.get_running_loop().create_server(
-            self._connection,
-            self._address.host,
-            self._address.port,
-            backlog=self._backlog,
-            ssl=self._ssl_context,
-            ssl_handshake_timeout=self._timeout_seconds if secured else None,
-            ssl_shutdown_timeout=_CLOSE_SECONDS if secured else None,
-        )
+        tls = None
+        if self._ssl_context is not None:
+            tls = TlsOfPeers(
+                context=self._ssl_context, handshake_seconds=self._timeout_seconds, close_seconds=_CLOSE_SECONDS
+            )
+        listener = Listener(self._connection, tls)
+        # aiohttp closes it, and asks it for its addresses.
+        self._server = cast("asyncio.AbstractServer", listener)
+        await listener.listen(self._address, self._backlog)
 
     def _connection(self) -> GuardedConnection:
         server = self._runner.server
@@ -249,14 +254,14 @@ class Probes:
         Raises:
             OSError: The address is not available.
         """
-        hide_versions()
-        app = web.Application()
+        app = web.Application(middlewares=[timed])
         for path in self._probes:
             app.router.add_get(path, self._answer)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._address.host, self._address.port).start()
+            site = GuardedSite(runner, self._address, None, timeout_seconds=_PROBE_SECONDS, on_drop=ignore_drop)
+            await site.start()
             yield Address(*runner.addresses[0][:2])
         finally:
             await runner.cleanup()

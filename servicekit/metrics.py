@@ -17,7 +17,7 @@ from servicekit.address import Address
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault
-from servicekit.http_server import Drop, GuardedSite, timed
+from servicekit.http_server import GuardedSite, ignore_drop, timed
 
 PATH = "/metrics"
 
@@ -138,7 +138,7 @@ class MetricsServer:
         runner = web.AppRunner(app, access_log=None, logger=silent, auto_decompress=False, shutdown_timeout=0.1)
         await runner.setup()
         try:
-            site = GuardedSite(runner, self._address, None, timeout_seconds=_TIMEOUT_SECONDS, on_drop=_ignore_drop)
+            site = GuardedSite(runner, self._address, None, timeout_seconds=_TIMEOUT_SECONDS, on_drop=ignore_drop)
             await site.start()
             yield Address(*runner.addresses[0][:2])
         finally:
@@ -151,7 +151,3 @@ class MetricsServer:
         if attempt.failed:
             return web.Response(status=500, text="the metrics cannot be collected\n")
         return web.Response(body=body, headers={"Content-Type": content_type})
-
-
-def _ignore_drop(_why: Drop) -> None:
-    """Does nothing, because Prometheus scrapes again in a moment."""

@@ -120,7 +120,7 @@ async def test_who_never_reads_is_dropped(registry: CollectorRegistry, monkeypat
     """As one that has nothing more to ask, and so is who never asks; others are answered meanwhile."""
     drops: list[Drop] = []
     monkeypatch.setattr(metrics, "_TIMEOUT_SECONDS", 0.3)
-    monkeypatch.setattr(metrics, "_ignore_drop", drops.append)
+    monkeypatch.setattr(metrics, "ignore_drop", drops.append)
     many = Counter("many", "More than the buffers of both sides hold.", ("number",), registry=registry)
     for number in range(60_000):
         many.labels("x" * 100 + str(number))
