@@ -110,6 +110,21 @@ def leave_group(connections: Connections | None) -> None:
     if connections is not None:
         connections.shut_down()
     if dist.is_initialized():
+        _end_groups()
+
+
+def _end_groups() -> None:
+    """End all process groups of this process, without the other ranks.
+
+    NCCL ends a communicator together with the other ranks, and raises when one of them has gone (`ncclRemoteError`,
+    with torch 2.11). So it is aborted, as `destroy_process_group` did before torch 2.6, which has the function below.
+    """
+    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
+    if abort is not None and "nccl" in dist.get_backend_config():
+        # That of gloo, which a group may have for CPUs beside NCCL, knows no abort in torch 2.6.
+        with contextlib.suppress(RuntimeError):
+            abort()
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 
