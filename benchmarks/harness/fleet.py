@@ -125,7 +125,12 @@ class AgentFleet:
         return sent
 
     async def received(self) -> list[streams.DirectiveReceived]:
-        """Return the directives received since the last call, with `stream` counted over all clients."""
+        """Return the directives received since the last call, with `stream` counted over all clients.
+
+        Raises what has ended a launcher: the processes of its job would never be told.
+        """
+        if self._launchers is not None:
+            self._launchers.check()
         received: list[streams.DirectiveReceived] = []
         for offset, client in zip(self._offsets, self._streams, strict=True):
             arrivals = await client.request(streams.DrainStreams())

@@ -110,7 +110,7 @@ class LoadLaunchers:
         """
         deadline = time.monotonic() + seconds
         while not all(job.running for job in jobs):
-            self._check()
+            self.check()
             if time.monotonic() > deadline:
                 raise TooLate(f"{sum(not job.running for job in jobs)} of {len(jobs)} jobs do not run")
             await asyncio.sleep(_POLL_SECONDS)
@@ -119,7 +119,8 @@ class LoadLaunchers:
         """Report that the job's run and the job have ended."""
         await self._report(job, running=False, exit_code=_STOPPED, result="terminated")
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise what has ended a launcher, if one has ended."""
         for task in self._tasks:
             if task.done():
                 task.result()
