@@ -64,8 +64,8 @@ class Listener:
             OSError: The address is not available.
         """
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
+            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, kind, protocol, _name, where in dict.fromkeys(found):
                 listening = socket.socket(family, kind, protocol)
                 self.sockets.append(listening)
@@ -75,9 +75,9 @@ class Listener:
                 listening.settimeout(0.0)
                 listening.bind(where)
                 listening.listen(backlog)
-        except OSError:
+        except OSError as error:
             self.close()
-            raise
+            raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
         for listening in self.sockets:
             loop.add_reader(listening, self._accept, listening)
 

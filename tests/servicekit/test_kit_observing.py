@@ -112,7 +112,7 @@ async def test_a_port_that_is_taken_is_an_error() -> None:
     first = Probes(live=lambda: Health(ok=True), ready=lambda: Health(ok=True))
     async with first.serving() as address:
         second = Probes(lambda: Health(ok=True), lambda: Health(ok=True), Address(address.host, address.port))
-        with pytest.raises(OSError, match=r"in use"):
+        with pytest.raises(OSError, match=rf"cannot listen on {address}: .* in use"):
             async with second.serving():
                 raise AssertionError("the port is taken")
 
