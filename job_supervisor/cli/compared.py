@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from job_supervisor.cli.output import Block, Table, duration, listed
-from job_supervisor.cli.shares import ShareRange
 from supervisor.domain.stays import WantedSpan
+from supervisor.domain.worker_time import ShareRange
 from supervisor.goodput.model import GoodputCase, GoodputCosts, Score
 from supervisor.goodput.policies import OtherPolicy, simulated
 from supervisor.goodput.rebuilt import rebuilt

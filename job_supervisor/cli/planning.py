@@ -9,8 +9,8 @@ from job_supervisor.cli.backend import Backend, short_names
 from job_supervisor.cli.compared import MOST_WORK, measured_costs, work
 from job_supervisor.cli.errors import CliExitCode, CliUsageError, NotNowError, UnknownError
 from job_supervisor.cli.output import Block, Table, duration, job_names, listed, show
-from job_supervisor.cli.shares import percent, share
 from supervisor.domain.ids import JobName
+from supervisor.domain.worker_time import percent, share
 from supervisor.goodput.model import GoodputCase, GoodputCosts, Score
 from supervisor.goodput.rebuilt import rebuilt
 from supervisor.goodput.whatif import WhatIf, checkpoint_interval, losses, planned

@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from job_supervisor.cli.errors import CliUsageError
 from job_supervisor.cli.output import Block, Table
-from job_supervisor.cli.shares import percent
 from supervisor.domain.capacity import PriceClass
+from supervisor.domain.worker_time import percent
 from supervisor.observability.views import HeldView, LedgerJobView
 
 _HOUR = 3600.0

@@ -16,6 +16,7 @@ from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.ledger import HeldOn
 from supervisor.domain.notice import SubjectKind
+from supervisor.domain.worker_time import HourlyTime
 from supervisor.identity.tokens import Viewer
 from supervisor.ingest.errors import MalformedError
 from supervisor.ingest.http import Authenticate, require_principal
@@ -164,6 +165,14 @@ class StatusReader:
             for job in sorted(found)
         ]
         return LedgerView(since=since, until=until, counted_seconds=counted, jobs=jobs)
+
+    async def hourly(self, since: float, until: float, job: JobName | None) -> HourlyTime:
+        """Reads where worker-seconds of one job, or of all, went in each of the hours of `spent`.
+
+        Raises:
+            RecordError: The record cannot be read now.
+        """
+        return await self.record.read_hourly(since // HOUR * HOUR, until, job)
 
     async def capacity(self, job: JobName, since: float, until: float) -> CapacityView:
         """Reads when a job wanted workers and which hosts were there, between two instants (Unix seconds).

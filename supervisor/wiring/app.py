@@ -437,6 +437,8 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         snapshot=reader.snapshot,
         job=reader.job,
         history=reader.happened,
+        spent=reader.spent,
+        hourly=reader.hourly,
         version=lambda: reader.version,
         authenticate=state.authenticate,
         sign=base.tokens.viewer,

@@ -137,7 +137,7 @@ async def test_a_job_has_a_page(browser: Browser, served: Served, screen: dict[s
     await agents["n2"].notices("n2", left=90.0)
     await expect(page.get_by_role("rowheader", name="node n2")).to_be_visible()
     assert await page.evaluate("window.opened") == "once"
-    await page.get_by_role("link", name="All jobs").click()
+    await page.get_by_role("link", name="Now").click()
     await expect(page.get_by_role("heading", name="Reclaims under way")).to_be_visible()
 
 
@@ -172,8 +172,35 @@ async def test_the_history_has_a_page(browser: Browser, served: Served, screen: 
         await page.clock.run_for(60_000)
         assert asked == []
         await expect(page.get_by_role("alert")).to_be_hidden()
-    await page.get_by_role("link", name="All jobs").click()
+    await page.get_by_role("link", name="Now").click()
     await expect(page.get_by_role("heading", name="Reclaims under way")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    "screen",
+    [{}, PHONE, {"color_scheme": "dark"}, {"java_script_enabled": False}],
+    ids=["desk", "phone", "dark", "plain"],
+)
+async def test_the_report_has_a_page(browser: Browser, served: Served, screen: dict[str, Any]) -> None:
+    """It shows where the hours of all jobs went; a job leads to its own, and that to the history and the job."""
+    await reclaimed(served)
+    page = await signed_in(browser, served, **screen)
+    await page.get_by_role("link", name="Where hours went").click()
+    await expect(page.get_by_role("status")).to_contain_text("In the last 7 days, jobs wanted")
+    await expect(page.get_by_role("rowheader", name=LONG)).to_be_visible()
+    await expect(page.get_by_role("rowheader", name="unmeasured")).to_be_visible()
+    if screen.get("java_script_enabled", True):
+        assert await violations(page) == []
+        width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert await page.evaluate(width) == 0
+        parts = "bar => [...bar.children].reduce((sum, each) => sum + each.getBoundingClientRect().width, 0)"
+        drawn = await page.locator("svg.bar").first.evaluate(parts)
+        assert drawn == pytest.approx((await page.locator("svg.bar").first.bounding_box())["width"], rel=0.02)  # type: ignore[index]  # It is visible.
+    await page.get_by_role("link", name="small", exact=True).click()
+    await expect(page.get_by_label("Of the job")).to_have_value("small")
+    await expect(page.get_by_role("rowheader", name=LONG)).to_have_count(0)
+    await page.get_by_role("link", name="what happened to it").click()
+    await expect(page.get_by_text("Rank 0 saved a checkpoint at step 41.")).to_be_visible()
 
 
 async def test_the_command_can_be_copied(browser: Browser, served: Served) -> None:
@@ -230,6 +257,9 @@ async def test_axe_finds_nothing_on_the_form(browser: Browser, served: Served, s
 
 async def test_the_keyboard_is_enough(browser: Browser, served: Served) -> None:
     page = await signed_in(browser, served)
+    for name in ("Now", "What happened", "Where hours went"):
+        await page.keyboard.press("Tab")
+        await expect(page.get_by_role("link", name=name)).to_be_focused()
     await page.keyboard.press("Tab")
     button = page.get_by_role("button", name="Sign out")
     await expect(button).to_be_focused()

@@ -91,6 +91,8 @@ def _served() -> set[str]:
         snapshot=unused,
         job=unused,
         history=unused,
+        spent=unused,
+        hourly=unused,
         renderer=PageRenderer(),
         viewers=unused,
         sessions=unused,

@@ -14,15 +14,18 @@ from aiohttp import web
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
+from supervisor.domain.worker_time import HourlyTime
 from supervisor.fanout.lines import LineResponse, line
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError, Viewer
 from supervisor.ingest.errors import CODES, ForeignTokenError, MalformedError, OversizedError, TooManyError
 from supervisor.ingest.http import Authenticate
 from supervisor.observability.page.history_form import HistoryForm
 from supervisor.observability.page.rendering import PageAsset, PageRenderer
+from supervisor.observability.page.report_contents import SpentTime
+from supervisor.observability.page.report_form import ReportForm
 from supervisor.observability.record.database import HistoryQuery, RecordError
 from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot
-from supervisor.observability.views import HistoryView
+from supervisor.observability.views import HistoryView, LedgerView
 from supervisor.refusals import Refusals, Wire
 
 COOKIE = "job_supervisor_viewer"
@@ -231,6 +234,8 @@ class PageEndpoints:
     snapshot: Callable[[], StatusSnapshot]
     job: Callable[[JobName], JobPageSnapshot | None]
     history: Callable[[HistoryQuery], Awaitable[HistoryView]]
+    spent: Callable[[float, float], Awaitable[LedgerView]]
+    hourly: Callable[[float, float, JobName | None], Awaitable[HourlyTime]]
     renderer: PageRenderer
     viewers: PageViewers
     sessions: ViewerSessions
@@ -244,6 +249,7 @@ class PageEndpoints:
             web.get("/status/stream", self.stream),
             web.get("/status/jobs/{job:.+}", self.job_page),
             web.get("/status/history", self.history_page),
+            web.get("/status/report", self.report_page),
             web.post("/status/login", self.login),
             web.post("/status/logout", self.logout),
             *(web.get(f"/status/{asset.name}", partial(_serve, asset)) for asset in self.renderer.assets.values()),
@@ -261,9 +267,11 @@ class PageEndpoints:
         session = await self._session(request)
         if isinstance(session, web.Response):
             return session
-        found, root = self.job(JobName(request.match_info["job"])), _root(request)
+        name, root = JobName(request.match_info["job"]), _root(request)
+        found = self.job(name)
         if found is None:
-            return _html(self.renderer.render("no_job.html", signed_in=session.browser, root=root), status=404)
+            text = self.renderer.render("no_job.html", job=name, signed_in=session.browser, root=root)
+            return _html(text, status=404)
         # In a thread: a job may have thousands of hosts.
         text = await asyncio.to_thread(self.renderer.job, found, root, signed_in=session.browser)
         return _html(text)
@@ -283,6 +291,27 @@ class PageEndpoints:
         except RecordError as error:
             happened, status = f"The record cannot be read now: {error}.", 503
         return _html(self.renderer.history(form, happened, _root(request), signed_in=session.browser), status=status)
+
+    async def report_page(self, request: web.Request) -> web.Response:
+        """Serves where worker-hours went, or the login form without a session."""
+        session = await self._session(request)
+        if isinstance(session, web.Response):
+            return session
+        form, status = ReportForm(), 200
+        spent: SpentTime | str
+        try:
+            form = ReportForm.read(request.query)
+            now = self.clock.now()
+            found = await self.spent(now - form.seconds, now)
+            job = JobName(form.job) if form.job else None
+            spent = SpentTime(found, await self.hourly(found.since, found.until, job))
+        except MalformedError as error:
+            spent, status = str(error), 400
+        except RecordError as error:
+            spent, status = f"The ledger cannot be read now: {error}.", 503
+        # In a thread: there may be thousands of jobs.
+        text = await asyncio.to_thread(self.renderer.report, form, spent, _root(request), signed_in=session.browser)
+        return _html(text, status=status)
 
     async def _session(self, request: web.Request) -> ViewerSession | web.Response:
         """The session of a request, or the login form."""
@@ -362,6 +391,8 @@ def status_page(  # noqa: PLR0913 - its dependencies
     snapshot: Callable[[], StatusSnapshot],
     job: Callable[[JobName], JobPageSnapshot | None],
     history: Callable[[HistoryQuery], Awaitable[HistoryView]],
+    spent: Callable[[float, float], Awaitable[LedgerView]],
+    hourly: Callable[[float, float, JobName | None], Awaitable[HourlyTime]],
     version: Callable[[], Any],
     authenticate: Authenticate,
     sign: Callable[[float], str],
@@ -376,6 +407,8 @@ def status_page(  # noqa: PLR0913 - its dependencies
         snapshot: Reads what the page shows.
         job: Reads what the page of one job shows; None if there is no such job.
         history: Reads a page of the record; raises RecordError if that cannot be read now.
+        spent: Reads the ledger between two instants; raises RecordError likewise.
+        hourly: Reads the hours of the ledger between two instants, of one job or of all; raises RecordError likewise.
         version: Changes whenever the page should be rendered at once.
         authenticate: Identifies the sender of an Authorization header.
         sign: Makes a viewer token that is valid until an instant.
@@ -389,6 +422,8 @@ def status_page(  # noqa: PLR0913 - its dependencies
         snapshot=snapshot,
         job=job,
         history=history,
+        spent=spent,
+        hourly=hourly,
         renderer=renderer,
         viewers=PageViewers(snapshot, renderer.content, version, clock, bulkhead),
         sessions=ViewerSessions(authenticate=authenticate, sign=sign, clock=clock),

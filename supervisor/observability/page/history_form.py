@@ -21,7 +21,7 @@ SPANS: Mapping[str, tuple[str, float | None]] = {
 }
 """The spans that can be chosen, each with its name and its seconds."""
 
-_MAX_LETTERS = 600
+MAX_LETTERS = 600
 """A pod's namespace and name have 317 letters at most."""
 
 
@@ -55,8 +55,8 @@ class HistoryForm:
         )
         if form.kind not in KINDS or form.span not in SPANS:
             raise MalformedError("This address asks for something that the form does not offer.")
-        if max(len(form.name), len(form.source)) > _MAX_LETTERS:
-            raise MalformedError(f"A name has at most {_MAX_LETTERS} letters.")
+        if max(len(form.name), len(form.source)) > MAX_LETTERS:
+            raise MalformedError(f"A name has at most {MAX_LETTERS} letters.")
         if "before" not in given:
             return form
         try:

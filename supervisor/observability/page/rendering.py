@@ -13,9 +13,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from servicekit.bounds import instant_of
 from supervisor.domain.ids import namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
+from supervisor.domain.worker_time import hours, percent
 from supervisor.observability.groups import GroupCause, GroupOutcome
 from supervisor.observability.page.contents import contents, host_state, job_contents
 from supervisor.observability.page.history_form import KINDS, SPANS, HistoryForm
+from supervisor.observability.page.report_contents import PARTS, SpentTime, report_contents
+from supervisor.observability.page.report_form import SPANS as REPORT_SPANS
+from supervisor.observability.page.report_form import ReportForm
 from supervisor.observability.record.database import HistoryPosition
 from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot, status_view
 from supervisor.observability.views import GroupView, HistoryView, JobView
@@ -154,6 +158,8 @@ class PageRenderer:
             announced,
             of_reclaims,
             contents,
+            hours,
+            percent,
         )
         self._templates.filters.update({each.__name__: each for each in filters})
         self._templates.filters.update(
@@ -173,7 +179,7 @@ class PageRenderer:
 
     def page(self, snapshot: StatusSnapshot, *, signed_in: bool) -> str:
         """Renders the whole page; `signed_in` shows the button that ends a browser's session."""
-        return self.render("page.html", view=status_view(snapshot), signed_in=signed_in, root="")
+        return self.render("page.html", view=status_view(snapshot), signed_in=signed_in, root="", here="")
 
     def content(self, snapshot: StatusSnapshot) -> str:
         """Renders the part of the page that changes."""
@@ -195,6 +201,19 @@ class PageRenderer:
             happened=happened,
             trouble=happened if isinstance(happened, str) else "",
             earlier=None if following is None else form.at(HistoryPosition.read(following)),
+            signed_in=signed_in,
+            root=root,
+        )
+
+    def report(self, form: ReportForm, spent: SpentTime | str, root: str, *, signed_in: bool) -> str:
+        """Renders where worker-hours went; `spent` is a sentence if that is not known."""
+        return self.render(
+            "report.html",
+            form=form,
+            spans=REPORT_SPANS,
+            parts=PARTS,
+            shown=None if isinstance(spent, str) else report_contents(spent, form.job, form.column_seconds),
+            trouble=spent if isinstance(spent, str) else "",
             signed_in=signed_in,
             root=root,
         )

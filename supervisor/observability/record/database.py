@@ -42,8 +42,9 @@ from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import Account, HeldOn
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
+from supervisor.domain.worker_time import HourlyTime
 from supervisor.observability.history import HistoryEntry
-from supervisor.observability.ledger.book import LedgerHours
+from supervisor.observability.ledger.book import NOBODY, LedgerHours
 from supervisor.observability.ledger.hours import LedgerHour
 from supervisor.observability.ledger.machines import MachineHours
 from supervisor.observability.ledger.stays import StayChanges
@@ -350,6 +351,25 @@ class RecordDatabase:
             for job, account, seconds in connection.execute(summed):
                 if account in known:
                     found.setdefault(JobName(job), {})[known[account]] = seconds
+        return found
+
+    def read_hourly(self, since: float, until: float, job: JobName | None) -> HourlyTime:
+        """Returns the worker-seconds of one job, or of all, in each hour that begins between two instants.
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        summed = select(_hours.c.begins, _hours.c.account, func.sum(_hours.c.worker_seconds).label("seconds"))
+        of_jobs = _hours.c.job != NOBODY if job is None else _hours.c.job == job
+        summed = summed.where(_hours.c.begins >= since, _hours.c.begins < until, of_jobs).group_by(
+            _hours.c.begins, _hours.c.account
+        )
+        known = {account.value: account for account in Account}
+        found: dict[float, dict[str, float]] = {}
+        with _translated(), self._engine.connect() as connection:
+            for begins, account, seconds in connection.execute(summed):
+                if account in known:
+                    found.setdefault(begins, {})[known[account]] = seconds
         return found
 
     def read_machines(self, since: float, until: float) -> Mapping[JobName, Mapping[HeldOn, float]]:

@@ -20,6 +20,7 @@ from servicekit.reconcile import Wakeup, reconcile
 from supervisor.domain.capacity import Machine
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import Account, HeldOn
+from supervisor.domain.worker_time import HourlyTime
 from supervisor.observability.history import HistoryEntry, JobHistory, entries_of
 from supervisor.observability.journal import Change, NoticedHosts
 from supervisor.observability.ledger.book import LedgerBook, LedgerHours
@@ -177,6 +178,14 @@ class Recorder:
         """
         await self._write_ledger()
         return await self._in_thread(lambda: self._opened().read_hours(since, until))
+
+    async def read_hourly(self, since: float, until: float, job: JobName | None) -> HourlyTime:
+        """Returns the worker-seconds of one job, or of all, in each of the hours of `read_hours`.
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        return await self._in_thread(lambda: self._opened().read_hourly(since, until, job))
 
     async def read_machines(self, since: float, until: float) -> Mapping[JobName, Mapping[HeldOn, float]]:
         """Returns the worker-seconds that each job held on each kind of machine, in the hours of `read_hours`.

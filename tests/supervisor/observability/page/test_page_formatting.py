@@ -250,7 +250,7 @@ def test_namespaces_have_a_column_where_there_are_some() -> None:
 def test_problems_lead_to_their_runbooks_if_somebody_serves_them() -> None:
     link = '<a href="https://docs.example/docs/runbooks/JobSupervisorWorkersUncovered.md">6 workers are not covered</a>'
     assert link in page(seen(), "https://docs.example/")
-    assert re.findall(r'<a href="([^"]*)"', page(seen(jobs=0))) == ["status/history"]
+    assert re.findall(r'<a href="([^"]*)"', page(seen(jobs=0))) == ["./", "status/history", "status/report"]
 
 
 def test_what_reclaims_cost_is_summed_up() -> None:

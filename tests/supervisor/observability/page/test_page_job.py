@@ -83,9 +83,8 @@ async def test_its_assets_and_forms_are_found_however_deep_it_is(served: Served)
             text = (await get(served.peers, path, token=token)).text
             for address in re.findall(r'(?:src|href|action)="([^"]+)"', text):
                 found = urljoin(path, address)
-                assert found == "/" or re.fullmatch(r"/status/(login|logout|history|[a-z.]+\?[0-9a-f]{12})", found), (
-                    found
-                )
+                asset_or_page = r"/status/(login|logout|(history|report)(\?.*)?|[a-z.]+\?[0-9a-f]{12})"
+                assert found == "/" or re.fullmatch(asset_or_page, found), found
 
 
 async def test_a_new_supervisor_shows_what_the_record_has(tmp_path: Path) -> None:

@@ -1,0 +1,192 @@
+"""Selects what the report's page shows of the ledger, and computes its bars. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from supervisor.domain.ids import JobName
+from supervisor.domain.ledger import HELD, WANTED, Account
+from supervisor.domain.worker_time import HourlyTime, WorkerTime, share
+from supervisor.observability.page.contents import MAX_ROWS
+from supervisor.observability.views import LedgerJobView, LedgerView
+
+_UNCOUNTED_SECONDS = 60.0
+"""A gap that is worth a sentence: a failover takes seconds."""
+
+_IDLE = tuple(each for each in HELD if each not in (Account.TRAINING, Account.UNMEASURED))
+PARTS: Mapping[str, tuple[str, Sequence[Account]]] = {
+    "trained": ("trained", (Account.TRAINING,)),
+    "unmeasured": ("not known", (Account.UNMEASURED,)),
+    "idle": ("held, and did not train", _IDLE),
+    "lacked": ("not held", tuple(each for each in WANTED if each not in HELD)),
+}
+"""The parts of a bar, from its beginning, each with its name and its accounts. Together they are what was wanted."""
+
+_MEANINGS: Mapping[Account, str] = {
+    Account.TRAINING: "made steps, none of which was made before",
+    Account.REPEATING: "made steps again that were lost",
+    Account.SAVING: "saved a checkpoint, and made no steps meanwhile",
+    Account.AGREEING: "waited at an agreed step for the other ranks",
+    Account.CHANGING: "changed hosts while the processes lived on",
+    Account.UNMEASURED: "ran, and no process said what it did",
+    Account.LEAVING: "was left out already, because its host would be reclaimed",
+    Account.JOINING: "was there, and not taken in yet",
+    Account.STOPPING: "saved and ended, until its host was free",
+    Account.STARTING: "was held, and no process had made a step yet",
+    Account.MISSING: "was asked for and not there, while others of the job were held",
+    Account.WAITING: "was asked for, and the job held none",
+    Account.QUEUED: "was held back by its queue",
+    Account.PAUSED: "was suspended by a person",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SpentTime:
+    """What the ledger has of a span, and of each hour in it, which is of one job or of all."""
+
+    found: LedgerView
+    hourly: HourlyTime
+
+
+@dataclass(frozen=True, slots=True)
+class BarPart:
+    """A part of a bar: its key in `PARTS`, where it begins and how long it is, of 100."""
+
+    key: str
+    at: float
+    length: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """The time of one job, or of several that have no row of their own; these have no name."""
+
+    job: JobName
+    time: WorkerTime
+    bar: Sequence[BarPart]
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRow:
+    """What workers did; `share` is of what was wanted, None of what was not."""
+
+    account: Account
+    meaning: str
+    seconds: float
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChartColumn:
+    """A stretch of time from an instant; the bar is of the most that was wanted in any."""
+
+    begins: float
+    time: WorkerTime
+    bar: Sequence[BarPart]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRow:
+    """A kind of machine; unknown fields are empty. `gpu_seconds`: None if the GPUs of some workers are not known."""
+
+    cloud: str
+    zone: str
+    instance_type: str
+    price_class: str
+    worker_seconds: float
+    gpu_seconds: float | None
+
+    @property
+    def pool(self) -> str:
+        """The name of its capacity pool, empty if a part is unknown."""
+        parts = (self.cloud, self.zone, self.instance_type)
+        return "/".join(parts) if all(parts) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportContents:
+    """What the page shows, the largest first; `uncounted`: the seconds of which nothing is known, if it is worth it."""
+
+    total: WorkerTime
+    jobs: Sequence[JobRow]
+    more: int
+    accounts: Sequence[AccountRow]
+    columns: Sequence[ChartColumn]
+    machines: Sequence[MachineRow]
+    uncounted: float | None
+
+
+def report_contents(spent: SpentTime, job: str, column_seconds: float) -> ReportContents:
+    """Returns what the page shows of one job, or of all if `job` is empty."""
+    found = spent.found
+    meant = [each for each in found.jobs if not job or each.job == job]
+    total = WorkerTime.of(each.worker_seconds for each in meant)
+    rows = sorted((_row(each.job, [each]) for each in meant), key=lambda row: -row.time.wanted)
+    rest = {row.job for row in rows[MAX_ROWS:]}
+    shown = rows[:MAX_ROWS]
+    if rest:
+        shown.append(_row(JobName(""), [each for each in meant if each.job in rest]))
+    uncounted = found.until - found.since - found.counted_seconds
+    return ReportContents(
+        total=total,
+        jobs=shown,
+        more=len(rest),
+        accounts=[_account(account, total) for account in Account if total.spent(account) > 0],
+        columns=_columns(spent.hourly, column_seconds),
+        machines=_machines(meant),
+        uncounted=uncounted if uncounted > _UNCOUNTED_SECONDS else None,
+    )
+
+
+def _row(name: JobName, jobs: Sequence[LedgerJobView]) -> JobRow:
+    time = WorkerTime.of(each.worker_seconds for each in jobs)
+    return JobRow(name, time, list(_bar(time, time.wanted)))
+
+
+def _bar(time: WorkerTime, whole: float) -> Iterator[BarPart]:
+    at = 0.0
+    for key, (_, accounts) in PARTS.items():
+        length = 100 * (share(time.spent(*accounts), whole) or 0.0)
+        if length > 0:
+            yield BarPart(key, at, length)
+        at += length
+
+
+def _account(account: Account, total: WorkerTime) -> AccountRow:
+    seconds = total.spent(account)
+    return AccountRow(account, _MEANINGS[account], seconds, share(seconds, total.wanted) if account in WANTED else None)
+
+
+def _columns(hourly: HourlyTime, seconds: float) -> Sequence[ChartColumn]:
+    """Returns a column for each stretch of so many seconds from the first hour on, also for one without anything."""
+    if not hourly:
+        return []
+    times = {
+        begins: WorkerTime.of(hourly[hour] for hour in hours)
+        for begins, hours in groupby(sorted(hourly), lambda hour: hour // seconds * seconds)
+    }
+    most, count = max(time.wanted for time in times.values()), round((max(times) - min(times)) / seconds) + 1
+    begins = [min(times) + number * seconds for number in range(count)]
+    filled = [(each, times.get(each, WorkerTime({}))) for each in begins]
+    return [ChartColumn(each, time, list(_bar(time, most))) for each, time in filled]
+
+
+def _machines(jobs: Sequence[LedgerJobView]) -> Sequence[MachineRow]:
+    held = dict[tuple[str, str, str, str], float]()
+    gpus = dict[tuple[str, str, str, str], float | None]()
+    for on in (machine for job in jobs for machine in job.machines):
+        kind = (on.cloud, on.zone, on.instance_type, on.price_class)
+        held[kind] = held.get(kind, 0.0) + on.worker_seconds
+        known = gpus.get(kind, 0.0)
+        gpus[kind] = None if known is None or on.gpus is None else known + on.gpus * on.worker_seconds
+    return [
+        MachineRow(
+            cloud=kind[0],
+            zone=kind[1],
+            instance_type=kind[2],
+            price_class=kind[3],
+            worker_seconds=seconds,
+            gpu_seconds=gpus[kind],
+        )
+        for kind, seconds in sorted(held.items(), key=lambda each: -each[1])[:MAX_ROWS]
+    ]
