@@ -6,9 +6,11 @@ from grafana_foundation_sdk.builders.dashboard import QueryVariable
 
 from charts.dashboards.frame import DashboardPage, Section, label_variable
 from charts.dashboards.panels import PanelText, Query, areas, bars, lines, number, rows
-from charts.dashboards.queries import each, each_quantile, rate, time_share, total
+from charts.dashboards.queries import each, each_quantile, rate, said, time_share, total
 
 _JOBS = "job_supervisor_jobs"
+_HELD = ("running", "leaving", "joining", "stopping", "starting")
+_SHARE = "percentunit"
 _OVER = "Finished|TimedOut"
 _WITH_HOSTS = "Running|Shrinking|Stopping"
 _MARGIN = "job_supervisor_acknowledgement_margin_seconds"
@@ -20,7 +22,7 @@ _WORKER = "job_supervisor_released_worker_seconds_total"
 
 def page() -> DashboardPage:
     about = "Jobs by phase, suspensions and released resources, and the time margin of checkpoints."
-    sections = (_now(), _value(), _phases(), _named(), _checkpoints(), _agreements(), _suspensions())
+    sections = (_now(), _hours(), _value(), _phases(), _named(), _checkpoints(), _agreements(), _suspensions())
     return DashboardPage("jobs", "Elastic jobs: jobs", about, sections, _variables())
 
 
@@ -66,6 +68,51 @@ def _value() -> Section:
                 Query(total("job_supervisor_late_stops_total"), ""),
                 width=6,
                 bad_from=1,
+            ),
+        ),
+    )
+
+
+def _seconds(*accounts: str, told: bool = False, without: bool = False) -> str:
+    """The worker-seconds of some accounts of the chosen namespaces, or of all accounts without these."""
+    metric = "job_supervisor_told_worker_seconds_total" if told else "job_supervisor_worker_seconds_total"
+    of = f',account{"!" if without else "="}~"{"|".join(accounts)}"' if accounts else ""
+    return f'{metric}{{job_namespace=~"$job_namespace"{of}}}'
+
+
+def _hours() -> Section:
+    wanted, held = _seconds("queued", "paused", without=True), _seconds(*_HELD)
+    training, running, told = _seconds("training", told=True), _seconds("running"), _seconds(told=True)
+    return Section(
+        "Where worker hours went, in the selected time range",
+        (
+            number(
+                PanelText("Trained of wanted", "Effective training time ratio; at least, as processes say.", _SHARE),
+                Query(f"{total(training)} / ({total(wanted)} > 0)", ""),
+                width=6,
+            ).no_value("nothing was wanted"),
+            number(
+                PanelText("Held of wanted", "Scheduling goodput.", _SHARE),
+                Query(f"{total(held)} / ({total(wanted)} > 0)", ""),
+                width=6,
+            ).no_value("nothing was wanted"),
+            number(
+                PanelText("Trained of held", "Runtime goodput; at least, as processes say.", _SHARE),
+                Query(f"{total(training)} / ({total(held)} > 0)", ""),
+                width=6,
+            ).no_value("nothing was held"),
+            number(
+                PanelText("Unmeasured of wanted", "What workers of runs did, no process has said.", _SHARE),
+                Query(f"clamp_min({total(running)} - ({total(told)} or vector(0)), 0) / ({total(wanted)} > 0)", ""),
+                width=6,
+            ).no_value("nothing was wanted"),
+            areas(
+                PanelText("What workers did", "Workers by account of the ledger, as an average of ten minutes."),
+                Query(said(_seconds("training", told=True)), "training"),
+                Query(f"clamp_min({said(running)} - ({said(told)} or vector(0)), 0)", "unmeasured"),
+                Query(said(_seconds("training", told=True, without=True), ["account"]), "{{account}}, in a run"),
+                Query(said(_seconds("running", without=True), ["account"]), "{{account}}"),
+                width=24,
             ),
         ),
     )

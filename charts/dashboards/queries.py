@@ -29,6 +29,11 @@ def rate(metric: str, by: Sequence[str] = ()) -> str:
     return _sum(f"rate({metric}[$__rate_interval])", by)
 
 
+def said(metric: str, by: Sequence[str] = ()) -> str:
+    """The rate per second of what processes say once a minute."""
+    return _sum(f"rate({metric}[10m])", by)
+
+
 def time_share(part: str, whole: str) -> str:
     """The share of two gauges in the time range, weighted by time."""
     return f"{_sum(f'sum_over_time({part}[$__range])', ())} / ({_sum(f'sum_over_time({whole}[$__range])', ())} > 0)"

@@ -17,6 +17,7 @@ from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.agent_registry import AgentRegistry, UnconfirmedNotices
 from supervisor.observability.journal import ChangeListener, NoticedHosts
+from supervisor.observability.ledger.book import LedgerBook
 from supervisor.store.interface import Snapshot, Store, StoreUnavailableError
 
 Placements = Callable[[JobName], Mapping[Host, Placement] | None]
@@ -55,6 +56,7 @@ class LiveState:
     ranks: RankStates
     launchers: Launchers
     noticed: NoticedHosts
+    ledger: LedgerBook
     placements: Placements
     machine: Callable[[Host], Machine]
     notified: Counter[tuple[str, str]] = field(default_factory=Counter)

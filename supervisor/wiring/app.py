@@ -251,6 +251,7 @@ class SharedState:
             ranks=self.ranks,
             launchers=self.launchers,
             noticed=self.facts.noticed,
+            ledger=self.ledger,
             placements=self.around.placements,
             machine=self.facts.machine,
             policy=settings,

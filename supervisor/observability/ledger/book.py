@@ -1,11 +1,11 @@
 """Adds up the worker-seconds of each job by account, as a listener of the journal."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from servicekit.clock import Clock
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import JobName, namespace
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.ledger import Account, TimeSpent
 from supervisor.domain.order import Worker
@@ -22,6 +22,10 @@ _MAX_UNTOLD = 128
 
 LedgerHours = Mapping[LedgerHour, Mapping[Account, float]]
 """The worker-seconds of each account in hours of jobs."""
+
+
+TotalTime = Mapping[tuple[str, Account], float]
+"""Worker-seconds by the namespace of their jobs and by account."""
 
 
 @dataclass(slots=True)
@@ -42,7 +46,11 @@ class _Heard:
 
 
 class LedgerBook:
-    """The worker-seconds of the time in which this supervisor leads, until they are written."""
+    """The worker-seconds of the time in which this supervisor leads, until they are written.
+
+    Attributes:
+        told: Of the worker-seconds of runs, what processes have said of them so far. It only grows.
+    """
 
     name = "ledger"
 
@@ -50,6 +58,8 @@ class LedgerBook:
         self.clock = clock
         self._sums = HourlySums[Account](clock)
         self._heard: dict[JobName, _Heard] = {}
+        self._counted = Counter[tuple[str, Account]]()
+        self.told = Counter[tuple[str, Account]]()
 
     def begin(self, jobs: Iterable[SupervisedJob]) -> None:
         """Starts from the stored jobs. What they did before was counted by the supervisor that led then."""
@@ -82,6 +92,12 @@ class LedgerBook:
             stretch = heard.untold[-1]
             told = min(left, stretch.seconds)
             self._sums.move(stretch.hour, Account.UNMEASURED, shares, stretch.workers * told)
+            self.told.update(
+                {
+                    (namespace(worker.job.name), account): stretch.workers * told * part
+                    for account, part in shares.items()
+                }
+            )
             left -= told
             stretch.seconds -= told
             if stretch.seconds <= 0:
@@ -92,6 +108,12 @@ class LedgerBook:
         for job in self._sums.jobs:
             self._count(job)
         return self._sums.waiting()
+
+    def counted(self) -> TotalTime:
+        """Counts until now, and returns all worker-seconds so far; those of runs are unmeasured. They only grow."""
+        for job in self._sums.jobs:
+            self._count(job)
+        return dict(self._counted)
 
     def written(self, hours: LedgerHours) -> None:
         """Hears that hours were written as `waiting` has returned them."""
@@ -105,6 +127,8 @@ class LedgerBook:
         heard = self._heard.get(job)
         for hour, workers, seconds in self._sums.count(job):
             running = workers.get(Account.UNMEASURED, 0)
+            if job != NOBODY:
+                self._counted.update({(namespace(job), each): number * seconds for each, number in workers.items()})
             if heard is not None and running:
                 _extend(heard.untold, hour, running, seconds)
 

@@ -14,13 +14,16 @@ from servicekit.metrics import LabelLimiter
 from supervisor.decide.stopping import answers
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase, SupervisedJob
+from supervisor.domain.ledger import RUN, WANTED, Account
 from supervisor.domain.notice import NoticeState
 from supervisor.ingest.agent_registry import SourceState, reclaimed
 from supervisor.observability.hooks import Gpus, LiveState
 from supervisor.observability.journal import SUSPENDED, Change, JobForgotten, NoticeChanged, first_loss
+from supervisor.observability.ledger.book import TotalTime
 from supervisor.observability.metrics.table import counter_family, gauge_family, histogram
 from supervisor.store.interface import Snapshot
 
+_MAX_NAMESPACES = 200
 _MAX_KINDS = 200
 """Combinations of cloud, zone, instance type and price class: agents name them."""
 
@@ -33,6 +36,7 @@ class StateCollector(Collector):
     sources: LabelLimiter
     bulkhead: Bulkhead
     _kinds: LabelLimiter = field(default_factory=lambda: LabelLimiter(_MAX_KINDS))
+    _namespaces: LabelLimiter = field(default_factory=lambda: LabelLimiter(_MAX_NAMESPACES))
 
     def collect(self) -> Iterator[Metric]:
         snapshot = self.live.snapshot()
@@ -43,6 +47,7 @@ class StateCollector(Collector):
             "streams": self._streams,
             "jobs": partial(self._jobs, jobs),
             "coverage": partial(self._coverage, jobs),
+            "ledger": self._ledger,
             "notifications": lambda: iter([counter_family("notifications", sorted(self.live.notified.items()))]),
         }
         for name, part in parts.items():
@@ -113,6 +118,22 @@ class StateCollector(Collector):
         end = first_loss(job, self.live.noticed, self.live.now(), self.live.policy)
         return (stop.since + self.live.policy.stop_timeout_seconds if end is None else end) - self.live.now()
 
+    def _ledger(self) -> Iterator[Metric]:
+        counted, told = self.live.ledger.counted(), self.live.ledger.told
+        yield counter_family("worker_seconds", self._by_namespace(counted, set(WANTED) - set(RUN), _RUNNING))
+        yield counter_family("told_worker_seconds", self._by_namespace(told, set(RUN) - {Account.UNMEASURED}, {}))
+
+    def _by_namespace(
+        self, sums: TotalTime, always: Collection[Account], names: Mapping[Account, str]
+    ) -> list[tuple[tuple[str, ...], float]]:
+        """Returns the samples; each namespace has all these accounts, as rate() does not see a series begin."""
+        limited = {job_namespace: self._namespaces.of(job_namespace)[0] for job_namespace, _ in sums}
+        by_labels: dict[tuple[str, ...], float] = {(each, it): 0.0 for each in limited.values() for it in always}
+        for (job_namespace, account), seconds in sums.items():
+            labels = limited[job_namespace], names.get(account, account)
+            by_labels[labels] = by_labels.get(labels, 0.0) + seconds
+        return sorted(by_labels.items())
+
     def _coverage(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
         workers = without_agent = without_stream = 0
         for job in jobs:
@@ -123,6 +144,9 @@ class StateCollector(Collector):
         missing = {("agent",): without_agent, ("stream",): without_stream}
         yield gauge_family("uncovered_workers", missing.items())
 
+
+_RUNNING: Mapping[Account, str] = {Account.UNMEASURED: "running"}
+"""The word for runs before processes have said what they did. What nobody says is their difference."""
 
 _ENDS = (Phase.RUNNING, Phase.TIMED_OUT, Phase.FINISHED)
 

@@ -156,6 +156,18 @@ _JOBS = {
     ),
 }
 
+_LEDGER = {
+    "worker_seconds": MetricDefinition(
+        "Sums up the seconds of workers that jobs asked for or held, by the account of the ledger. Those of runs that "
+        "go on are running.",
+        ("job_namespace", "account"),
+    ),
+    "told_worker_seconds": MetricDefinition(
+        "Sums up, of the running worker seconds, what processes have said that they did, by the account of the ledger.",
+        ("job_namespace", "account"),
+    ),
+}
+
 _SINGLE_JOBS = {
     "job_phase": MetricDefinition("Is 1 for the phase of the job.", (*_OF_A_JOB, "phase")),
     "job_workers": MetricDefinition("Counts the workers of the running job.", _OF_A_JOB),
@@ -165,7 +177,7 @@ _SINGLE_JOBS = {
     "unnamed_jobs": MetricDefinition("Counts the jobs without metrics of their own."),
 }
 
-METRICS: Mapping[str, MetricDefinition] = {**_PROCESS, **_NOTICES, **_AGENTS, **_JOBS, **_SINGLE_JOBS}
+METRICS: Mapping[str, MetricDefinition] = {**_PROCESS, **_NOTICES, **_AGENTS, **_JOBS, **_LEDGER, **_SINGLE_JOBS}
 
 
 def counter(registry: CollectorRegistry, name: str) -> Counter:

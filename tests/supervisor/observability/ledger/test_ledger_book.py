@@ -10,6 +10,7 @@ from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Result, SupervisedJob
 from supervisor.domain.ledger import Account
+from supervisor.domain.worker_time import WorkerTime
 from supervisor.observability.journal import JobChanged, JobForgotten
 from supervisor.observability.ledger import hours as module
 from supervisor.observability.ledger.accounts import workers_by_account
@@ -65,6 +66,7 @@ def test_a_state_counts_until_the_next_one(clock: HandClock) -> None:
     assert of_job == {Account.UNMEASURED: 640, Account.MISSING: 20, Account.WAITING: 30}
     (of_all,) = [counted for hour, counted in hours.items() if hour.job == NOBODY]
     assert of_all == {Account.TRAINING: 1115}
+    assert book.counted() == {("", account): seconds for account, seconds in of_job.items()}
 
 
 def test_what_was_written_is_not_waiting_and_what_was_not_stays(clock: HandClock) -> None:
@@ -165,7 +167,12 @@ def test_the_ledger_equals_what_the_job_did_whoever_led(
         if step is LedgerEvent.NEXT_LEADER:
             book, leader = _leading(clock, job), leader + 1
     found = database.read_hours(0.0, float("inf"))
+    hourly = [database.read_hourly(0.0, float("inf"), name) for name in (None, JOB, JobName("other"))]
     database.close()
+    for each in hourly[:2]:
+        assert WorkerTime.of(each.values()).seconds == pytest.approx(found[JOB])
+        assert all(begins % HOUR == 0 for begins in each)
+    assert hourly[2] == {}
     assert found[JOB] == pytest.approx({account: seconds for account, seconds in truth.items() if seconds})
     assert found[NOBODY][Account.TRAINING] == pytest.approx(clock.at)
 

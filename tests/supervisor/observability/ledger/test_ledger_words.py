@@ -118,6 +118,12 @@ def test_the_ledger_equals_what_processes_have_said(
     expected = {account: _WORKERS * seconds for account, seconds in truth.items() if seconds > _NOISE}
     assert found == pytest.approx(expected, abs=_NOISE)
     assert sum(found.values()) == pytest.approx(_WORKERS * clock.at)
+    # What only grows says the same: of a run's seconds, what was told, and the rest.
+    counted = {account: seconds for (_, account), seconds in book.counted().items()}
+    grown: dict[Account, float] = {account: seconds for (_, account), seconds in book.told.items()}
+    grown[Account.UNMEASURED] = counted.pop(Account.UNMEASURED) - sum(grown.values())
+    assert not counted
+    assert {account: seconds for account, seconds in grown.items() if seconds > _NOISE} == pytest.approx(found)
 
 
 def test_a_process_that_was_there_before_the_supervisor_is_heard_from_its_second_word_on() -> None:

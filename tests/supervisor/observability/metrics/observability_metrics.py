@@ -17,6 +17,7 @@ from supervisor.fanout.ranks import RankStates
 from supervisor.ingest.agent_registry import AgentRegistry, UnconfirmedNotices
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import Change, ChangeListener, JobChanged
+from supervisor.observability.ledger.book import LedgerBook
 from supervisor.store.interface import Snapshot
 from tests.supervisor.decide.decide_builders import POLICY, T0, decide, seeing
 
@@ -67,6 +68,7 @@ def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
         ranks=RankStates(processes.workers, lambda _job: None, lambda _job: None),
         launchers=Launchers(lambda _job, _uid, _run: "", clock.now),
         noticed=lambda _job: {},
+        ledger=LedgerBook(Clock()),
         placements=lambda _job: None,
         machine=lambda _node: UNKNOWN_MACHINE,
         policy=POLICY,

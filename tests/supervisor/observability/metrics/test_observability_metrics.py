@@ -155,6 +155,29 @@ async def test_who_is_there_is_looked_up(scene: tuple[Served, Scrape]) -> None:
     assert (found.value("build_info", version="1.2.3"), found.value("leader")) == (1, 1)
 
 
+async def test_worker_seconds_are_summed_up_by_account(scene: tuple[Served, Scrape]) -> None:
+    """Those of runs are running, and what a process says of them is beside it. Sums only grow."""
+    served, ask = scene
+    await served.peers.agents(["n1", "n2"])
+    _, order = await served.peers.running("job", ["n1", "n2"], max_workers=3, requested_workers=3)
+    process = await served.peers.process(order["token"], "n1", 0)
+    running = await process.lines.matching(directive="RUN")
+    spent = {"seconds": 0.001, "first": 0, "highest": 1, "made": 1}
+    assert (await process.reports("saved", running, spent=spent)).status == 200
+    found = await ask()
+
+    def of(name: str, account: str) -> float:
+        return float(found.value(f"{name}_total", job_namespace="", account=account))
+
+    held = of("worker_seconds", "running")
+    assert held == pytest.approx(2 * of("worker_seconds", "missing"), rel=0.2)
+    assert of("worker_seconds", "waiting") >= 0.0
+    assert 0.0 < of("told_worker_seconds", "training") <= held
+    assert of("told_worker_seconds", "repeating") == 0.0
+    found = await ask()
+    assert of("worker_seconds", "running") > held
+
+
 async def test_an_agent_of_a_node_that_was_reclaimed_is_not_unknown(scene: tuple[Served, Scrape]) -> None:
     """Its silence is explained by the notice on its machine; another's is not."""
     served, ask = scene
